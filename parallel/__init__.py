@@ -1,0 +1,1 @@
+"""The ranks of a run and what they say to each other."""

@@ -1,0 +1,114 @@
+"""The ranks of a training run, behind one small interface.
+
+The only module that imports Horovod. Everything else is handed a ``World``, so that the
+mathematics can be tested with ranks that are threads, and so that the names of the collectives,
+their reductions and their blocking behavior are decided in one place. Each collective needs a
+name that is the same at every step: Horovod caches responses by name, and generated names have
+made long runs thrash that cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from runtime.mxnet import mx
+
+
+class World(Protocol):
+    """What one rank can ask of all ranks."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank, 0 … size - 1."""
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+
+    @property
+    def local_rank(self) -> int:
+        """The number of this rank among those on its host."""
+
+    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+        """Reduce an NDArray over the ranks, in place.
+
+        Asynchronous: the reduction is queued as an operation of MXNet's engine, and whoever reads
+        the array waits for it.
+
+        Args:
+            array: an NDArray of the same shape and type on every rank.
+            name: the stable name of this collective.
+            op: "sum", "mean" or "max".
+        """
+
+    def allreduce_all(self, arrays: Sequence[Any], name: str, op: str = "sum") -> None:
+        """Reduce several arrays; all are queued before any is waited for."""
+
+    def allgather(self, array: Any, name: str) -> Any:
+        """Concatenate NDArrays of all ranks along their first axis, in rank order; blocks."""
+
+    def broadcast(self, array: Any, name: str) -> None:
+        """Overwrite an NDArray with that of rank 0, in place; asynchronous."""
+
+    def broadcast_object(self, value: Any, name: str) -> Any:
+        """The value of rank 0, on every rank; blocks."""
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+
+
+class HorovodWorld:
+    """The ranks that ``horovodrun`` or ``mpirun`` started; one rank when nobody did."""
+
+    def __init__(self) -> None:
+        """Initializes Horovod."""
+        import horovod.mxnet as hvd
+
+        hvd.init()
+        self._hvd = hvd
+        self._ops = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
+        self.rank: int = hvd.rank()
+        self.size: int = hvd.size()
+        self.local_rank: int = hvd.local_rank()
+
+    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+        """See ``World.allreduce``."""
+        if self.size > 1:
+            self._hvd.allreduce_(array, name=name, op=self._ops[op])
+        return array
+
+    def allreduce_all(self, arrays: Sequence[Any], name: str, op: str = "sum") -> None:
+        """See ``World.allreduce_all``."""
+        for index, array in enumerate(arrays):
+            # Backward finishes the last layers first, but the first are needed first.
+            if self.size > 1:
+                self._hvd.allreduce_(
+                    array, name=f"{name}.{index}", op=self._ops[op], priority=-index
+                )
+
+    def allgather(self, array: Any, name: str) -> Any:
+        """See ``World.allgather``."""
+        return self._hvd.allgather(array, name=name) if self.size > 1 else array
+
+    def broadcast(self, array: Any, name: str) -> None:
+        """See ``World.broadcast``."""
+        if self.size > 1:
+            self._hvd.broadcast_(array, root_rank=0, name=name)
+
+    def broadcast_object(self, value: Any, name: str) -> Any:
+        """See ``World.broadcast_object``."""
+        return self._hvd.broadcast_object(value, root_rank=0, name=name)
+
+    def barrier(self) -> None:
+        """See ``World.barrier``."""
+        self.allgather(mx.nd.zeros((1,)), "world.barrier").wait_to_read()
+
+
+def allgather_numpy(world: World, array: np.ndarray, name: str) -> np.ndarray:
+    """Concatenate float32 NumPy arrays of all ranks along their first axis."""
+    assert array.dtype == np.float32, array.dtype
+    gathered: np.ndarray = world.allgather(mx.nd.array(array), name).asnumpy()
+    return gathered

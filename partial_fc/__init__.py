@@ -1,0 +1,1 @@
+"""Partial FC: the model-parallel, sampled margin softmax. Mathematics only, no import of Horovod."""

@@ -1,0 +1,193 @@
+"""One training step of the head: the model-parallel, sampled margin softmax.
+
+The class centers are spread over the ranks. Every rank sees the features of the whole global
+batch, computes logits for the sampled classes of its own shard, and two small reductions make one
+softmax out of the shards (An et al., "Partial FC", 2021, section 3). Nothing of the size of the
+logits is made but the logits themselves: they become unnormalised probabilities in place, and
+these the gradient, because what a row is still to be multiplied with is put on the small side of
+the products.
+
+The gradient scale: the loss is the mean over the global batch, and the returned gradient is the
+exact one of the whole loss, so backbone gradients are summed over the ranks, not averaged.
+
+Shapes: b batch of a rank, B global batch, D embedding, S sampled rows of this rank's shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partial_fc import products
+from partial_fc.kernels import SGD, Rows
+from partial_fc.sampling import Sample, Sampler
+from partial_fc.shard import Shard
+from runtime.mxnet import mx
+
+_SMALLEST_NORM = 1e-12
+# A logit below all others, whose exponential is 0.
+_ABSENT = -1e30
+
+
+class Communicator(Protocol):
+    """What the head needs of the world of ranks; each collective has one stable name."""
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+
+    def allgather(self, array: Any, name: str) -> Any:
+        """Concatenate the arrays of all ranks along their first axis."""
+
+    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+        """Reduce over the ranks ("sum" or "max"), in place and asynchronously."""
+
+
+@dataclass(frozen=True)
+class HeadStep:
+    """The result of one step.
+
+    Attributes:
+        loss: NDArray [1], mean cross-entropy over the global batch (the same on every rank).
+        gradient: NDArray [b, D], of that loss with respect to this rank's features.
+    """
+
+    loss: Any
+    gradient: Any
+
+
+class PartialFC:
+    """The head of one rank: its shard of the class centers, and the step that trains them."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        sampler: Sampler,
+        shard: Shard,
+        world: Communicator,
+        *,
+        margin: Callable[[Any], tuple[Any, Any]],
+        scale: float,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
+        """Assemble the head.
+
+        Args:
+            rows: the shard's centers and momenta, on the host or a device.
+            sampler: chooses the rows of each step.
+            shard: the classes of this rank.
+            world: the collectives.
+            margin: maps target cosines [B] to changed cosines and their derivatives.
+            scale: the factor of the cosines (s in the ArcFace paper).
+            momentum: of the centers' SGD.
+            weight_decay: of the centers' SGD, on sampled rows.
+        """
+        self.rows = rows
+        self.shard = shard
+        self._sampler = sampler
+        self._world = world
+        self._margin = margin
+        self._scale = scale
+        self._momentum = momentum
+        self._weight_decay = weight_decay
+        self._buffers: dict[str, Any] = {}
+
+    def step(self, features: Any, labels: NDArray[np.int64], update: int, lr: float) -> HeadStep:
+        """Compute the loss, update the sampled centers and return the features' gradient.
+
+        Args:
+            features: NDArray float32 [b, D], the embeddings of this rank's images.
+            labels: int64 [b], their class ids.
+            update: the number of the step, which the sample depends on.
+            lr: the learning rate of the centers in this step.
+        """
+        units_bD, inverse_norms_b1 = _normalise(features)
+        units_BD = self._world.allgather(units_bD, "head.features")
+        sample = self._sampler.sample(self._gather_labels(labels), update)
+        centers_SD = self._buffer("centers", (sample.rows.size, features.shape[1]), features)
+        inverse_norms_S = self.rows.gather(sample.rows, centers_SD)
+
+        weights_BS = self._buffer("logits", (units_BD.shape[0], sample.rows.size), features)
+        products.logits(units_BD * self._scale, centers_SD, out=weights_BS)
+        loss, row_scale_B1 = self._softmax(weights_BS, sample)
+
+        gradient_BD = mx.nd.empty(units_BD.shape, ctx=features.context)
+        gradient_SD = self._buffer("gradient", centers_SD.shape, features)
+        products.gradients(
+            weights_BS, units_BD * row_scale_B1, centers_SD, out=(gradient_BD, gradient_SD)
+        )
+        # Queued, not waited for: the reduction runs while the centers are updated.
+        gradient_BD = self._world.allreduce(gradient_BD * row_scale_B1, "head.gradient")
+        step = SGD(lr, self._momentum, self._weight_decay)
+        self.rows.update(sample.rows, centers_SD, inverse_norms_S, gradient_SD, step)
+
+        start = self._world.rank * features.shape[0]
+        own_bD = gradient_BD[start : start + features.shape[0]]
+        return HeadStep(loss, _tangent(own_bD, units_bD) * inverse_norms_b1)
+
+    def _softmax(self, weights_BS: Any, sample: Sample) -> tuple[Any, Any]:
+        """Turn logits into the weights of the gradient, in place.
+
+        With M the largest logit of a sample over all ranks and Z = Σ exp(logit − M), the gradient
+        of the mean loss is (p − 1[target]) / B with p = exp(logit − M) / Z. The matrix keeps
+        exp(logit − M); the factor scale / (B·Z) is returned, and the target entry is written such
+        that this factor makes it right. Z lies between 1 and the number of classes, so nothing
+        over- or underflows, however large the scale. The targets stay out of the sum at first:
+        Z·(1 − p[target]) is then a sum, exact where a difference would cancel.
+
+        Returns:
+            The loss, NDArray [1], and the factor of each row, NDArray [B, 1].
+        """
+        rows, world = self.rows, self._world
+        local_B = mx.nd.array(sample.local, ctx=weights_BS.context)
+        before_B = rows.get_columns(weights_BS, sample.targets)
+        cosine_B, slope_B = self._margin(before_B / self._scale)
+        target_B = cosine_B * self._scale
+        absent_B = mx.nd.full(target_B.shape, _ABSENT, ctx=weights_BS.context)
+        rows.set_columns(weights_BS, sample.targets, mx.nd.where(local_B, absent_B, before_B))
+
+        maxima_B = mx.nd.maximum(
+            rows.maxima(weights_BS), mx.nd.where(local_B, target_B, absent_B)
+        )
+        maxima_B = world.allreduce(maxima_B, "head.maximum", op="max")
+        others_B = rows.exponentiate(weights_BS, maxima_B)
+        target_B = mx.nd.where(local_B, target_B - maxima_B, mx.nd.zeros_like(target_B))
+        totals_2B = world.allreduce(mx.nd.stack(others_B, target_B), "head.denominator")
+        others_B, target_B = totals_2B[0], totals_2B[1]
+
+        denominator_B = others_B + mx.nd.exp(target_B)
+        loss = mx.nd.mean(mx.nd.log(denominator_B) - target_B)
+        kept_B = rows.get_columns(weights_BS, sample.targets)
+        entry_B = mx.nd.where(local_B, -slope_B * others_B, kept_B)
+        rows.set_columns(weights_BS, sample.targets, entry_B)
+        factor_B = (self._scale / sample.targets.size) / denominator_B
+        return loss, factor_B.expand_dims(1)
+
+    def _gather_labels(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        # On the CPU whatever the device: the sampler works there, and nothing has to be waited for.
+        labels_b = mx.nd.array(labels, ctx=mx.cpu(), dtype="int64")
+        gathered: NDArray[np.int64] = self._world.allgather(labels_b, "head.labels").asnumpy()
+        return gathered
+
+    def _buffer(self, name: str, shape: tuple[int, int], like: Any) -> Any:
+        """The reused array ``name``: fresh memory of this size costs as much as a pass over it."""
+        array = self._buffers.get(name)
+        if array is None or array.shape != shape:
+            self._buffers[name] = array = mx.nd.empty(shape, ctx=like.context)
+        return array
+
+
+def _normalise(features_bD: Any) -> tuple[Any, Any]:
+    norms_b1 = mx.nd.sqrt(mx.nd.sum(mx.nd.square(features_bD), axis=1, keepdims=True))
+    inverse_norms_b1 = 1.0 / mx.nd.maximum(norms_b1, _SMALLEST_NORM)
+    return features_bD * inverse_norms_b1, inverse_norms_b1
+
+
+def _tangent(gradient_bD: Any, units_bD: Any) -> Any:
+    """The part of a gradient that a normalised vector can follow."""
+    return gradient_bD - mx.nd.sum(gradient_bD * units_bD, axis=1, keepdims=True) * units_bD

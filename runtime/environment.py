@@ -1,0 +1,103 @@
+"""The one place for environment variables that MXNet, Horovod and Numba read.
+
+These libraries read their variables once, while they are imported, so the values have to stand in
+the environment before. Scattered over scripts and modules they would be set too late by one program
+and forgotten by the next; here they are one table. ``prepare()`` sets what is still unset, so
+that a user's own value always wins, and ``python -m runtime.environment`` prints the same values
+for ``config.sh`` to ``eval``. The ranks of one host share its processors: each gets an equal
+part, where every library by itself would take them all.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import NamedTuple
+
+from runtime.errors import ConfigError, launched
+
+_LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+
+
+class Setting(NamedTuple):
+    """A variable, the value it gets when the user has not set it, and the reason."""
+
+    name: str
+    default: str
+    why: str
+
+
+def visible_threads() -> int:
+    """Return how many threads this rank may keep busy, at least 1.
+
+    ``OMP_NUM_THREADS`` decides where it is set, by the user or by ``prepare()``; otherwise it is
+    the rank's share of the processors of this host that the process may use.
+
+    Raises:
+        ConfigError: if ``OMP_NUM_THREADS`` is not a positive integer.
+    """
+    chosen = os.environ.get("OMP_NUM_THREADS")
+    if chosen is None:
+        return max(1, len(os.sched_getaffinity(0)) // launched(_LOCAL_SIZE_NAMES, default=1))
+    if not chosen.isdecimal() or int(chosen) < 1:
+        raise ConfigError(
+            f"OMP_NUM_THREADS={chosen!r} is not a positive integer; "
+            "unset it to give every rank its share of the processors"
+        )
+    return int(chosen)
+
+
+def settings() -> tuple[Setting, ...]:
+    """Return the table of variables for this rank."""
+    threads = str(visible_threads())
+    return (
+        Setting(
+            "OMP_NUM_THREADS",
+            threads,
+            "MXNet takes half of all processors in every process, which stalls the ranks of a host",
+        ),
+        Setting(
+            "NUMBA_NUM_THREADS",
+            threads,
+            "Numba takes all processors in every process; it runs when MXNet's threads are idle",
+        ),
+        Setting(
+            "MXNET_SUBGRAPH_BACKEND",
+            "NONE",
+            "the oneDNN fusion of the symbol executor fails on networks with PReLU",
+        ),
+        Setting(
+            "MXNET_CUDNN_AUTOTUNE_DEFAULT",
+            "1",
+            "look for the fastest convolution within the workspace limit: centers need the memory",
+        ),
+        Setting(
+            "HOROVOD_GLOO_TIMEOUT_SECONDS",
+            "300",
+            "ranks that share few processors take longer than 30 s to import and meet",
+        ),
+        Setting(
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+            "1800",
+            "end a run whose ranks wait for each other in vain, instead of blocking its machines",
+        ),
+    )
+
+
+def prepare() -> None:
+    """Set the variables of the table that the user has not set. Call it before importing MXNet."""
+    for setting in settings():
+        os.environ.setdefault(setting.name, setting.default)
+
+
+def main() -> None:
+    """Print ``export NAME=value`` lines for a shell; what the user has set keeps its value."""
+    for setting in settings():
+        value = os.environ.get(setting.name, setting.default)
+        print(f"export {setting.name}={shlex.quote(value)}")
+
+
+if __name__ == "__main__":
+    from runtime.errors import run_program
+
+    run_program(main)

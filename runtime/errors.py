@@ -1,0 +1,84 @@
+"""Errors that are the user's to mend, and how a program reports them.
+
+A wrong option or a broken file is no reason for a traceback, least of all for one per rank. Such
+mistakes are raised as ``ConfigError`` or ``DataError`` with a one-line message that names the
+value, the reason and the remedy; ``run_program`` prints the line and ends the process with status
+2, even while other ranks wait for this one in a collective operation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+USER_ERROR_STATUS = 2
+_CRASH_STATUS = 1
+_RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
+_LAUNCHER_GRACE_SECONDS = 10.0
+
+
+class UserError(Exception):
+    """A mistake that the user can mend; the message is one line with the remedy."""
+
+
+class ConfigError(UserError):
+    """A wrong option or combination of options: the same on every rank."""
+
+
+class DataError(UserError):
+    """A missing, broken or contradictory file: possibly on one rank only."""
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return ``" (did you mean 'x'?)"`` for the closest choice, or ``""`` if none is close."""
+    close = difflib.get_close_matches(word, list(choices), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def launched(names: Iterable[str], default: int) -> int:
+    """Return the number that ``horovodrun`` or ``mpirun`` left in the first variable that is set.
+
+    Args:
+        names: the variables to look at, in order.
+        default: the answer for a process that no launcher started.
+    """
+    return next((int(os.environ[name]) for name in names if name in os.environ), default)
+
+
+def run_program(main: Callable[[], int | None]) -> NoReturn:
+    """Run a program and end the process with its exit status.
+
+    A ``UserError`` is printed as one line and gives status 2. Any other exception keeps its
+    traceback and gives status 1. Neither runs exit handlers: Horovod's would wait for ranks that
+    in turn wait for this one. Since a launcher ends all ranks as soon as the first has failed, a
+    rank other than 0 leaves a ``ConfigError`` to rank 0 and speaks up only if it is still alive
+    some seconds later, when rank 0 evidently does not have the same error.
+    """
+    try:
+        status = main() or 0
+    except ConfigError as error:
+        if launched(_RANK_NAMES, default=0) != 0:
+            time.sleep(_LAUNCHER_GRACE_SECONDS)
+        _end(str(error), USER_ERROR_STATUS)
+    except UserError as error:
+        _end(str(error), USER_ERROR_STATUS)
+    except Exception:
+        traceback.print_exc()
+        _exit_now(_CRASH_STATUS)
+    sys.exit(status)
+
+
+def _end(message: str, status: int) -> NoReturn:
+    print("error:", " ".join(message.splitlines()), file=sys.stderr)
+    _exit_now(status)
+
+
+def _exit_now(status: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,27 @@
+"""The one import of MXNet: everybody writes ``from runtime.mxnet import mx``.
+
+MXNet 1.9.1 still names ``np.bool``, an alias that NumPy 1.24 removed; without it the import fails on
+Python 3.12, whose oldest NumPy is 1.26. And MXNet reads its environment variables while it is
+imported. Both have to be put right before, hence in one module that nobody bypasses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from runtime import environment
+
+
+def _import_mxnet() -> Any:
+    # A look into the dictionary, because NumPy 1.20 to 1.23 answers getattr with a warning.
+    if "bool" not in vars(np):
+        setattr(np, "bool", bool)  # noqa: B010 (typed NumPy does not know the attribute)
+    environment.prepare()
+    import mxnet
+
+    return mxnet
+
+
+mx = _import_mxnet()

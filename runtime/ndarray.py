@@ -1,0 +1,49 @@
+"""What MXNet's Python interface leaves out of its C interface, and the head needs.
+
+Two things: calling an operator that has no Python function (the backward operators), and touching
+the memory of a CPU array without a copy, so that Numba kernels and MXNet operators work on the
+same arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from runtime.mxnet import mx
+
+
+@functools.lru_cache(maxsize=None)
+def _operator(name: str) -> int:
+    handle = ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.NNGetOpHandle(mx.base.c_str(name), ctypes.byref(handle)))
+    assert handle.value is not None, name
+    return handle.value
+
+
+def invoke(name: str, inputs: Sequence[Any], params: Mapping[str, Any], out: list[Any]) -> None:
+    """Queue the operator ``name`` on MXNet's engine; the results go into the arrays of ``out``."""
+    mx._ctypes.ndarray._imperative_invoke(
+        _operator(name), list(inputs), list(params), list(params.values()), out, False, True
+    )
+
+
+def memory(array: Any) -> np.ndarray:
+    """A writable NumPy view of a float32 CPU array's memory, once nobody else touches it.
+
+    Waits until every queued operator that reads or writes the array has run. The view is valid as
+    long as the array lives and until the next operator on it is queued.
+
+    Args:
+        array: a contiguous NDArray, float32, in the memory of the CPU.
+    """
+    assert array.context.device_type == "cpu" and array.dtype == np.float32, array
+    mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
+    address = ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
+    pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+    return np.ctypeslib.as_array(pointer, shape=array.shape)

@@ -1,0 +1,218 @@
+"""The sharded head against a float64 reference in one process, and against finite differences."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from tests.support.reference_head import margin_logit, reference_step
+from tests.support.thread_world import ThreadWorld, run_ranks
+
+from partial_fc.centers import initial_centers
+from partial_fc.head import PartialFC
+from partial_fc.kernels import DeviceRows, HostRows
+from partial_fc.margin import CombinedMargin
+from partial_fc.sampling import Sampler
+from partial_fc.shard import Shard
+from runtime.mxnet import mx
+
+EMBEDDING = 24
+GLOBAL_BATCH = 12
+LR, MOMENTUM, WEIGHT_DECAY = 0.3, 0.9, 5e-4
+MARGINS = {
+    "arcface": (1.0, 0.5, 0.0),
+    "cosface": (1.0, 0.0, 0.35),
+    "combined": (0.9, 0.4, 0.15),
+    "softmax": (1.0, 0.0, 0.0),
+}
+
+
+def make_batches(num_classes, updates, seed=3):
+    generator = np.random.default_rng(seed)
+    for _ in range(updates):
+        features = generator.normal(size=(GLOBAL_BATCH, EMBEDDING)).astype(np.float32) * 3
+        labels = generator.integers(num_classes, size=GLOBAL_BATCH)
+        labels[1] = labels[0]  # a class that occurs twice
+        yield features, labels
+
+
+def make_head(world, num_classes, margins, scale, ratio, rows_of=HostRows):
+    shard = Shard(world.rank, world.size, num_classes)
+    return PartialFC(
+        rows_of(initial_centers(shard, EMBEDDING, seed=5)),
+        Sampler(shard, ratio, seed=11),
+        shard,
+        world,
+        margin=CombinedMargin(*margins),
+        scale=scale,
+        momentum=MOMENTUM,
+        weight_decay=WEIGHT_DECAY,
+    )
+
+
+def train_sharded(world_size, num_classes, margins, scale, ratio, updates, rows_of=HostRows):
+    """Losses, feature gradients of the global batch, and the sampled classes of each update."""
+
+    def rank_main(world: ThreadWorld):
+        head = make_head(world, num_classes, margins, scale, ratio, rows_of)
+        sampler = Sampler(head.shard, ratio, seed=11)
+        batch = GLOBAL_BATCH // world.size
+        own = slice(world.rank * batch, (world.rank + 1) * batch)
+        steps = []
+        for update, (features, labels) in enumerate(make_batches(num_classes, updates)):
+            step = head.step(mx.nd.array(features[own]), labels[own], update, LR)
+            sampled = sampler.sample(labels, update).rows + head.shard.start
+            steps.append((float(step.loss.asscalar()), step.gradient.asnumpy(), sampled))
+        return steps, head.rows.export()
+
+    ranks = run_ranks(world_size, rank_main)
+    centers = np.concatenate([rank[1][0] for rank in ranks])
+    steps = [
+        (
+            [rank[0][update][0] for rank in ranks],
+            np.concatenate([rank[0][update][1] for rank in ranks]),
+            np.concatenate([rank[0][update][2] for rank in ranks]),
+        )
+        for update in range(updates)
+    ]
+    return steps, centers
+
+
+def train_reference(num_classes, margins, scale, sampled):
+    centers = initial_centers(Shard(0, 1, num_classes), EMBEDDING, seed=5).astype(np.float64)
+    momenta = np.zeros_like(centers)
+    steps = []
+    for (features, labels), classes in zip(make_batches(num_classes, len(sampled)), sampled):
+        step = reference_step(features, labels, centers, classes, margins, scale)
+        decayed = step.centers_gradient + WEIGHT_DECAY * centers[classes]
+        momenta[classes] = MOMENTUM * momenta[classes] - LR * decayed
+        centers[classes] += momenta[classes]
+        steps.append(step)
+    return steps, centers
+
+
+def assert_close(actual, expected, tolerance):
+    assert np.isfinite(actual).all()
+    error = np.abs(actual - expected).max() / max(np.abs(expected).max(), 1e-30)
+    assert error <= tolerance, error
+
+
+CASES = list(
+    itertools.product([1, 2, 3], [60, 61], [1.0, 0.3], sorted(MARGINS), [1.0, 64.0, 1000.0])
+)
+
+
+@pytest.mark.parametrize(("world_size", "num_classes", "ratio", "loss", "scale"), CASES)
+def test_three_steps_equal_the_reference(world_size, num_classes, ratio, loss, scale):
+    steps, centers = train_sharded(world_size, num_classes, MARGINS[loss], scale, ratio, updates=3)
+    expected, expected_centers = train_reference(
+        num_classes, MARGINS[loss], scale, [step[2] for step in steps]
+    )
+    tolerance = 2e-5 if scale <= 64 else 1e-3
+    for (losses, gradient, classes), step in zip(steps, expected):
+        assert_close(np.array(losses), step.loss, tolerance)
+        assert_close(gradient, step.features_gradient, tolerance)
+        assert classes.size < num_classes or ratio == 1.0
+    assert_close(centers, expected_centers, tolerance)
+
+
+@pytest.mark.parametrize("loss", sorted(MARGINS))
+def test_operators_of_a_device_equal_the_kernels_of_the_host(loss):
+    def device_rows(centers):
+        # Blocks of seven rows, so that a sample spans several tensors.
+        return DeviceRows(centers, mx.cpu(), max_elements=7 * EMBEDDING + 3)
+
+    host, host_centers = train_sharded(2, 61, MARGINS[loss], 64.0, 0.3, updates=3)
+    device, device_centers = train_sharded(
+        2, 61, MARGINS[loss], 64.0, 0.3, updates=3, rows_of=device_rows
+    )
+    for one, other in zip(host, device):
+        assert_close(np.array(other[0]), np.array(one[0]), 2e-5)
+        assert_close(other[1], one[1], 2e-5)
+    assert_close(device_centers, host_centers, 2e-5)
+
+
+def test_reference_gradient_equals_finite_differences():
+    """The reference is itself checked, on the loss alone."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(3, 4))
+    centers = generator.normal(size=(5, 4))
+    labels, classes = np.array([0, 3, 3]), np.arange(5)
+    for margins in MARGINS.values():
+        step = reference_step(features, labels, centers, classes, margins, 8.0)
+        for gradient, array in (
+            (step.features_gradient, features),
+            (step.centers_gradient, centers),
+        ):
+            numeric = np.zeros_like(array)
+            for index in np.ndindex(*array.shape):
+                for sign in (1, -1):
+                    array[index] += sign * 1e-6
+                    loss = reference_step(features, labels, centers, classes, margins, 8.0).loss
+                    numeric[index] += sign * loss / 2e-6
+                    array[index] -= sign * 1e-6
+            assert np.abs(numeric - gradient).max() < 1e-7
+
+
+def test_loss_computed_by_hand():
+    """Two classes along the axes, one sample on the first: cosines 1 and 0, CosFace 0.35, s = 2."""
+    def rank_main(world: ThreadWorld):
+        shard = Shard(0, 1, 2)
+        head = PartialFC(
+            HostRows(np.eye(2, dtype=np.float32)),
+            Sampler(shard, 1.0, seed=0),
+            shard,
+            world,
+            margin=CombinedMargin(m3=0.35),
+            scale=2.0,
+            momentum=0.0,
+            weight_decay=0.0,
+        )
+        return head.step(mx.nd.array([[5.0, 0.0]]), np.array([0]), 0, 0.0)
+
+    step = run_ranks(1, rank_main)[0]
+    # -log(e^1.3 / (e^1.3 + e^0)) = log(1 + e^-1.3); the gradient across the feature is
+    # s · p(other) · 1 / |feature| along the second axis and nothing along the first.
+    assert step.loss.asscalar() == pytest.approx(np.log1p(np.exp(-1.3)), rel=1e-6)
+    other = np.exp(-1.3) / (1 + np.exp(-1.3))
+    assert step.gradient.asnumpy() == pytest.approx(np.array([[0.0, 2 * other / 5]]), abs=1e-6)
+
+
+def test_positives_beyond_the_sample_size_are_kept():
+    """More positives than the ratio allows: every target has its row, the loss stays ordinary."""
+    num_classes = 40
+    labels = np.arange(GLOBAL_BATCH)
+    features = np.random.default_rng(1).normal(size=(GLOBAL_BATCH, EMBEDDING)).astype(np.float32)
+
+    def rank_main(world: ThreadWorld):
+        head = make_head(world, num_classes, MARGINS["softmax"], 1.0, 0.05)
+        return float(head.step(mx.nd.array(features), labels, 0, LR).loss.asscalar())
+
+    loss = run_ranks(1, rank_main)[0]
+    assert 0.5 * np.log(GLOBAL_BATCH) < loss < 2 * np.log(GLOBAL_BATCH)
+
+
+def test_confident_targets_keep_exact_gradients():
+    """With the target's probability near 1, the gradient is tiny but not rounded away."""
+    centers = np.eye(4, dtype=np.float32)
+    features = np.array([[1.0, 0.02, 0.0, 0.0]], dtype=np.float32)
+
+    def rank_main(world: ThreadWorld):
+        shard = Shard(0, 1, 4)
+        head = PartialFC(
+            HostRows(centers.copy()), Sampler(shard, 1.0, 0), shard, world,
+            margin=CombinedMargin(), scale=30.0, momentum=0.0, weight_decay=0.0,
+        )  # fmt: skip
+        return head.step(mx.nd.array(features), np.array([0]), 0, 0.0).gradient.asnumpy()
+
+    expected = reference_step(
+        features, np.array([0]), centers, np.arange(4), (1.0, 0.0, 0.0), 30.0
+    ).features_gradient
+    assert np.abs(expected).max() < 1e-9
+    assert_close(run_ranks(1, rank_main)[0], expected, 1e-3)
+
+
+def test_margin_formula_of_the_reference():
+    assert margin_logit(np.array([0.5]), 1.0, 0.0, 0.35) == pytest.approx(0.15)
+    assert margin_logit(np.array([0.5]), 1.0, np.pi / 6, 0.0) == pytest.approx(0.0, abs=1e-12)
