@@ -1,0 +1,46 @@
+"""Several ranks under a real launcher leave what one process with the whole batch leaves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HOROVODRUN = Path(sys.executable).with_name("horovodrun")
+
+
+def run(arguments, output):
+    command = [*arguments, sys.executable, "-m", "tests.distributed.three_updates", str(output)]
+    finished = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return dict(np.load(output))
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    return run([], tmp_path_factory.mktemp("parity") / "one.npz")
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("launcher", ["--gloo", "--mpi"])
+def test_three_updates_equal_one_process(ranks, launcher, one_process, tmp_path):
+    launch = [str(HOROVODRUN), launcher, "-np", str(ranks), "-H", f"localhost:{ranks}"]
+    several = run(launch, tmp_path / "several.npz")
+    assert several.keys() == one_process.keys()
+    assert several["centers"].shape == (31, 16)
+    for name, expected in one_process.items():
+        error = np.abs(several[name] - expected).max() / np.abs(expected).max()
+        assert error <= 2e-5, (name, error)
+
+
+def test_the_updates_move_everything(one_process):
+    """Otherwise the comparison would hold for a program that does nothing."""
+    assert len(set(one_process["losses"].tolist())) == 3
+    assert np.abs(one_process["centers"]).max() > 0.05

@@ -1,0 +1,68 @@
+"""Three whole updates on any number of ranks; rank 0 writes what they leave. Started by the test.
+
+The network has no BatchNorm: its batch statistics are those of a rank's own images, so a network
+with it is by definition another one on another number of ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from backbones import layers
+from backbones.model import Backbone
+from data.loader import Batch
+from parallel.world import HorovodWorld, allgather_numpy
+from partial_fc.head import PartialFC
+from runtime.mxnet import mx
+from training.face_step import FaceStep
+from training.optimizer import BackboneOptimizer
+
+GLOBAL_BATCH, NUM_CLASSES, EMBEDDING, UPDATES = 12, 31, 16, 3
+
+
+def make_backbone() -> Backbone:
+    x = layers.relu(layers.convolution(layers.pixels("float32"), "conv0", 4, kernel=3), "relu0")
+    x = layers.relu(layers.convolution(x, "conv1", 8, kernel=3, stride=2), "relu1")
+    symbol = mx.sym.FullyConnected(x, num_hidden=EMBEDDING, name="fc1")
+    generator = np.random.default_rng(0)
+    shapes = dict(zip(symbol.list_arguments(), symbol.infer_shape(data=(1, 3, 8, 8))[0]))
+    del shapes["data"]
+    weights = {
+        name: mx.nd.array(generator.normal(size=shape) * 0.1) for name, shape in shapes.items()
+    }
+    return Backbone(symbol, symbol, weights, mx.cpu())
+
+
+def main(output: str) -> None:
+    world = HorovodWorld()
+    backbone = make_backbone()
+    backbone.hybridize()
+    head = PartialFC.create(
+        NUM_CLASSES, EMBEDDING, world, mx.cpu(), margins=(1.0, 0.5, 0.0), scale=64.0,
+        sample_ratio=1.0, momentum=0.9, weight_decay=5e-4, seed=7,
+    )  # fmt: skip
+    optimizer = BackboneOptimizer(
+        backbone.parameters, world, momentum=0.9, weight_decay=5e-4, dtype="float32"
+    )
+    step = FaceStep(backbone, head, optimizer, center_lr_factor=2.0)
+
+    generator = np.random.default_rng(1)
+    batch = GLOBAL_BATCH // world.size
+    own = slice(world.rank * batch, (world.rank + 1) * batch)
+    losses = []
+    for update in range(UPDATES):
+        images = generator.integers(256, size=(GLOBAL_BATCH, 3, 8, 8)).astype(np.uint8)
+        labels = generator.integers(NUM_CLASSES, size=GLOBAL_BATCH)
+        losses.append(step(Batch(images[own], labels[own]), update, lr=0.05).asscalar())
+
+    centers = allgather_numpy(world, head.rows.export()[0], "test.centers")
+    if world.rank == 0:
+        arrays = {name: value.data().asnumpy() for name, value in backbone.parameters.items()}
+        np.savez(output, centers=centers, losses=losses, **arrays)
+    world.barrier()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

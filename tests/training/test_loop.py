@@ -1,0 +1,76 @@
+"""The loop: the order of events, their intervals, the learning rate of each update."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import pytest
+
+from runtime.mxnet import mx
+from training.loop import Interlude, fit
+
+
+class RecordingLog:
+    def __init__(self):
+        self.updates = []
+        self.pauses = 0
+
+    def start(self, update=0):
+        self.started = update
+
+    def update(self, update, *, loss, lr, images, waiting_seconds):
+        self.updates.append((update, loss(), lr, images))
+        assert waiting_seconds >= 0
+
+    @contextlib.contextmanager
+    def paused(self):
+        self.pauses += 1
+        yield
+
+
+class TenthOfUpdate:
+    def lr_at(self, update):
+        return update / 10
+
+
+def test_every_update_gets_its_batch_and_rate_and_interludes_their_turn():
+    events, log = [], RecordingLog()
+
+    def step(batch, update, lr):
+        events.append(("step", batch, update, lr))
+        return mx.nd.array([update + 0.5])
+
+    fit(
+        step,
+        itertools.count(100),
+        TenthOfUpdate(),
+        log,
+        total_updates=5,
+        images_per_update=64,
+        interludes=[
+            Interlude(lambda update: events.append(("verify", update)), 2),
+            Interlude(lambda update: events.append(("save", update)), 0),
+        ],
+    )
+    assert events == [
+        ("step", 100, 0, 0.0),
+        ("step", 101, 1, 0.1),
+        ("verify", 2),
+        ("step", 102, 2, 0.2),
+        ("step", 103, 3, 0.3),
+        ("verify", 4),
+        ("step", 104, 4, 0.4),
+        ("verify", 5),
+        ("save", 5),
+    ]
+    assert log.updates == [(update + 1, update + 0.5, update / 10, 64) for update in range(5)]
+    assert log.pauses == 4
+
+
+@pytest.mark.parametrize(
+    ("interval", "due"), [(0, [10]), (4, [4, 8, 10]), (5, [5, 10]), (50, [10])]
+)
+def test_an_interlude_is_due_at_its_interval_and_at_the_end(interval, due):
+    interlude = Interlude(lambda update: None, interval)
+    assert [update for update in range(1, 11) if interlude.is_due(update, 10)] == due

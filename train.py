@@ -1,0 +1,114 @@
+"""Train a face recognition network with Partial FC, on one rank or many.
+
+    python train.py --dataset synthetic
+    horovodrun -np 8 -H localhost:8 bash config.sh
+
+Every rank runs this program from top to bottom: its own part of each global batch goes through its
+copy of the backbone, its own shard of the class centers makes its part of the softmax.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runtime.errors import run_program
+from training import config as configuration
+from training import plan, schedules
+from training.config import TrainConfig
+
+
+def main() -> None:
+    """Understand the command line; plan the run, or train."""
+    config = configuration.parse()
+    if config.dry_run:
+        print(plan.describe(config))
+    else:
+        train(config)
+
+
+def train(config: TrainConfig) -> None:
+    """Build the parts of this rank and fit."""
+    # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
+    from backbones.model import Backbone
+    from parallel.world import HorovodWorld
+    from partial_fc.head import PartialFC
+    from training import devices, inputs
+    from training.face_step import FaceStep
+    from training.logs import RunLog
+    from training.loop import Interlude, fit
+    from training.optimizer import BackboneOptimizer
+    from training.replicas import ModelSaver
+    from training.verifier import Verifier
+
+    world = HorovodWorld()
+    device = devices.choose(world.local_rank, config.dtype)
+    models_root = Path(config.models_root)
+    with inputs.open_batches(config, world) as batches:
+        total_updates = config.total_updates(batches.updates_per_epoch)
+        backbone = Backbone.create(
+            config.network,
+            embedding_size=config.embedding_size,
+            dtype=config.dtype,
+            seed=config.seed,
+            image_size=batches.image_size,
+            ctx=device,
+        )
+        backbone.hybridize()
+        head = PartialFC.create(
+            batches.num_classes,
+            config.embedding_size,
+            world,
+            device,
+            margins=config.head_margins,
+            scale=config.scale,
+            sample_ratio=config.sample_ratio,
+            momentum=config.momentum,
+            weight_decay=config.wd,
+            seed=config.seed,
+        )
+        optimizer = BackboneOptimizer(
+            backbone.parameters,
+            world,
+            momentum=config.momentum,
+            weight_decay=config.wd,
+            dtype=config.dtype,
+        )
+        step = FaceStep(backbone, head, optimizer, center_lr_factor=config.head_lr / config.lr)
+        schedule = schedules.build(
+            config.lr_schedule,
+            lr=config.lr,
+            total_updates=total_updates,
+            warmup=config.warmup,
+            steps=config.lr_steps,
+        )
+        with RunLog(
+            models_root,
+            rank=world.rank,
+            world_size=world.size,
+            total_updates=total_updates,
+            frequent=config.frequent,
+        ) as log:
+            if world.rank == 0:
+                configuration.save(config, models_root / "config.json")
+            verifier = Verifier(
+                backbone, inputs.open_targets(config), world, log, batch_size=config.batch_size
+            )
+            saver = ModelSaver(backbone, world, models_root)
+            verifier.verify(0)
+            fit(
+                step,
+                batches.batches(),
+                schedule,
+                log,
+                total_updates=total_updates,
+                images_per_update=config.batch_size * world.size,
+                interludes=[
+                    Interlude(verifier.verify, config.verbose),
+                    Interlude(saver.save, config.save_interval),
+                ],
+            )
+            verifier.summarize()
+
+
+if __name__ == "__main__":
+    run_program(main)

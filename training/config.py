@@ -1,0 +1,508 @@
+"""One run, described in one place.
+
+Everything a run can be told stands in ``TrainConfig``: the field is the option, the literal under
+it is the option's help, its default is the option's default. The parser is generated from it, so
+the three cannot drift apart. Values resolve in one order: field default, then the preset of
+``--dataset``, then the command line.
+
+This module imports neither MXNet nor Horovod nor OpenCV: ``--help`` and a wrong option answer at
+once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import (
+    Any,
+    Callable,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import backbones
+from runtime.errors import ConfigError, did_you_mean
+from training import presets
+from training.schedules import SCHEDULES
+
+Margins = tuple[float, float, float]
+
+# cos(m1 * angle + m2) - m3 on the target. ArcFace: Deng et al. 2019, arXiv:1801.07698. CosFace:
+# Wang et al. 2018, arXiv:1801.09414. Its 0.35 is also InsightFace's first value; their Partial FC
+# recipes use 0.4 (--margins 1,0,0.4), and so do the Glint360K presets.
+LOSSES: dict[str, Margins] = {
+    "arcface": (1.0, 0.5, 0.0),
+    "cosface": (1.0, 0.0, 0.35),
+    "softmax": (1.0, 0.0, 0.0),
+}
+DTYPES = ("float32", "float16")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """All choices of one face-recognition run; same names as the options of ``train.py``."""
+
+    dataset: Optional[str] = None
+    """Preset: data set and the recipe that belongs to it; every value of it can be overridden."""
+
+    rec: Optional[str] = None
+    """Folder of a record set (train.rec, property, .bin files); instead of --dataset."""
+
+    num_classes: Optional[int] = None
+    """Identities of a made-up or drawn set, or for --dry-run; a record set knows its own number."""
+
+    num_images: Optional[int] = None
+    """Images of a drawn set, or for --dry-run; a record set knows its own number."""
+
+    val_targets: tuple[str, ...] = ()
+    """Verification sets: names of .bin files beside the data, as in lfw,cfp_fp."""
+
+    min_images: int = 0
+    """Leave out identities with fewer images than this."""
+
+    color_jitter: float = 0.0
+    """Strength of random changes of brightness, contrast and saturation, 0 to 1."""
+
+    cutout: float = 0.0
+    """Side of a gray square put on each image, as a fraction of the image, 0 (off) to 1."""
+
+    max_bad_records: int = 100
+    """Broken records that are skipped and named in the log; one more stops the run."""
+
+    threads: int = 0
+    """Decoding threads of a rank; 0 is the rank's share of the processors."""
+
+    network: str = "r50"
+    """Backbone: r18, r34, r50, r100, ... (layers as InsightFace counts them), mbf, or tiny."""
+
+    embedding_size: int = 512
+    """Length of an embedding."""
+
+    dtype: str = "float32"
+    """Number format of the backbone: float32, or float16 (GPU only, with dynamic loss scaling)."""
+
+    loss: str = "cosface"
+    """Margin on the target: arcface (1,0.5,0), cosface (1,0,0.35) or softmax (1,0,0)."""
+
+    margins: Optional[Margins] = None
+    """The three numbers of cos(m1 * angle + m2) - m3, as in 1,0.3,0.2; overrides --loss."""
+
+    scale: float = 64.0
+    """Factor on the cosines before the softmax."""
+
+    sample_ratio: float = 1.0
+    """Share of the class centers that take part in an update, above 0 to 1; positives always do."""
+
+    batch_size: int = 64
+    """Images per rank and update."""
+
+    lr: float = 0.1
+    """Learning rate of the backbone after warm-up."""
+
+    center_lr: Optional[float] = None
+    """Learning rate of the class centers after warm-up; that of --lr unless given."""
+
+    momentum: float = 0.9
+    """Momentum of SGD, for backbone and centers."""
+
+    wd: float = 5e-4
+    """Weight decay, for backbone (not biases, not BatchNorm) and centers."""
+
+    lr_schedule: str = "poly"
+    """Fall of the learning rate: step (a tenth at each of --lr-steps), poly (power 2), cosine."""
+
+    lr_steps: tuple[int, ...] = ()
+    """Updates at which the step schedule falls, as in 10000,16000."""
+
+    warmup: int = 0
+    """Updates of linear warm-up."""
+
+    max_update: Optional[int] = None
+    """Length of the run in updates; instead of --epochs."""
+
+    epochs: Optional[int] = None
+    """Length of the run in epochs; instead of --max-update."""
+
+    frequent: int = 20
+    """Updates between log lines."""
+
+    verbose: int = 2000
+    """Updates between verifications."""
+
+    save_interval: int = 2000
+    """Updates between saves of the model; 0 saves at the end alone."""
+
+    models_root: str = "./models"
+    """Folder for the model, its configuration, logs and metrics."""
+
+    seed: int = 1
+    """Seed of initial values, shuffling, augmentation and negatives."""
+
+    debug: bool = False
+    """Train on batches made in memory: shows whether input is the bottleneck."""
+
+    dry_run: bool = False
+    """Print shards, memory and bytes per collective for --world-size ranks, and stop."""
+
+    world_size: Optional[int] = None
+    """Ranks to plan for with --dry-run; 1 unless given."""
+
+    @property
+    def head_margins(self) -> Margins:
+        """The margins ``(m1, m2, m3)`` that the head applies."""
+        return LOSSES[self.loss] if self.margins is None else self.margins
+
+    @property
+    def head_lr(self) -> float:
+        """The learning rate of the class centers after warm-up."""
+        return self.lr if self.center_lr is None else self.center_lr
+
+    def total_updates(self, updates_per_epoch: int) -> int:
+        """The length of the run in updates."""
+        if self.max_update is not None:
+            return self.max_update
+        assert self.epochs is not None, "check() lets no run without a length pass"
+        return self.epochs * updates_per_epoch
+
+
+def parse(argv: Optional[Sequence[str]] = None) -> TrainConfig:
+    """Resolve a command line into a checked configuration.
+
+    Args:
+        argv: The arguments after the program's name; those of this process if left out.
+
+    Raises:
+        ConfigError: An option is unknown, malformed, out of range or contradicts another.
+    """
+    config = resolve(_read_command_line(argv))
+    check(config)
+    return config
+
+
+def resolve(given: Mapping[str, Any]) -> TrainConfig:
+    """Lay the given values over the preset's, and those over the defaults.
+
+    Raises:
+        ConfigError: The preset does not exist, or two of the given values exclude each other.
+    """
+    if "dataset" in given and "rec" in given:
+        raise ConfigError(
+            f"--dataset {given['dataset']} and --rec {given['rec']} both name the data; "
+            "leave one out"
+        )
+    if "max_update" in given and "epochs" in given:
+        raise ConfigError(
+            f"--max-update {given['max_update']} and --epochs {given['epochs']} "
+            "both give the length of the run; leave one out"
+        )
+    recipe = presets.find(given["dataset"]) if "dataset" in given else presets.OWN_DATA
+    values = dict(recipe)
+    for chosen, rival in (("max_update", "epochs"), ("epochs", "max_update"), ("loss", "margins")):
+        if chosen in given:
+            values.pop(rival, None)
+    values.update(given)
+    if "margins" in values:
+        values["loss"] = "combined"
+    return TrainConfig(**values)
+
+
+def save(config: TrainConfig, path: Union[str, Path]) -> None:
+    """Write the resolved configuration as JSON, whole or not at all."""
+    values = dataclasses.asdict(config)
+    values.update(margins=config.head_margins, center_lr=config.head_lr)
+    unfinished = Path(f"{path}.{os.getpid()}.tmp")
+    unfinished.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(path)
+
+
+class _Range(NamedTuple):
+    """What a number may be, in the words of an error message, and how to test it."""
+
+    holds: Callable[[float], bool]
+    rule: str
+
+
+_POSITIVE_COUNT = _Range(lambda value: value >= 1, "must be at least 1")
+_COUNT = _Range(lambda value: value >= 0, "must not be negative")
+_POSITIVE = _Range(lambda value: value > 0, "must be above 0")
+
+_RANGES = {
+    "num_classes": _Range(
+        lambda value: value >= 2, "must be at least 2: one class cannot be told from others"
+    ),
+    "num_images": _POSITIVE_COUNT,
+    "min_images": _Range(_COUNT.holds, "must not be negative; 0 keeps every identity"),
+    "color_jitter": _Range(lambda value: 0 <= value <= 1, "must be from 0 (off) to 1"),
+    "cutout": _Range(lambda value: 0 <= value <= 1, "must be from 0 (off) to 1"),
+    "max_bad_records": _Range(
+        _COUNT.holds, "must not be negative; 0 stops at the first bad record"
+    ),
+    "threads": _Range(
+        _COUNT.holds, "must not be negative; 0 takes the rank's share of the processors"
+    ),
+    "embedding_size": _Range(_POSITIVE_COUNT.holds, "must be at least 1; 512 is usual"),
+    "scale": _Range(_POSITIVE.holds, "must be above 0; 64 is usual"),
+    "sample_ratio": _Range(
+        lambda value: 0 < value <= 1,
+        "must be above 0 and at most 1; 1 uses all class centers, 0.1 a tenth of them",
+    ),
+    "batch_size": _Range(_POSITIVE_COUNT.holds, "must be at least 1 image per rank"),
+    "lr": _Range(_POSITIVE.holds, "must be above 0; 0.1 is usual for a global batch of 512"),
+    "center_lr": _Range(_POSITIVE.holds, "must be above 0; leave it out to follow --lr"),
+    "momentum": _Range(lambda value: 0 <= value < 1, "must be from 0 to below 1; 0.9 is usual"),
+    "wd": _Range(_COUNT.holds, "must not be negative; 0 turns weight decay off"),
+    "warmup": _Range(_COUNT.holds, "must not be negative; 0 turns warm-up off"),
+    "max_update": _POSITIVE_COUNT,
+    "epochs": _POSITIVE_COUNT,
+    "frequent": _POSITIVE_COUNT,
+    "verbose": _POSITIVE_COUNT,
+    "save_interval": _Range(_COUNT.holds, "must not be negative; 0 saves at the end alone"),
+    # MXNet and NumPy's legacy generators take 32 bits.
+    "seed": _Range(lambda value: 0 <= value < 2**32, "must be from 0 to 4294967295"),
+    "world_size": _POSITIVE_COUNT,
+}
+
+
+def check(config: TrainConfig) -> None:
+    """Refuse a configuration that cannot run.
+
+    Whether the device can compute in ``config.dtype`` is not known here: the program asks it.
+
+    Raises:
+        ConfigError: With the option, its value, the reason and the remedy.
+    """
+    _check_ranges(config)
+    _check_name("loss", config.loss, LOSSES if config.margins is None else (*LOSSES, "combined"))
+    _check_name("dtype", config.dtype, DTYPES)
+    _check_name("lr-schedule", config.lr_schedule, SCHEDULES)
+    backbones.check(config.network)
+    _check_margins(config.head_margins)
+    _check_schedule(config)
+    _check_targets(config)
+    _check_data(config)
+
+
+def _check_ranges(config: TrainConfig) -> None:
+    for field, allowed in _RANGES.items():
+        value = getattr(config, field)
+        if value is not None and not allowed.holds(value):
+            raise ConfigError(f"{_option(field)} {value:.12g} {allowed.rule}")
+
+
+def _check_name(option: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> None:
+    if name not in known:
+        raise ConfigError(
+            f"--{option} {name!r} is unknown{did_you_mean(name, known)}; "
+            f"choose from {', '.join(known)}"
+        )
+
+
+def _check_margins(margins: Margins) -> None:
+    m1, m2, m3 = margins
+    if m1 < 1 or not 0 <= m2 < math.pi / 2 or not 0 <= m3 < 1:
+        raise ConfigError(
+            f"--margins {m1:g},{m2:g},{m3:g} is out of range: "
+            "m1 at least 1, m2 from 0 to below pi/2, m3 from 0 to below 1; ArcFace is 1,0.5,0"
+        )
+
+
+def _check_schedule(config: TrainConfig) -> None:
+    if config.max_update is None and config.epochs is None:
+        raise ConfigError("the length of the run is missing: give --max-update or --epochs")
+    if config.max_update is not None and config.epochs is not None:
+        raise ConfigError(
+            f"--max-update {config.max_update} and --epochs {config.epochs} "
+            "both give the length of the run; leave one out"
+        )
+    steps = config.lr_steps
+    if config.lr_schedule == "step" and not steps:
+        raise ConfigError(
+            "--lr-schedule step has no updates at which to fall: add --lr-steps, as in 10000,16000"
+        )
+    if any(step < 1 for step in steps) or list(steps) != sorted(set(steps)):
+        raise ConfigError(
+            f"--lr-steps {','.join(map(str, steps))} must be positive and rise, as in 10000,16000"
+        )
+    if config.world_size is not None and not config.dry_run:
+        raise ConfigError(
+            f"--world-size {config.world_size} goes with --dry-run; "
+            f"a run's ranks come from the launcher: horovodrun -np {config.world_size} ..."
+        )
+
+
+def _check_targets(config: TrainConfig) -> None:
+    if config.val_targets and config.rec is None and config.dataset is not None:
+        raise ConfigError(
+            f"--val-targets {','.join(config.val_targets)} has no folder to be found in, "
+            f"because --dataset {config.dataset} is made in memory; leave it out"
+        )
+    for target in config.val_targets:
+        if not target or "/" in target or target.endswith(".bin"):
+            raise ConfigError(
+                f"--val-targets {target!r} is not a plain name: "
+                "name the .bin files beside the data without folder and ending, as in lfw,cfp_fp"
+            )
+
+
+def _check_data(config: TrainConfig) -> None:
+    if config.dataset is None and config.rec is None:
+        raise ConfigError(
+            f"no data: give --dataset NAME ({', '.join(presets.PRESETS)}) or --rec DIR; "
+            "--dataset synthetic needs no files"
+        )
+    if config.dry_run:
+        if config.num_classes is None:
+            raise ConfigError(
+                "--dry-run reads no data: add --num-classes to say how many identities it has"
+            )
+    elif config.dataset == "synthetic":
+        _check_drawn_set(config)
+    elif not (config.debug and config.num_classes is not None):
+        _check_folder(config)
+
+
+def _check_drawn_set(config: TrainConfig) -> None:
+    if (config.num_images or 0) < (config.num_classes or 0):
+        raise ConfigError(
+            f"--num-images {config.num_images} does not give each of {config.num_classes} "
+            "identities an image; raise it, or lower --num-classes"
+        )
+
+
+def _check_folder(config: TrainConfig) -> None:
+    if config.rec is not None and Path(config.rec).exists():
+        return
+    if config.dataset is None:
+        raise ConfigError(
+            f"--rec {config.rec} does not exist; give the folder that holds train.rec"
+        )
+    raise ConfigError(
+        f"--dataset {config.dataset} needs its record set in {config.rec}, which does not exist; "
+        "put or link train.rec, train.idx and property there, or add --debug to train without data"
+    )
+
+
+def _read_command_line(argv: Optional[Sequence[str]]) -> dict[str, Any]:
+    """Return what was given, and nothing that was not."""
+    parser = _build_parser()
+    namespace, unknown = parser.parse_known_args(argv)
+    if unknown:
+        word = unknown[0].split("=")[0]
+        known = [_option(field.name) for field in dataclasses.fields(TrainConfig)]
+        raise ConfigError(f"{word} is not an option{did_you_mean(word, known)}; --help lists them")
+    return vars(namespace)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports mistakes as the rest of the program does, in one line and without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print."""
+        raise ConfigError(f"{message.removeprefix('argument ')} (--help lists the options)")
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    # Abbreviations are off, since an option added later would change what they mean.
+    parser = _Parser(
+        description="Train a face recognition network with Partial FC on MXNet and Horovod.",
+        epilog=f"presets: {', '.join(presets.PRESETS)}",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    types = get_type_hints(TrainConfig)
+    helps = _field_docstrings(TrainConfig)
+    for field in dataclasses.fields(TrainConfig):
+        if types[field.name] is bool:
+            parser.add_argument(_option(field.name), action="store_true", help=helps[field.name])
+            continue
+        convert, metavar = _CONVERTERS[_without_optional(types[field.name])]
+        default = f" (default {field.default})" if field.default not in (None, ()) else ""
+        parser.add_argument(
+            _option(field.name), type=convert, metavar=metavar, help=helps[field.name] + default
+        )
+    return parser
+
+
+def _option(field: str) -> str:
+    return "--" + field.replace("_", "-")
+
+
+def _without_optional(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Union else annotation
+
+
+def _field_docstrings(config_class: type) -> dict[str, str]:
+    """Return the literal under each field, which Python itself does not keep."""
+    body = ast.parse(inspect.getsource(config_class)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(literal.value.value)
+        for field, literal in zip(body.body, body.body[1:])
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(literal, ast.Expr)
+        and isinstance(literal.value, ast.Constant)
+        and isinstance(literal.value.value, str)
+    }
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number; write it in digits, as in 100"
+        ) from None
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a finite number; write it as in 0.1 or 5e-4"
+        )
+    return value
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",")) if text else ()
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(_integer(word) for word in _words(text))
+
+
+def _margins(text: str) -> Margins:
+    numbers = [_number(word) for word in _words(text)]
+    if len(numbers) != 3:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not three numbers; write m1,m2,m3, as in 1,0.5,0"
+        )
+    m1, m2, m3 = numbers
+    return m1, m2, m3
+
+
+_CONVERTERS: dict[Any, tuple[Callable[[str], Any], str]] = {
+    str: (str, "NAME"),
+    int: (_integer, "N"),
+    float: (_number, "X"),
+    tuple[str, ...]: (_words, "A,B"),
+    tuple[int, ...]: (_integers, "N,N"),
+    Margins: (_margins, "M1,M2,M3"),
+}

@@ -1,0 +1,38 @@
+"""One update of a face network: backbone, head, backward, optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backbones.model import Backbone
+from data.loader import Batch
+from partial_fc.head import PartialFC
+from runtime.mxnet import mx
+from training.optimizer import BackboneOptimizer
+
+
+class FaceStep:
+    """A step of the training loop on a backbone and its Partial FC head."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        head: PartialFC,
+        optimizer: BackboneOptimizer,
+        *,
+        center_lr_factor: float,
+    ) -> None:
+        """Args: the parts, and the learning rate of the centers over that of the backbone."""
+        self._backbone = backbone
+        self._head = head
+        self._optimizer = optimizer
+        self._center_lr_factor = center_lr_factor
+
+    def __call__(self, batch: Batch, update: int, lr: float) -> Any:
+        """Train on one batch; returns the mean loss of the global batch, NDArray [1]."""
+        with mx.autograd.record():
+            features = self._backbone(mx.nd.array(batch.images, dtype="uint8"))
+        result = self._head.step(features, batch.labels, update, lr * self._center_lr_factor)
+        features.backward(result.gradient * self._optimizer.loss_scale.value)
+        self._optimizer.step(update, lr)
+        return result.loss

@@ -1,0 +1,118 @@
+"""What a face run reads: batches to train on and sets to verify on.
+
+Turns the configuration's words (a preset, a folder, ``--debug``) into objects of ``data``, so that
+the program itself does not care where images come from.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Union
+
+from data import synthetic
+from data.augment import Augmentation
+from data.loader import FaceLoader, MemoryBatches
+from data.records import RecordSet
+from data.verification_sets import VerificationSet, read_bin
+from parallel.world import World
+from runtime import environment
+from runtime.errors import ConfigError
+from training.config import TrainConfig
+
+_log = logging.getLogger(__name__)
+
+FACE_SIZE = (112, 112)
+
+Batches = Union[FaceLoader, MemoryBatches]
+
+
+def open_batches(config: TrainConfig, world: World) -> Batches:
+    """Open the training set of a run.
+
+    Raises:
+        DataError: the data is missing or broken.
+        ConfigError: there are fewer classes than ranks.
+    """
+    batches = _memory_batches(config, world) if config.debug else _record_batches(config, world)
+    if batches.num_classes < world.size:
+        raise ConfigError(
+            f"{batches.num_classes} classes cannot be spread over {world.size} ranks; "
+            "start fewer ranks"
+        )
+    return batches
+
+
+def _memory_batches(config: TrainConfig, world: World) -> MemoryBatches:
+    num_classes, image_size = config.num_classes, FACE_SIZE
+    if num_classes is None:
+        dataset = RecordSet(_folder(config))
+        num_classes, image_size = dataset.num_classes, dataset.image_size
+    return MemoryBatches(
+        num_classes,
+        image_size,
+        batch_size=config.batch_size,
+        rank=world.rank,
+        world_size=world.size,
+        seed=config.seed,
+    )
+
+
+def _record_batches(config: TrainConfig, world: World) -> FaceLoader:
+    if config.dataset == "synthetic":
+        _draw_synthetic(config)
+    dataset = RecordSet(_folder(config))
+    if config.num_classes is not None and config.num_classes != dataset.num_classes:
+        _log.warning(
+            "%s has %d classes, not the %d of the configuration; training with those of the data",
+            *(dataset.path, dataset.num_classes, config.num_classes),
+        )
+    return FaceLoader(
+        dataset,
+        batch_size=config.batch_size,
+        rank=world.rank,
+        world_size=world.size,
+        seed=config.seed,
+        threads=config.threads or environment.visible_threads(),
+        augmentation=Augmentation(color_jitter=config.color_jitter, cutout=config.cutout),
+        min_images=config.min_images,
+        max_bad_records=config.max_bad_records,
+    )
+
+
+def _draw_synthetic(config: TrainConfig) -> None:
+    assert config.num_classes is not None and config.num_images is not None
+    synthetic.ensure(
+        _folder(config),
+        identities=config.num_classes,
+        images_per_identity=config.num_images // config.num_classes,
+        image_size=FACE_SIZE,
+        seed=config.seed,
+    )
+
+
+def open_targets(config: TrainConfig) -> list[VerificationSet]:
+    """Open the verification sets of ``--val-targets`` that lie beside the data.
+
+    A set that is missing is named in a warning: the run goes on without it.
+
+    Raises:
+        DataError: a set is there but broken.
+    """
+    targets = []
+    for name in config.val_targets:
+        path = _folder(config) / f"{name}.bin"
+        if path.exists():
+            targets.append(read_bin(path))
+        else:
+            _log.warning(
+                "VERIFICATION SET MISSING: %s does not exist, so %r will not be verified; "
+                "put the file there or leave it out of --val-targets",
+                *(path, name),
+            )
+    return targets
+
+
+def _folder(config: TrainConfig) -> Path:
+    assert config.rec is not None, "check() lets no run without data pass"
+    return Path(config.rec)

@@ -1,0 +1,347 @@
+"""What a run says about itself.
+
+Someone reads this at three in the morning, on 64 GPUs, to find out whether the run is healthy and
+which rank is not. So rank 0 speaks for all (a plain line now and then, or one progress bar on a
+terminal), every rank keeps a file of its own, and only warnings of the other ranks reach the
+screen. The same numbers go to ``metrics.jsonl`` and to mxboard's event files. Nothing here waits
+for the device on an update that is not reported.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Callable, Optional, Protocol, SupportsFloat, TextIO, Union
+
+from runtime.errors import ConfigError
+
+# float() of an NDArray waits for the device, which is why the loss arrives unconverted.
+Loss = Union[SupportsFloat, Callable[[], SupportsFloat]]
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Verification(Protocol):
+    """What a verification result has to offer to be reported."""
+
+    @property
+    def accuracy(self) -> float:
+        """Mean accuracy over the folds."""
+
+    @property
+    def accuracy_std(self) -> float:
+        """Standard deviation of the accuracy over the folds."""
+
+    @property
+    def xnorm(self) -> float:
+        """Mean norm of the embeddings before normalization."""
+
+    @property
+    def tar_at_far(self) -> Mapping[float, float]:
+        """True accept rate by false accept rate."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The numbers of one report, taken over the updates since the one before."""
+
+    loss: float
+    """Of the reported update."""
+    lr: float
+    images_per_second: float
+    """Over all ranks, without verifications and saves."""
+    waiting: float
+    """Share of the time in which this rank waited for data."""
+    seconds_left: float
+    """To the end of the run at its average pace, verifications and saves included."""
+
+    def __str__(self) -> str:
+        digits = 0 if self.images_per_second >= 100 else 1
+        left = timedelta(seconds=round(self.seconds_left))
+        return (
+            f"loss {self.loss:.4f}  {self.images_per_second:,.{digits}f} images/s  "
+            f"lr {self.lr:.3g}  waiting {self.waiting:.0%}  left {left}"
+        )
+
+
+class RunLog:
+    """The log of one rank: screen, file, metrics and scalars.
+
+    Use it as a context manager: an exception that ends the run is then written to the rank's file
+    together with the update at which it struck.
+    """
+
+    def __init__(
+        self,
+        models_root: Union[str, Path],
+        *,
+        rank: int,
+        world_size: int,
+        total_updates: int,
+        frequent: int,
+        screen: Optional[TextIO] = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Open the files and attach to Python's logging.
+
+        Args:
+            models_root: folder of the run; ``logs/``, ``scalars/`` and ``metrics.jsonl`` go there.
+            rank: the rank that this log belongs to.
+            world_size: the number of ranks.
+            total_updates: length of the run; the last update is always reported.
+            frequent: updates between reports.
+            screen: where lines go; standard output unless given. A terminal gets a progress bar.
+            clock: seconds from any origin.
+
+        Raises:
+            ConfigError: the folder cannot be written.
+        """
+        self._total = total_updates
+        self._frequent = frequent
+        self._meter = _Meter(clock)
+        self._update = 0
+        screen = sys.stdout if screen is None else screen
+        self._bar = _open_bar(total_updates, screen) if rank == 0 and screen.isatty() else None
+        root = Path(models_root)
+        try:
+            self._records = _Records(root) if rank == 0 else None
+            self._handlers = (_file_handler(root, rank), _ScreenHandler(screen, rank, self._bar))
+        except OSError as error:
+            raise ConfigError(
+                f"--models-root {models_root} cannot be written ({error.strerror}); "
+                "give a folder in which you may write"
+            ) from error
+        self._attach(rank)
+        _LOGGER.info(
+            "rank %d of %d, %d updates, files in %s", rank, world_size, total_updates, root
+        )
+
+    def start(self, update: int = 0) -> None:
+        """Start the clock; call it right before the first update.
+
+        Args:
+            update: the number of updates that an earlier run has finished.
+        """
+        self._update = update
+        self._meter.start(update)
+        if self._bar is not None:
+            self._bar.initial = self._bar.n = update
+            self._bar.refresh()
+
+    def update(
+        self, update: int, *, loss: Loss, lr: float, images: int, waiting_seconds: float
+    ) -> None:
+        """Count a finished update; every ``frequent`` updates and at the end, report.
+
+        Args:
+            update: how many updates are finished, 1 for the first.
+            loss: mean loss of the global batch: a number, an NDArray of one element, or a function
+                that returns one. It is looked at only when it is reported.
+            lr: the learning rate that the update used.
+            images: images of the update, over all ranks.
+            waiting_seconds: how long this rank waited for the batch.
+        """
+        self._update = update
+        self._meter.count(update, images, waiting_seconds)
+        if self._bar is not None:
+            self._bar.update(update - self._bar.n)
+        if update % self._frequent == 0 or update == self._total:
+            # Before the clock is read, so that the device's pending work is in the measured time.
+            value = float(loss() if callable(loss) else loss)
+            self._report(update, self._meter.report(value, lr, self._total))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Keep what happens inside (a verification, a save) out of images/s and waiting."""
+        with self._meter.paused():
+            yield
+
+    def verification(self, name: str, result: Verification, *, best: float, update: int) -> None:
+        """Report the verification of one target.
+
+        Args:
+            name: the target, such as ``lfw``.
+            result: its numbers.
+            best: the best accuracy on this target so far.
+            update: how many updates are finished.
+        """
+        rates = ", ".join(f"TAR@FAR={far:g} {tar:.4f}" for far, tar in result.tar_at_far.items())
+        _LOGGER.info(
+            "verification %s at update %d: accuracy %.4f +- %.4f (best %.4f)  %s  xnorm %.2f",
+            *(name, update, result.accuracy, result.accuracy_std, best, rates, result.xnorm),
+        )
+        if self._records is not None:
+            numbers = {
+                "accuracy": result.accuracy,
+                "accuracy_std": result.accuracy_std,
+                "best": best,
+            }
+            numbers.update({f"tar_at_far_{far:g}": tar for far, tar in result.tar_at_far.items()})
+            self._records.write(update, {**numbers, "xnorm": result.xnorm}, target=name)
+
+    def close(self) -> None:
+        """Close the files and detach from Python's logging."""
+        if self._bar is not None:
+            self._bar.close()
+        if self._records is not None:
+            self._records.close()
+        for handler in self._handlers:
+            logging.getLogger().removeHandler(handler)
+            handler.close()
+        logging.getLogger().setLevel(self._former_level)
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        if error is not None:
+            # The program prints the error itself.
+            _LOGGER.error(
+                "stopped after update %d", self._update, exc_info=error, extra={"off_screen": True}
+            )
+        self.close()
+
+    def _attach(self, rank: int) -> None:
+        root_logger = logging.getLogger()
+        self._former_level = root_logger.level
+        root_logger.setLevel(logging.INFO)
+        for handler in self._handlers:
+            handler.setFormatter(
+                logging.Formatter(
+                    f"%(asctime)s rank {rank} %(levelname)s: %(message)s", "%Y-%m-%d %H:%M:%S"
+                )
+            )
+            root_logger.addHandler(handler)
+
+    def _report(self, update: int, report: Report) -> None:
+        line = f"update {update}/{self._total}  {report}"
+        _LOGGER.info(line, extra={"off_screen": self._bar is not None})
+        if self._bar is not None:
+            self._bar.set_postfix_str(str(report))
+        if self._records is not None:
+            self._records.write(update, asdict(report))
+
+
+class _Meter:
+    """Counts images and seconds between reports."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.start(0)
+
+    def start(self, update: int) -> None:
+        self._started = self._clock()
+        self._first_update = self._update = update
+        self._open_window()
+
+    def count(self, update: int, images: int, waiting_seconds: float) -> None:
+        self._update = update
+        self._images += images
+        self._waiting += waiting_seconds
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        started = self._clock()
+        try:
+            yield
+        finally:
+            self._pauses += self._clock() - started
+
+    def report(self, loss: float, lr: float, total_updates: int) -> Report:
+        """Close the window and open the next."""
+        now = self._clock()
+        busy = max(now - self._window_started - self._pauses, 1e-9)
+        pace = (now - self._started) / max(self._update - self._first_update, 1)
+        report = Report(
+            loss=loss,
+            lr=lr,
+            images_per_second=self._images / busy,
+            waiting=min(self._waiting / busy, 1.0),
+            seconds_left=pace * (total_updates - self._update),
+        )
+        self._open_window()
+        return report
+
+    def _open_window(self) -> None:
+        self._window_started = self._clock()
+        self._images = 0
+        self._waiting = 0.0
+        self._pauses = 0.0
+
+
+class _Records:
+    """The numbers of rank 0 for machines: JSON lines and mxboard's event files."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self._lines = open(root / "metrics.jsonl", "a", encoding="utf-8")
+        self._scalars = _open_scalars(root / "scalars")
+
+    def write(self, update: int, numbers: Mapping[str, float], target: str = "") -> None:
+        """Write one record; JSON has no word for NaN and infinity, they become null."""
+        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        about = {"target": target} if target else {}
+        record = {"time": round(time.time(), 3), "update": update, **about, **finite}
+        self._lines.write(json.dumps(record) + "\n")
+        self._lines.flush()
+        for name, value in numbers.items():
+            self._scalars.add_scalar(f"{target or 'training'}/{name}", value, update)
+        self._scalars.flush()
+
+    def close(self) -> None:
+        self._lines.close()
+        self._scalars.close()
+
+
+class _ScreenHandler(logging.Handler):
+    """Prints the lines of rank 0 and the warnings of the others, above the progress bar."""
+
+    def __init__(self, screen: TextIO, rank: int, bar: Any) -> None:
+        super().__init__(logging.INFO if rank == 0 else logging.WARNING)
+        self._screen = screen
+        self._bar = bar
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "off_screen", False):
+            return
+        if self._bar is not None:
+            self._bar.write(self.format(record), file=self._screen)
+        else:
+            print(self.format(record), file=self._screen, flush=True)
+
+
+def _file_handler(root: Path, rank: int) -> logging.Handler:
+    folder = root / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return logging.FileHandler(folder / f"rank-{rank:04d}.log", encoding="utf-8")
+
+
+def _open_bar(total_updates: int, screen: TextIO) -> Any:
+    from tqdm import tqdm
+
+    layout = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
+    return tqdm(total=total_updates, file=screen, bar_format=layout, dynamic_ncols=True)
+
+
+def _open_scalars(folder: Path) -> Any:
+    # mxboard imports MXNet by itself, which works only after our own import of it.
+    import runtime.mxnet  # noqa: F401
+
+    # isort: split
+    from mxboard import SummaryWriter
+
+    return SummaryWriter(logdir=str(folder), verbose=False)

@@ -1,0 +1,77 @@
+"""The training loop: batches in, updates, and what happens between them.
+
+The loop knows neither faces nor classifiers. It is handed a step (one update on one batch) and an
+interlude for each thing that happens now and then, so that every kind of training shares its order
+of events, its clock and its log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from training.logs import RunLog
+from training.schedules import Schedule
+
+
+class Step(Protocol):
+    """One update on one batch."""
+
+    def __call__(self, batch: Any, update: int, lr: float) -> Any:
+        """Train on ``batch`` at learning rate ``lr``; returns the global batch's mean loss.
+
+        The loss is an NDArray [1] that nobody has waited for.
+        """
+
+
+@dataclass(frozen=True)
+class Interlude:
+    """Something that happens every so many updates, and at the end."""
+
+    action: Callable[[int], None]
+    """Called with the number of finished updates."""
+    interval: int
+    """Updates between two calls; 0 for the end alone."""
+
+    def is_due(self, update: int, total_updates: int) -> bool:
+        """Whether it is time, after ``update`` finished updates."""
+        return update == total_updates or (self.interval > 0 and update % self.interval == 0)
+
+
+def fit(
+    step: Step,
+    batches: Iterator[Any],
+    schedule: Schedule,
+    log: RunLog,
+    *,
+    total_updates: int,
+    images_per_update: int,
+    interludes: Sequence[Interlude] = (),
+) -> None:
+    """Train for ``total_updates`` updates.
+
+    Args:
+        step: one update.
+        batches: endless.
+        schedule: the learning rate by update.
+        log: told of every update.
+        total_updates: the length of the run.
+        images_per_update: the global batch.
+        interludes: run in this order when due.
+    """
+    log.start()
+    for update in range(total_updates):
+        before = time.monotonic()
+        batch = next(batches)
+        waiting = time.monotonic() - before
+        lr = schedule.lr_at(update)
+        loss = step(batch, update, lr)
+        log.update(
+            update + 1, loss=loss.asscalar, lr=lr, images=images_per_update, waiting_seconds=waiting
+        )
+        for interlude in interludes:
+            if interlude.is_due(update + 1, total_updates):
+                with log.paused():
+                    interlude.action(update + 1)

@@ -1,0 +1,174 @@
+"""What a run would cost, before it is queued on 64 GPUs.
+
+``--dry-run`` answers from arithmetic alone which classes each rank would hold, how much memory the
+head needs and what travels between the ranks. Neither data nor device is touched, so it runs on a
+laptop for a cluster.
+
+Shapes: B global batch, D embedding, S sampled rows of a shard, C_r classes of a shard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import backbones
+from partial_fc.shard import Shard
+from runtime.errors import ConfigError
+from training.config import TrainConfig
+
+_FLOAT = 4
+_LABEL = 8
+# Parameters, their gradients and their momenta.
+_BACKBONE_COPIES = 3
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True)
+class HeadMemory:
+    """Bytes that the head of one rank takes."""
+
+    centers: int
+    momenta: int
+    rows: int
+    logits: int
+    features: int
+
+    @property
+    def total(self) -> int:
+        """Everything together."""
+        return self.centers + self.momenta + self.rows + self.logits + self.features
+
+
+def sampled_rows(config: TrainConfig, shard: Shard) -> int:
+    """The rows S that a shard takes into an update, if the positives spread evenly."""
+    sampled = max(1, round(shard.size * config.sample_ratio))
+    return max(sampled, min(shard.size, config.batch_size))
+
+
+def head_memory(config: TrainConfig, shard: Shard) -> HeadMemory:
+    """The bytes of a rank's head: C_r·D centers and momenta, and the working memory of an update.
+
+    The working memory is ``2·S·D + B·S + 4·B·D`` floats: the sampled rows and their gradient, the
+    logits, and a few matrices of the size of the features.
+    """
+    global_batch = config.batch_size * shard.world_size
+    rows = sampled_rows(config, shard)
+    return HeadMemory(
+        centers=shard.size * config.embedding_size * _FLOAT,
+        momenta=shard.size * config.embedding_size * _FLOAT,
+        rows=2 * rows * config.embedding_size * _FLOAT,
+        logits=global_batch * rows * _FLOAT,
+        features=4 * global_batch * config.embedding_size * _FLOAT,
+    )
+
+
+def collective_bytes(config: TrainConfig, world_size: int) -> dict[str, int]:
+    """The size of each collective's result in one update, by its name.
+
+    The gradients of the backbone travel parameter by parameter; their sum is given.
+    """
+    global_batch = config.batch_size * world_size
+    return {
+        "allgather head.features": global_batch * config.embedding_size * _FLOAT,
+        "allgather head.labels": global_batch * _LABEL,
+        "allreduce head.maximum": global_batch * _FLOAT,
+        "allreduce head.denominator": 2 * global_batch * _FLOAT,
+        "allreduce head.gradient": global_batch * config.embedding_size * _FLOAT,
+        "allreduce of the backbone": _backbone_parameters(config) * _FLOAT,
+    }
+
+
+def describe(config: TrainConfig) -> str:
+    """Describe the run of a checked configuration on ``config.world_size`` ranks (default 1).
+
+    Raises:
+        ConfigError: There are more ranks than classes.
+    """
+    assert config.num_classes is not None, "check() lets no dry run without classes pass"
+    world_size = config.world_size or 1
+    if config.num_classes < world_size:
+        raise ConfigError(
+            f"--world-size {world_size} leaves ranks without a class, as there are only "
+            f"{config.num_classes}; use at most {config.num_classes} ranks"
+        )
+    shards = [Shard(rank, world_size, config.num_classes) for rank in (0, world_size - 1)]
+    sections = (
+        _describe_length(config, world_size),
+        _describe_shards(*shards),
+        _describe_memory(config, shards[0]),
+        _describe_collectives(config, world_size),
+    )
+    return "\n\n".join("\n".join(section) for section in sections)
+
+
+def _describe_length(config: TrainConfig, world_size: int) -> list[str]:
+    global_batch = config.batch_size * world_size
+    lines = [
+        f"{config.dataset or config.rec}: network {config.network}, embedding "
+        f"{config.embedding_size}, {config.dtype}",
+        f"global batch {global_batch:,} ({world_size:,} ranks x {config.batch_size:,} images)",
+    ]
+    if config.num_images is None:
+        lines.append("updates per epoch unknown: add --num-images to have them counted")
+        return lines
+    updates_per_epoch = config.num_images // global_batch
+    if updates_per_epoch == 0:
+        raise ConfigError(
+            f"{config.num_images:,} images do not fill one global batch of {global_batch:,}; "
+            "lower --batch-size or --world-size"
+        )
+    total = config.total_updates(updates_per_epoch)
+    lines.append(
+        f"{updates_per_epoch:,} updates per epoch, "
+        f"{total:,} in all ({total / updates_per_epoch:.1f} epochs)"
+    )
+    return lines
+
+
+def _describe_shards(first: Shard, last: Shard) -> list[str]:
+    lines = [f"{first.num_classes:,} classes in {first.world_size:,} shards"]
+    for shard in (first, last)[: first.world_size]:
+        lines.append(
+            f"  rank {shard.rank}: classes {shard.start:,} to {shard.stop - 1:,} ({shard.size:,})"
+        )
+    larger = first.num_classes % first.world_size
+    if larger:
+        lines.append(f"  the first {larger:,} ranks hold one class more than the others")
+    return lines
+
+
+def _describe_memory(config: TrainConfig, shard: Shard) -> list[str]:
+    memory = head_memory(config, shard)
+    rows = sampled_rows(config, shard)
+    return [
+        f"memory of rank {shard.rank}, without the activations of the backbone",
+        _row("class centers", memory.centers),
+        _row("their momenta", memory.momenta),
+        _row(f"{rows:,} sampled rows", memory.rows),
+        _row("logits", memory.logits),
+        _row("features", memory.features),
+        _row("head in all", memory.total),
+        _row("backbone", _BACKBONE_COPIES * _backbone_parameters(config) * _FLOAT),
+    ]
+
+
+def _describe_collectives(config: TrainConfig, world_size: int) -> list[str]:
+    sizes = collective_bytes(config, world_size)
+    return ["bytes per collective and update", *(_row(*item) for item in sizes.items())]
+
+
+def _backbone_parameters(config: TrainConfig) -> int:
+    return backbones.parameter_count(config.network, config.embedding_size)
+
+
+def _row(name: str, size: int) -> str:
+    return f"  {name:<28}{_readable(size):>12}  {size:>18,}"
+
+
+def _readable(size: int) -> str:
+    value = float(size)
+    for unit in _UNITS[:-1]:
+        if value < 1024:
+            return f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} {_UNITS[-1]}"

@@ -1,0 +1,57 @@
+"""Half precision without lost gradients: dynamic loss scaling.
+
+Gradients of a float16 network underflow below 6e-8. The loss is therefore multiplied by a large
+factor before the backward pass and the gradients divided by it before the update; the factor falls
+when a gradient overflows (that update is skipped) and rises when none has for a while
+(Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2). The gradients are looked
+at after their reduction over the ranks, so that all ranks decide alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from runtime.mxnet import mx
+
+_log = logging.getLogger(__name__)
+
+_INITIAL = 2.0**13
+_SMALLEST = 1.0
+_FACTOR = 2.0
+_GROWTH_INTERVAL = 2000
+
+
+class LossScale:
+    """The factor between the loss and what the backward pass starts from."""
+
+    def __init__(self, *, dynamic: bool) -> None:
+        """Args: dynamic: for float16; without it the factor is 1 and nothing is looked at."""
+        self._dynamic = dynamic
+        self._good_updates = 0
+        self.value = _INITIAL if dynamic else 1.0
+
+    def accept(self, gradients: Sequence[Any], update: int) -> bool:
+        """Whether the gradients (NDArrays, reduced over the ranks) may be used; adapts the factor.
+
+        Only the dynamic scale looks at them, because the look waits for the device.
+        """
+        if not self._dynamic:
+            return True
+        if not bool(_all_finite(gradients).asscalar()):
+            self.value = max(self.value / _FACTOR, _SMALLEST)
+            self._good_updates = 0
+            _log.warning(
+                "update %d skipped: a float16 gradient overflowed; loss scale now %g",
+                *(update, self.value),
+            )
+            return False
+        self._good_updates += 1
+        if self._good_updates % _GROWTH_INTERVAL == 0:
+            self.value *= _FACTOR
+        return True
+
+
+def _all_finite(gradients: Sequence[Any]) -> Any:
+    return mx.nd.multi_all_finite(*gradients, num_arrays=len(gradients))

@@ -1,0 +1,141 @@
+"""The recipes that ``--dataset NAME`` stands for.
+
+A published result is a data set together with the schedule that was tuned for it, so the two live
+in one row here. A row holds only what differs from the defaults of
+``training.config.TrainConfig``, under the same names, and every value in it can be overridden on
+the command line.
+
+Learning rates are absolute and belong to the world size named beside them. They follow the habit
+of the published InsightFace recipes, ``lr = 0.1 * global batch / 512``, which is the linear
+scaling rule of Goyal et al. 2017 (arXiv:1706.02677); on another number of ranks multiply ``--lr``
+alike. Updates (``max_update``, ``lr_steps``) count optimizer steps at that world size.
+"""
+
+from __future__ import annotations
+
+from easydict import EasyDict
+
+from runtime.errors import ConfigError, did_you_mean
+
+
+def _made_up(num_classes: int) -> EasyDict:
+    """Batches made in memory: measures the head at a size for which nobody has images."""
+    return EasyDict(
+        debug=True,
+        num_classes=num_classes,
+        network="r50",
+        loss="cosface",
+        sample_ratio=0.1,
+        batch_size=64,
+        lr=0.1,
+        lr_schedule="step",
+        lr_steps=(20_000, 28_000),
+        max_update=32_000,
+    )
+
+
+# Margin 0.4 is that of InsightFace's Partial FC recipes, where --loss cosface stands for the 0.35
+# of the CosFace paper. A tenth of the centers loses nothing on this set (An et al. 2020,
+# arXiv:2010.05222).
+_GLINT360K = EasyDict(
+    rec="./datasets/glint360k",
+    num_classes=360_232,
+    num_images=17_091_657,
+    network="r100",
+    margins=(1.0, 0.0, 0.4),
+    sample_ratio=0.1,
+    batch_size=64,
+    lr_schedule="step",
+)
+
+# What --rec DIR starts from. Updates mean nothing for a set of unknown size, so the length is given
+# in epochs and the decay follows it.
+OWN_DATA = EasyDict(lr_schedule="poly", epochs=20)
+
+PRESETS = EasyDict(
+    # The first run of the README: two ranks on two cores, about four minutes. The length is in
+    # epochs, so that the number of images, and with it the time on one machine, does not depend on
+    # the number of ranks. A few hundred identities want a smaller scale and margin than 100,000:
+    # these are the ones of the README's recipe for LFW.
+    synthetic=EasyDict(
+        rec="./datasets/synthetic",
+        num_classes=400,
+        num_images=16_000,
+        val_targets=("verification",),
+        network="tiny",
+        embedding_size=128,
+        margins=(1.0, 0.0, 0.2),
+        scale=32.0,
+        sample_ratio=0.5,
+        batch_size=64,
+        lr=0.1,
+        lr_schedule="poly",
+        warmup=50,
+        epochs=7,
+        verbose=250,
+        save_interval=0,
+    ),
+    # 8 ranks: global batch 512.
+    webface=EasyDict(
+        rec="./datasets/webface",
+        num_classes=10_572,
+        num_images=494_414,
+        val_targets=("lfw", "cfp_fp", "agedb_30"),
+        network="r50",
+        loss="cosface",
+        batch_size=64,
+        lr=0.1,
+        lr_schedule="step",
+        lr_steps=(20_000, 28_000),
+        max_update=32_000,
+    ),
+    # 8 ranks: global batch 512.
+    emore=EasyDict(
+        rec="./datasets/faces_emore",
+        num_classes=85_742,
+        num_images=5_822_653,
+        val_targets=("lfw", "cfp_fp", "agedb_30"),
+        network="r100",
+        loss="arcface",
+        batch_size=64,
+        lr=0.1,
+        lr_schedule="step",
+        lr_steps=(100_000, 160_000),
+        max_update=180_000,
+    ),
+    # 8 ranks: global batch 512.
+    glint360k_8GPU=EasyDict(
+        _GLINT360K,
+        val_targets=("lfw", "cfp_fp", "cfp_ff", "agedb_30", "calfw", "cplfw", "vgg2_fp"),
+        lr=0.1,
+        lr_steps=(200_000, 400_000, 500_000, 550_000),
+        max_update=600_000,
+    ),
+    # 16 ranks: global batch 1024.
+    glint360k_16GPU=EasyDict(
+        _GLINT360K,
+        val_targets=("lfw", "cfp_fp", "agedb_30"),
+        lr=0.2,
+        lr_steps=(200_000, 280_000, 360_000),
+        max_update=400_000,
+    ),
+)
+# The published names count identities in wan (10,000): 100w is a million.
+PRESETS.update({f"{wan}w": _made_up(wan * 10_000) for wan in (100, 1_000, 2_000, 3_000, 10_000)})
+
+
+def find(name: str) -> EasyDict:
+    """Return the recipe of a data set.
+
+    Args:
+        name: A key of ``PRESETS``, as given to ``--dataset``.
+
+    Raises:
+        ConfigError: There is no such preset.
+    """
+    if name not in PRESETS:
+        raise ConfigError(
+            f"--dataset {name!r} is not a preset{did_you_mean(name, PRESETS)}; "
+            f"choose from {', '.join(PRESETS)}, or give your own record set with --rec DIR"
+        )
+    return PRESETS[name]

@@ -1,0 +1,39 @@
+"""The copies of the backbone on the ranks, and what keeps them one network.
+
+Parameters start equal and get equal updates. BatchNorm's running statistics do not: each rank
+counts its own images. They are averaged whenever the network is verified or saved, so that every
+rank verifies, and rank 0 saves, the network of all.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from backbones.model import Backbone
+from parallel.world import World
+
+_log = logging.getLogger(__name__)
+
+
+def average_statistics(backbone: Backbone, world: World) -> None:
+    """Give every rank the mean of all ranks' BatchNorm statistics."""
+    world.allreduce_all(backbone.statistics, "backbone.statistics", op="mean")
+
+
+class ModelSaver:
+    """Writes ``model-symbol.json`` and ``model-0000.params`` into the run's folder, from rank 0."""
+
+    def __init__(self, backbone: Backbone, world: World, models_root: Path) -> None:
+        """Args: what to save, over which ranks, where."""
+        self._backbone = backbone
+        self._world = world
+        self._models_root = models_root
+
+    def save(self, update: int) -> None:
+        """Save the network after ``update`` updates; returns when it is on disk, on all ranks."""
+        average_statistics(self._backbone, self._world)
+        if self._world.rank == 0:
+            self._backbone.export(self._models_root / "model")
+            _log.info("update %d: model saved in %s", update, self._models_root)
+        self._world.barrier()

@@ -1,0 +1,67 @@
+"""Verification while training: every set, all ranks, best accuracy so far."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from backbones.model import Backbone
+from evaluation import verification
+from parallel.world import World, allgather_numpy
+from training.logs import RunLog
+from training.replicas import average_statistics
+
+_log = logging.getLogger(__name__)
+
+
+class Verifier:
+    """Verifies the backbone on each target and remembers the first and the best accuracies."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        targets: Sequence[verification.Target],
+        world: World,
+        log: RunLog,
+        *,
+        batch_size: int,
+    ) -> None:
+        """Args: what to verify, on which sets, over which ranks, reported where."""
+        self._backbone = backbone
+        self._targets = targets
+        self._world = world
+        self._log = log
+        self._batch_size = batch_size
+        self.first: dict[str, float] = {}
+        self.best: dict[str, float] = {}
+        self.last: dict[str, float] = {}
+
+    def verify(self, update: int) -> None:
+        """Verify every target, and report and remember the accuracies."""
+        average_statistics(self._backbone, self._world)
+        for target in self._targets:
+            result = verification.evaluate(
+                self._backbone.extract,
+                target,
+                batch_size=self._batch_size,
+                rank=self._world.rank,
+                world_size=self._world.size,
+                allgather=self._allgather,
+            )
+            self.first.setdefault(target.name, result.accuracy)
+            self.last[target.name] = result.accuracy
+            self.best[target.name] = max(self.best.get(target.name, 0.0), result.accuracy)
+            self._log.verification(target.name, result, best=self.best[target.name], update=update)
+
+    def _allgather(self, array: np.ndarray, name: str) -> np.ndarray:
+        return allgather_numpy(self._world, array, f"verification.{name}")
+
+    def summarize(self) -> None:
+        """Log how far each target has come since the network was untrained."""
+        for name, first in self.first.items():
+            _log.info(
+                "verification %s: accuracy untrained %.4f, trained %.4f, best %.4f",
+                *(name, first, self.last[name], self.best[name]),
+            )
