@@ -43,8 +43,9 @@ def train(config: TrainConfig) -> None:
     world = HorovodWorld()
     device = devices.choose(world.local_rank, config.dtype)
     models_root = Path(config.models_root)
-    with inputs.open_batches(config, world) as batches:
-        total_updates = config.total_updates(batches.updates_per_epoch)
+    with RunLog(
+        models_root, rank=world.rank, world_size=world.size, frequent=config.frequent
+    ) as log, inputs.open_batches(config, world) as batches:
         backbone = Backbone.create(
             config.network,
             embedding_size=config.embedding_size,
@@ -74,6 +75,7 @@ def train(config: TrainConfig) -> None:
             dtype=config.dtype,
         )
         step = FaceStep(backbone, head, optimizer, center_lr_factor=config.head_lr / config.lr)
+        total_updates = config.total_updates(batches.updates_per_epoch)
         schedule = schedules.build(
             config.lr_schedule,
             lr=config.lr,
@@ -81,33 +83,27 @@ def train(config: TrainConfig) -> None:
             warmup=config.warmup,
             steps=config.lr_steps,
         )
-        with RunLog(
-            models_root,
-            rank=world.rank,
-            world_size=world.size,
+        verifier = Verifier(
+            backbone, inputs.open_targets(config), world, log, batch_size=config.batch_size
+        )
+        saver = ModelSaver(backbone, world, models_root)
+        if world.rank == 0:
+            configuration.save(config, models_root / "config.json")
+
+        verifier.verify(0)
+        fit(
+            step,
+            batches.batches(),
+            schedule,
+            log,
             total_updates=total_updates,
-            frequent=config.frequent,
-        ) as log:
-            if world.rank == 0:
-                configuration.save(config, models_root / "config.json")
-            verifier = Verifier(
-                backbone, inputs.open_targets(config), world, log, batch_size=config.batch_size
-            )
-            saver = ModelSaver(backbone, world, models_root)
-            verifier.verify(0)
-            fit(
-                step,
-                batches.batches(),
-                schedule,
-                log,
-                total_updates=total_updates,
-                images_per_update=config.batch_size * world.size,
-                interludes=[
-                    Interlude(verifier.verify, config.verbose),
-                    Interlude(saver.save, config.save_interval),
-                ],
-            )
-            verifier.summarize()
+            images_per_update=config.batch_size * world.size,
+            interludes=[
+                Interlude(verifier.verify, config.verbose),
+                Interlude(saver.save, config.save_interval),
+            ],
+        )
+        verifier.summarize()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from runtime.mxnet import mx
 
@@ -107,8 +108,8 @@ class HorovodWorld:
         self.allgather(mx.nd.zeros((1,)), "world.barrier").wait_to_read()
 
 
-def allgather_numpy(world: World, array: np.ndarray, name: str) -> np.ndarray:
+def allgather_numpy(world: World, array: NDArray[np.float32], name: str) -> NDArray[np.float32]:
     """Concatenate float32 NumPy arrays of all ranks along their first axis."""
     assert array.dtype == np.float32, array.dtype
-    gathered: np.ndarray = world.allgather(mx.nd.array(array), name).asnumpy()
+    gathered: NDArray[np.float32] = world.allgather(mx.nd.array(array), name).asnumpy()
     return gathered

@@ -3,7 +3,7 @@
 The class centers are spread over the ranks. Every rank sees the features of the whole global
 batch, computes logits for the sampled classes of its own shard, and two small reductions make one
 softmax out of the shards (An et al., "Partial FC", 2021, section 3). Nothing of the size of the
-logits is made but the logits themselves: they become unnormalised probabilities in place, and
+logits is made but the logits themselves: they become unnormalized probabilities in place, and
 these the gradient, because what a row is still to be multiplied with is put on the small side of
 the products.
 
@@ -23,7 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partial_fc import products
-from partial_fc.kernels import SGD, Rows
+from partial_fc.centers import initial_centers
+from partial_fc.kernels import SGD, DeviceRows, HostRows, Rows
+from partial_fc.margin import CombinedMargin
 from partial_fc.sampling import Sample, Sampler
 from partial_fc.shard import Shard
 from runtime.mxnet import mx
@@ -39,6 +41,10 @@ class Communicator(Protocol):
     @property
     def rank(self) -> int:
         """This rank."""
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
 
     def allgather(self, array: Any, name: str) -> Any:
         """Concatenate the arrays of all ranks along their first axis."""
@@ -97,6 +103,49 @@ class PartialFC:
         self._weight_decay = weight_decay
         self._buffers: dict[str, Any] = {}
 
+    @classmethod
+    def create(
+        cls,
+        num_classes: int,
+        embedding_size: int,
+        world: Communicator,
+        context: Any,
+        *,
+        margins: tuple[float, float, float],
+        scale: float,
+        sample_ratio: float,
+        momentum: float,
+        weight_decay: float,
+        seed: int,
+    ) -> PartialFC:
+        """Cut the classes over the ranks and draw this rank's centers, on its device.
+
+        Args:
+            num_classes: the classes of all ranks, at least one per rank.
+            embedding_size: D.
+            world: the ranks.
+            context: the MXNet device of the features.
+            margins: m1, m2, m3 of cos(m1·θ + m2) − m3.
+            scale: the factor of the cosines.
+            sample_ratio: the share of each shard that takes part in a step, in (0, 1].
+            momentum: of the centers' SGD.
+            weight_decay: of the centers' SGD, on sampled rows.
+            seed: of the centers and the samples.
+        """
+        shard = Shard(world.rank, world.size, num_classes)
+        centers = initial_centers(shard, embedding_size, seed)
+        on_host = context.device_type == "cpu"
+        return cls(
+            HostRows(centers) if on_host else DeviceRows(centers, context),
+            Sampler(shard, sample_ratio, seed),
+            shard,
+            world,
+            margin=CombinedMargin(*margins),
+            scale=scale,
+            momentum=momentum,
+            weight_decay=weight_decay,
+        )
+
     def step(self, features: Any, labels: NDArray[np.int64], update: int, lr: float) -> HeadStep:
         """Compute the loss, update the sampled centers and return the features' gradient.
 
@@ -106,7 +155,7 @@ class PartialFC:
             update: the number of the step, which the sample depends on.
             lr: the learning rate of the centers in this step.
         """
-        units_bD, inverse_norms_b1 = _normalise(features)
+        units_bD, inverse_norms_b1 = _normalize(features)
         units_BD = self._world.allgather(units_bD, "head.features")
         sample = self._sampler.sample(self._gather_labels(labels), update)
         centers_SD = self._buffer("centers", (sample.rows.size, features.shape[1]), features)
@@ -182,12 +231,12 @@ class PartialFC:
         return array
 
 
-def _normalise(features_bD: Any) -> tuple[Any, Any]:
+def _normalize(features_bD: Any) -> tuple[Any, Any]:
     norms_b1 = mx.nd.sqrt(mx.nd.sum(mx.nd.square(features_bD), axis=1, keepdims=True))
     inverse_norms_b1 = 1.0 / mx.nd.maximum(norms_b1, _SMALLEST_NORM)
     return features_bD * inverse_norms_b1, inverse_norms_b1
 
 
 def _tangent(gradient_bD: Any, units_bD: Any) -> Any:
-    """The part of a gradient that a normalised vector can follow."""
+    """The part of a gradient that a normalized vector can follow."""
     return gradient_bD - mx.nd.sum(gradient_bD * units_bD, axis=1, keepdims=True) * units_bD

@@ -1,4 +1,4 @@
-"""The passes of the head over whole rows: gather, normalise, exponentiate, update.
+"""The passes of the head over whole rows: gather, normalize, exponentiate, update.
 
 The head is a few matrix products and memory traffic around them, so each pass reads and writes a
 row once. Two implementations with the same interface: ``HostRows`` keeps the centers in NumPy
@@ -41,11 +41,16 @@ class SGD:
 class Rows(Protocol):
     """The class centers of a shard with their momenta, and the passes over logits beside them."""
 
-    def gather(self, rows: Int64Array, normalised_SD: Any) -> Any:
-        """Write the unit vectors of ``rows`` [S] into ``normalised_SD``; returns 1 / norms [S]."""
+    def gather(self, rows: Int64Array, normalized_SD: Any) -> Any:
+        """Write the unit vectors of ``rows`` [S] into ``normalized_SD``; returns 1 / norms [S]."""
 
     def update(
-        self, rows: Int64Array, normalised_SD: Any, inverse_norms_S: Any, gradient_SD: Any, step: SGD
+        self,
+        rows: Int64Array,
+        normalized_SD: Any,
+        inverse_norms_S: Any,
+        gradient_SD: Any,
+        step: SGD,
     ) -> None:
         """Update ``rows`` by the gradient with respect to their unit vectors."""
 
@@ -74,16 +79,16 @@ class HostRows:
         self.centers = centers_CD
         self.momenta = np.zeros_like(centers_CD)
 
-    def gather(self, rows: Int64Array, normalised_SD: Any) -> Array:
+    def gather(self, rows: Int64Array, normalized_SD: Any) -> Array:
         """See ``Rows.gather``."""
         inverse_norms_S = np.empty(rows.size, dtype=np.float32)
-        _gather_normalise(self.centers, rows, memory(normalised_SD), inverse_norms_S)
+        _gather_normalize(self.centers, rows, memory(normalized_SD), inverse_norms_S)
         return inverse_norms_S
 
     def update(
         self,
         rows: Int64Array,
-        normalised_SD: Any,
+        normalized_SD: Any,
         inverse_norms_S: Array,
         gradient_SD: Any,
         step: SGD,
@@ -93,7 +98,7 @@ class HostRows:
             self.centers,
             self.momenta,
             rows,
-            memory(normalised_SD),
+            memory(normalized_SD),
             inverse_norms_S,
             memory(gradient_SD),
             np.float32(step.lr),
@@ -132,7 +137,7 @@ _FAST = {"reassoc", "contract", "arcp", "nsz"}
 
 
 @numba.njit(parallel=True, fastmath=_FAST, cache=True)
-def _gather_normalise(centers, rows, normalised, inverse_norms):  # type: ignore[no-untyped-def]
+def _gather_normalize(centers, rows, normalized, inverse_norms):  # type: ignore[no-untyped-def]
     for s in numba.prange(rows.size):
         center = centers[rows[s]]
         squares = np.float32(0.0)
@@ -141,17 +146,17 @@ def _gather_normalise(centers, rows, normalised, inverse_norms):  # type: ignore
         inverse = np.float32(1.0) / max(np.sqrt(squares), np.float32(_SMALLEST_NORM))
         inverse_norms[s] = inverse
         for d in range(center.size):
-            normalised[s, d] = center[d] * inverse
+            normalized[s, d] = center[d] * inverse
 
 
 @numba.njit(parallel=True, fastmath=_FAST, cache=True)
 def _project_update(  # type: ignore[no-untyped-def]
-    centers, momenta, rows, normalised, inverse_norms, gradient, lr, momentum, weight_decay
+    centers, momenta, rows, normalized, inverse_norms, gradient, lr, momentum, weight_decay
 ):
     for s in numba.prange(rows.size):
         center = centers[rows[s]]
         velocity = momenta[rows[s]]
-        unit = normalised[s]
+        unit = normalized[s]
         slope = gradient[s]
         radial = np.float32(0.0)
         for d in range(center.size):
@@ -213,7 +218,7 @@ def _row_exponentials(logits, shift, sums):  # type: ignore[no-untyped-def]
 
 
 class DeviceRows:
-    """Rows in the memory of a device, with MXNet operators; cut into tensors below 2^31 elements."""
+    """Rows in a device's memory, with MXNet operators; cut into tensors below 2^31 elements."""
 
     def __init__(self, centers_CD: Array, context: Any, max_elements: int = _MAX_ELEMENTS) -> None:
         """Copies ``centers_CD`` (float32 [C, D]) to the device."""
@@ -233,21 +238,26 @@ class DeviceRows:
             inside = rows[part] - block * self._height
             yield int(block), part, mx.nd.array(inside, ctx=self._context, dtype="int32")
 
-    def gather(self, rows: Int64Array, normalised_SD: Any) -> Any:
+    def gather(self, rows: Int64Array, normalized_SD: Any) -> Any:
         """See ``Rows.gather``."""
         for block, part, inside in self._cut(rows):
-            normalised_SD[part] = mx.nd.take(self._centers[block], inside)
-        norms_S = mx.nd.norm(normalised_SD, axis=1)
+            normalized_SD[part] = mx.nd.take(self._centers[block], inside)
+        norms_S = mx.nd.norm(normalized_SD, axis=1)
         inverse_norms_S = 1.0 / mx.nd.maximum(norms_S, _SMALLEST_NORM)
-        mx.nd.broadcast_mul(normalised_SD, inverse_norms_S.expand_dims(1), out=normalised_SD)
+        mx.nd.broadcast_mul(normalized_SD, inverse_norms_S.expand_dims(1), out=normalized_SD)
         return inverse_norms_S
 
     def update(
-        self, rows: Int64Array, normalised_SD: Any, inverse_norms_S: Any, gradient_SD: Any, step: SGD
+        self,
+        rows: Int64Array,
+        normalized_SD: Any,
+        inverse_norms_S: Any,
+        gradient_SD: Any,
+        step: SGD,
     ) -> None:
         """See ``Rows.update``."""
-        radial_S = mx.nd.sum(gradient_SD * normalised_SD, axis=1, keepdims=True)
-        tangent_SD = gradient_SD - mx.nd.broadcast_mul(radial_S, normalised_SD)
+        radial_S = mx.nd.sum(gradient_SD * normalized_SD, axis=1, keepdims=True)
+        tangent_SD = gradient_SD - mx.nd.broadcast_mul(radial_S, normalized_SD)
         tangent_SD = mx.nd.broadcast_mul(tangent_SD, inverse_norms_S.expand_dims(1))
         for block, part, inside in self._cut(rows):
             centers = mx.nd.take(self._centers[block], inside)

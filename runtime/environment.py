@@ -14,7 +14,7 @@ import os
 import shlex
 from typing import NamedTuple
 
-from runtime.errors import ConfigError, launched
+from runtime.errors import ConfigError, is_launched, launcher_number
 
 _LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 
@@ -38,7 +38,8 @@ def visible_threads() -> int:
     """
     chosen = os.environ.get("OMP_NUM_THREADS")
     if chosen is None:
-        return max(1, len(os.sched_getaffinity(0)) // launched(_LOCAL_SIZE_NAMES, default=1))
+        processors = len(os.sched_getaffinity(0))
+        return max(1, processors // launcher_number(_LOCAL_SIZE_NAMES, default=1))
     if not chosen.isdecimal() or int(chosen) < 1:
         raise ConfigError(
             f"OMP_NUM_THREADS={chosen!r} is not a positive integer; "
@@ -49,6 +50,17 @@ def visible_threads() -> int:
 
 def settings() -> tuple[Setting, ...]:
     """Return the table of variables for this rank."""
+    return (*_for_every_rank(), *(() if is_launched() else _WITHOUT_LAUNCHER))
+
+
+# MPI would have to start a daemon for a process that no launcher started; Gloo needs nobody.
+_WITHOUT_LAUNCHER = (
+    Setting("HOROVOD_CONTROLLER", "gloo", "one rank by itself has nobody to meet"),
+    Setting("HOROVOD_CPU_OPERATIONS", "gloo", "one rank by itself has nobody to meet"),
+)
+
+
+def _for_every_rank() -> tuple[Setting, ...]:
     threads = str(visible_threads())
     return (
         Setting(

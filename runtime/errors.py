@@ -40,7 +40,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def launched(names: Iterable[str], default: int) -> int:
+def launcher_number(names: Iterable[str], default: int) -> int:
     """Return the number that ``horovodrun`` or ``mpirun`` left in the first variable that is set.
 
     Args:
@@ -48,6 +48,11 @@ def launched(names: Iterable[str], default: int) -> int:
         default: the answer for a process that no launcher started.
     """
     return next((int(os.environ[name]) for name in names if name in os.environ), default)
+
+
+def is_launched() -> bool:
+    """Whether ``horovodrun`` or ``mpirun`` started this process."""
+    return any(name in os.environ for name in _RANK_NAMES)
 
 
 def run_program(main: Callable[[], int | None]) -> NoReturn:
@@ -62,7 +67,7 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     try:
         status = main() or 0
     except ConfigError as error:
-        if launched(_RANK_NAMES, default=0) != 0:
+        if launcher_number(_RANK_NAMES, default=0) != 0:
             time.sleep(_LAUNCHER_GRACE_SECONDS)
         _end(str(error), USER_ERROR_STATUS)
     except UserError as error:

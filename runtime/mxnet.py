@@ -1,7 +1,7 @@
 """The one import of MXNet: everybody writes ``from runtime.mxnet import mx``.
 
-MXNet 1.9.1 still names ``np.bool``, an alias that NumPy 1.24 removed; without it the import fails on
-Python 3.12, whose oldest NumPy is 1.26. And MXNet reads its environment variables while it is
+MXNet 1.9.1 still names ``np.bool``, an alias that NumPy 1.24 removed; without it the import fails
+on Python 3.12, whose oldest NumPy is 1.26. And MXNet reads its environment variables while it is
 imported. Both have to be put right before, hence in one module that nobody bypasses.
 """
 

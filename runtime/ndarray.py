@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from runtime.mxnet import mx
 
@@ -32,7 +33,7 @@ def invoke(name: str, inputs: Sequence[Any], params: Mapping[str, Any], out: lis
     )
 
 
-def memory(array: Any) -> np.ndarray:
+def memory(array: Any) -> NDArray[np.float32]:
     """A writable NumPy view of a float32 CPU array's memory, once nobody else touches it.
 
     Waits until every queued operator that reads or writes the array has run. The view is valid as

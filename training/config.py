@@ -59,7 +59,7 @@ class TrainConfig:
     """Preset: data set and the recipe that belongs to it; every value of it can be overridden."""
 
     rec: Optional[str] = None
-    """Folder of a record set (train.rec, property, .bin files); instead of --dataset."""
+    """Folder of a record set (train.rec, property, .bin files); beside --dataset, in its place."""
 
     num_classes: Optional[int] = None
     """Identities of a made-up or drawn set, or for --dry-run; a record set knows its own number."""
@@ -198,11 +198,6 @@ def resolve(given: Mapping[str, Any]) -> TrainConfig:
     Raises:
         ConfigError: The preset does not exist, or two of the given values exclude each other.
     """
-    if "dataset" in given and "rec" in given:
-        raise ConfigError(
-            f"--dataset {given['dataset']} and --rec {given['rec']} both name the data; "
-            "leave one out"
-        )
     if "max_update" in given and "epochs" in given:
         raise ConfigError(
             f"--max-update {given['max_update']} and --epochs {given['epochs']} "
@@ -385,13 +380,13 @@ def _check_drawn_set(config: TrainConfig) -> None:
 def _check_folder(config: TrainConfig) -> None:
     if config.rec is not None and Path(config.rec).exists():
         return
-    if config.dataset is None:
+    if config.dataset is None or config.rec != presets.find(config.dataset).get("rec"):
         raise ConfigError(
             f"--rec {config.rec} does not exist; give the folder that holds train.rec"
         )
     raise ConfigError(
         f"--dataset {config.dataset} needs its record set in {config.rec}, which does not exist; "
-        "put or link train.rec, train.idx and property there, or add --debug to train without data"
+        "give its folder with --rec DIR, or add --debug to train without data"
     )
 
 

@@ -22,6 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Callable, Optional, Protocol, SupportsFloat, TextIO, Union
 
+from tqdm import tqdm
+
 from runtime.errors import ConfigError
 
 # float() of an NDArray waits for the device, which is why the loss arrives unconverted.
@@ -86,7 +88,6 @@ class RunLog:
         *,
         rank: int,
         world_size: int,
-        total_updates: int,
         frequent: int,
         screen: Optional[TextIO] = None,
         clock: Callable[[], float] = time.monotonic,
@@ -97,7 +98,6 @@ class RunLog:
             models_root: folder of the run; ``logs/``, ``scalars/`` and ``metrics.jsonl`` go there.
             rank: the rank that this log belongs to.
             world_size: the number of ranks.
-            total_updates: length of the run; the last update is always reported.
             frequent: updates between reports.
             screen: where lines go; standard output unless given. A terminal gets a progress bar.
             clock: seconds from any origin.
@@ -105,37 +105,37 @@ class RunLog:
         Raises:
             ConfigError: the folder cannot be written.
         """
-        self._total = total_updates
+        self._total = 0
         self._frequent = frequent
         self._meter = _Meter(clock)
         self._update = 0
-        screen = sys.stdout if screen is None else screen
-        self._bar = _open_bar(total_updates, screen) if rank == 0 and screen.isatty() else None
+        self._screen = sys.stdout if screen is None else screen
+        self._has_bar = rank == 0 and self._screen.isatty()
+        self._bar: Any = None
         root = Path(models_root)
         try:
             self._records = _Records(root) if rank == 0 else None
-            self._handlers = (_file_handler(root, rank), _ScreenHandler(screen, rank, self._bar))
+            self._handlers = (_file_handler(root, rank), _ScreenHandler(self._screen, rank))
         except OSError as error:
             raise ConfigError(
                 f"--models-root {models_root} cannot be written ({error.strerror}); "
                 "give a folder in which you may write"
             ) from error
         self._attach(rank)
-        _LOGGER.info(
-            "rank %d of %d, %d updates, files in %s", rank, world_size, total_updates, root
-        )
+        _LOGGER.info("rank %d of %d, files in %s", rank, world_size, root)
 
-    def start(self, update: int = 0) -> None:
+    def start(self, total_updates: int, update: int = 0) -> None:
         """Start the clock; call it right before the first update.
 
         Args:
+            total_updates: length of the run; the last update is always reported.
             update: the number of updates that an earlier run has finished.
         """
+        self._total = total_updates
         self._update = update
         self._meter.start(update)
-        if self._bar is not None:
-            self._bar.initial = self._bar.n = update
-            self._bar.refresh()
+        if self._has_bar:
+            self._bar = _open_bar(total_updates, update, self._screen)
 
     def update(
         self, update: int, *, loss: Loss, lr: float, images: int, waiting_seconds: float
@@ -310,18 +310,16 @@ class _Records:
 class _ScreenHandler(logging.Handler):
     """Prints the lines of rank 0 and the warnings of the others, above the progress bar."""
 
-    def __init__(self, screen: TextIO, rank: int, bar: Any) -> None:
+    def __init__(self, screen: TextIO, rank: int) -> None:
         super().__init__(logging.INFO if rank == 0 else logging.WARNING)
         self._screen = screen
-        self._bar = bar
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "off_screen", False):
             return
-        if self._bar is not None:
-            self._bar.write(self.format(record), file=self._screen)
-        else:
-            print(self.format(record), file=self._screen, flush=True)
+        # tqdm takes open bars away, writes and puts them back; without a bar it just writes.
+        tqdm.write(self.format(record), file=self._screen)
+        self._screen.flush()
 
 
 def _file_handler(root: Path, rank: int) -> logging.Handler:
@@ -330,11 +328,11 @@ def _file_handler(root: Path, rank: int) -> logging.Handler:
     return logging.FileHandler(folder / f"rank-{rank:04d}.log", encoding="utf-8")
 
 
-def _open_bar(total_updates: int, screen: TextIO) -> Any:
-    from tqdm import tqdm
-
+def _open_bar(total_updates: int, update: int, screen: TextIO) -> Any:
     layout = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
-    return tqdm(total=total_updates, file=screen, bar_format=layout, dynamic_ncols=True)
+    return tqdm(
+        total=total_updates, initial=update, file=screen, bar_format=layout, dynamic_ncols=True
+    )
 
 
 def _open_scalars(folder: Path) -> Any:

@@ -61,7 +61,7 @@ def fit(
         images_per_update: the global batch.
         interludes: run in this order when due.
     """
-    log.start()
+    log.start(total_updates)
     for update in range(total_updates):
         before = time.monotonic()
         batch = next(batches)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from backbones.model import Backbone
 from evaluation import verification
@@ -55,7 +56,7 @@ class Verifier:
             self.best[target.name] = max(self.best.get(target.name, 0.0), result.accuracy)
             self._log.verification(target.name, result, best=self.best[target.name], update=update)
 
-    def _allgather(self, array: np.ndarray, name: str) -> np.ndarray:
+    def _allgather(self, array: NDArray[np.float32], name: str) -> NDArray[np.float32]:
         return allgather_numpy(self._world, array, f"verification.{name}")
 
     def summarize(self) -> None:

@@ -6,8 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from tests.support.reference_head import margin_logit, reference_step
-from tests.support.thread_world import ThreadWorld, run_ranks
 
 from partial_fc.centers import initial_centers
 from partial_fc.head import PartialFC
@@ -16,6 +14,8 @@ from partial_fc.margin import CombinedMargin
 from partial_fc.sampling import Sampler
 from partial_fc.shard import Shard
 from runtime.mxnet import mx
+from tests.support.reference_head import margin_logit, reference_step
+from tests.support.thread_world import ThreadWorld, run_ranks
 
 EMBEDDING = 24
 GLOBAL_BATCH = 12

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.thread_world import run_ranks
 
 from runtime.mxnet import mx
+from tests.support.thread_world import run_ranks
 from training.optimizer import BackboneOptimizer
 
 

@@ -1,4 +1,4 @@
-"""The dynamic loss scale: falls on overflow, rises after a quiet while, decides on the gradients."""
+"""The dynamic loss scale: falls on overflow, rises after a quiet while, looks at gradients."""
 
 from __future__ import annotations
 

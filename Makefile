@@ -1,0 +1,40 @@
+# `make train` and `make test` are all that a fresh machine needs; `make help` lists the rest.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+.PHONY: help env train test lint clean
+
+PYTHON_FILES := .
+SHELL_FILES := config.sh run.sh setup-utils/*.sh .ci/run
+
+# The environment in .venv, whatever else is active in the shell that calls make. The installer itself looks for the
+# system's Python and must not be led into .venv.
+IN_VENV := VIRTUAL_ENV="$(CURDIR)/.venv" PATH="$(CURDIR)/.venv/bin:$$PATH"
+
+# Real data beside the checkout (LFW and others) is used by the tests that want it; without it they are skipped.
+ifneq ($(wildcard ../shared/data),)
+export TOOLKIT_DATA ?= $(abspath ../shared/data)
+endif
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+env: ## install everything into .venv; PYTHON=... and MXNET_PACKAGE=mxnet-cu112 choose
+	@bash setup-utils/install.sh
+
+train: env ## train on the synthetic faces with two ranks on this host; NP=... changes their number
+	@$(IN_VENV) NP="$${NP:-2}" bash run.sh
+
+test: ## install everything and run all tests
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) python -m pytest
+
+lint: ## check the style of the Python files (ruff), their types (mypy) and the shell scripts (shellcheck)
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) ruff check $(PYTHON_FILES)
+	@$(IN_VENV) mypy
+	@$(IN_VENV) shellcheck --external-sources --source-path=SCRIPTDIR $(SHELL_FILES)
+
+clean: ## remove the environment and what the tools keep; not the data, not the models
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

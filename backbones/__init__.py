@@ -1,0 +1,109 @@
+"""The registry of networks: which names there are, and what each stands for.
+
+Names come from users, so they are checked here, against one table, before anything else happens; a
+network is never found by evaluating its name. The table knows the number of parameters too,
+because a dry run has to tell the memory of a rank without loading MXNet. Nothing here imports MXNet
+before ``build`` is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from runtime.errors import ConfigError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Network:
+    """How one network is built, and its size at 112x112 pixels."""
+
+    module: str
+    """The module of this package whose ``body`` builds the feature maps."""
+    body_parameters: int
+    """Trained numbers in the body (weights, gammas, betas, slopes)."""
+    body_outputs: int
+    """Numbers per image that the body hands to the embedding layer, at 112x112 pixels."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments for ``body``."""
+
+
+def _iresnet(units: tuple[int, int, int, int], body_parameters: int) -> Network:
+    return Network("iresnet", body_parameters, 512 * 7 * 7, {"units": units})
+
+
+# Units per stage as InsightFace's MXNet networks (fresnet) count them: "r200" has 66 units.
+_NETWORKS: Mapping[str, Network] = {
+    "r18": _iresnet((2, 2, 2, 2), 11_179_008),
+    "r34": _iresnet((3, 4, 6, 3), 21_292_736),
+    "r50": _iresnet((3, 4, 14, 3), 30_744_256),
+    "r74": _iresnet((3, 6, 24, 3), 43_150_272),
+    "r90": _iresnet((3, 8, 30, 3), 50_830_528),
+    "r98": _iresnet((3, 4, 38, 3), 59_098_816),
+    "r100": _iresnet((3, 13, 30, 3), 52_309_568),
+    "r124": _iresnet((3, 13, 40, 5), 73_568_320),
+    "r134": _iresnet((3, 10, 50, 3), 75_050_944),
+    "r136": _iresnet((3, 13, 48, 3), 73_575_488),
+    "r140": _iresnet((3, 15, 48, 3), 74_167_104),
+    "r160": _iresnet((3, 24, 49, 3), 78_010_816),
+    "r200": _iresnet((3, 24, 36, 3), 62_652_096),
+    "mbf": Network("mobilefacenet", 937_344, 512),
+    "tiny": Network("tiny", 928_784, 128 * 4 * 4),
+}
+
+
+def names() -> list[str]:
+    """Return the names of all networks, in the order of the table."""
+    return list(_NETWORKS)
+
+
+def check(name: str) -> None:
+    """Raise ``ConfigError`` if there is no network of this name."""
+    if name not in _NETWORKS:
+        raise ConfigError(
+            f"network {name!r} is unknown{did_you_mean(name, _NETWORKS)}; "
+            f"there are {', '.join(_NETWORKS)}"
+        )
+
+
+def parameter_count(name: str, embedding_size: int = 512) -> int:
+    """Return the number of trained parameters at 112x112 pixels, without loading MXNet.
+
+    As is usual, the fixed gamma of the last BatchNorm is counted and running statistics are not.
+    """
+    check(name)
+    network = _NETWORKS[name]
+    weights, bias, gamma, beta = network.body_outputs, 1, 1, 1
+    return network.body_parameters + embedding_size * (weights + bias + gamma + beta)
+
+
+def build(
+    name: str, *, embedding_size: int = 512, dtype: str = "float32", dropout: float = 0.0
+) -> Any:
+    """Return the graph of a network: a symbol from ``data`` to ``fc1_output``.
+
+    Args:
+        name: one of ``names()``.
+        embedding_size: numbers per embedding.
+        dtype: ``float32`` or ``float16``, in which the body computes; input and output are float32.
+        dropout: the share of the body's outputs that is dropped while training.
+
+    Returns:
+        An ``mx.sym.Symbol``; ``data`` is RGB, 0-255, float32 [batch, 3, height, width], the output
+        float32 [batch, embedding_size]. The graph normalizes its input itself.
+
+    Raises:
+        ConfigError: if there is no network of this name.
+    """
+    check(name)
+    from backbones import layers
+    from runtime.mxnet import mx
+
+    network = _NETWORKS[name]
+    module = importlib.import_module(f"{__name__}.{network.module}")
+    # A name manager of its own: unnamed nodes count from zero in every graph, not in every process.
+    with mx.name.NameManager():
+        features = module.body(layers.pixels(dtype), **network.arguments)
+        return layers.embedding(features, size=embedding_size, dropout=dropout, dtype=dtype)

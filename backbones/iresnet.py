@@ -1,0 +1,43 @@
+"""iResNet: the residual networks of ArcFace.
+
+The publications call it ResNet-50, ResNet-100 and so on, but the unit is another one than in image
+classification: BatchNorm at both ends, PReLU inside, the stride in the second convolution and no
+activation after the sum (Han et al., arXiv:1610.02915; Deng et al., arXiv:1801.07698). All tensor
+names are those of the InsightFace checkpoints for MXNet, so weights go both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backbones.layers import Symbol, batch_norm, convolution, prelu
+
+STAGE_CHANNELS = (64, 128, 256, 512)
+
+
+def body(x: Symbol, *, units: Sequence[int]) -> Symbol:
+    """Return the feature maps [batch, 512, height / 16, width / 16] of normalized pixels ``x``.
+
+    Args:
+        x: normalized pixels [batch, 3, height, width].
+        units: how many residual units each of the four stages has.
+    """
+    x = convolution(x, "conv0", STAGE_CHANNELS[0], kernel=3)
+    x = prelu(batch_norm(x, "bn0"), "relu0")
+    for stage, (count, channels) in enumerate(zip(units, STAGE_CHANNELS), start=1):
+        x = residual_unit(x, f"stage{stage}_unit1", channels, stride=2)
+        for unit in range(2, count + 1):
+            x = residual_unit(x, f"stage{stage}_unit{unit}", channels, stride=1)
+    return batch_norm(x, "bn1")
+
+
+def residual_unit(x: Symbol, name: str, channels: int, *, stride: int) -> Symbol:
+    """Return ``x`` plus its residual; a unit with a stride projects the shortcut."""
+    residual = convolution(batch_norm(x, f"{name}_bn1"), f"{name}_conv1", channels, kernel=3)
+    residual = prelu(batch_norm(residual, f"{name}_bn2"), f"{name}_relu1")
+    residual = convolution(residual, f"{name}_conv2", channels, kernel=3, stride=stride)
+    residual = batch_norm(residual, f"{name}_bn3")
+    if stride > 1:
+        x = convolution(x, f"{name}_conv1sc", channels, kernel=1, stride=stride)
+        x = batch_norm(x, f"{name}_sc")
+    return residual + x

@@ -1,0 +1,69 @@
+"""MobileFaceNet: about one million parameters, for phones and for training without a GPU.
+
+Inverted residual units as in MobileNetV2, but with early downsampling, PReLU, and a depthwise
+convolution over the whole last map in place of average pooling, so that the network can weigh the
+center of a face more than its corners (Chen et al., arXiv:1804.07573, table 1). Tensor names follow
+the InsightFace checkpoint "y1", whose weights fit this graph.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backbones.layers import Symbol, batch_norm, convolution, prelu
+
+# The published network keeps MXNet's default here, and its weights are tuned to it.
+EPSILON = 1e-3
+
+
+class Stage(NamedTuple):
+    """One downsampling unit and the residual units behind it."""
+
+    down_name: str
+    down_expansion: int
+    residual_name: str
+    residual_expansion: int
+    residual_units: int
+    channels: int
+
+
+STAGES = (
+    Stage("dconv_23", 128, "res_3", 128, 4, 64),
+    Stage("dconv_34", 256, "res_4", 256, 6, 128),
+    Stage("dconv_45", 512, "res_5", 256, 2, 128),
+)
+STEM_CHANNELS = 64
+FINAL_CHANNELS = 512
+FINAL_SIZE = 7
+
+
+def body(x: Symbol) -> Symbol:
+    """Return the features [batch, 512, 1, 1] of normalized pixels [batch, 3, 112, 112]."""
+    x = conv_unit(x, "conv_1", STEM_CHANNELS, kernel=3, stride=2)
+    x = conv_unit(x, "conv_2_dw", STEM_CHANNELS, kernel=3, groups=STEM_CHANNELS)
+    for stage in STAGES:
+        x = bottleneck(x, stage.down_name, stage.down_expansion, stage.channels, stride=2)
+        for unit in range(stage.residual_units):
+            name = f"{stage.residual_name}_block{unit}"
+            x = bottleneck(x, name, stage.residual_expansion, stage.channels, stride=1) + x
+    x = conv_unit(x, "conv_6sep", FINAL_CHANNELS, kernel=1)
+    x = convolution(
+        x, "conv_6dw7_7_conv2d", FINAL_CHANNELS, kernel=FINAL_SIZE, groups=FINAL_CHANNELS, padding=0
+    )
+    return batch_norm(x, "conv_6dw7_7_batchnorm", epsilon=EPSILON)
+
+
+def bottleneck(x: Symbol, name: str, expansion: int, channels: int, *, stride: int) -> Symbol:
+    """Return expansion, depthwise convolution and linear projection of ``x``."""
+    x = conv_unit(x, f"{name}_conv_sep", expansion, kernel=1)
+    x = conv_unit(x, f"{name}_conv_dw", expansion, kernel=3, stride=stride, groups=expansion)
+    x = convolution(x, f"{name}_conv_proj_conv2d", channels, kernel=1)
+    return batch_norm(x, f"{name}_conv_proj_batchnorm", epsilon=EPSILON)
+
+
+def conv_unit(
+    x: Symbol, name: str, channels: int, *, kernel: int, stride: int = 1, groups: int = 1
+) -> Symbol:
+    """Return convolution, BatchNorm and PReLU."""
+    x = convolution(x, f"{name}_conv2d", channels, kernel=kernel, stride=stride, groups=groups)
+    return prelu(batch_norm(x, f"{name}_batchnorm", epsilon=EPSILON), f"{name}_relu")

@@ -1,0 +1,243 @@
+"""A backbone with its weights: creation, training, inference, and the checkpoint on disk.
+
+Two graphs share one set of weights. The graph that trains may compute in float16; the graph that is
+exported is always the plain float32 one, with the names the InsightFace world knows, so that any
+tool can load it on any device. Initial weights depend on the seed and the tensor's name alone:
+MXNet seeds every process alike and its stream depends on what ran before, so it has no say here.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import backbones
+from runtime.errors import DataError
+from runtime.mxnet import mx
+
+FACE_SIZE = (112, 112)
+OUTPUT = "fc1_output"
+PRELU_SLOPE = 0.25
+
+NDArray = Any
+Context = Any
+Shape = tuple[int, ...]
+
+
+class Backbone:
+    """A network from images to embeddings.
+
+    Call it inside ``mx.autograd.record()`` to train (BatchNorm then uses the batch and updates its
+    running statistics), outside to infer.
+    """
+
+    def __init__(self, trained: Any, exported: Any, weights: dict[str, NDArray], ctx: Context):
+        """Use ``Backbone.create`` or ``Backbone.load``.
+
+        Args:
+            trained: the symbol that runs.
+            exported: the symbol that is written to disk, with the same parameters.
+            weights: an array for every parameter and auxiliary state.
+            ctx: the device.
+        """
+        self._exported = exported
+        self._ctx = ctx
+        self._block = mx.gluon.SymbolBlock(trained, mx.sym.var("data", dtype="float32"))
+        fixed = _fixed_gammas(trained)
+        for name, parameter in self.parameters.items():
+            parameter.shape = weights[name].shape
+            parameter.initialize(mx.init.Zero(), ctx=ctx)
+            parameter.set_data(weights[name].astype(parameter.dtype))
+            parameter.wd_mult = float(name.endswith("_weight"))
+            if name in fixed:
+                parameter.grad_req = "null"
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        *,
+        embedding_size: int = 512,
+        dtype: str = "float32",
+        dropout: float = 0.0,
+        seed: int = 0,
+        image_size: tuple[int, int] = FACE_SIZE,
+        ctx: Context = None,
+    ) -> Backbone:
+        """Return an untrained network; equal seeds give equal weights on every rank.
+
+        Raises:
+            ConfigError: if there is no network of this name.
+        """
+        exported = backbones.build(name, embedding_size=embedding_size)
+        trained = backbones.build(name, embedding_size=embedding_size, dtype=dtype, dropout=dropout)
+        weights = {
+            key: mx.nd.array(_initial_value(key, shape, seed))
+            for key, shape in _shapes(exported, image_size).items()
+        }
+        return cls(trained, exported, weights, ctx or mx.cpu())
+
+    @classmethod
+    def load(
+        cls,
+        prefix: str | Path,
+        epoch: int = 0,
+        *,
+        image_size: tuple[int, int] = FACE_SIZE,
+        ctx: Context = None,
+    ) -> Backbone:
+        """Return the network up to ``fc1_output`` of an InsightFace checkpoint, or of one of ours.
+
+        Reads ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``. What the file
+        holds beyond the embedding (a classifier) is left aside.
+
+        Raises:
+            DataError: if a file is missing or broken, or a tensor is missing or has a wrong shape.
+        """
+        symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
+        symbol = _load_symbol(symbol_path)
+        weights = _load_weights(parameter_path, _shapes(symbol, image_size))
+        return cls(symbol, symbol, weights, ctx or mx.cpu())
+
+    @property
+    def parameters(self) -> Any:
+        """The ``gluon.ParameterDict``; weight decay applies to convolution and linear weights only.
+
+        Biases, gammas, betas and PReLU slopes have ``wd_mult`` 0. Running statistics and fixed
+        gammas have ``grad_req`` "null": a trainer neither reduces nor updates them.
+        """
+        return self._block.collect_params()
+
+    @property
+    def statistics(self) -> list[NDArray]:
+        """BatchNorm's running means and variances, in a fixed order, to be averaged over ranks."""
+        names = self._exported.list_auxiliary_states()
+        return [self.parameters[name].data(self._ctx) for name in names]
+
+    @property
+    def embedding_size(self) -> int:
+        """Numbers per embedding."""
+        return int(self.parameters["fc1_beta"].shape[0])
+
+    def __call__(self, images: NDArray) -> NDArray:
+        """Return features float32 [b, embedding_size] of images [b, 3, h, w].
+
+        Args:
+            images: RGB, 0-255, uint8 or float32, on any device.
+        """
+        return self._block(images.as_in_context(self._ctx).astype("float32", copy=False))
+
+    def extract(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Return features [b, embedding_size] of images uint8 [b, 3, h, w], without training."""
+        features: npt.NDArray[np.float32] = self(mx.nd.array(images, dtype="uint8")).asnumpy()
+        return features
+
+    def hybridize(self) -> None:
+        """Plan memory and operators once per shape; worth it when most batches have one shape."""
+        self._block.hybridize(static_alloc=True, static_shape=True)
+
+    def export(self, prefix: str | Path, epoch: int = 0) -> None:
+        """Write ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``.
+
+        The graph is the plain float32 one whatever trained. Each file appears under its name only
+        when it is complete.
+        """
+        auxiliary = set(self._exported.list_auxiliary_states())
+        tensors = {
+            f"{'aux' if name in auxiliary else 'arg'}:{name}": parameter.data(self._ctx)
+            .astype("float32")
+            .as_in_context(mx.cpu())
+            for name, parameter in self.parameters.items()
+        }
+        symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
+        symbol_path.parent.mkdir(parents=True, exist_ok=True)
+        for path, save in (
+            (symbol_path, self._exported.save),
+            (parameter_path, lambda file: mx.nd.save(file, tensors)),
+        ):
+            unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+            save(str(unfinished))
+            os.replace(unfinished, path)
+
+
+def checkpoint_paths(prefix: str | Path, epoch: int) -> tuple[Path, Path]:
+    """Return the files of a checkpoint: the graph and the parameters."""
+    return Path(f"{prefix}-symbol.json"), Path(f"{prefix}-{epoch:04d}.params")
+
+
+def _initial_value(name: str, shape: Shape, seed: int) -> npt.NDArray[np.float32]:
+    """Return the initial value of a tensor, a pure function of its name, shape and the seed.
+
+    Weights come from N(0, 2 / fan_in) (He et al., arXiv:1502.01852), PReLU slopes start at 0.25,
+    BatchNorm starts as the identity.
+    """
+    if name.endswith("_weight"):
+        generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        deviation = np.float32(np.sqrt(2.0 / np.prod(shape[1:])))
+        return generator.standard_normal(shape, dtype=np.float32) * deviation
+    if name.endswith("_gamma") and "relu" in name:
+        return np.full(shape, PRELU_SLOPE, np.float32)
+    if name.endswith(("_gamma", "_moving_var")):
+        return np.ones(shape, np.float32)
+    assert name.endswith(("_bias", "_beta", "_moving_mean")), name
+    return np.zeros(shape, np.float32)
+
+
+def _shapes(symbol: Any, image_size: tuple[int, int]) -> dict[str, Shape]:
+    """Return the shape of every parameter and auxiliary state of a graph."""
+    arguments, _, auxiliary = symbol.infer_shape(data=(1, 3, *image_size))
+    shapes = dict(zip(symbol.list_arguments(), arguments))
+    shapes.update(zip(symbol.list_auxiliary_states(), auxiliary))
+    del shapes["data"]
+    return shapes
+
+
+def _fixed_gammas(symbol: Any) -> set[str]:
+    """Return the names of the gammas that BatchNorm holds at one."""
+    return {
+        f"{name}_gamma"
+        for name, attributes in symbol.attr_dict().items()
+        if attributes.get("fix_gamma") == "True"
+    }
+
+
+def _load_symbol(path: Path) -> Any:
+    if not path.is_file():
+        raise DataError(
+            f"{path} does not exist; give the prefix of a checkpoint, e.g. models/run/model"
+        )
+    try:
+        symbol = mx.sym.load(str(path))
+    # A ValueError comes up where MXNet's message quotes a byte that is no UTF-8.
+    except (mx.MXNetError, ValueError) as error:
+        raise DataError(f"{path} is no MXNet graph; copy the checkpoint again") from error
+    internals = symbol.get_internals()
+    if OUTPUT not in internals.list_outputs() or "data" not in internals.list_arguments():
+        raise DataError(f"{path} has no path from 'data' to {OUTPUT!r}; is it a face network?")
+    return internals[OUTPUT]
+
+
+def _load_weights(path: Path, shapes: dict[str, Shape]) -> dict[str, NDArray]:
+    if not path.is_file():
+        raise DataError(f"{path} does not exist; name an epoch whose .params file is there")
+    try:
+        tensors = mx.nd.load(str(path))
+    except (mx.MXNetError, ValueError) as error:
+        raise DataError(f"{path} is no MXNet parameter file; copy it again") from error
+    if not isinstance(tensors, dict):
+        raise DataError(f"{path} holds arrays without names; it is no checkpoint")
+    weights = {key.partition(":")[2]: value for key, value in tensors.items()}
+    for name, shape in shapes.items():
+        if name not in weights:
+            raise DataError(f"{path} lacks {name!r}; it belongs to another graph than its symbol")
+        if weights[name].shape != shape:
+            raise DataError(
+                f"{path}: {name!r} has shape {weights[name].shape}, but the graph needs {shape}; "
+                "do graph and image size belong to these parameters?"
+            )
+    return {name: weights[name] for name in shapes}

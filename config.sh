@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# What every rank runs: the choices of one training run. Start it on all ranks with one of
+#
+#   bash run.sh                                                 two ranks on this host, with mpirun
+#   horovodrun -np 8 -H localhost:8 bash config.sh              eight ranks on this host
+#   horovodrun -np 16 -H ip1:8,ip2:8 bash config.sh             eight ranks on each of two hosts
+#
+# Every choice can be made for one run by the environment (NETWORK=r50 bash run.sh) or by an argument, which is passed
+# on to train.py and wins (bash run.sh --network r50 --max-update 20). A choice that is left empty is the one of the
+# preset that DATASET names. `python train.py --help` explains all options.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+# The training set: a preset (synthetic, webface, emore, glint360k_8GPU, ...). Your own faces: bash run.sh --rec FOLDER
+DATASET=${DATASET:-synthetic}
+
+# The backbone: tiny trains on processors in minutes; r18 ... r200 and mbf want GPUs.
+NETWORK=${NETWORK:-}
+
+# The margin softmax: arcface, cosface or softmax.
+LOSS=${LOSS:-}
+
+# Images per rank and update. The global batch is this times the number of ranks.
+BATCH_SIZE=${BATCH_SIZE:-}
+
+# The learning rate at the full number of ranks, after the warm-up.
+LR=${LR:-}
+
+# The share of a rank's classes that takes part in each update; the classes in the batch always do.
+SAMPLE_RATIO=${SAMPLE_RATIO:-}
+
+# The number of updates to train for.
+MAX_UPDATE=${MAX_UPDATE:-}
+
+# Where the model, the logs and the resolved configuration are written.
+MODELS_ROOT=${MODELS_ROOT:-}
+
+# The environment of `make env`, unless another one is active.
+if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d .venv ]]; then
+    export PATH=$PWD/.venv/bin:$PATH
+fi
+
+# What MXNet, Horovod and Numba read, among it this rank's share of the processors of its host. All of it can be set
+# before: OMP_NUM_THREADS=4 bash run.sh. The table with the reasons is in runtime/environment.py.
+settings=$(python -m runtime.environment)
+eval "$settings"
+
+options=()
+choose() {
+    if [[ -n $2 ]]; then options+=("$1" "$2"); fi
+}
+# A record set of one's own takes the place of the preset.
+if [[ " $* " != *" --rec"[\ =]* ]]; then choose --dataset "$DATASET"; fi
+choose --network "$NETWORK"
+choose --loss "$LOSS"
+choose --batch-size "$BATCH_SIZE"
+choose --lr "$LR"
+choose --sample-ratio "$SAMPLE_RATIO"
+choose --max-update "$MAX_UPDATE"
+choose --models-root "$MODELS_ROOT"
+
+exec python train.py "${options[@]}" "$@"

@@ -1,0 +1,1 @@
+"""Images and labels: record files, the loader, synthetic faces, the packer, verification sets."""

@@ -1,0 +1,339 @@
+"""Batches for training: from a record set, or made in memory.
+
+Decoding must neither make the network wait nor decide what it sees. Threads decode straight into
+the batches of the next updates (OpenCV works without Python's lock), while everything random
+depends on the seed and the update alone: the order of an epoch is the same on every rank, an
+update's global batch is a slice of it, and every rank takes its own rows. So a run sees the same
+samples on any number of threads, and the same global batches on any number of ranks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from data.augment import Augmentation
+from data.images import Image, decode_rgb
+from data.recordio import BrokenRecordError
+from data.records import RecordSet
+from runtime.errors import DataError
+
+_log = logging.getLogger("data")
+
+# The first number of every seed, so that no two uses share their random numbers.
+_SHUFFLE, _CHANGE, _LABELS = range(3)
+_ROWS_PER_TASK = 16
+_MIRRORED_SHARE = 0.5
+
+
+class Batch(NamedTuple):
+    """One rank's part of a global batch: uint8 RGB ``[b, 3, height, width]`` and int64 ``[b]``."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+class _Changes(NamedTuple):
+    """What chance does to the images of one rank's batch, a row per image."""
+
+    mirrored: NDArray[np.bool_]
+    augmentation: NDArray[np.float32]
+
+
+class _Pending(NamedTuple):
+    """A batch that threads are filling."""
+
+    batch: Batch
+    tasks: list[Future[None]]
+
+
+class FaceLoader:
+    """Endless batches from a record set, decoded by threads ahead of their use.
+
+    A context manager: leaving it ends the threads.
+
+    Attributes:
+        num_classes: the classes of the labels, without those that ``min_images`` left out.
+        image_size: height and width.
+        updates_per_epoch: full global batches per epoch. The images beyond them are left out, other
+            ones each epoch.
+    """
+
+    def __init__(
+        self,
+        dataset: RecordSet,
+        *,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+        threads: int,
+        prefetch: int = 4,
+        mirror: bool = True,
+        augmentation: Augmentation | None = None,
+        min_images: int = 0,
+        max_bad_records: int = 100,
+    ) -> None:
+        """Start the threads; they have nothing to do until ``batches`` is called.
+
+        Args:
+            dataset: the images.
+            batch_size: images per rank and update.
+            rank: this process among ``world_size``.
+            world_size: the number of ranks that share each global batch.
+            seed: of the order of images, mirroring and augmentation; the same on all ranks.
+            threads: how many decode.
+            prefetch: updates that are decoded ahead.
+            mirror: whether half of the images are mirrored.
+            augmentation: further changes to the images.
+            min_images: identities with fewer images are left out, the others numbered anew.
+            max_bad_records: more broken records than these raise a ``DataError``.
+
+        Raises:
+            DataError: there are fewer images than one global batch.
+        """
+        assert 0 <= rank < world_size and batch_size > 0 and threads > 0 and prefetch > 0
+        self._dataset = dataset
+        self._batch_size, self._rank, self._seed = batch_size, rank, seed
+        self._global_batch = batch_size * world_size
+        self._prefetch, self._mirror, self._augmentation = prefetch, mirror, augmentation
+        self._images, self._classes = _select(dataset, min_images)
+        self.num_classes = int(self._classes.max()) + 1
+        self.image_size = dataset.image_size
+        self.updates_per_epoch = len(self._images) // self._global_batch
+        if not self.updates_per_epoch:
+            raise DataError(
+                f"{dataset.path} has {len(self._images)} images, fewer than one global batch of "
+                f"{self._global_batch}; choose a smaller batch size or use fewer ranks"
+            )
+        self._max_bad_records = max_bad_records
+        self._bad: set[int] = set()
+        self._bad_lock = threading.Lock()
+        self._orders: dict[int, Future[NDArray[np.int32]]] = {}
+        self._pool = ThreadPoolExecutor(threads, "decode", initializer=_keep_opencv_single_threaded)
+
+    @property
+    def bad_records(self) -> int:
+        """How many different records this rank has found broken."""
+        return len(self._bad)
+
+    def batches(self, start_update: int = 0) -> Iterator[Batch]:
+        """Yield this rank's batches of the updates from ``start_update`` on, without end.
+
+        Raises:
+            DataError: a label outside the classes, or more broken records than allowed.
+        """
+        pending: deque[_Pending] = deque()
+        try:
+            for update in itertools.count(start_update):
+                pending.append(self._begin(update))
+                if len(pending) > self._prefetch:
+                    yield _finish(pending.popleft())
+        finally:
+            for task in itertools.chain.from_iterable(waiting.tasks for waiting in pending):
+                task.cancel()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> FaceLoader:
+        """Return the loader."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the threads."""
+        self.close()
+
+    def _begin(self, update: int) -> _Pending:
+        """Hand the batch of an update to the threads."""
+        epoch, update_of_epoch = divmod(update, self.updates_per_epoch)
+        first = update_of_epoch * self._global_batch + self._rank * self._batch_size
+        positions = self._order(epoch)[first : first + self._batch_size]
+        changes = self._draw_changes(update)
+        shape = (self._batch_size, 3, *self.image_size)
+        batch = Batch(np.empty(shape, np.uint8), np.empty(self._batch_size, np.int64))
+        tasks = [
+            self._pool.submit(
+                self._fill, batch, slice(row, row + _ROWS_PER_TASK), positions, changes
+            )
+            for row in range(0, self._batch_size, _ROWS_PER_TASK)
+        ]
+        return _Pending(batch, tasks)
+
+    def _order(self, epoch: int) -> NDArray[np.int32]:
+        """Return the order of an epoch's images; the next one is made in the background."""
+        orders = {
+            number: self._orders.get(number) or self._pool.submit(self._shuffle, number)
+            for number in (epoch, epoch + 1)
+        }
+        self._orders = orders
+        return orders[epoch].result()
+
+    def _shuffle(self, epoch: int) -> NDArray[np.int32]:
+        order = np.arange(len(self._images), dtype=np.int32)
+        np.random.default_rng((_SHUFFLE, self._seed, epoch)).shuffle(order)
+        return order
+
+    def _draw_changes(self, update: int) -> _Changes:
+        """Draw for the whole global batch and keep this rank's rows."""
+        rng = np.random.default_rng((_CHANGE, self._seed, update))
+        rows = slice(self._rank * self._batch_size, (self._rank + 1) * self._batch_size)
+        mirrored = rng.random(self._global_batch) < (_MIRRORED_SHARE if self._mirror else 0.0)
+        augmentation = self._augmentation or Augmentation()
+        return _Changes(mirrored[rows], augmentation.draw(rng, self._global_batch)[rows])
+
+    def _fill(
+        self, batch: Batch, rows: slice, positions: NDArray[np.int32], changes: _Changes
+    ) -> None:
+        """Decode some rows of a batch; runs in a thread."""
+        for row in range(*rows.indices(self._batch_size)):
+            image, label = self._load(int(positions[row]))
+            if self._augmentation is not None:
+                image = self._augmentation.apply(image, changes.augmentation[row])
+            if changes.mirrored[row]:
+                image = image[:, ::-1]
+            batch.images[row] = image.transpose(2, 0, 1)
+            batch.labels[row] = self._classes[label]
+
+    def _load(self, position: int) -> tuple[Image, int]:
+        """Return an image and its label; the next readable image in place of a broken one."""
+        while True:
+            index = int(self._images[position])
+            try:
+                return self._decode(index)
+            except BrokenRecordError as error:
+                self._count_bad(index, error)
+            position = (position + 1) % len(self._images)
+
+    def _decode(self, index: int) -> tuple[Image, int]:
+        record = self._dataset.read(index)
+        try:
+            image = decode_rgb(record.payload)
+        except BrokenRecordError as error:
+            raise BrokenRecordError(f"{self._dataset.path}: record {record.key}: {error}") from None
+        if image.shape[:2] != self.image_size:
+            (height, width), (right_height, right_width) = image.shape[:2], self.image_size
+            raise BrokenRecordError(
+                f"{self._dataset.path}: record {record.key}: the image has {height} x {width} "
+                f"pixels, the set has {right_height} x {right_width}"
+            )
+        return image, record.label
+
+    def _count_bad(self, index: int, error: BrokenRecordError) -> None:
+        with self._bad_lock:
+            if index not in self._bad:
+                _log.warning("skipped a broken record: %s", error)
+            self._bad.add(index)
+        # Where all images are broken, the search for another one must end as well.
+        if len(self._bad) > min(self._max_bad_records, len(self._images) - 1):
+            raise DataError(
+                f"{len(self._bad)} broken records, more than the {self._max_bad_records} of "
+                f"--max-bad-records; the last is {error}"
+            )
+
+
+class MemoryBatches:
+    """Batches without reading or decoding: what a run does when input costs nothing.
+
+    The images are made once; the labels are uniform over all classes, so that every rank of a
+    sharded head has positives as in a real run.
+
+    A context manager as the loader is; there is nothing to end.
+
+    Attributes:
+        num_classes: the classes of the labels.
+        image_size: height and width.
+        updates_per_epoch: as if every identity had one image; at least 1.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        image_size: tuple[int, int],
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+    ) -> None:
+        """Make the images.
+
+        Args:
+            num_classes: labels are 0 … num_classes - 1.
+            image_size: height and width.
+            batch_size: images per rank and update.
+            rank: this process among ``world_size``.
+            world_size: the number of ranks that share each global batch.
+            seed: of images and labels; the same on all ranks.
+        """
+        assert 0 <= rank < world_size and batch_size > 0 and num_classes > 0
+        self.num_classes = num_classes
+        self.image_size = image_size
+        self.updates_per_epoch = max(1, num_classes // (batch_size * world_size))
+        self._seed = seed
+        self._global_batch = batch_size * world_size
+        self._rows = slice(rank * batch_size, (rank + 1) * batch_size)
+        rng = np.random.default_rng((_CHANGE, seed, rank))
+        self._images = rng.integers(0, 256, (batch_size, 3, *image_size), np.uint8)
+
+    def batches(self, start_update: int = 0) -> Iterator[Batch]:
+        """Yield this rank's batches of the updates from ``start_update`` on, without end."""
+        for update in itertools.count(start_update):
+            rng = np.random.default_rng((_LABELS, self._seed, update))
+            labels = rng.integers(0, self.num_classes, self._global_batch)
+            yield Batch(self._images, labels[self._rows])
+
+    def __enter__(self) -> MemoryBatches:
+        """Return the batches."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End nothing."""
+
+
+def _finish(pending: _Pending) -> Batch:
+    """Wait for a batch; an error in a thread is raised here."""
+    for task in pending.tasks:
+        task.result()
+    return pending.batch
+
+
+def _keep_opencv_single_threaded() -> None:
+    # Threads of its own would compete with ours for the same cores.
+    cv2.setNumThreads(0)
+
+
+def _select(
+    dataset: RecordSet, min_images: int
+) -> tuple[range | NDArray[np.int32], NDArray[np.int32]]:
+    """Choose the images to train on.
+
+    Returns:
+        The images' indices in the set, and for each of the set's classes its new number, -1 for
+        those that are left out.
+    """
+    if not min_images:
+        return range(len(dataset)), np.arange(dataset.num_classes, dtype=np.int32)
+    labels = dataset.labels()
+    kept = np.bincount(labels[labels >= 0], minlength=dataset.num_classes) >= min_images
+    if not kept.any():
+        raise DataError(
+            f"{dataset.path}: no identity has {min_images} images or more; choose a smaller "
+            "--min-images"
+        )
+    classes = np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
+    images = np.flatnonzero((labels >= 0) & kept[labels]).astype(np.int32)
+    _log.info(
+        "%s: kept the %d identities (%d images) with %d images or more of %d (%d)",
+        dataset.path, kept.sum(), len(images), min_images, len(kept), len(dataset),
+    )  # fmt: skip
+    return images, classes

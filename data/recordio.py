@@ -1,0 +1,218 @@
+"""The frames of a ``.rec`` file: where a record begins and ends, and what its header says.
+
+MXNet's own reader fails on identity-grouped files, because it decodes their empty records, and it
+cannot say which record is broken. This module finds records by offset in a memory map, so any
+number of threads may read at random, and turns every inconsistency into a ``BrokenRecordError``.
+
+A record is ``magic, length`` (two little-endian words), the header of MXNet (``IfQQ``: flag, label,
+id, id2), ``flag`` float32 labels, and the encoded image, padded to whole words. Content that holds
+the magic itself at a word's boundary is cut there into parts, each with a frame of its own; the top
+three bits of the length tell whole records from first, middle and last parts.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+from typing import NamedTuple, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.errors import DataError
+
+Payload = Union[bytes, memoryview]
+
+_MAGIC = 0xCED7230A
+_MAGIC_BYTES = struct.pack("<I", _MAGIC)
+_FRAME = struct.Struct("<II")
+_HEADER = struct.Struct("<IfQQ")
+_LENGTH_BITS = 29
+_MAX_LENGTH = (1 << _LENGTH_BITS) - 1
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+
+# A record's first words: frame, flag, label, two ids of two words each, two array labels.
+_LENGTH_WORD, _FLAG_WORD, _LABEL_WORD, _ARRAY_WORD, _LOOKED_UP_WORDS = 1, 2, 3, 8, 10
+# Records that are looked up at once; bounds the memory of the look-up.
+_CHUNK = 1 << 16
+
+
+class BrokenRecordError(DataError):
+    """One record cannot be read. The rest of the file may be fine, so a loader may skip it."""
+
+
+class Content(NamedTuple):
+    """A record without its frame: one label or several, and what follows them."""
+
+    labels: tuple[float, ...]
+    payload: Payload
+
+
+class RecordFile:
+    """A memory-mapped ``.rec`` file whose records are found by their offsets."""
+
+    def __init__(self, path: Path) -> None:
+        """Map a file.
+
+        Raises:
+            DataError: it cannot be opened, or is empty.
+        """
+        try:
+            with path.open("rb") as file:
+                self._buffer = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{path} cannot be read ({error}); check that the set was copied completely"
+            ) from None
+
+    def __len__(self) -> int:
+        """Return the size of the file in bytes."""
+        return len(self._buffer)
+
+    def read(self, offset: int) -> Content:
+        """Return labels and payload of the record at ``offset``.
+
+        Raises:
+            BrokenRecordError: there is no complete record.
+        """
+        content = self._join_parts(offset)
+        if len(content) < _HEADER.size:
+            raise BrokenRecordError(f"its header has {len(content)} instead of 24 bytes")
+        flag, label, _, _ = _HEADER.unpack_from(content)
+        body = content[_HEADER.size :]
+        if flag == 0:
+            return Content((label,), body)
+        if 4 * flag > len(body):
+            raise BrokenRecordError(f"it announces {flag} labels, more than fit into it")
+        # Some sets carry a hundred landmarks as labels; nobody needs more than two.
+        return Content(struct.unpack_from("<f" if flag == 1 else "<ff", body), body[4 * flag :])
+
+    def scan(self) -> NDArray[np.int64]:
+        """Walk over the whole file and return the offsets of its records, int64 ``[records]``.
+
+        Raises:
+            BrokenRecordError: the chain of records breaks before the end of the file.
+        """
+        offsets: list[int] = []
+        offset = 0
+        while offset < len(self._buffer):
+            try:
+                part, _, stop = self._part(offset)
+            except BrokenRecordError as error:
+                raise BrokenRecordError(f"record {len(offsets)}: {error}") from None
+            if part in (_WHOLE, _FIRST):
+                offsets.append(offset)
+            offset = _aligned(stop)
+        if not offsets:
+            raise BrokenRecordError("no record begins in it")
+        return np.array(offsets, np.int64)
+
+    def first_labels(self, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Look up the first label of many records at once, without their payloads.
+
+        Returns:
+            float64 ``[len(offsets)]``; NaN where there is no readable record.
+        """
+        labels = np.empty(len(offsets), np.float64)
+        for start in range(0, len(offsets), _CHUNK):
+            words = self._first_words(offsets[start : start + _CHUNK])
+            column = np.where(words[:, _FLAG_WORD] > 0, _ARRAY_WORD, _LABEL_WORD)
+            found = words.view("<f4")[np.arange(len(words)), column].astype(np.float64)
+            found[words[:, 0] != _MAGIC] = np.nan
+            for i in np.flatnonzero(words[:, _LENGTH_WORD] >> _LENGTH_BITS):
+                found[i] = self._first_label(int(offsets[start + i]))
+            labels[start : start + _CHUNK] = found
+        return labels
+
+    def label_pairs(self, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Look up both labels of many records with two labels each, float64 ``[n, 2]``."""
+        pairs = np.empty((len(offsets), 2), np.float64)
+        for start in range(0, len(offsets), _CHUNK):
+            words = self._first_words(offsets[start : start + _CHUNK])
+            pairs[start : start + _CHUNK] = words.view("<f4")[:, _ARRAY_WORD:]
+        return pairs
+
+    def _part(self, offset: int) -> tuple[int, int, int]:
+        """Return which part of a record lies at ``offset``, and where its content is."""
+        if not 0 <= offset <= len(self._buffer) - _FRAME.size:
+            raise BrokenRecordError(f"the file has no room for it at byte {offset}")
+        magic, word = _FRAME.unpack_from(self._buffer, offset)
+        if magic != _MAGIC:
+            raise BrokenRecordError(f"no record begins at byte {offset} (wrong magic number)")
+        start = offset + _FRAME.size
+        stop = start + (word & _MAX_LENGTH)
+        if stop > len(self._buffer):
+            raise BrokenRecordError(f"it should end at byte {stop}, but the file ends before")
+        return word >> _LENGTH_BITS, start, stop
+
+    def _join_parts(self, offset: int) -> memoryview:
+        part, start, stop = self._part(offset)
+        if part == _WHOLE:
+            return self._buffer[start:stop]
+        if part != _FIRST:
+            raise BrokenRecordError(f"byte {offset} lies in the middle of a record")
+        pieces = [self._buffer[start:stop]]
+        while part != _LAST:
+            part, start, stop = self._part(_aligned(stop))
+            if part not in (_MIDDLE, _LAST):
+                raise BrokenRecordError("its last part is missing")
+            pieces.append(self._buffer[start:stop])
+        return memoryview(_MAGIC_BYTES.join(pieces))
+
+    def _first_label(self, offset: int) -> float:
+        try:
+            return self.read(offset).labels[0]
+        except BrokenRecordError:
+            return float("nan")
+
+    def _first_words(self, offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """Return the first words of many records, uint32 ``[n, 10]``; past the end, the last."""
+        words = np.frombuffer(self._buffer, "<u4", len(self._buffer) // 4)
+        positions = offsets[:, None] // 4 + np.arange(_LOOKED_UP_WORDS)
+        found: NDArray[np.uint32] = words[np.minimum(positions, len(words) - 1)]
+        return found
+
+
+def encode(labels: tuple[float, ...], key: int, payload: Payload) -> bytes:
+    """Return a whole record, frames and padding included.
+
+    Args:
+        labels: one label for an image, two for the records that hold ranges of keys.
+        key: goes into the header's id.
+        payload: the encoded image, or nothing.
+
+    Raises:
+        DataError: the payload is larger than the format can say (512 MiB).
+    """
+    flag = 0 if len(labels) == 1 else len(labels)
+    array = struct.pack(f"<{flag}f", *labels) if flag else b""
+    content = _HEADER.pack(flag, 0.0 if flag else labels[0], key, 0) + array + payload
+    if len(content) > _MAX_LENGTH:
+        raise DataError(f"an image of {len(payload)} bytes is too large for a record; shrink it")
+    pieces = _split_at_magic(content)
+    if len(pieces) == 1:
+        return _framed(_WHOLE, content)
+    middle = b"".join(_framed(_MIDDLE, piece) for piece in pieces[1:-1])
+    return _framed(_FIRST, pieces[0]) + middle + _framed(_LAST, pieces[-1])
+
+
+def _split_at_magic(content: bytes) -> list[bytes]:
+    """Cut content at each magic on a word's boundary, so that no reader takes it for a frame."""
+    pieces = []
+    start = search = 0
+    while (found := content.find(_MAGIC_BYTES, search)) >= 0:
+        search = found + 1
+        if found % 4 == 0:
+            pieces.append(content[start:found])
+            start = search = found + 4
+    return [*pieces, content[start:]]
+
+
+def _framed(part: int, piece: bytes) -> bytes:
+    frame = _FRAME.pack(_MAGIC, part << _LENGTH_BITS | len(piece))
+    return frame + piece + bytes(-len(piece) % 4)
+
+
+def _aligned(offset: int) -> int:
+    return offset + -offset % 4

@@ -1,0 +1,210 @@
+"""A record set of drawn faces, made on first use.
+
+``make train`` on a machine without any data has to train on something, in the format and through
+the code that real sets take. So a set is drawn by ``data.faces``, packed into ``train.rec``, and
+verified on identities that training never sees (``verification.bin``). Several processes may ask
+at once: one makes the set, the others wait; a set is either complete or not there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import cv2
+import numpy as np
+
+from data.faces import Person, draw_person, draw_view, render
+from data.pairs import draw_pairs
+from data.records import RecordWriter, write_atomically
+from data.verification_sets import write_bin
+from runtime.errors import DataError
+
+_VERIFICATION_IDENTITIES = 100
+_VERIFICATION_PAIRS = 3000
+_VERIFICATION_IMAGES = 15
+_FOLDS = 10
+_JPEG_QUALITY = 90
+_DESCRIPTION = "synthetic.json"
+# Raise it when the drawing changes, so that sets of the old kind are made anew.
+_VERSION = 1
+# The first number of every seed, so that no two uses share their random numbers.
+_PERSON, _IMAGE = range(2)
+# Fewer images are drawn before another process has started.
+_WORTH_A_PROCESS = 250
+
+
+class _Job(NamedTuple):
+    """Which images to draw: ``images`` of each of the identities ``first … stop - 1``."""
+
+    first: int
+    stop: int
+    images: int
+    height: int
+    width: int
+    seed: int
+
+
+def ensure(
+    root: Path,
+    *,
+    identities: int = 400,
+    images_per_identity: int = 30,
+    image_size: tuple[int, int] = (112, 112),
+    seed: int = 0,
+) -> Path:
+    """Make the set if it is not there yet, or is another one than asked for.
+
+    Args:
+        root: the folder to make; it gets ``train.rec``, ``train.idx``, ``property`` and
+            ``verification.bin``.
+        identities: the number of identities to train on.
+        images_per_identity: images of each.
+        image_size: height and width.
+        seed: of everything that is drawn.
+
+    Returns:
+        ``root``.
+
+    Raises:
+        DataError: the folder holds something else, or cannot be written.
+    """
+    description = json.dumps(
+        {
+            "version": _VERSION,
+            "identities": identities,
+            "images_per_identity": images_per_identity,
+            "image_size": image_size,
+            "seed": seed,
+        }
+    )
+    with _locked(root):
+        if not _is_there(root, description):
+            partial = root.with_name(f".{root.name}.part")
+            shutil.rmtree(partial, ignore_errors=True)
+            _write_training(partial, identities, images_per_identity, image_size, seed)
+            _write_verification(partial, identities, image_size, seed)
+            write_atomically(partial / _DESCRIPTION, description.encode())
+            shutil.rmtree(root, ignore_errors=True)
+            partial.replace(root)
+    return root
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Let one process at a time look at the set and make it."""
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        lock = root.with_name(f".{root.name}.lock").open("w")
+    except OSError as error:
+        raise DataError(
+            f"the synthetic set cannot be made in {root}: {error.strerror}; choose a folder that "
+            "can be written"
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _is_there(root: Path, description: str) -> bool:
+    described = root / _DESCRIPTION
+    if described.is_file():
+        return described.read_text() == description
+    if root.exists():
+        raise DataError(
+            f"{root} exists and is no synthetic set; move it away or choose another folder"
+        )
+    return False
+
+
+def _write_training(
+    folder: Path, identities: int, images_per_identity: int, size: tuple[int, int], seed: int
+) -> None:
+    with RecordWriter(folder, image_size=size) as writer:
+        drawn = _draw_identities(range(identities), images_per_identity, size, seed)
+        for label, images in enumerate(drawn):
+            for image in images:
+                writer.write(image, label)
+
+
+def _write_verification(folder: Path, first: int, size: tuple[int, int], seed: int) -> None:
+    """Write pairs of the identities from ``first`` on, which are not in the training set."""
+    numbers = range(first, first + _VERIFICATION_IDENTITIES)
+    images = list(_draw_identities(numbers, _VERIFICATION_IMAGES, size, seed))
+    counts = [_VERIFICATION_IMAGES] * _VERIFICATION_IDENTITIES
+    pairs = draw_pairs(counts, count=_VERIFICATION_PAIRS, folds=_FOLDS, seed=seed)
+    places = [place for pair in pairs for place in (pair.first, pair.second)]
+    encoded = [images[identity][image] for identity, image in places]
+    write_bin(folder / "verification.bin", encoded, [pair.same for pair in pairs])
+
+
+def _draw_identities(
+    numbers: range, images: int, size: tuple[int, int], seed: int
+) -> Iterator[list[bytes]]:
+    """Yield the encoded images of each identity, which depend on its number and the seed only."""
+    parts = min(len(os.sched_getaffinity(0)), len(numbers) * images // _WORTH_A_PROCESS)
+    job = _Job(numbers.start, numbers.stop, images, *size, seed)
+    drawn = _draw_in_processes(job, parts) if parts > 1 else _draw_part(job, 0, 1)
+    for _ in numbers:
+        yield list(islice(drawn, images))
+
+
+def _draw_part(job: _Job, part: int, parts: int) -> Iterator[bytes]:
+    """Yield every ``parts``-th image of a job, from image ``part`` on."""
+    for number in range(job.first, job.stop):
+        person = draw_person(np.random.default_rng((_PERSON, job.seed, number)))
+        skipped = (part - (number - job.first) * job.images) % parts
+        for image in range(skipped, job.images, parts):
+            yield _draw_image(person, (_IMAGE, job.seed, number, image), (job.height, job.width))
+
+
+def _draw_image(person: Person, seeds: tuple[int, ...], size: tuple[int, int]) -> bytes:
+    rng = np.random.default_rng(seeds)
+    bgr = cv2.cvtColor(render(person, draw_view(rng), size, rng), cv2.COLOR_RGB2BGR)
+    done, encoded = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
+    assert done
+    return encoded.tobytes()
+
+
+def _draw_in_processes(job: _Job, parts: int) -> Iterator[bytes]:
+    """Yield all images of a job in order, drawn by several processes.
+
+    Drawing is Python work, which threads would do one after the other. The processes are plain
+    programs that write to pipes, not forks: MXNet and Horovod may already run here, and a pipe
+    that nobody reads any more ends its writer, so that none is left behind.
+    """
+    command = [sys.executable, "-m", "data.synthetic"]
+    root = Path(__file__).resolve().parents[1]
+    with ExitStack() as stack:
+        pipes: list[IO[bytes]] = []
+        for part in range(parts):
+            arguments = [str(number) for number in (*job, part, parts)]
+            process = subprocess.Popen(command + arguments, stdout=subprocess.PIPE, cwd=root)
+            stack.enter_context(process)
+            stack.callback(process.terminate)
+            assert process.stdout is not None
+            pipes.append(process.stdout)
+        for number in range((job.stop - job.first) * job.images):
+            yield pickle.load(pipes[number % parts])
+
+
+def _main() -> None:
+    """Draw one part of a job, for ``_draw_in_processes``."""
+    cv2.setNumThreads(0)
+    *job, part, parts = (int(word) for word in sys.argv[1:])
+    for image in _draw_part(_Job(*job), part, parts):
+        pickle.dump(image, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,1 @@
+"""How well a backbone verifies faces that it has never seen."""

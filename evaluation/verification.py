@@ -1,0 +1,309 @@
+"""Verification accuracy on pairs of images: same person or not?
+
+It is the number that tells whether training works, so it has to mean the same here as in
+publications: flip test, squared Euclidean distance of L2-normalized embeddings, and ten folds in
+file order, each judged with the threshold that suits the nine others best (the protocol of LFW,
+Huang et al. 2007, in the form of InsightFace). What extracts features and where images come from is
+handed in. The ranks of a run share the pairs, since a rank that waits for another trains nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.errors import ConfigError, DataError, run_program
+
+Images = npt.NDArray[np.uint8]
+Extract = Callable[[Images], npt.NDArray[np.float32]]
+"""From RGB images uint8 [b, 3, h, w] to features float32 [b, D]."""
+Allgather = Callable[[npt.NDArray[np.float32], str], npt.NDArray[np.float32]]
+"""From this rank's rows and a stable name to the rows of all ranks, in rank order."""
+
+FACE_SIZE = (112, 112)
+FOLDS = 10
+# Squared distances of unit vectors lie between 0 and 4.
+ACCURACY_THRESHOLDS = np.arange(400) / 100
+ROC_THRESHOLDS = np.arange(4000) / 1000
+
+
+class Target(Protocol):
+    """A verification set: images ``2 i`` and ``2 i + 1`` are pair ``i``."""
+
+    @property
+    def name(self) -> str:
+        """What logs call the set."""
+
+    @property
+    def same(self) -> npt.NDArray[np.bool_]:
+        """Whether pair ``i`` shows one person: bool [P]."""
+
+    def decode(self, start: int, stop: int, size: tuple[int, int]) -> Images:
+        """Return the images ``start … stop - 1`` as RGB uint8 [stop - start, 3, *size]."""
+
+
+@dataclass(frozen=True)
+class VerificationResult:
+    """What one verification found."""
+
+    accuracy: float
+    """Mean over the folds of the share of pairs that are judged right."""
+    accuracy_std: float
+    """Standard deviation of that share over the folds."""
+    threshold: float
+    """Mean of the folds' thresholds on the squared distance."""
+    tar_at_far: dict[float, float]
+    """Share of the same-person pairs that are accepted, by the share of others that are, too."""
+    xnorm: float
+    """Mean norm of the features before normalization; it exposes networks that diverge."""
+
+    def __str__(self) -> str:
+        rates = "".join(f", TAR {tar:.4f} @ FAR {far:g}" for far, tar in self.tar_at_far.items())
+        return (
+            f"accuracy {self.accuracy:.4f} ± {self.accuracy_std:.4f}{rates}, "
+            f"threshold {self.threshold:.3f}, XNorm {self.xnorm:.2f}"
+        )
+
+
+def evaluate(
+    extract: Extract,
+    target: Target,
+    *,
+    batch_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    allgather: Allgather | None = None,
+    flip: bool = True,
+    image_size: tuple[int, int] = FACE_SIZE,
+) -> VerificationResult:
+    """Return how well ``extract`` verifies the pairs of ``target``; the same on every rank.
+
+    Each rank embeds its part of the pairs; one allgather brings the embeddings together.
+
+    Args:
+        extract: the network, from images to features.
+        target: the pairs.
+        batch_size: images per call of ``extract``; the last batch is filled up.
+        rank: of this process.
+        world_size: number of ranks.
+        allgather: needed when there are several ranks.
+        flip: embed the mirror images, too.
+        image_size: height and width that the network takes.
+
+    Raises:
+        DataError: if the set has fewer pairs than folds, or pairs of one kind only.
+    """
+    pairs = len(target.same)
+    if pairs < FOLDS or target.same.all() or not target.same.any():
+        raise DataError(
+            f"verification set {target.name!r} has {pairs} pairs, {np.sum(target.same)} of one "
+            f"person; {FOLDS} folds need at least {FOLDS} pairs, and both kinds of them"
+        )
+    start, stop = pairs * rank // world_size, pairs * (rank + 1) // world_size
+
+    def decode(first: int, last: int) -> Images:
+        return target.decode(2 * start + first, 2 * start + last, image_size)
+
+    embeddings, norms = embed(extract, decode, 2 * (stop - start), batch_size, flip=flip)
+    if world_size > 1:
+        assert allgather is not None, "several ranks need an allgather"
+        rows = np.concatenate([embeddings, norms[:, np.newaxis]], axis=1)
+        rows = allgather(rows, f"verification.{target.name}")
+        embeddings, norms = rows[:, :-1], rows[:, -1]
+    return verify(embeddings, target.same, xnorm=float(norms.mean()))
+
+
+def embed(
+    extract: Extract,
+    decode: Callable[[int, int], Images],
+    count: int,
+    batch_size: int,
+    *,
+    flip: bool = True,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return L2-normalized embeddings [count, D] and feature norms [count] of ``count`` images.
+
+    With ``flip``, an embedding is that of the sum of the features of an image and its mirror image,
+    and a norm is the mean of theirs. A last batch that is not full is filled up with black, so that
+    the network is planned for one shape only. Without images there still is one batch, because
+    nothing else knows D.
+
+    Args:
+        extract: the network, from images to features.
+        decode: returns the images ``first … last - 1``.
+        count: number of images, possibly 0.
+        batch_size: images per call of ``extract``.
+        flip: embed the mirror images, too.
+    """
+    embeddings, norms = [], []
+    for start in range(0, max(count, 1), batch_size):
+        images = decode(start, min(start + batch_size, count))
+        filled = np.zeros((batch_size, *images.shape[1:]), np.uint8)
+        filled[: len(images)] = images
+        views = [filled, np.ascontiguousarray(filled[..., ::-1])] if flip else [filled]
+        features = np.stack([extract(view)[: len(images)] for view in views])
+        norms.append(np.linalg.norm(features, axis=2).mean(axis=0))
+        embeddings.append(_normalize(features.sum(axis=0)))
+    return np.concatenate(embeddings), np.concatenate(norms)
+
+
+def verify(
+    embeddings: npt.NDArray[np.float32],
+    same: npt.NDArray[np.bool_],
+    *,
+    xnorm: float,
+    folds: int = FOLDS,
+) -> VerificationResult:
+    """Return accuracy and acceptance rates of embedded pairs.
+
+    The pairs are cut into ``folds`` consecutive parts. Each is judged with a threshold chosen on
+    all others: for accuracy the smallest of those with the most correct judgments, for TAR@FAR the
+    one at which the others' false accept rate, interpolated linearly, is the wanted one.
+
+    Args:
+        embeddings: L2-normalized [2 P, D]; rows ``2 i`` and ``2 i + 1`` are pair ``i``.
+        same: whether pair ``i`` shows one person [P], of both kinds.
+        xnorm: mean norm before normalization, which is reported along.
+        folds: at most P.
+    """
+    assert len(embeddings) == 2 * len(same), (len(embeddings), len(same))
+    first, second = embeddings[0::2].astype(np.float64), embeddings[1::2].astype(np.float64)
+    distances = np.square(first - second).sum(axis=1)
+    fold = np.repeat(np.arange(folds), [len(part) for part in np.array_split(same, folds)])
+    accuracies, thresholds = _accuracies(distances, same, fold)
+    # A rate of 1e-4 cannot be told from zero with fewer than 10,000 pairs of different people.
+    rates = (1e-3, 1e-4) if np.sum(~same) >= 10_000 else (1e-3,)
+    return VerificationResult(
+        accuracy=float(accuracies.mean()),
+        accuracy_std=float(accuracies.std()),
+        threshold=float(thresholds.mean()),
+        tar_at_far={far: _true_accept_rate(distances, same, fold, far) for far in rates},
+        xnorm=xnorm,
+    )
+
+
+def _normalize(features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return rows of norm one; a row of zeros stays one."""
+    norms = np.linalg.norm(features, axis=1, keepdims=True)
+    normalized: npt.NDArray[np.float32] = features / np.maximum(norms, np.finfo(np.float32).tiny)
+    return normalized
+
+
+def _accuracies(
+    distances: npt.NDArray[np.float64], same: npt.NDArray[np.bool_], fold: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the accuracy and the threshold of each fold."""
+    folds = fold[-1] + 1
+    accepted = _accepted(distances[same], fold[same], folds, ACCURACY_THRESHOLDS)
+    falsely_accepted = _accepted(distances[~same], fold[~same], folds, ACCURACY_THRESHOLDS)
+    others = np.bincount(fold[~same], minlength=folds)
+    right = accepted + others[:, np.newaxis] - falsely_accepted
+    best = (right.sum(axis=0) - right).argmax(axis=1)
+    right_at_best = np.take_along_axis(right, best[:, np.newaxis], axis=1)[:, 0]
+    return right_at_best / np.bincount(fold), ACCURACY_THRESHOLDS[best]
+
+
+def _true_accept_rate(
+    distances: npt.NDArray[np.float64],
+    same: npt.NDArray[np.bool_],
+    fold: npt.NDArray[np.int64],
+    far: float,
+) -> float:
+    """Return the share of same-person pairs accepted at a false accept rate of ``far``."""
+    folds = fold[-1] + 1
+    falsely_accepted = _accepted(distances[~same], fold[~same], folds, ROC_THRESHOLDS)
+    training = falsely_accepted.sum(axis=0) - falsely_accepted
+    others = np.sum(~same) - np.bincount(fold[~same], minlength=folds)
+    thresholds = np.array(
+        [np.interp(far * count, row, ROC_THRESHOLDS) for row, count in zip(training, others)]
+    )
+    return float((distances < thresholds[fold])[same].mean())
+
+
+def _accepted(
+    distances: npt.NDArray[np.float64],
+    fold: npt.NDArray[np.int64],
+    folds: int,
+    thresholds: npt.NDArray[np.float64],
+) -> npt.NDArray[np.int64]:
+    """Return how many pairs of each fold lie below each threshold: [folds, thresholds]."""
+    first_above = np.searchsorted(thresholds, distances, side="right")
+    counts = np.zeros((folds, len(thresholds) + 1), np.int64)
+    np.add.at(counts, (fold, first_above), 1)
+    return counts.cumsum(axis=1)[:, :-1]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Report a wrong option as every other mistake: in one line."""
+        raise ConfigError(f"{message}; see python -m evaluation.verification --help")
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _Parser(
+        prog="python -m evaluation.verification",
+        description="Verify pairs of faces with a trained network.",
+    )
+    parser.add_argument(
+        "--model",
+        required=True,
+        type=_checkpoint,
+        metavar="PREFIX,EPOCH",
+        help="the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0",
+    )
+    parser.add_argument("--target", required=True, metavar="FILE.bin", help="the pairs")
+    parser.add_argument(
+        "--batch-size", type=int, default=64, help="images per batch (default %(default)s)"
+    )
+    parser.add_argument("--no-flip", action="store_true", help="do not embed mirror images")
+    parser.add_argument(
+        "--image-size",
+        nargs=2,
+        type=int,
+        default=FACE_SIZE,
+        metavar=("HEIGHT", "WIDTH"),
+        help="what the network was trained with (default 112 112)",
+    )
+    options = parser.parse_args(argv)
+    if min(options.batch_size, *options.image_size) < 1:
+        parser.error("--batch-size and --image-size must be at least 1")
+    return options
+
+
+def _checkpoint(value: str) -> tuple[str, int]:
+    prefix, comma, epoch = value.rpartition(",")
+    if not comma or not epoch.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"{value!r} is not PREFIX,EPOCH such as models/run/model,0"
+        )
+    return prefix, int(epoch)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Verify the pairs of a file with a checkpoint and print the result."""
+    options = _parse(argv)
+    # The rooms know nothing of each other; a program is where they meet.
+    from backbones.model import Backbone
+    from data.verification_sets import read_bin
+
+    target = read_bin(options.target)
+    image_size = tuple(options.image_size)
+    backbone = Backbone.load(*options.model, image_size=image_size)
+    backbone.hybridize()
+    result = evaluate(
+        backbone.extract,
+        target,
+        batch_size=options.batch_size,
+        flip=not options.no_flip,
+        image_size=image_size,
+    )
+    print(f"{target.name}: {result}")
+
+
+if __name__ == "__main__":
+    run_program(main)

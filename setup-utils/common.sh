@@ -1,0 +1,38 @@
+# shellcheck shell=bash
+# Sourced by the three installers: where the environment is, and how a step reports that it failed.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly ROOT=$PWD
+readonly VENV=$ROOT/.venv
+MXNET_PACKAGE=${MXNET_PACKAGE:-mxnet}
+
+say() {
+    echo "setup: $*"
+}
+
+fail() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+# The line of a log that tells most: the first error of CMake or a compiler (CMake's text stands on the line after its
+# heading), otherwise the last line that pip calls an error, otherwise the last line.
+reason_in() {
+    awk '
+        heading && NF { print; found = 1; exit }
+        /CMake Error/ { heading = 1; next }
+        /: (fatal )?error: / { print; found = 1; exit }
+        /^ *(ERROR|error)/ { error = $0 }
+        NF { last = $0 }
+        END { if (!found) print (error ? error : last) }
+    ' "$1" | sed 's/^ *//'
+}
+
+# logged NAME DESCRIPTION COMMAND...: runs the command with its output in .venv/log/NAME.log.
+logged() {
+    local log=$VENV/log/$1.log description=$2
+    shift 2
+    mkdir -p "$VENV/log"
+    "$@" >"$log" 2>&1 || fail "$description failed: $(reason_in "$log") (whole log: $log)"
+}

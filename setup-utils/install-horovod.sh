@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Builds Horovod against the MXNet and the Open MPI of .venv, and checks what was built. It is always built here: a
+# wheel from pip's cache may have been made for another MXNet package or MPI, which shows only when it crashes.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+readonly VERSION=0.28.1
+needed=(MXNet MPI Gloo)
+build_settings=(
+    HOROVOD_WITH_MXNET=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1
+    HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1
+    # Horovod would start eight compilers on any machine, and each takes up to 1 GB.
+    MAKEFLAGS="-j$(nproc)"
+)
+
+# Horovod's build and `horovodrun --check` import MXNet without passing through runtime/mxnet.py. Where NumPy has lost
+# the alias that MXNet needs, the environment itself has to put it back for them.
+restore_numpy_alias() {
+    local packages
+    "$VENV/bin/python" -W ignore -c 'import numpy; numpy.bool' 2>/dev/null && return
+    packages=$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    echo 'import numpy; vars(numpy).setdefault("bool", bool)' >"$packages/numpy-bool-for-mxnet.pth"
+}
+
+check_mxnet() {
+    local reason
+    reason=$("$VENV/bin/python" -W ignore -c 'import mxnet' 2>&1) ||
+        fail "$MXNET_PACKAGE does not load: $(tail -n 1 <<<"$reason");" \
+            "a GPU build needs the driver and the CUDA libraries of its version, MXNET_PACKAGE=mxnet needs neither"
+}
+
+prepare_gpu() {
+    local cuda=${HOROVOD_CUDA_HOME:-/usr/local/cuda}
+    needed+=(NCCL)
+    build_settings+=(HOROVOD_GPU=CUDA HOROVOD_GPU_OPERATIONS=NCCL)
+    if [[ -x $cuda/bin/nvcc ]]; then
+        build_settings+=("HOROVOD_CUDA_HOME=$cuda")
+    elif ! command -v nvcc >/dev/null; then
+        fail "no CUDA compiler for $MXNET_PACKAGE: install the CUDA toolkit of its version, or set HOROVOD_CUDA_HOME"
+    fi
+}
+
+# Prints the first part that is missing from the installed Horovod; prints nothing when all is there.
+missing_part() {
+    local report part
+    report=$("$VENV/bin/horovodrun" --check-build 2>/dev/null) || { echo Horovod; return; }
+    for part in "${needed[@]}"; do
+        grep -qF "[X] $part" <<<"$report" || { echo "$part"; return; }
+    done
+    "$VENV/bin/python" -W ignore -c 'import horovod.mxnet' 2>/dev/null || echo 'a library that horovod.mxnet loads'
+}
+
+PATH=$VENV/bin:$PATH
+restore_numpy_alias
+check_mxnet
+if [[ $MXNET_PACKAGE == mxnet-cu* ]]; then
+    prepare_gpu
+fi
+if [[ -n $(missing_part) ]]; then
+    say "building Horovod $VERSION for $MXNET_PACKAGE (2 to 5 minutes)"
+    logged horovod "removing the old Horovod" "$VENV/bin/python" -m pip uninstall --yes horovod
+    logged horovod "building Horovod" env "${build_settings[@]}" "$VENV/bin/python" -m pip install \
+        --no-cache-dir --no-binary horovod --no-build-isolation "horovod==$VERSION"
+    missing=$(missing_part)
+    [[ -z $missing ]] || fail "the new Horovod lacks $missing: see $VENV/log/horovod.log, and: horovodrun --check --verbose"
+fi

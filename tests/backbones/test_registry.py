@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import backbones
+from runtime.errors import ConfigError
+
+
+def test_unknown_names_get_the_closest_one() -> None:
+    with pytest.raises(ConfigError, match=r"network 'mbff' is unknown \(did you mean 'mbf'\?\)"):
+        backbones.check("mbff")
+    with pytest.raises(ConfigError, match="r99"):
+        backbones.build("r99")
+
+
+def test_the_error_is_one_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        backbones.check("resnet50")
+    assert "\n" not in str(caught.value)
+
+
+def test_every_name_passes_the_check() -> None:
+    assert {"r18", "r34", "r50", "r74", "r90", "r100", "r124", "r200", "mbf", "tiny"} <= set(
+        backbones.names()
+    )
+    for name in backbones.names():
+        backbones.check(name)
+
+
+def test_registry_does_not_load_mxnet() -> None:
+    program = (
+        "import sys, backbones; backbones.check('r50'); backbones.parameter_count('r50');"
+        "sys.exit('mxnet' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", backbones.names())
+@pytest.mark.parametrize("embedding_size", [512, 100])
+def test_parameter_count_is_that_of_the_graph(name, embedding_size, tensor_shapes) -> None:
+    shapes = tensor_shapes(backbones.build(name, embedding_size=embedding_size))
+    counted = sum(int(np.prod(shape)) for shape in shapes.values())
+    assert backbones.parameter_count(name, embedding_size) == counted
+
+
+@pytest.mark.parametrize(
+    ("name", "embedding_size", "millions"),
+    [
+        ("r18", 512, 24.03),
+        ("r34", 512, 34.14),
+        ("r50", 512, 43.59),
+        ("r100", 512, 65.16),
+        ("mbf", 128, 1.00),
+    ],
+)
+def test_published_sizes(name: str, embedding_size: int, millions: float) -> None:
+    assert round(backbones.parameter_count(name, embedding_size) / 1e6, 2) == millions
+
+
+def test_equal_names_whatever_was_built_before() -> None:
+    first = backbones.build("tiny")
+    backbones.build("r18")
+    assert backbones.build("tiny").tojson() == first.tojson()
+
+
+@pytest.mark.parametrize("name", ["r18", "mbf", "tiny"])
+def test_graph_runs_from_pixels_to_fc1(name: str) -> None:
+    symbol = backbones.build(name, embedding_size=64)
+    assert symbol.list_outputs() == ["fc1_output"]
+    _, outputs, _ = symbol.infer_shape(data=(2, 3, 112, 112))
+    assert outputs == [(2, 64)]
+
+
+def test_dropout_comes_before_the_embedding_layer() -> None:
+    assert "dropout0_output" not in backbones.build("tiny").get_internals().list_outputs()
+    outputs = backbones.build("tiny", dropout=0.4).get_internals().list_outputs()
+    assert outputs.index("dropout0_output") < outputs.index("pre_fc1_output")
+
+
+@pytest.mark.parametrize("name", ["r18", "mbf", "tiny"])
+def test_float16_computes_the_body_only(name: str) -> None:
+    symbol = backbones.build(name, dtype="float16")
+    arguments, outputs, statistics = symbol.infer_type(data="float32")
+    types = dict(zip(symbol.list_arguments(), arguments))
+    weights = {key: kind for key, kind in types.items() if key.endswith("_weight")}
+    assert set(weights.values()) == {np.float16}
+    assert {types["data"], types["fc1_beta"], *outputs, *statistics} == {np.float32}

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import numpy as np
+
+from data.faces import draw_person, draw_view, render
+
+TRIANGLE = np.triu_indices(6, 1)
+
+
+def photograph(person: int, image: int, size: tuple[int, int] = (112, 112)) -> np.ndarray:
+    rng = np.random.default_rng((1, person, image))
+    return render(draw_person(np.random.default_rng((0, person))), draw_view(rng), size, rng)
+
+
+def test_images_have_the_size_asked_for_and_use_the_range() -> None:
+    for size in [(112, 112), (64, 48)]:
+        image = photograph(0, 0, size)
+        assert image.shape == (*size, 3) and image.dtype == np.uint8
+        assert image.std() > 20
+
+
+def test_a_person_and_a_view_are_reproducible() -> None:
+    assert (photograph(3, 4) == photograph(3, 4)).all()
+    assert (photograph(3, 4) != photograph(3, 5)).mean() > 0.5
+
+
+def test_all_kinds_of_people_can_be_drawn() -> None:
+    people = [draw_person(np.random.default_rng((0, number))) for number in range(60)]
+    for kind in ("bald", "glasses", "beard", "moustache"):
+        assert 0 < sum(bool(getattr(person, kind)) for person in people) < 40, kind
+    assert 0 < sum(person.hair_length > -1 for person in people) < 60
+    for number in range(60):
+        assert photograph(number, 0, (32, 32)).std() > 5
+
+
+def test_pixels_alone_do_not_tell_people_apart() -> None:
+    """Pose and light must outweigh identity, or nothing is left to be learned."""
+    images = np.stack([[photograph(p, k, (28, 28)) for k in range(6)] for p in range(40)])
+    pixels = images.reshape(40, 6, -1).astype(float)
+    pixels -= pixels.mean(axis=(0, 1))
+    pixels /= np.linalg.norm(pixels, axis=2, keepdims=True)
+    same = np.einsum("pid,pjd->pij", pixels, pixels)[:, TRIANGLE[0], TRIANGLE[1]].ravel()
+    different = np.einsum("pid,qid->pqi", pixels, pixels)[np.triu_indices(40, 1)].ravel()
+    thresholds = np.linspace(-1, 1, 201)[:, None]
+    accuracy = ((same > thresholds).mean(1) + (different <= thresholds).mean(1)).max() / 2
+    assert 0.5 < accuracy < 0.66

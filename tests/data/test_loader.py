@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import logging
+import re
+import struct
+import threading
+import time
+from itertools import islice
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from data.augment import Augmentation
+from data.loader import FaceLoader, MemoryBatches
+from data.recordio import encode
+from data.records import RecordSet
+from runtime.errors import DataError
+
+
+def load(records: RecordSet, count: int, start: int = 0, **options):
+    """Return the images and labels of some updates, one after the other, and the loader."""
+    settings = {"batch_size": 4, "rank": 0, "world_size": 1, "seed": 7, "threads": 2, **options}
+    with FaceLoader(records, **settings) as loader:
+        batches = list(islice(loader.batches(start), count))
+    return np.concatenate([b.images for b in batches]), np.concatenate([b.labels for b in batches])
+
+
+def numbers(images: np.ndarray) -> list[int]:
+    """Return the numbers of images made by ``make_image``: their red value."""
+    return images[:, 0, 0, 0].tolist()
+
+
+@pytest.fixture
+def records(write_set) -> RecordSet:
+    return RecordSet(write_set([3, 4, 5, 6, 7]))
+
+
+@pytest.fixture
+def varied(tmp_path: Path) -> RecordSet:
+    """Images in which each column differs, so that mirroring shows."""
+    image = np.tile(np.arange(16, dtype=np.uint8)[:, None] * 10, (16, 1, 3))
+    encoded = cv2.imencode(".png", image)[1].tobytes()
+    (tmp_path / "train.rec").write_bytes(b"".join(encode((0.0,), i, encoded) for i in range(64)))
+    (tmp_path / "property").write_text("1,16,16")
+    return RecordSet(tmp_path)
+
+
+def test_batches_hold_rgb_planes_and_their_labels(records: RecordSet) -> None:
+    images, labels = load(records, 6)
+    assert images.shape == (24, 3, 16, 16) and images.dtype == np.uint8
+    assert labels.dtype == np.int64
+    owner = np.repeat(np.arange(5), [3, 4, 5, 6, 7])
+    for image, label in zip(images, labels):
+        number = int(image[0, 0, 0])
+        assert (image == np.array([number, 7, 255 - number])[:, None, None]).all()
+        assert label == owner[number]
+
+
+def test_an_epoch_holds_every_image_at_most_once_and_leaves_the_tail_out(records) -> None:
+    with FaceLoader(records, batch_size=4, rank=0, world_size=1, seed=7, threads=2) as loader:
+        assert loader.updates_per_epoch == 25 // 4
+    images, _ = load(records, 12)
+    first, second = numbers(images[:24]), numbers(images[24:])
+    assert len(set(first)) == len(set(second)) == 24
+    assert first != second
+    assert first != sorted(first)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_share_the_global_batch_of_one_process(records, world_size: int) -> None:
+    options = {"augmentation": Augmentation(0.3, 0.4)}
+    whole, whole_labels = load(records, 4, batch_size=6, **options)
+    size = 6 // world_size
+    parts = [
+        load(records, 4, batch_size=size, rank=rank, world_size=world_size, **options)
+        for rank in range(world_size)
+    ]
+    images = np.stack([part[0].reshape(4, size, 3, 16, 16) for part in parts], axis=1)
+    labels = np.stack([part[1].reshape(4, size) for part in parts], axis=1)
+    assert (images.reshape(whole.shape) == whole).all()
+    assert (labels.ravel() == whole_labels).all()
+
+
+def test_threads_and_prefetch_change_nothing(records) -> None:
+    options = {"batch_size": 20, "augmentation": Augmentation(0.3, 0.4)}
+    images, labels = load(records, 5, threads=1, prefetch=1, **options)
+    others, other_labels = load(records, 5, threads=4, prefetch=6, **options)
+    assert (images == others).all() and (labels == other_labels).all()
+
+
+def test_a_later_start_continues_the_same_sequence(records) -> None:
+    images, _ = load(records, 15)
+    late, _ = load(records, 4, start=11)
+    assert (late == images[44:]).all()
+
+
+def test_the_seed_decides(records) -> None:
+    first = numbers(load(records, 6)[0])
+    assert first == numbers(load(records, 6)[0])
+    assert first != numbers(load(records, 6, seed=8)[0])
+
+
+def test_half_of_the_images_are_mirrored(varied: RecordSet) -> None:
+    images, _ = load(varied, 16, batch_size=16)
+    mirrored = images[:, 0, 0, 0] == 150
+    columns = np.arange(16) * 10
+    assert (images[~mirrored] == columns).all()
+    assert (images[mirrored] == columns[::-1]).all()
+    assert 0.4 < mirrored.mean() < 0.6
+    unchanged, _ = load(varied, 16, batch_size=16, mirror=False)
+    assert (unchanged == columns).all()
+
+
+def test_identities_with_few_images_are_left_out(records) -> None:
+    options = {"batch_size": 9, "rank": 0, "world_size": 1, "seed": 7, "threads": 1}
+    with FaceLoader(records, min_images=5, **options) as loader:
+        assert loader.num_classes == 3
+        assert loader.updates_per_epoch == 2
+        batches = list(islice(loader.batches(), 2))
+    seen = {n: int(label) for b in batches for n, label in zip(numbers(b.images), b.labels)}
+    assert seen == {
+        number: 0 if number < 12 else 1 if number < 18 else 2 for number in range(7, 25)
+    }
+    with pytest.raises(DataError, match="no identity has 8 images or more"):
+        FaceLoader(records, min_images=8, **options)
+
+
+def test_fewer_images_than_a_global_batch(records) -> None:
+    with pytest.raises(DataError, match="25 images, fewer than one global batch of 26"):
+        FaceLoader(records, batch_size=13, rank=0, world_size=2, seed=0, threads=1)
+
+
+def damage(folder: Path, keys: list[int], content: bytes = b"junk", at: int = 0) -> RecordSet:
+    index = dict(line.split("\t") for line in (folder / "train.idx").read_text().splitlines())
+    with (folder / "train.rec").open("r+b") as file:
+        for key in keys:
+            file.seek(int(index[str(key)]) + at)
+            file.write(content)
+    return RecordSet(folder)
+
+
+@pytest.mark.parametrize("at", [0, 32], ids=["frame", "image"])
+def test_broken_records_are_replaced_counted_and_named(write_set, caplog, at: int) -> None:
+    records = damage(write_set([5, 5]), [3, 7], at=at)
+    options = {"batch_size": 5, "rank": 0, "world_size": 1, "seed": 1}
+    results = []
+    for threads in (1, 3):
+        with caplog.at_level(logging.WARNING, "data"):
+            caplog.clear()
+            with FaceLoader(records, threads=threads, **options) as loader:
+                batches = list(islice(loader.batches(), 6))
+                assert loader.bad_records == 2
+        assert sorted(re.findall(r"train\.rec: record (\d)", caplog.text)) == ["3", "7"]
+        results.append(np.concatenate([batch.images for batch in batches]))
+    assert (results[0] == results[1]).all()
+    # Images 2 and 6 are broken; their neighbors take their places.
+    assert sorted(numbers(results[0][:10])) == [0, 1, 3, 3, 4, 5, 7, 7, 8, 9]
+
+
+def test_too_many_broken_records_stop_the_run(write_set) -> None:
+    records = damage(write_set([5, 5]), [2, 4, 6])
+    with pytest.raises(DataError, match="3 broken records, more than the 2 of --max-bad-records"):
+        load(records, 6, max_bad_records=2)
+    load(records, 6, max_bad_records=3)
+
+
+def test_a_set_without_a_single_readable_image_stops_the_run(write_set) -> None:
+    records = damage(write_set([2, 2]), [1, 2, 3, 4], at=32)
+    with pytest.raises(DataError, match="4 broken records"):
+        load(records, 1, batch_size=1)
+
+
+def test_images_of_another_size_count_as_broken(write_set) -> None:
+    folder = write_set([5])
+    (folder / "property").write_text("1,16,20")
+    with pytest.raises(DataError, match="16 x 16 pixels, the set has 16 x 20"):
+        load(RecordSet(folder), 1, max_bad_records=0)
+
+
+def test_a_label_outside_the_classes_stops_the_run(write_set) -> None:
+    records = damage(write_set([5, 5]), [3], struct.pack("<f", 2.0), at=12)
+    with pytest.raises(DataError, match="record 3 has label 2, but the classes are 0 to 1"):
+        load(records, 2)
+
+
+def test_closing_ends_the_threads(records) -> None:
+    def decoders() -> list[str]:
+        return [t.name for t in threading.enumerate() if t.name.startswith("decode")]
+
+    loader = FaceLoader(records, batch_size=4, rank=0, world_size=1, seed=0, threads=3)
+    next(loader.batches())
+    assert decoders()
+    loader.close()
+    time.sleep(0.05)
+    assert not decoders()
+
+
+def test_batches_in_memory(records) -> None:
+    made = MemoryBatches(10**8, (16, 12), 8, rank=0, world_size=1, seed=3)
+    first, second = islice(made.batches(), 2)
+    assert first.images.shape == (8, 3, 16, 12) and first.images.dtype == np.uint8
+    assert first.labels.dtype == np.int64
+    assert (first.labels != second.labels).any()
+    assert (next(made.batches(1)).labels == second.labels).all()
+    assert made.num_classes == 10**8 and made.updates_per_epoch == 10**8 // 8
+    halves = [next(MemoryBatches(10**8, (16, 12), 4, r, 2, 3).batches(1)).labels for r in (0, 1)]
+    assert (np.concatenate(halves) == second.labels).all()
+
+
+def test_labels_in_memory_are_spread_over_all_classes() -> None:
+    made = MemoryBatches(1000, (2, 2), 500, rank=0, world_size=1, seed=0)
+    labels = np.concatenate([batch.labels for batch in islice(made.batches(), 100)])
+    counts = np.bincount(labels // 100, minlength=10)
+    assert len(counts) == 10
+    assert counts.min() > 4700 and counts.max() < 5300

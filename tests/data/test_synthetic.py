@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import multiprocessing
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data import synthetic
+from data.images import decode_rgb
+from data.records import RecordSet
+from data.verification_sets import read_bin
+from runtime.errors import DataError
+
+SMALL = {"identities": 6, "images_per_identity": 4, "image_size": (24, 20), "seed": 3}
+
+
+@pytest.fixture(autouse=True)
+def few_pairs(monkeypatch) -> None:
+    monkeypatch.setattr(synthetic, "_VERIFICATION_IDENTITIES", 5)
+    monkeypatch.setattr(synthetic, "_VERIFICATION_PAIRS", 40)
+
+
+def ensure_small(root: Path) -> None:
+    synthetic.ensure(root, **SMALL)
+
+
+def test_the_set_is_in_the_real_format(tmp_path: Path) -> None:
+    root = synthetic.ensure(tmp_path / "a" / "synthetic", **SMALL)
+    records = RecordSet(root)
+    assert (len(records), records.num_classes, records.image_size) == (24, 6, (24, 20))
+    assert records.image_counts().tolist() == [4] * 6
+    assert decode_rgb(records.read(23).payload).shape == (24, 20, 3)
+    target = read_bin(root / "verification.bin")
+    assert (target.name, len(target), target.same.sum()) == ("verification", 80, 20)
+
+
+def test_verification_shows_other_people(tmp_path: Path) -> None:
+    root = synthetic.ensure(tmp_path / "synthetic", **SMALL)
+    more = synthetic.ensure(tmp_path / "more", **{**SMALL, "identities": 11})
+    records, extended = RecordSet(root), RecordSet(more)
+    trained = {bytes(records.read(i).payload) for i in range(len(records))}
+    later = {bytes(extended.read(i).payload) for i in range(24, len(extended))}
+    shown = set(read_bin(root / "verification.bin").images)
+    assert trained.isdisjoint(shown)
+    # The people of the verification are those that follow the trained ones.
+    assert len(later & shown) > 10
+
+
+def test_a_second_call_does_nothing(tmp_path: Path) -> None:
+    ensure_small(tmp_path / "synthetic")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "synthetic").iterdir()}
+    ensure_small(tmp_path / "synthetic")
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "synthetic").iterdir()}
+
+
+def test_the_seed_decides_and_another_choice_makes_the_set_anew(tmp_path: Path) -> None:
+    def images(name: str, **changes) -> list[bytes]:
+        records = RecordSet(synthetic.ensure(tmp_path / name, **{**SMALL, **changes}))
+        return [bytes(records.read(i).payload) for i in range(len(records))]
+
+    first = images("one")
+    assert first == images("two")
+    other = images("one", seed=4)
+    assert np.mean([a != b for a, b in zip(first, other)]) == 1
+    assert len(images("one", identities=7)) == 28
+
+
+def test_several_processes_draw_what_one_draws(tmp_path: Path, monkeypatch) -> None:
+    alone = RecordSet(synthetic.ensure(tmp_path / "alone", **SMALL))
+    monkeypatch.setattr(synthetic, "_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(synthetic.os, "sched_getaffinity", lambda _: {0, 1, 2})
+    together = RecordSet(synthetic.ensure(tmp_path / "together", **SMALL))
+    assert [alone.read(i) for i in range(24)] == [together.read(i) for i in range(24)]
+    first = read_bin(tmp_path / "alone" / "verification.bin")
+    assert first.images == read_bin(tmp_path / "together" / "verification.bin").images
+
+
+def test_processes_that_race_make_one_set(tmp_path: Path) -> None:
+    root = tmp_path / "synthetic"
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=synthetic.ensure, args=(root,), kwargs=SMALL) for _ in "123"
+    ]
+    for process in processes:
+        process.start()
+    while not root.exists():
+        assert any(process.is_alive() for process in processes)
+        time.sleep(0.01)
+    # Whoever sees the folder sees a complete set.
+    assert len(RecordSet(root)) == 24 and read_bin(root / "verification.bin").images
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".synthetic.lock", "synthetic"]
+
+
+def test_an_interrupted_making_is_begun_again(tmp_path: Path, monkeypatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    root = tmp_path / "synthetic"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(synthetic, "_write_verification", interrupt)
+        ensure_small(root)
+    assert not root.exists()
+    ensure_small(root)
+    assert len(RecordSet(root)) == 24
+
+
+def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(DataError, match="mine exists and is no synthetic set"):
+        ensure_small(tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot be made"):
+        ensure_small(tmp_path / "file" / "synthetic")

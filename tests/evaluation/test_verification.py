@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from backbones.model import Backbone
+from data.verification_sets import VerificationSet, write_bin
+from evaluation import verification
+from evaluation.verification import embed, evaluate, verify
+from runtime.errors import ConfigError, DataError
+
+
+def embedded(*distances: float) -> np.ndarray:
+    """Return pairs of unit vectors with the given squared distances."""
+    cosines = 1 - np.array(distances) / 2
+    first = np.stack([np.ones_like(cosines), np.zeros_like(cosines)], axis=1)
+    second = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1)
+    return np.stack([first, second], axis=1).reshape(-1, 2)
+
+
+def bools(letters: str) -> np.ndarray:
+    """Return True for every S(ame), False for every D(ifferent)."""
+    return np.array([letter == "S" for letter in letters])
+
+
+class FakeTarget:
+    """Images of random pixels; a pair of one person shares its left half."""
+
+    name = "fake"
+
+    def __init__(self, pairs: int) -> None:
+        generator = np.random.default_rng(3)
+        self.images = generator.integers(0, 256, (2 * pairs, 3, 4, 4), dtype=np.uint8)
+        self.same = np.arange(pairs) % 2 == 0
+        self.images[0::4, :, :, :2] = self.images[1::4, :, :, :2]
+        self.decoded: list[tuple[int, int]] = []
+
+    def decode(self, start: int, stop: int, size: tuple[int, int]) -> np.ndarray:
+        self.decoded.append((start, stop))
+        assert size == (4, 4)
+        return self.images[start:stop]
+
+
+def corner(images: np.ndarray) -> np.ndarray:
+    """Return the upper left pixels, exact numbers that depend on no other image."""
+    return images[:, :, :2, :2].reshape(len(images), -1).astype(np.float32)
+
+
+class TestVerify:
+    def test_separable_pairs(self) -> None:
+        result = verify(embedded(0.505, 1.5, 0.505, 1.6), bools("SDSD"), xnorm=7.0, folds=2)
+        assert (result.accuracy, result.accuracy_std) == (1.0, 0.0)
+        assert result.threshold == pytest.approx(0.51)
+        assert result.xnorm == 7.0
+
+    def test_threshold_comes_from_the_other_fold(self) -> None:
+        embeddings = embedded(0.105, 0.305, 0.205, 0.405, 0.105, 0.205, 0.305, 0.405)
+        result = verify(embeddings, bools("SSDDSSDD"), xnorm=1.0, folds=2)
+        # Fold 1 is right everywhere at 0.21: there fold 0 has two of four right. Fold 0 has three
+        # right from 0.11 on: there fold 1 has three of four right.
+        assert result.accuracy == pytest.approx((0.5 + 0.75) / 2)
+        assert result.accuracy_std == pytest.approx(0.125)
+        assert result.threshold == pytest.approx((0.21 + 0.11) / 2)
+
+    def test_folds_of_unequal_size_count_alike(self) -> None:
+        # Folds of three and two pairs; at the other's threshold 2/3 and 2/2 are right.
+        embeddings = embedded(0.105, 0.505, 0.405, 0.205, 0.305)
+        result = verify(embeddings, bools("SSDSD"), xnorm=1.0, folds=2)
+        assert result.accuracy == pytest.approx((2 / 3 + 0.5) / 2)
+        assert result.threshold == pytest.approx((0.21 + 0.11) / 2)
+
+    def test_a_distance_on_the_threshold_is_not_below_it(self) -> None:
+        embeddings = np.array([[0, 0], [0.5, 0], [0, 0], [1, 0]] * 2, np.float32)
+        result = verify(embeddings, bools("SDSD"), xnorm=1.0, folds=2)
+        assert (result.accuracy, result.threshold) == (1.0, pytest.approx(0.26))
+
+    def test_true_accept_rate_is_interpolated_between_thresholds(self) -> None:
+        # In each fold, the first of 500 wrong acceptances starts above 1.0005, so that the rate
+        # grows from 0 at 1.000 to 1/500 at 1.001; it is 1/1000 at 1.0005.
+        different = [1.0005] + [3.0] * 499
+        same = [0.5, 0.9, 1.0003, 1.0007]
+        letters = "S" * 4 + "D" * 500
+        result = verify(embedded(*(same + different) * 2), bools(letters * 2), xnorm=1.0, folds=2)
+        assert result.tar_at_far == {1e-3: 0.75}
+
+    def test_true_accept_rate_takes_the_largest_threshold_with_the_wanted_rate(self) -> None:
+        # One of 1000 is wrongly accepted from 1.001 to 3.000.
+        different = [1.0005] + [3.0005] * 999
+        same = [0.5, 2.9995, 3.0003, 3.5]
+        letters = "S" * 4 + "D" * 1000
+        result = verify(embedded(*(same + different) * 2), bools(letters * 2), xnorm=1.0, folds=2)
+        assert result.tar_at_far == {1e-3: 0.5}
+
+    def test_true_accept_rate_has_its_threshold_from_the_other_fold(self) -> None:
+        # One wrong acceptance in 1000 allows 3.000 by fold 0 and little more than 2.000 by fold 1.
+        first = [2.5] + [1.0005] + [3.0005] * 999
+        second = [2.5] * 3 + [2.0005] * 998
+        letters = "S" + "D" * 1000 + "SSS" + "D" * 998
+        result = verify(embedded(*first, *second), bools(letters), xnorm=1.0, folds=2)
+        assert result.tar_at_far == {1e-3: 0.75}
+
+    def test_a_rate_of_one_in_ten_thousand_needs_ten_thousand_pairs(self) -> None:
+        generator = np.random.default_rng(0)
+        for count, rates in ((9_999, [1e-3]), (10_000, [1e-3, 1e-4])):
+            distances = np.concatenate([[0.1] * 10, generator.uniform(1, 3, count)])
+            result = verify(embedded(*distances), bools("S" * 10 + "D" * count), xnorm=1.0)
+            assert list(result.tar_at_far) == rates
+
+    def test_equals_the_protocol_written_as_loops(self) -> None:
+        generator = np.random.default_rng(11)
+        same = generator.random(400) < 0.5
+        distances = np.clip(generator.normal(np.where(same, 1.0, 1.6), 0.4), 0, 4)
+        result = verify(embedded(*distances), same, xnorm=1.0)
+        accuracies = []
+        for fold in np.array_split(np.arange(400), 10):
+            others = np.setdiff1d(np.arange(400), fold)
+            right = [np.sum((distances[others] < t / 100) == same[others]) for t in range(400)]
+            best = int(np.argmax(right)) / 100
+            accuracies.append(np.mean((distances[fold] < best) == same[fold]))
+        assert result.accuracy == pytest.approx(np.mean(accuracies))
+        assert result.accuracy_std == pytest.approx(np.std(accuracies))
+
+    def test_a_network_that_diverged_is_no_better_than_chance(self) -> None:
+        embeddings = np.full((40, 2), np.nan, np.float32)
+        result = verify(embeddings, bools("SD" * 10), xnorm=float("nan"))
+        assert result.accuracy == 0.5
+
+    def test_result_reads_as_one_line(self) -> None:
+        result = verify(embedded(0.505, 1.5, 0.505, 1.6), bools("SDSD"), xnorm=7.0, folds=2)
+        assert str(result) == (
+            "accuracy 1.0000 ± 0.0000, TAR 1.0000 @ FAR 0.001, threshold 0.510, XNorm 7.00"
+        )
+
+
+class TestEmbed:
+    def test_mirror_image_is_added_before_normalizing(self) -> None:
+        images = np.zeros((1, 1, 1, 2), np.uint8)
+        images[0, 0, 0] = (3, 4)
+
+        def pixels(batch: np.ndarray) -> np.ndarray:
+            return batch.reshape(len(batch), 2).astype(np.float32) * [[1, 2]]
+
+        embeddings, norms = embed(pixels, lambda a, b: images[a:b], 1, 1)
+        features, mirrored = np.array([3, 8]), np.array([4, 6])
+        expected = (features + mirrored) / np.linalg.norm(features + mirrored)
+        np.testing.assert_allclose(embeddings, [expected], rtol=1e-6)
+        np.testing.assert_allclose(norms, [(np.sqrt(73) + np.sqrt(52)) / 2], rtol=1e-6)
+
+        embeddings, norms = embed(pixels, lambda a, b: images[a:b], 1, 1, flip=False)
+        np.testing.assert_allclose(embeddings, [features / np.sqrt(73)], rtol=1e-6)
+        np.testing.assert_allclose(norms, [np.sqrt(73)], rtol=1e-6)
+
+    def test_every_batch_has_one_shape(self) -> None:
+        target = FakeTarget(pairs=5)
+        shapes = set()
+
+        def extract(images: np.ndarray) -> np.ndarray:
+            shapes.add(images.shape)
+            return corner(images)
+
+        embeddings, norms = embed(extract, lambda a, b: target.images[a:b], 10, 4)
+        assert shapes == {(4, 3, 4, 4)}
+        assert embeddings.shape == (10, 12)
+        assert norms.shape == (10,)
+        whole, _ = embed(corner, lambda a, b: target.images[a:b], 10, 10)
+        np.testing.assert_array_equal(embeddings, whole)
+
+    def test_a_row_of_zeros_stays_finite(self) -> None:
+        black = np.zeros((2, 3, 4, 4), np.uint8)
+        embeddings, norms = embed(corner, lambda a, b: black[a:b], 2, 2)
+        np.testing.assert_array_equal(embeddings, np.zeros((2, 12)))
+        np.testing.assert_array_equal(norms, [0, 0])
+
+
+class _Sent(Exception):
+    """Carries what a rank gave to the allgather."""
+
+
+def evaluate_over_ranks(target: FakeTarget, world_size: int) -> list:
+    """Evaluate on every rank, one after the other."""
+
+    def send(rows: np.ndarray, name: str) -> np.ndarray:
+        assert name == "verification.fake"
+        raise _Sent(rows)
+
+    def run(rank: int, allgather):
+        return evaluate(
+            corner,
+            target,
+            batch_size=4,
+            rank=rank,
+            world_size=world_size,
+            allgather=allgather,
+            image_size=(4, 4),
+        )
+
+    sent = []
+    for rank in range(world_size):
+        with pytest.raises(_Sent) as caught:
+            run(rank, send)
+        sent.append(caught.value.args[0])
+    gathered = np.concatenate(sent)
+    return [run(rank, lambda rows, name: gathered) for rank in range(world_size)]
+
+
+class TestEvaluate:
+    def test_one_rank_and_three_find_the_same(self) -> None:
+        target = FakeTarget(pairs=20)
+        alone = evaluate(corner, target, batch_size=4, image_size=(4, 4))
+        assert 0.5 < alone.accuracy < 1.0
+        for result in evaluate_over_ranks(target, 3):
+            assert result.accuracy == alone.accuracy
+            assert result.accuracy_std == alone.accuracy_std
+            assert result.threshold == alone.threshold
+            assert result.tar_at_far == alone.tar_at_far
+            assert result.xnorm == pytest.approx(alone.xnorm, rel=1e-6)
+
+    def test_every_pair_is_embedded_once(self) -> None:
+        target = FakeTarget(pairs=20)
+        evaluate_over_ranks(target, 3)
+        first_pass = target.decoded[: len(target.decoded) // 2]
+        images = [image for start, stop in first_pass for image in range(start, stop)]
+        assert images == list(range(40))
+
+    def test_more_ranks_than_pairs(self) -> None:
+        target = FakeTarget(pairs=10)
+        alone = evaluate(corner, target, batch_size=4, image_size=(4, 4))
+        assert [r.accuracy for r in evaluate_over_ranks(target, 12)] == [alone.accuracy] * 12
+
+    def test_xnorm_is_the_mean_over_all_images(self) -> None:
+        target = FakeTarget(pairs=20)
+        mirrored = target.images[..., ::-1]
+        norms = [np.linalg.norm(corner(images), axis=1) for images in (target.images, mirrored)]
+        result = evaluate(corner, target, batch_size=4, image_size=(4, 4))
+        assert result.xnorm == pytest.approx(np.mean(norms), rel=1e-6)
+
+    @pytest.mark.parametrize("letters", ["SDSDSDSDS", "S" * 20, "D" * 20])
+    def test_sets_that_cannot_be_judged(self, letters: str) -> None:
+        target = FakeTarget(pairs=len(letters))
+        target.same = bools(letters)
+        with pytest.raises(DataError, match=f"'fake' has {len(letters)} pairs"):
+            evaluate(corner, target, batch_size=4, image_size=(4, 4))
+
+
+class TestProgram:
+    @pytest.fixture
+    def pairs_file(self, tmp_path: Path) -> Path:
+        generator = np.random.default_rng(5)
+        images = []
+        for pair in range(12):
+            first = cv2.resize(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8), (32, 32))
+            other = cv2.resize(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8), (32, 32))
+            images += [first, first if pair % 2 == 0 else other]
+        encoded = [cv2.imencode(".png", image)[1].tobytes() for image in images]
+        write_bin(tmp_path / "squares.bin", encoded, [pair % 2 == 0 for pair in range(12)])
+        return tmp_path / "squares.bin"
+
+    def test_it_prints_the_result(self, pairs_file, tmp_path, capsys) -> None:
+        Backbone.create("tiny", embedding_size=8, image_size=(32, 32)).export(tmp_path / "m", 4)
+        arguments = ["--model", f"{tmp_path}/m,4", "--target", str(pairs_file)]
+        verification.main([*arguments, "--batch-size", "7", "--image-size", "32", "32"])
+        printed = capsys.readouterr().out
+        assert printed.startswith("squares: accuracy 1.0000 ± 0.0000, TAR 1.0000 @ FAR 0.001")
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--model", "model", "--target", "x.bin"], "'model' is not PREFIX,EPOCH"),
+            (["--model", "a,b", "--target", "x.bin"], "'a,b' is not PREFIX,EPOCH"),
+            (["--target", "x.bin"], "--model"),
+            (["--model", "m,0", "--target", "x.bin", "--batch-size", "0"], "at least 1"),
+        ],
+    )
+    def test_wrong_options(self, options: list[str], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            verification.main(options)
+
+    def test_missing_files(self, pairs_file, tmp_path) -> None:
+        with pytest.raises(DataError, match="nowhere.bin"):
+            verification.main(["--model", "m,0", "--target", f"{tmp_path}/nowhere.bin"])
+        with pytest.raises(DataError, match="m-symbol.json"):
+            verification.main(["--model", f"{tmp_path}/m,0", "--target", str(pairs_file)])
+
+
+def test_published_checkpoint_on_real_faces(toolkit_data: Path) -> None:
+    """A hundred of LFW's pairs: enough to see swapped channels or a wrong scale."""
+    target = some_lfw_pairs(toolkit_data, of_each_kind=50)
+    backbone = Backbone.load(toolkit_data / "mobilefacenet_y1" / "model")
+    backbone.hybridize()
+    result = evaluate(backbone.extract, target, batch_size=20, flip=False)
+    assert result.accuracy >= 0.97
+
+
+def some_lfw_pairs(folder: Path, *, of_each_kind: int) -> VerificationSet:
+    """Return pairs of LFW's first fold, of one person and of two by turns."""
+    lines = (folder / "lfw_pairs.txt").read_text().splitlines()[1:]
+    wanted = []
+    for index in range(of_each_kind):
+        name, first, second = lines[index].split()
+        wanted += [f"{name}_{int(first):04d}.jpg", f"{name}_{int(second):04d}.jpg"]
+        name, first, other, second = lines[300 + index].split()
+        wanted += [f"{name}_{int(first):04d}.jpg", f"{other}_{int(second):04d}.jpg"]
+    found = {}
+    with tarfile.open(folder / "lfw_112x112.tar.gz") as archive:
+        for member in archive:
+            if Path(member.name).name in wanted:
+                found[Path(member.name).name] = archive.extractfile(member).read()
+    images = [found[name] for name in wanted]
+    return VerificationSet(Path("lfw_part.bin"), images, bools("SD" * of_each_kind))

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime import environment
+from runtime.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
+
+
+@pytest.fixture(autouse=True)
+def untouched_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start each test with none of the variables set, and restore all afterwards."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name in (*LOCAL_SIZE_NAMES, *RANK_NAMES):
+        monkeypatch.delenv(name, raising=False)
+    for setting in environment.settings():
+        monkeypatch.delenv(setting.name, raising=False)
+
+
+def processors(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(count)))
+
+
+@pytest.mark.parametrize("name", LOCAL_SIZE_NAMES)
+@pytest.mark.parametrize(("ranks", "share"), [(1, 16), (2, 8), (3, 5), (16, 1), (40, 1)])
+def test_the_ranks_of_a_host_share_its_processors(
+    monkeypatch: pytest.MonkeyPatch, name: str, ranks: int, share: int
+) -> None:
+    processors(monkeypatch, 16)
+    monkeypatch.setenv(name, str(ranks))
+    assert environment.visible_threads() == share
+
+
+def test_a_single_process_has_all_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    processors(monkeypatch, 6)
+    assert environment.visible_threads() == 6
+
+
+def test_the_users_thread_count_decides_for_numba_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    processors(monkeypatch, 16)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    environment.prepare()
+    assert environment.visible_threads() == 3
+    assert os.environ["NUMBA_NUM_THREADS"] == "3"
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", ""])
+def test_a_thread_count_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
+    with pytest.raises(ConfigError, match="OMP_NUM_THREADS"):
+        environment.prepare()
+
+
+def test_prepare_sets_what_is_unset_and_keeps_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MXNET_SUBGRAPH_BACKEND", "ONEDNN")
+    environment.prepare()
+    assert os.environ["MXNET_SUBGRAPH_BACKEND"] == "ONEDNN"
+    for setting in environment.settings():
+        assert setting.name in os.environ
+        assert setting.why
+
+
+@pytest.mark.parametrize("name", RANK_NAMES)
+def test_gloo_is_chosen_only_for_a_process_by_itself(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    alone = {setting.name: setting.default for setting in environment.settings()}
+    assert alone["HOROVOD_CONTROLLER"] == alone["HOROVOD_CPU_OPERATIONS"] == "gloo"
+    monkeypatch.setenv(name, "0")
+    launched = {setting.name for setting in environment.settings()}
+    assert launched == set(alone) - {"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"}
+
+
+def printed_by_the_module(**variables: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", "runtime.environment"],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+
+
+def test_the_printed_lines_give_a_shell_the_same_values() -> None:
+    lines = printed_by_the_module(MXNET_SUBGRAPH_BACKEND="with space; $HOME")
+    names = " ".join(f'"${setting.name}"' for setting in environment.settings())
+    shell = subprocess.run(
+        ["bash", "-c", f"{lines}\nprintf '%s\\n' {names}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    expected = {setting.name: setting.default for setting in environment.settings()}
+    expected["MXNET_SUBGRAPH_BACKEND"] = "with space; $HOME"
+    assert shell.stdout.splitlines() == list(expected.values())
+
+
+def test_the_module_imports_no_heavy_library() -> None:
+    heavy = {"mxnet", "horovod", "numba"}
+    code = f"import sys, runtime.environment; print(sorted({heavy} & set(sys.modules)))"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert result.stdout == "[]\n"

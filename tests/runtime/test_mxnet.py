@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import os, sys
+import numpy as np
+vars(np).pop("bool", None)
+from runtime.mxnet import mx
+assert np.bool is bool
+assert mx is sys.modules["mxnet"]
+print(os.environ["OMP_NUM_THREADS"], int((mx.nd.ones((2, 3)) > 0).sum().asscalar()))
+"""
+
+
+@pytest.mark.parametrize("chosen", [None, "1"])
+def test_mxnet_is_imported_with_its_alias_and_its_environment(chosen: str | None) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    if chosen:
+        environment["OMP_NUM_THREADS"] = chosen
+    result = subprocess.run(
+        [sys.executable, "-W", "error::FutureWarning", "-c", PROGRAM],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    expected = chosen or str(len(os.sched_getaffinity(0)))
+    assert result.stdout == f"{expected} 6\n"

@@ -1,0 +1,108 @@
+"""A project folder in which the set-up scripts meet stubs instead of real programs.
+
+A real install takes minutes; what is tested here is what the scripts decide. Each stub is a small
+shell script that notes its call in ``calls`` and answers as the real program would.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COPIED = ("setup-utils", "requirements.txt", "requirements-dev.txt", "config.sh", "run.sh")
+SYSTEM_TOOLS = "awk bash cat cp dirname env grep mkdir nproc paste rm sed sha256sum tail".split()
+
+PYTHON = """\
+#!/usr/bin/env bash
+echo "python $*" >>"$CALLS"
+case "$*" in
+    *ensurepip*) [[ -z $STUB_UNSUPPORTED ]] && echo 3.11.7 ;;
+    "-m venv"*)
+        made=${@: -1}
+        rm -rf "$made" && mkdir -p "$made/bin"
+        cp "$STUBS"/{python,mpirun,mpicxx} "$made/bin" ;;
+    *"pip install"*horovod*)
+        if [[ -n $STUB_BROKEN_BUILD ]]; then
+            printf '%s\\n' "$STUB_BROKEN_BUILD" "note: this is no problem with pip"
+            exit 1
+        fi
+        cp "$STUBS/horovodrun" "$(dirname "$0")" ;;
+esac
+"""
+HOROVODRUN = """\
+#!/usr/bin/env bash
+echo "    [X] MXNet" "    [X] MPI" "    [${STUB_GLOO-X}] Gloo" | sed 's/    /\\n/g'
+"""
+MPIRUN = """\
+#!/usr/bin/env bash
+echo "mpirun $*" >>"$CALLS"
+[[ $1 != --version ]] || echo "mpirun (Open MPI) ${STUB_MPI:-4.1.8}"
+"""
+SILENT = "#!/usr/bin/env bash\n"
+
+
+class Sandbox:
+    """A copy of the scripts, with a PATH on which there are only the stubs and simple tools."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "project"
+        self.stubs = folder / "stubs"
+        self.calls_file = folder / "calls"
+        self.folder.mkdir()
+        self.stubs.mkdir()
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, self.folder / name)
+        for tool in SYSTEM_TOOLS:
+            if found := shutil.which(tool):
+                (self.stubs / tool).symlink_to(found)
+        for name in ("c++", "make", "mpicxx"):
+            self.stub(name, SILENT)
+        self.stub("python3", PYTHON)
+        self.stub("python", PYTHON)
+        self.stub("horovodrun", HOROVODRUN)
+        self.stub("mpirun", MPIRUN)
+
+    def stub(self, name: str, text: str) -> None:
+        """Put a program on the PATH, or replace it."""
+        (self.stubs / name).write_text(text)
+        (self.stubs / name).chmod(0o755)
+
+    def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the project folder, with nothing but these variables."""
+        self.calls_file.write_text("")
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env={
+                "PATH": str(self.stubs),
+                "HOME": os.environ.get("HOME", "/"),
+                "STUBS": str(self.stubs),
+                "CALLS": str(self.calls_file),
+                **variables,
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def install(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run the installer."""
+        return self.run("bash", "setup-utils/install.sh", *arguments, **variables)
+
+    @property
+    def calls(self) -> str:
+        """The calls of the stubs during the last command, one per line."""
+        return self.calls_file.read_text()
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Sandbox:
+    """Return a fresh sandbox."""
+    return Sandbox(tmp_path)

