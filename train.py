@@ -84,7 +84,12 @@ def train(config: TrainConfig) -> None:
             steps=config.lr_steps,
         )
         verifier = Verifier(
-            backbone, inputs.open_targets(config), world, log, batch_size=config.batch_size
+            backbone,
+            inputs.open_targets(config),
+            world,
+            log,
+            batch_size=config.batch_size,
+            image_size=batches.image_size,
         )
         saver = ModelSaver(backbone, world, models_root)
         if world.rank == 0:

@@ -50,7 +50,7 @@ _NETWORKS: Mapping[str, Network] = {
     "r160": _iresnet((3, 24, 49, 3), 78_010_816),
     "r200": _iresnet((3, 24, 36, 3), 62_652_096),
     "mbf": Network("mobilefacenet", 937_344, 512),
-    "tiny": Network("tiny", 928_784, 128 * 4 * 4),
+    "tiny": Network("tiny", 584_416, 128 * 4 * 4),
 }
 
 

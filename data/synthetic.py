@@ -2,7 +2,7 @@
 
 ``make train`` on a machine without any data has to train on something, in the format and through
 the code that real sets take. So a set is drawn by ``data.faces``, packed into ``train.rec``, and
-verified on identities that training never sees (``verification.bin``). Several processes may ask
+verified on identities that training never sees (``unseen.bin``). Several processes may ask
 at once: one makes the set, the others wait; a set is either complete or not there.
 """
 
@@ -37,7 +37,7 @@ _FOLDS = 10
 _JPEG_QUALITY = 90
 _DESCRIPTION = "synthetic.json"
 # Raise it when the drawing changes, so that sets of the old kind are made anew.
-_VERSION = 1
+_VERSION = 2
 # The first number of every seed, so that no two uses share their random numbers.
 _PERSON, _IMAGE = range(2)
 # Fewer images are drawn before another process has started.
@@ -67,7 +67,7 @@ def ensure(
 
     Args:
         root: the folder to make; it gets ``train.rec``, ``train.idx``, ``property`` and
-            ``verification.bin``.
+            ``unseen.bin``.
         identities: the number of identities to train on.
         images_per_identity: images of each.
         image_size: height and width.
@@ -145,7 +145,7 @@ def _write_verification(folder: Path, first: int, size: tuple[int, int], seed: i
     pairs = draw_pairs(counts, count=_VERIFICATION_PAIRS, folds=_FOLDS, seed=seed)
     places = [place for pair in pairs for place in (pair.first, pair.second)]
     encoded = [images[identity][image] for identity, image in places]
-    write_bin(folder / "verification.bin", encoded, [pair.same for pair in pairs])
+    write_bin(folder / "unseen.bin", encoded, [pair.same for pair in pairs])
 
 
 def _draw_identities(

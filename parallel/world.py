@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.errors import ConfigError, launcher_number
 from runtime.mxnet import mx
 
 
@@ -69,6 +70,7 @@ class HorovodWorld:
         import horovod.mxnet as hvd
 
         hvd.init()
+        _check_size(hvd.size())
         self._hvd = hvd
         self._ops = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
         self.rank: int = hvd.rank()
@@ -106,6 +108,19 @@ class HorovodWorld:
     def barrier(self) -> None:
         """See ``World.barrier``."""
         self.allgather(mx.nd.zeros((1,)), "world.barrier").wait_to_read()
+
+
+def _check_size(size: int) -> None:
+    """Refuse to train alone beside others that train alone, each on the whole data.
+
+    That is what happens when a setting for one process by itself reaches the ranks of a launcher.
+    """
+    started = launcher_number(("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"), default=1)
+    if size != started:
+        raise ConfigError(
+            f"the launcher started {started} ranks, but Horovod sees {size}; "
+            "unset HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS, or start with horovodrun"
+        )
 
 
 def allgather_numpy(world: World, array: NDArray[np.float32], name: str) -> NDArray[np.float32]:

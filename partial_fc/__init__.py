@@ -1,1 +1,1 @@
-"""Partial FC: the model-parallel, sampled margin softmax. Mathematics only, no import of Horovod."""
+"""Partial FC: the model-parallel, sampled margin softmax; mathematics, no import of Horovod."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -110,7 +111,9 @@ class RunLog:
         self._meter = _Meter(clock)
         self._update = 0
         self._screen = sys.stdout if screen is None else screen
-        self._has_bar = rank == 0 and self._screen.isatty()
+        # mpirun gives every rank a terminal of its own, so run.sh says what it writes to: TERM=dumb.
+        interactive = self._screen.isatty() and os.environ.get("TERM") != "dumb"
+        self._has_bar = rank == 0 and interactive
         self._bar: Any = None
         root = Path(models_root)
         try:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import partial
 
 from backbones.model import Backbone
 from evaluation import verification
@@ -28,13 +26,15 @@ class Verifier:
         log: RunLog,
         *,
         batch_size: int,
+        image_size: tuple[int, int],
     ) -> None:
-        """Args: what to verify, on which sets, over which ranks, reported where."""
+        """Args: what to verify, on which sets, over which ranks, reported where, how fed."""
         self._backbone = backbone
         self._targets = targets
         self._world = world
         self._log = log
         self._batch_size = batch_size
+        self._image_size = image_size
         self.first: dict[str, float] = {}
         self.best: dict[str, float] = {}
         self.last: dict[str, float] = {}
@@ -49,15 +49,13 @@ class Verifier:
                 batch_size=self._batch_size,
                 rank=self._world.rank,
                 world_size=self._world.size,
-                allgather=self._allgather,
+                allgather=partial(allgather_numpy, self._world),
+                image_size=self._image_size,
             )
             self.first.setdefault(target.name, result.accuracy)
             self.last[target.name] = result.accuracy
             self.best[target.name] = max(self.best.get(target.name, 0.0), result.accuracy)
             self._log.verification(target.name, result, best=self.best[target.name], update=update)
-
-    def _allgather(self, array: NDArray[np.float32], name: str) -> NDArray[np.float32]:
-        return allgather_numpy(self._world, array, f"verification.{name}")
 
     def summarize(self) -> None:
         """Log how far each target has come since the network was untrained."""

@@ -53,7 +53,9 @@ def test_other_seeds_give_other_weights() -> None:
 
 def test_tensors_of_equal_shape_differ() -> None:
     weights = values(make())
-    first, second = (weights[f"stage3_unit1_conv{number}_weight"] for number in (1, 2))
+    first, second = (
+        weights[f"stage{stage}_{conv}_weight"] for stage, conv in ((4, "conv0"), (4, "unit1_conv1"))
+    )
     assert first.shape == second.shape
     assert not np.array_equal(first, second)
 
@@ -113,7 +115,7 @@ def test_gradients_are_those_of_finite_differences(images) -> None:
     backbone = make()
     data = mx.nd.array(images)
     direction = mx.nd.array(np.random.default_rng(0).standard_normal((4, 16)))
-    beta = backbone.parameters["stage4_unit1_bn2_beta"]
+    beta = backbone.parameters["stage4_unit1_bn1_beta"]
 
     def loss() -> float:
         with mx.autograd.record():
@@ -139,7 +141,7 @@ def test_training_updates_the_running_statistics_by_their_momentum(images) -> No
     train_step(backbone, images)
     scaled = (mx.nd.array(images) - 127.5) / 128
     maps = mx.nd.Convolution(
-        scaled, conv0, num_filter=16, kernel=(3, 3), stride=(2, 2), pad=(1, 1), no_bias=True
+        scaled, conv0, num_filter=32, kernel=(5, 5), stride=(4, 4), pad=(2, 2), no_bias=True
     ).asnumpy()
     statistics = values(backbone)
     mean, variance = maps.mean((0, 2, 3)), maps.var((0, 2, 3))
@@ -158,7 +160,7 @@ def test_inference_leaves_everything_as_it_is(images) -> None:
 def test_statistics_are_the_arrays_that_inference_reads(images) -> None:
     backbone = make()
     before = backbone.extract(images)
-    assert len(backbone.statistics) == 2 * 14
+    assert len(backbone.statistics) == 2 * 9
     backbone.statistics[-2][:] = 1.0  # the running mean of fc1, the last BatchNorm
     np.testing.assert_allclose(backbone.extract(images), before - 1.0, atol=1e-4)
 
@@ -287,7 +289,7 @@ class TestBrokenCheckpoints:
 
     def test_wrong_shape(self, prefix) -> None:
         self.change_weights(prefix, lambda w: w.update({"aux:bn0_moving_var": mx.nd.ones((3,))}))
-        with pytest.raises(DataError, match=r"'bn0_moving_var' has shape \(3,\).* \(16,\)"):
+        with pytest.raises(DataError, match=r"'bn0_moving_var' has shape \(3,\).* \(32,\)"):
             Backbone.load(prefix)
 
     def test_arrays_without_names(self, prefix) -> None:

@@ -32,8 +32,8 @@ def test_the_set_is_in_the_real_format(tmp_path: Path) -> None:
     assert (len(records), records.num_classes, records.image_size) == (24, 6, (24, 20))
     assert records.image_counts().tolist() == [4] * 6
     assert decode_rgb(records.read(23).payload).shape == (24, 20, 3)
-    target = read_bin(root / "verification.bin")
-    assert (target.name, len(target), target.same.sum()) == ("verification", 80, 20)
+    target = read_bin(root / "unseen.bin")
+    assert (target.name, len(target), target.same.sum()) == ("unseen", 80, 20)
 
 
 def test_verification_shows_other_people(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_verification_shows_other_people(tmp_path: Path) -> None:
     records, extended = RecordSet(root), RecordSet(more)
     trained = {bytes(records.read(i).payload) for i in range(len(records))}
     later = {bytes(extended.read(i).payload) for i in range(24, len(extended))}
-    shown = set(read_bin(root / "verification.bin").images)
+    shown = set(read_bin(root / "unseen.bin").images)
     assert trained.isdisjoint(shown)
     # The people of the verification are those that follow the trained ones.
     assert len(later & shown) > 10
@@ -73,8 +73,8 @@ def test_several_processes_draw_what_one_draws(tmp_path: Path, monkeypatch) -> N
     monkeypatch.setattr(synthetic.os, "sched_getaffinity", lambda _: {0, 1, 2})
     together = RecordSet(synthetic.ensure(tmp_path / "together", **SMALL))
     assert [alone.read(i) for i in range(24)] == [together.read(i) for i in range(24)]
-    first = read_bin(tmp_path / "alone" / "verification.bin")
-    assert first.images == read_bin(tmp_path / "together" / "verification.bin").images
+    first = read_bin(tmp_path / "alone" / "unseen.bin")
+    assert first.images == read_bin(tmp_path / "together" / "unseen.bin").images
 
 
 def test_processes_that_race_make_one_set(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_processes_that_race_make_one_set(tmp_path: Path) -> None:
         assert any(process.is_alive() for process in processes)
         time.sleep(0.01)
     # Whoever sees the folder sees a complete set.
-    assert len(RecordSet(root)) == 24 and read_bin(root / "verification.bin").images
+    assert len(RecordSet(root)) == 24 and read_bin(root / "unseen.bin").images
     for process in processes:
         process.join(60)
         assert process.exitcode == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
@@ -16,7 +17,13 @@ HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 def run(arguments, output):
     command = [*arguments, sys.executable, "-m", "tests.distributed.three_updates", str(output)]
     finished = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+        command,
+        cwd=ROOT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return dict(np.load(output))

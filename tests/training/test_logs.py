@@ -36,6 +36,11 @@ class LfwResult:
 
 
 @pytest.fixture(autouse=True)
+def capable_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.fixture(autouse=True)
 def untouched_logging() -> Iterator[None]:
     root = logging.getLogger()
     before = (list(root.handlers), root.level)
@@ -187,6 +192,15 @@ def test_terminal_has_a_bar_instead_of_lines(tmp_path: Path) -> None:
     assert " update 4/10" not in shown
     assert "record 17 is broken\n" in shown
     assert " update 4/10" in (tmp_path / "logs" / "rank-0000.log").read_text()
+
+
+def test_dumb_terminal_has_plain_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    clock, screen = HandClock(), Terminal()
+    with open_log(tmp_path, clock=clock, screen=screen) as log:
+        log.start(10)
+        train(log, clock, range(1, 11))
+    assert len(update_lines(screen)) == 3 and "%|" not in screen.getvalue()
 
 
 def test_bar_of_a_resumed_run_starts_where_the_run_does(tmp_path: Path) -> None:

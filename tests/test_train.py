@@ -1,0 +1,179 @@
+"""The program as its users start it: mistakes, launchers, and a small run that must learn."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.launch import clean_environment
+
+from data import synthetic
+
+ROOT = Path(__file__).resolve().parents[1]
+IDENTITIES, IMAGES = 40, 12
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faces") / "set"
+    return synthetic.ensure(
+        folder, identities=IDENTITIES, images_per_identity=IMAGES, image_size=(64, 64), seed=3
+    )
+
+
+def start(*command, **variables):
+    # By the environment and not as an option: horovodrun takes --network for one of its own.
+    variables.setdefault("NETWORK", "tiny")
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=ROOT,
+        env={**clean_environment(), **variables},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+
+def train(*options):
+    return start(sys.executable, "train.py", *options)
+
+
+def assert_one_line(result, *parts):
+    lines = [line for line in result.stderr.splitlines() if "error: " in line]
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert len(lines) == 1 and "Traceback" not in result.stderr, result.stderr
+    for part in parts:
+        assert part in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ("--dataset synthetic --loss cosfase", ["cosfase", "did you mean 'cosface'?"]),
+        ("--dataset synthetic --sample-ratio 0", ["--sample-ratio 0", "above 0"]),
+        ("--dataset synthetic --network r99", ["r99", "did you mean"]),
+        ("--rec /nowhere", ["/nowhere", "train.rec"]),
+        ("--dataset synthetic --batch-sise 4", ["--batch-sise", "--batch-size"]),
+    ],
+)
+def test_a_wrong_option_is_one_line_with_the_remedy(options, parts):
+    assert_one_line(train(*options.split()), *parts)
+
+
+def test_a_property_file_with_too_few_classes(faces, tmp_path):
+    for name in ("train.rec", "train.idx"):
+        (tmp_path / name).symlink_to(faces / name)
+    (tmp_path / "property").write_text("7,64,64\n")
+    result = train("--rec", tmp_path, "--network", "tiny", "--models-root", tmp_path / "models")
+    assert_one_line(result, "7", "property")
+
+
+def test_a_truncated_record_file(faces, tmp_path):
+    for name in ("train.idx", "property"):
+        (tmp_path / name).symlink_to(faces / name)
+    content = (faces / "train.rec").read_bytes()
+    (tmp_path / "train.rec").write_bytes(content[: len(content) * 2 // 3])
+    result = train("--rec", tmp_path, "--network", "tiny", "--models-root", tmp_path / "models")
+    assert_one_line(result, "train.rec")
+
+
+def test_a_dry_run_needs_no_data_and_prints_the_plan():
+    result = train("--dataset", "glint360k_8GPU", "--dry-run", "--world-size", "7")
+    assert result.returncode == 0, result.stderr
+    for part in ("51,462", "51,461", "448"):
+        assert part in result.stdout, result.stdout
+
+
+def settings(faces, models):
+    return [
+        *("--rec", faces, "--embedding-size", 64, "--batch-size", 16),
+        *("--models-root", models, "--val-targets", "unseen,missing", "--frequent", 1),
+    ]
+
+
+def assert_trained(result, models, ranks):
+    assert result.returncode == 0, result.stdout + result.stderr
+    for name in ("model-symbol.json", "model-0000.params", "config.json", "metrics.jsonl"):
+        assert (models / name).stat().st_size > 0
+    assert len(list((models / "logs").glob("rank-*.log"))) == ranks
+    assert "VERIFICATION SET MISSING" in result.stdout + result.stderr
+    assert "accuracy untrained" in result.stdout
+    assert "%|" not in result.stdout, "a progress bar without a terminal"
+    assert json.loads((models / "config.json").read_text())["max_update"] == 3
+
+
+def processes_of(models):
+    """The command lines that still name a folder."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if str(models) in line and int(folder.name) != os.getpid():
+            found.append(line)
+    return found
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("controller", ["--gloo", "--mpi"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_horovodrun(controller, ranks, faces, tmp_path):
+    launcher = Path(sys.executable).with_name("horovodrun")
+    launch = (launcher, controller, "-np", ranks, "-H", f"localhost:{ranks}", "bash", "config.sh")
+    result = start(*launch, *settings(faces, tmp_path), "--max-update", 3)
+    assert_trained(result, tmp_path, ranks)
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.launcher
+def test_run_sh(faces, tmp_path):
+    result = start("bash", "run.sh", *settings(faces, tmp_path), "--max-update", 3, NP="2")
+    assert_trained(result, tmp_path, 2)
+    assert processes_of(tmp_path) == []
+
+
+def test_one_rank_alone_with_batches_from_memory(faces, tmp_path):
+    result = train("--network", "tiny", *settings(faces, tmp_path), "--max-update", 3, "--debug")
+    assert_trained(result, tmp_path, 1)
+
+
+@pytest.mark.launcher
+def test_a_rank_with_broken_data_ends_all(faces, tmp_path):
+    """More broken records than allowed, seen by one rank or the other: no rank is left waiting."""
+    for name in ("train.idx", "property"):
+        (tmp_path / name).symlink_to(faces / name)
+    content = bytearray((faces / "train.rec").read_bytes())
+    start_of_image = content.index(b"\xff\xd8\xff")
+    content[start_of_image : start_of_image + 2] = b"\0\0"
+    (tmp_path / "train.rec").write_bytes(content)
+    result = start(
+        *("bash", "run.sh", *settings(tmp_path, tmp_path / "models")),
+        *("--max-update", 40, "--max-bad-records", 0),
+        NP="2",
+    )
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "--max-bad-records" in result.stdout + result.stderr
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.launcher
+@pytest.mark.learning
+def test_two_ranks_learn_faces(faces, tmp_path):
+    result = start(
+        *("bash", "run.sh", "--rec", faces, "--network", "tiny", "--embedding-size", 64),
+        *("--models-root", tmp_path, "--batch-size", 16, "--margins", "1,0,0.1", "--scale", 24),
+        *("--val-targets", "unseen", "--lr", 0.05, "--max-update", 220, "--frequent", 20),
+        NP="2",
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    losses = [record["loss"] for record in records if "loss" in record]
+    accuracies = [record["accuracy"] for record in records if "accuracy" in record]
+    assert losses[-1] < 0.35 * losses[0]
+    assert accuracies[-1] > accuracies[0] + 0.1
