@@ -157,7 +157,8 @@ def test_a_rank_with_broken_data_ends_all(faces, tmp_path):
         *("--max-update", 40, "--max-bad-records", 0),
         NP="2",
     )
-    assert result.returncode == 2, result.stdout + result.stderr
+    # The other rank sees its neighbor vanish and may be the first whose end mpirun notices.
+    assert result.returncode != 0, result.stdout + result.stderr
     assert "--max-bad-records" in result.stdout + result.stderr
     assert processes_of(tmp_path) == []
 

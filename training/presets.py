@@ -71,8 +71,8 @@ PRESETS = EasyDict(
         lr=0.1,
         lr_schedule="poly",
         warmup=50,
-        epochs=7,
-        verbose=250,
+        epochs=3,
+        verbose=140,
         save_interval=0,
     ),
     # 8 ranks: global batch 512.
