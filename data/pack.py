@@ -18,13 +18,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from data.images import decode_rgb
 from data.pairs import Pair, draw_pairs, read_pairs
 from data.recordio import BrokenRecordError
 from data.records import RecordWriter
 from data.verification_sets import write_bin
+from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError, run_program
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -147,14 +148,8 @@ def _read_image(path: Path) -> _Encoded:
     return _Encoded(path, payload, (height, width))
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Report a wrong option as every other mistake: in one line."""
-        raise ConfigError(f"{message}; see python -m data.pack --help")
-
-
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m data.pack",
         description="Pack a folder of images per identity for training, or pairs for verification.",
     )

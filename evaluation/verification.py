@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from runtime.errors import ConfigError, DataError, run_program
+from runtime.command_line import Parser
+from runtime.errors import DataError, run_program
 
 Images = npt.NDArray[np.uint8]
 Extract = Callable[[Images], npt.NDArray[np.float32]]
@@ -238,14 +239,8 @@ def _accepted(
     return counts.cumsum(axis=1)[:, :-1]
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Report a wrong option as every other mistake: in one line."""
-        raise ConfigError(f"{message}; see python -m evaluation.verification --help")
-
-
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m evaluation.verification",
         description="Verify pairs of faces with a trained network.",
     )

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.launch import clean_environment
 
 from data import synthetic
+from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 IDENTITIES, IMAGES = 40, 12

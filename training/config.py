@@ -25,7 +25,6 @@ from typing import (
     Any,
     Callable,
     NamedTuple,
-    NoReturn,
     Optional,
     Union,
     get_args,
@@ -34,6 +33,7 @@ from typing import (
 )
 
 import backbones
+from runtime.command_line import Parser
 from runtime.errors import ConfigError, did_you_mean
 from training import presets
 from training.schedules import SCHEDULES
@@ -401,17 +401,9 @@ def _read_command_line(argv: Optional[Sequence[str]]) -> dict[str, Any]:
     return vars(namespace)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports mistakes as the rest of the program does, in one line and without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print."""
-        raise ConfigError(f"{message.removeprefix('argument ')} (--help lists the options)")
-
-
 def _build_parser() -> argparse.ArgumentParser:
     # Abbreviations are off, since an option added later would change what they mean.
-    parser = _Parser(
+    parser = Parser(
         description="Train a face recognition network with Partial FC on MXNet and Horovod.",
         epilog=f"presets: {', '.join(presets.PRESETS)}",
         argument_default=argparse.SUPPRESS,

@@ -111,7 +111,7 @@ class RunLog:
         self._meter = _Meter(clock)
         self._update = 0
         self._screen = sys.stdout if screen is None else screen
-        # mpirun gives every rank a terminal of its own, so run.sh says what it writes to: TERM=dumb.
+        # mpirun gives every rank a terminal of its own; run.sh knows better and sets TERM=dumb.
         interactive = self._screen.isatty() and os.environ.get("TERM") != "dumb"
         self._has_bar = rank == 0 and interactive
         self._bar: Any = None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]

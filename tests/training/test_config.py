@@ -44,7 +44,7 @@ OTHER_VALUES = {
     "lr_steps": ("10000,16000", (10_000, 16_000)),
     "warmup": ("7", 7),
     "max_update": ("20", 20),
-    "epochs": ("3", 3),
+    "epochs": ("4", 4),
     "verbose": ("11", 11),
     "save_interval": ("13", 13),
 }
