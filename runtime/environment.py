@@ -84,6 +84,11 @@ def _for_every_rank() -> tuple[Setting, ...]:
             "look for the fastest convolution within the workspace limit: centers need the memory",
         ),
         Setting(
+            "OMPI_MCA_mpi_yield_when_idle",
+            "1",
+            "Open MPI polls while it waits and takes the processor from a rank that computes",
+        ),
+        Setting(
             "HOROVOD_GLOO_TIMEOUT_SECONDS",
             "300",
             "ranks that share few processors take longer than 30 s to import and meet",
