@@ -46,14 +46,14 @@ arguments+=(-mca pml ob1 -mca btl ^openib)
 # Ranks of mpirun meet through MPI. With Gloo, as a process by itself uses it, each of them would train alone.
 unset HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS
 
-# mpirun gives the ranks a terminal of its own making even where this script writes to a file: say so.
-if [[ ! -t 1 ]]; then export TERM=dumb; fi
+# mpirun gives every rank a terminal of its own making, wherever this script writes to: say when it is a real one.
+if [[ -t 1 ]]; then export PROGRESS=bar; fi
 
 # What the ranks on the other hosts must see of this shell's environment: where programs are, what the libraries read,
 # and the choices that config.sh takes from the environment.
 choices=$(sed -n 's/^\([A-Z_]*\)=.*/\1/p' config.sh | paste -sd '|')
 while read -r name; do
     arguments+=(-x "$name")
-done < <(compgen -e | grep -xE "TERM|PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|(OMP|NUMBA|MXNET|HOROVOD|NCCL)_.*|$choices")
+done < <(compgen -e | grep -xE "PROGRESS|PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|(OMP|NUMBA|MXNET|HOROVOD|NCCL)_.*|$choices")
 
 exec mpirun "${arguments[@]}" bash config.sh "$@"

@@ -25,7 +25,7 @@ from typing import Any, Callable, Optional, Protocol, SupportsFloat, TextIO, Uni
 
 from tqdm import tqdm
 
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, is_launched
 
 # float() of an NDArray waits for the device, which is why the loss arrives unconverted.
 Loss = Union[SupportsFloat, Callable[[], SupportsFloat]]
@@ -111,8 +111,9 @@ class RunLog:
         self._meter = _Meter(clock)
         self._update = 0
         self._screen = sys.stdout if screen is None else screen
-        # mpirun gives every rank a terminal of its own; run.sh knows better and sets TERM=dumb.
-        interactive = self._screen.isatty() and os.environ.get("TERM") != "dumb"
+        # mpirun gives every rank a terminal of its own; only run.sh knows whether there is a real one.
+        real = not is_launched() or os.environ.get("PROGRESS") == "bar"
+        interactive = self._screen.isatty() and real
         self._has_bar = rank == 0 and interactive
         self._bar: Any = None
         root = Path(models_root)

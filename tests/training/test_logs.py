@@ -36,11 +36,6 @@ class LfwResult:
 
 
 @pytest.fixture(autouse=True)
-def capable_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-
-
-@pytest.fixture(autouse=True)
 def untouched_logging() -> Iterator[None]:
     root = logging.getLogger()
     before = (list(root.handlers), root.level)
@@ -194,13 +189,19 @@ def test_terminal_has_a_bar_instead_of_lines(tmp_path: Path) -> None:
     assert " update 4/10" in (tmp_path / "logs" / "rank-0000.log").read_text()
 
 
-def test_dumb_terminal_has_plain_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
+@pytest.mark.parametrize(("progress", "bar"), [(None, False), ("bar", True)])
+def test_a_launched_rank_believes_run_sh_and_not_its_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: str | None, bar: bool
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    if progress is not None:
+        monkeypatch.setenv("PROGRESS", progress)
     clock, screen = HandClock(), Terminal()
     with open_log(tmp_path, clock=clock, screen=screen) as log:
         log.start(10)
         train(log, clock, range(1, 11))
-    assert len(update_lines(screen)) == 3 and "%|" not in screen.getvalue()
+    assert ("%|" in screen.getvalue()) == bar
+    assert len(update_lines(screen)) == (0 if bar else 3)
 
 
 def test_bar_of_a_resumed_run_starts_where_the_run_does(tmp_path: Path) -> None:
