@@ -111,7 +111,7 @@ class RunLog:
         self._meter = _Meter(clock)
         self._update = 0
         self._screen = sys.stdout if screen is None else screen
-        # mpirun gives every rank a terminal of its own; only run.sh knows whether there is a real one.
+        # mpirun gives every rank a terminal of its own; run.sh knows whether there is a real one.
         real = not is_launched() or os.environ.get("PROGRESS") == "bar"
         interactive = self._screen.isatty() and real
         self._has_bar = rank == 0 and interactive
