@@ -31,6 +31,7 @@ def train(config: TrainConfig) -> None:
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
     from backbones.model import Backbone
     from parallel.world import HorovodWorld
+    from partial_fc import margin, optimizers
     from partial_fc.head import PartialFC
     from training import devices, inputs
     from training.face_step import FaceStep
@@ -60,16 +61,19 @@ def train(config: TrainConfig) -> None:
             config.embedding_size,
             world,
             device,
-            margins=config.head_margins,
+            margin=margin.build(config.loss, config.head_margins),
             scale=config.scale,
+            filter_threshold=config.filter_threshold,
             sample_ratio=config.sample_ratio,
-            momentum=config.momentum,
-            weight_decay=config.wd,
+            optimizer=optimizers.build(
+                config.optimizer, momentum=config.momentum, weight_decay=config.wd
+            ),
             seed=config.seed,
         )
         optimizer = BackboneOptimizer(
             backbone.parameters,
             world,
+            name=config.optimizer,
             momentum=config.momentum,
             weight_decay=config.wd,
             dtype=config.dtype,

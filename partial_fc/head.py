@@ -15,42 +15,25 @@ Shapes: b batch of a rank, B global batch, D embedding, S sampled rows of this r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partial_fc import products
 from partial_fc.centers import initial_centers
-from partial_fc.kernels import SGD, DeviceRows, HostRows, Rows
-from partial_fc.margin import CombinedMargin
+from partial_fc.communicator import Communicator
+from partial_fc.kernels import DeviceRows, HostRows, Rows
+from partial_fc.margin import Margin
+from partial_fc.negatives import LEFT_OUT, Negatives
+from partial_fc.optimizers import RowOptimizer
 from partial_fc.sampling import Sample, Sampler
 from partial_fc.shard import Shard
+from partial_fc.targets import Targets
 from runtime.mxnet import mx
 
 _SMALLEST_NORM = 1e-12
-# A logit below all others, whose exponential is 0.
-_ABSENT = -1e30
-
-
-class Communicator(Protocol):
-    """What the head needs of the world of ranks; each collective has one stable name."""
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-
-    @property
-    def size(self) -> int:
-        """The number of ranks."""
-
-    def allgather(self, array: Any, name: str) -> Any:
-        """Concatenate the arrays of all ranks along their first axis."""
-
-    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
-        """Reduce over the ranks ("sum" or "max"), in place and asynchronously."""
 
 
 @dataclass(frozen=True)
@@ -76,22 +59,20 @@ class PartialFC:
         shard: Shard,
         world: Communicator,
         *,
-        margin: Callable[[Any], tuple[Any, Any]],
+        margin: Margin,
         scale: float,
-        momentum: float,
-        weight_decay: float,
+        filter_threshold: float = 1.0,
     ) -> None:
         """Assemble the head.
 
         Args:
-            rows: the shard's centers and momenta, on the host or a device.
+            rows: the shard's centers with their optimizer, on the host or a device.
             sampler: chooses the rows of each step.
             shard: the classes of this rank.
             world: the collectives.
-            margin: maps target cosines [B] to changed cosines and their derivatives.
+            margin: of the targets.
             scale: the factor of the cosines (s in the ArcFace paper).
-            momentum: of the centers' SGD.
-            weight_decay: of the centers' SGD, on sampled rows.
+            filter_threshold: negatives with a larger cosine are left out; 1 keeps them all.
         """
         self.rows = rows
         self.shard = shard
@@ -99,8 +80,7 @@ class PartialFC:
         self._world = world
         self._margin = margin
         self._scale = scale
-        self._momentum = momentum
-        self._weight_decay = weight_decay
+        self._filter_threshold = filter_threshold
         self._buffers: dict[str, Any] = {}
 
     @classmethod
@@ -111,11 +91,11 @@ class PartialFC:
         world: Communicator,
         context: Any,
         *,
-        margins: tuple[float, float, float],
+        margin: Margin,
         scale: float,
+        filter_threshold: float = 1.0,
         sample_ratio: float,
-        momentum: float,
-        weight_decay: float,
+        optimizer: RowOptimizer,
         seed: int,
     ) -> PartialFC:
         """Cut the classes over the ranks and draw this rank's centers, on its device.
@@ -125,25 +105,24 @@ class PartialFC:
             embedding_size: D.
             world: the ranks.
             context: the MXNet device of the features.
-            margins: m1, m2, m3 of cos(m1·θ + m2) − m3.
+            margin: of the targets.
             scale: the factor of the cosines.
+            filter_threshold: negatives with a larger cosine are left out; 1 keeps them all.
             sample_ratio: the share of each shard that takes part in a step, in (0, 1].
-            momentum: of the centers' SGD.
-            weight_decay: of the centers' SGD, on sampled rows.
+            optimizer: of the centers.
             seed: of the centers and the samples.
         """
         shard = Shard(world.rank, world.size, num_classes)
         centers = initial_centers(shard, embedding_size, seed)
         on_host = context.device_type == "cpu"
         return cls(
-            HostRows(centers) if on_host else DeviceRows(centers, context),
+            HostRows(centers, optimizer) if on_host else DeviceRows(centers, optimizer, context),
             Sampler(shard, sample_ratio, seed),
             shard,
             world,
-            margin=CombinedMargin(*margins),
+            margin=margin,
             scale=scale,
-            momentum=momentum,
-            weight_decay=weight_decay,
+            filter_threshold=filter_threshold,
         )
 
     def step(self, features: Any, labels: NDArray[np.int64], update: int, lr: float) -> HeadStep:
@@ -163,7 +142,7 @@ class PartialFC:
 
         weights_BS = self._buffer("logits", (units_BD.shape[0], sample.rows.size), features)
         products.logits(units_BD * self._scale, centers_SD, out=weights_BS)
-        loss, row_scale_B1 = self._softmax(weights_BS, sample)
+        loss, row_scale_B1 = self._softmax(weights_BS, sample, inverse_norms_b1)
 
         gradient_BD = mx.nd.empty(units_BD.shape, ctx=features.context)
         gradient_SD = self._buffer("gradient", centers_SD.shape, features)
@@ -172,14 +151,15 @@ class PartialFC:
         )
         # Queued, not waited for: the reduction runs while the centers are updated.
         gradient_BD = self._world.allreduce(gradient_BD * row_scale_B1, "head.gradient")
-        step = SGD(lr, self._momentum, self._weight_decay)
-        self.rows.update(sample.rows, centers_SD, inverse_norms_S, gradient_SD, step)
+        self.rows.update(sample.rows, centers_SD, inverse_norms_S, gradient_SD, lr)
 
         start = self._world.rank * features.shape[0]
         own_bD = gradient_BD[start : start + features.shape[0]]
         return HeadStep(loss, _tangent(own_bD, units_bD) * inverse_norms_b1)
 
-    def _softmax(self, weights_BS: Any, sample: Sample) -> tuple[Any, Any]:
+    def _softmax(
+        self, weights_BS: Any, sample: Sample, inverse_norms_b1: Any
+    ) -> tuple[Any, Any]:
         """Turn logits into the weights of the gradient, in place.
 
         With M the largest logit of a sample over all ranks and Z = Σ exp(logit − M), the gradient
@@ -187,7 +167,8 @@ class PartialFC:
         exp(logit − M); the factor scale / (B·Z) is returned, and the target entry is written such
         that this factor makes it right. Z lies between 1 and the number of classes, so nothing
         over- or underflows, however large the scale. The targets stay out of the sum at first:
-        Z·(1 − p[target]) is then a sum, exact where a difference would cancel.
+        Z·(1 − p[target]) is then a sum, exact where a difference would cancel. Rules for negatives
+        change what enters the sum, and multiply what the matrix keeps by their derivative.
 
         Returns:
             The loss, NDArray [1], and the factor of each row, NDArray [B, 1].
@@ -195,16 +176,19 @@ class PartialFC:
         rows, world = self.rows, self._world
         local_B = mx.nd.array(sample.local, ctx=weights_BS.context)
         before_B = rows.get_columns(weights_BS, sample.targets)
-        cosine_B, slope_B = self._margin(before_B / self._scale)
-        target_B = cosine_B * self._scale
-        absent_B = mx.nd.full(target_B.shape, _ABSENT, ctx=weights_BS.context)
+        margined = self._margin(Targets(before_B / self._scale, local_B, inverse_norms_b1, world))
+        target_B = margined.cosines_B * self._scale
+        negatives = Negatives.rules(
+            margined.curriculum, self._filter_threshold, target_B, self._scale
+        )
+        absent_B = mx.nd.full(target_B.shape, LEFT_OUT, ctx=weights_BS.context)
         rows.set_columns(weights_BS, sample.targets, mx.nd.where(local_B, absent_B, before_B))
 
         maxima_B = mx.nd.maximum(
-            rows.maxima(weights_BS), mx.nd.where(local_B, target_B, absent_B)
+            rows.maxima(weights_BS, negatives), mx.nd.where(local_B, target_B, absent_B)
         )
         maxima_B = world.allreduce(maxima_B, "head.maximum", op="max")
-        others_B = rows.exponentiate(weights_BS, maxima_B)
+        others_B = rows.exponentiate(weights_BS, maxima_B, negatives)
         target_B = mx.nd.where(local_B, target_B - maxima_B, mx.nd.zeros_like(target_B))
         totals_2B = world.allreduce(mx.nd.stack(others_B, target_B), "head.denominator")
         others_B, target_B = totals_2B[0], totals_2B[1]
@@ -212,7 +196,7 @@ class PartialFC:
         denominator_B = others_B + mx.nd.exp(target_B)
         loss = mx.nd.mean(mx.nd.log(denominator_B) - target_B)
         kept_B = rows.get_columns(weights_BS, sample.targets)
-        entry_B = mx.nd.where(local_B, -slope_B * others_B, kept_B)
+        entry_B = mx.nd.where(local_B, -margined.slopes_B * others_B, kept_B)
         rows.set_columns(weights_BS, sample.targets, entry_B)
         factor_B = (self._scale / sample.targets.size) / denominator_B
         return loss, factor_B.expand_dims(1)

@@ -1,4 +1,4 @@
-"""The passes of the head over whole rows: gather, normalize, exponentiate, update.
+"""The passes of the head over whole rows: gather and normalize, exponentiate, update.
 
 The head is a few matrix products and memory traffic around them, so each pass reads and writes a
 row once. Two implementations with the same interface: ``HostRows`` keeps the centers in NumPy
@@ -12,13 +12,15 @@ Shapes: B global batch, D embedding, S sampled rows, C rows of the shard.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Optional, Protocol
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from partial_fc.compiled import inlined, row_kernel
+from partial_fc.negatives import LEFT_OUT, Negatives
+from partial_fc.optimizers import RowGradients, RowOptimizer
 from runtime.mxnet import mx
 from runtime.ndarray import invoke, memory
 
@@ -27,19 +29,12 @@ Int64Array = NDArray[np.int64]
 
 _SMALLEST_NORM = 1e-12
 _MAX_ELEMENTS = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class SGD:
-    """One step of lazy momentum SGD: only sampled rows decay, move and keep momentum."""
-
-    lr: float
-    momentum: float
-    weight_decay: float
+# The rules for negatives need temporary arrays on a device: of this part of the logits at a time.
+_PARTS = 16
 
 
 class Rows(Protocol):
-    """The class centers of a shard with their momenta, and the passes over logits beside them."""
+    """The class centers of a shard with their optimizer, and the passes over logits beside them."""
 
     def gather(self, rows: Int64Array, normalized_SD: Any) -> Any:
         """Write the unit vectors of ``rows`` [S] into ``normalized_SD``; returns 1 / norms [S]."""
@@ -50,15 +45,21 @@ class Rows(Protocol):
         normalized_SD: Any,
         inverse_norms_S: Any,
         gradient_SD: Any,
-        step: SGD,
+        lr: float,
     ) -> None:
         """Update ``rows`` by the gradient with respect to their unit vectors."""
 
-    def maxima(self, logits_BS: Any) -> Any:
-        """The largest logit of each sample, NDArray [B]."""
+    def maxima(self, logits_BS: Any, negatives: Optional[Negatives] = None) -> Any:
+        """The largest logit of each sample under the rules ``negatives``, NDArray [B]."""
 
-    def exponentiate(self, logits_BS: Any, shift_B: Any) -> Any:
-        """Replace the logits by exp(logit − shift), in place; returns the sums, NDArray [B]."""
+    def exponentiate(
+        self, logits_BS: Any, shift_B: Any, negatives: Optional[Negatives] = None
+    ) -> Any:
+        """Replace the logits by exp(logit − shift), in place; returns the sums, NDArray [B].
+
+        Where ``negatives`` turns a logit x into another one f(x), exp(f(x) − shift) is summed and
+        replaces it times f'(x), the weight that it has in the gradient.
+        """
 
     def get_columns(self, matrix_BS: Any, columns_B: Int64Array) -> Any:
         """One entry of each row, NDArray [B]."""
@@ -66,23 +67,29 @@ class Rows(Protocol):
     def set_columns(self, matrix_BS: Any, columns_B: Int64Array, values_B: Any) -> None:
         """Replace one entry of each row, in place."""
 
-    def export(self) -> tuple[Array, Array]:
-        """The centers and their momenta, float32 [C, D] on the host."""
+    def export(self) -> dict[str, NDArray[Any]]:
+        """Everything kept by row, on the host: "centers" float32 [C, D] and the states [C, …].
+
+        The states are those of ``partial_fc.states.STATES``. The arrays may be the ones that the
+        next update changes.
+        """
 
 
 class HostRows:
     """Rows in the host's memory, with Numba kernels."""
 
-    def __init__(self, centers_CD: Array) -> None:
+    def __init__(self, centers_CD: Array, optimizer: RowOptimizer) -> None:
         """Takes over ``centers_CD`` (float32 [C, D], contiguous) and updates it in place."""
         assert centers_CD.dtype == np.float32 and centers_CD.flags.c_contiguous
-        self.centers = centers_CD
-        self.momenta = np.zeros_like(centers_CD)
+        self._optimizer = optimizer
+        self._arrays: dict[str, NDArray[Any]] = {"centers": centers_CD}
+        for name, state in optimizer.states.items():
+            self._arrays[name] = np.zeros(state.shape(*centers_CD.shape), dtype=state.dtype)
 
     def gather(self, rows: Int64Array, normalized_SD: Any) -> Array:
         """See ``Rows.gather``."""
         inverse_norms_S = np.empty(rows.size, dtype=np.float32)
-        _gather_normalize(self.centers, rows, memory(normalized_SD), inverse_norms_S)
+        _gather_normalize(self._arrays["centers"], rows, memory(normalized_SD), inverse_norms_S)
         return inverse_norms_S
 
     def update(
@@ -91,31 +98,33 @@ class HostRows:
         normalized_SD: Any,
         inverse_norms_S: Array,
         gradient_SD: Any,
-        step: SGD,
+        lr: float,
     ) -> None:
         """See ``Rows.update``."""
-        _project_update(
-            self.centers,
-            self.momenta,
-            rows,
-            memory(normalized_SD),
-            inverse_norms_S,
-            memory(gradient_SD),
-            np.float32(step.lr),
-            np.float32(step.momentum),
-            np.float32(step.weight_decay),
+        gradients = RowGradients(
+            rows, memory(normalized_SD), inverse_norms_S, memory(gradient_SD)
         )
+        self._optimizer.update_host(self._arrays, gradients, lr)
 
-    def maxima(self, logits_BS: Any) -> Any:
+    def maxima(self, logits_BS: Any, negatives: Optional[Negatives] = None) -> Any:
         """See ``Rows.maxima``."""
         maxima_B = mx.nd.empty((logits_BS.shape[0],))
-        _row_maxima(memory(logits_BS), memory(maxima_B))
+        if negatives is None:
+            _row_maxima(memory(logits_BS), memory(maxima_B))
+        else:
+            _ruled_maxima(memory(logits_BS), memory(maxima_B), *_numbers(negatives))
         return maxima_B
 
-    def exponentiate(self, logits_BS: Any, shift_B: Any) -> Any:
+    def exponentiate(
+        self, logits_BS: Any, shift_B: Any, negatives: Optional[Negatives] = None
+    ) -> Any:
         """See ``Rows.exponentiate``."""
         sums_B = mx.nd.empty((logits_BS.shape[0],))
-        _row_exponentials(memory(logits_BS), memory(shift_B), memory(sums_B))
+        arrays = memory(logits_BS), memory(shift_B), memory(sums_B)
+        if negatives is None:
+            _row_exponentials(*arrays)
+        else:
+            _ruled_exponentials(*arrays, *_numbers(negatives))
         return sums_B
 
     def get_columns(self, matrix_BS: Any, columns_B: Int64Array) -> Any:
@@ -126,17 +135,12 @@ class HostRows:
         """See ``Rows.set_columns``."""
         memory(matrix_BS)[np.arange(columns_B.size), columns_B] = memory(values_B)
 
-    def export(self) -> tuple[Array, Array]:
+    def export(self) -> dict[str, NDArray[Any]]:
         """See ``Rows.export``."""
-        return self.centers, self.momenta
+        return dict(self._arrays)
 
 
-# Reductions may be reordered and products fused, so that they vectorise; infinities and NaN keep
-# their meaning, because a diverged run has to show itself.
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
-
-
-@numba.njit(parallel=True, fastmath=_FAST, cache=True)
+@row_kernel
 def _gather_normalize(centers, rows, normalized, inverse_norms):  # type: ignore[no-untyped-def]
     for s in numba.prange(rows.size):
         center = centers[rows[s]]
@@ -149,26 +153,7 @@ def _gather_normalize(centers, rows, normalized, inverse_norms):  # type: ignore
             normalized[s, d] = center[d] * inverse
 
 
-@numba.njit(parallel=True, fastmath=_FAST, cache=True)
-def _project_update(  # type: ignore[no-untyped-def]
-    centers, momenta, rows, normalized, inverse_norms, gradient, lr, momentum, weight_decay
-):
-    for s in numba.prange(rows.size):
-        center = centers[rows[s]]
-        velocity = momenta[rows[s]]
-        unit = normalized[s]
-        slope = gradient[s]
-        radial = np.float32(0.0)
-        for d in range(center.size):
-            radial += slope[d] * unit[d]
-        inverse = inverse_norms[s]
-        for d in range(center.size):
-            step = inverse * (slope[d] - radial * unit[d]) + weight_decay * center[d]
-            velocity[d] = momentum * velocity[d] - lr * step
-            center[d] += velocity[d]
-
-
-@numba.njit(parallel=True, fastmath=_FAST, cache=True)
+@row_kernel
 def _row_maxima(logits, maxima):  # type: ignore[no-untyped-def]
     for b in numba.prange(logits.shape[0]):
         row = logits[b]
@@ -186,7 +171,7 @@ def _row_maxima(logits, maxima):  # type: ignore[no-untyped-def]
         maxima[b] = largest
 
 
-@numba.njit(fastmath=_FAST, inline="always", cache=True)
+@inlined
 def _exp(x):  # type: ignore[no-untyped-def]
     """exp(x) for x <= 0, to 2e-7; below -87 exactly 0, for denormals would slow the products."""
     scaled = x * np.float32(1.4426950408889634)
@@ -204,7 +189,7 @@ def _exp(x):  # type: ignore[no-untyped-def]
     return np.float32(0.0) if x < np.float32(-87.0) else value
 
 
-@numba.njit(parallel=True, fastmath=_FAST, cache=True)
+@row_kernel
 def _row_exponentials(logits, shift, sums):  # type: ignore[no-untyped-def]
     for b in numba.prange(logits.shape[0]):
         row = logits[b]
@@ -217,22 +202,87 @@ def _row_exponentials(logits, shift, sums):  # type: ignore[no-untyped-def]
         sums[b] = total
 
 
+def _numbers(negatives: Negatives) -> tuple[np.float32, Array, np.float32, np.float32]:
+    return (
+        np.float32(negatives.limit),
+        memory(negatives.thresholds_B),
+        memory(negatives.hardness)[0],
+        np.float32(1.0 / negatives.scale),
+    )
+
+
+@inlined
+def _ruled(logit, limit, threshold, hardness, inverse_scale):  # type: ignore[no-untyped-def]
+    value = logit * (hardness + logit * inverse_scale) if logit > threshold else logit
+    return np.float32(LEFT_OUT) if logit > limit else value
+
+
+@row_kernel
+def _ruled_maxima(  # type: ignore[no-untyped-def]
+    logits, maxima, limit, thresholds, hardness, inverse_scale
+):
+    for b in numba.prange(logits.shape[0]):
+        row = logits[b]
+        threshold = thresholds[b]
+        lanes = np.full(16, -np.inf, dtype=np.float32)
+        whole = row.size // 16 * 16
+        for s in range(0, whole, 16):
+            for lane in range(16):
+                value = _ruled(row[s + lane], limit, threshold, hardness, inverse_scale)
+                lanes[lane] = max(lanes[lane], value)
+        largest = lanes[0]
+        for lane in range(1, 16):
+            largest = max(largest, lanes[lane])
+        for s in range(whole, row.size):
+            largest = max(largest, _ruled(row[s], limit, threshold, hardness, inverse_scale))
+        maxima[b] = largest
+
+
+@row_kernel
+def _ruled_exponentials(  # type: ignore[no-untyped-def]
+    logits, shift, sums, limit, thresholds, hardness, inverse_scale
+):
+    for b in numba.prange(logits.shape[0]):
+        row = logits[b]
+        largest = shift[b]
+        threshold = thresholds[b]
+        total = np.float32(0.0)
+        for s in range(row.size):
+            logit = row[s]
+            value = _exp(_ruled(logit, limit, threshold, hardness, inverse_scale) - largest)
+            total += value
+            slope = hardness + np.float32(2.0) * logit * inverse_scale
+            row[s] = value * (slope if logit > threshold else np.float32(1.0))
+        sums[b] = total
+
+
 class DeviceRows:
     """Rows in a device's memory, with MXNet operators; cut into tensors below 2^31 elements."""
 
-    def __init__(self, centers_CD: Array, context: Any, max_elements: int = _MAX_ELEMENTS) -> None:
+    def __init__(
+        self,
+        centers_CD: Array,
+        optimizer: RowOptimizer,
+        context: Any,
+        max_elements: int = _MAX_ELEMENTS,
+    ) -> None:
         """Copies ``centers_CD`` (float32 [C, D]) to the device."""
-        self._height = max(1, max_elements // centers_CD.shape[1])
+        num_rows, embedding_size = centers_CD.shape
+        self._optimizer = optimizer
         self._context = context
-        starts = range(0, centers_CD.shape[0], self._height)
-        self._centers = [
-            mx.nd.array(centers_CD[start : start + self._height], ctx=context) for start in starts
-        ]
-        self._momenta = [mx.nd.zeros_like(block) for block in self._centers]
+        self._height = max(1, max_elements // embedding_size)
+        blocks = [slice(start, start + self._height) for start in range(0, num_rows, self._height)]
+        centers = [mx.nd.array(centers_CD[block], ctx=context) for block in blocks]
+        self._arrays = {"centers": centers}
+        for name, state in optimizer.states.items():
+            self._arrays[name] = [
+                mx.nd.zeros(state.shape(*block.shape), ctx=context, dtype=state.dtype)
+                for block in centers
+            ]
 
     def _cut(self, rows: Int64Array) -> Iterator[tuple[int, slice, Any]]:
         """The blocks that sorted ``rows`` touch: block number, part of ``rows``, rows in it."""
-        bounds = np.searchsorted(rows, self._height * np.arange(len(self._centers) + 1))
+        bounds = np.searchsorted(rows, self._height * np.arange(len(self._arrays["centers"]) + 1))
         for block in np.flatnonzero(np.diff(bounds)):
             part = slice(int(bounds[block]), int(bounds[block + 1]))
             inside = rows[part] - block * self._height
@@ -241,7 +291,7 @@ class DeviceRows:
     def gather(self, rows: Int64Array, normalized_SD: Any) -> Any:
         """See ``Rows.gather``."""
         for block, part, inside in self._cut(rows):
-            normalized_SD[part] = mx.nd.take(self._centers[block], inside)
+            normalized_SD[part] = mx.nd.take(self._arrays["centers"][block], inside)
         norms_S = mx.nd.norm(normalized_SD, axis=1)
         inverse_norms_S = 1.0 / mx.nd.maximum(norms_S, _SMALLEST_NORM)
         mx.nd.broadcast_mul(normalized_SD, inverse_norms_S.expand_dims(1), out=normalized_SD)
@@ -253,36 +303,45 @@ class DeviceRows:
         normalized_SD: Any,
         inverse_norms_S: Any,
         gradient_SD: Any,
-        step: SGD,
+        lr: float,
     ) -> None:
         """See ``Rows.update``."""
         radial_S = mx.nd.sum(gradient_SD * normalized_SD, axis=1, keepdims=True)
         tangent_SD = gradient_SD - mx.nd.broadcast_mul(radial_S, normalized_SD)
         tangent_SD = mx.nd.broadcast_mul(tangent_SD, inverse_norms_S.expand_dims(1))
         for block, part, inside in self._cut(rows):
-            centers = mx.nd.take(self._centers[block], inside)
-            momenta = mx.nd.take(self._momenta[block], inside)
-            mx.nd.sgd_mom_update(
-                centers,
-                tangent_SD[part],
-                momenta,
-                lr=step.lr,
-                momentum=step.momentum,
-                wd=step.weight_decay,
-                out=centers,
-            )
-            _scatter(self._centers[block], inside, centers)
-            _scatter(self._momenta[block], inside, momenta)
+            sampled = {
+                name: mx.nd.take(blocks[block], inside) for name, blocks in self._arrays.items()
+            }
+            updated = self._optimizer.update_device(sampled, tangent_SD[part], lr)
+            for name, values in updated.items():
+                _scatter(self._arrays[name][block], inside, values)
 
-    def maxima(self, logits_BS: Any) -> Any:
+    def maxima(self, logits_BS: Any, negatives: Optional[Negatives] = None) -> Any:
         """See ``Rows.maxima``."""
-        return mx.nd.max(logits_BS, axis=1)
+        if negatives is None:
+            return mx.nd.max(logits_BS, axis=1)
+        maxima = [
+            mx.nd.max(_ruled_tensor(logits_BS[part], part, negatives)[0], axis=1)
+            for part in _parts(logits_BS.shape[0])
+        ]
+        return mx.nd.concat(*maxima, dim=0)
 
-    def exponentiate(self, logits_BS: Any, shift_B: Any) -> Any:
+    def exponentiate(
+        self, logits_BS: Any, shift_B: Any, negatives: Optional[Negatives] = None
+    ) -> Any:
         """See ``Rows.exponentiate``."""
-        mx.nd.broadcast_sub(logits_BS, shift_B.expand_dims(1), out=logits_BS)
-        mx.nd.exp(logits_BS, out=logits_BS)
-        return mx.nd.sum(logits_BS, axis=1)
+        if negatives is None:
+            mx.nd.broadcast_sub(logits_BS, shift_B.expand_dims(1), out=logits_BS)
+            mx.nd.exp(logits_BS, out=logits_BS)
+            return mx.nd.sum(logits_BS, axis=1)
+        sums = []
+        for part in _parts(logits_BS.shape[0]):
+            values, slopes = _ruled_tensor(logits_BS[part], part, negatives)
+            values = mx.nd.exp(mx.nd.broadcast_sub(values, shift_B[part].expand_dims(1)))
+            sums.append(mx.nd.sum(values, axis=1))
+            logits_BS[part] = values * slopes
+        return mx.nd.concat(*sums, dim=0)
 
     def get_columns(self, matrix_BS: Any, columns_B: Int64Array) -> Any:
         """See ``Rows.get_columns``."""
@@ -296,11 +355,31 @@ class DeviceRows:
         indices = np.stack([np.arange(columns_B.size), columns_B])
         return mx.nd.array(indices, ctx=self._context, dtype="int32")
 
-    def export(self) -> tuple[Array, Array]:
+    def export(self) -> dict[str, NDArray[Any]]:
         """See ``Rows.export``."""
-        centers = np.concatenate([block.asnumpy() for block in self._centers])
-        momenta = np.concatenate([block.asnumpy() for block in self._momenta])
-        return centers, momenta
+        return {
+            name: np.concatenate([block.asnumpy() for block in blocks])
+            for name, blocks in self._arrays.items()
+        }
+
+
+def _parts(batch: int) -> list[slice]:
+    height = -(-batch // _PARTS)
+    return [slice(start, min(start + height, batch)) for start in range(0, batch, height)]
+
+
+def _ruled_tensor(logits: Any, part: slice, negatives: Negatives) -> tuple[Any, Any]:
+    """The logits of some samples under the rules, and the derivatives."""
+    thresholds = negatives.thresholds_B[part].expand_dims(1)
+    hardness = negatives.hardness.reshape((1, 1))
+    hard = mx.nd.broadcast_greater(logits, thresholds)
+    values = mx.nd.where(
+        hard, logits * mx.nd.broadcast_add(logits / negatives.scale, hardness), logits
+    )
+    slopes = mx.nd.broadcast_add(2.0 / negatives.scale * logits, hardness)
+    slopes = mx.nd.where(hard, slopes, mx.nd.ones_like(logits))
+    left_out = mx.nd.full((1,), LEFT_OUT, ctx=logits.context).broadcast_like(logits)
+    return mx.nd.where(logits > negatives.limit, left_out, values), slopes
 
 
 def _scatter(table: Any, rows: Any, values: Any) -> None:

@@ -33,6 +33,7 @@ from typing import (
 )
 
 import backbones
+from partial_fc.states import STATES
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, did_you_mean
 from training import presets
@@ -43,11 +44,17 @@ Margins = tuple[float, float, float]
 # cos(m1 * angle + m2) - m3 on the target. ArcFace: Deng et al. 2019, arXiv:1801.07698. CosFace:
 # Wang et al. 2018, arXiv:1801.09414. Its 0.35 is also InsightFace's first value; their Partial FC
 # recipes use 0.4 (--margins 1,0,0.4), and so do the Glint360K presets.
-LOSSES: dict[str, Margins] = {
+# AdaFace (Kim et al. 2022, arXiv:2204.00964) and CurricularFace (Huang et al. 2020,
+# arXiv:2004.00288) adapt theirs while training and are no such form.
+LOSSES: dict[str, Optional[Margins]] = {
     "arcface": (1.0, 0.5, 0.0),
     "cosface": (1.0, 0.0, 0.35),
     "softmax": (1.0, 0.0, 0.0),
+    "adaface": None,
+    "curricularface": None,
 }
+# Weight decay that suits SGD outweighs the gradients when Adam normalizes their sum.
+_ADAM_RECIPES = {"adam": "--lr 1e-3 --wd 0", "adamw": "--lr 1e-3 --wd 0.05"}
 DTYPES = ("float32", "float16")
 
 
@@ -95,13 +102,16 @@ class TrainConfig:
     """Number format of the backbone: float32, or float16 (GPU only, with dynamic loss scaling)."""
 
     loss: str = "cosface"
-    """Margin on the target: arcface (1,0.5,0), cosface (1,0,0.35) or softmax (1,0,0)."""
+    """Margin: arcface (1,0.5,0), cosface (1,0,0.35), softmax (1,0,0), adaface or curricularface."""
 
     margins: Optional[Margins] = None
     """The three numbers of cos(m1 * angle + m2) - m3, as in 1,0.3,0.2; overrides --loss."""
 
     scale: float = 64.0
     """Factor on the cosines before the softmax."""
+
+    filter_threshold: float = 1.0
+    """Leave out negatives more similar than this cosine, above 0 to 1 (off): wrong labels."""
 
     sample_ratio: float = 1.0
     """Share of the class centers that take part in an update, above 0 to 1; positives always do."""
@@ -114,6 +124,9 @@ class TrainConfig:
 
     center_lr: Optional[float] = None
     """Learning rate of the class centers after warm-up; that of --lr unless given."""
+
+    optimizer: str = "sgd"
+    """Of backbone and centers: sgd, adam or adamw; the last two need --lr and --wd of their own."""
 
     momentum: float = 0.9
     """Momentum of SGD, for backbone and centers."""
@@ -161,8 +174,8 @@ class TrainConfig:
     """Ranks to plan for with --dry-run; 1 unless given."""
 
     @property
-    def head_margins(self) -> Margins:
-        """The margins ``(m1, m2, m3)`` that the head applies."""
+    def head_margins(self) -> Optional[Margins]:
+        """The margins ``(m1, m2, m3)`` that the head applies; None where the loss adapts them."""
         return LOSSES[self.loss] if self.margins is None else self.margins
 
     @property
@@ -203,6 +216,12 @@ def resolve(given: Mapping[str, Any]) -> TrainConfig:
             f"--max-update {given['max_update']} and --epochs {given['epochs']} "
             "both give the length of the run; leave one out"
         )
+    if "margins" in given and LOSSES.get(given.get("loss", ""), given["margins"]) is None:
+        raise ConfigError(
+            f"--margins mean nothing to --loss {given['loss']}, which adapts its own; "
+            "leave one out"
+        )
+    _check_recipe_of_optimizer(given)
     recipe = presets.find(given["dataset"]) if "dataset" in given else presets.OWN_DATA
     values = dict(recipe)
     for chosen, rival in (("max_update", "epochs"), ("epochs", "max_update"), ("loss", "margins")):
@@ -212,6 +231,23 @@ def resolve(given: Mapping[str, Any]) -> TrainConfig:
     if "margins" in values:
         values["loss"] = "combined"
     return TrainConfig(**values)
+
+
+def _check_recipe_of_optimizer(given: Mapping[str, Any]) -> None:
+    """Refuse to run Adam with what defaults and presets hold for SGD, or to ignore an option."""
+    optimizer = given.get("optimizer", "sgd")
+    if optimizer not in _ADAM_RECIPES:
+        return
+    if "lr" not in given or "wd" not in given:
+        raise ConfigError(
+            f"--optimizer {optimizer} needs --lr and --wd of its own, as in "
+            f"{_ADAM_RECIPES[optimizer]}: defaults and presets are for sgd"
+        )
+    if "momentum" in given:
+        raise ConfigError(
+            f"--momentum {given['momentum']:g} is of sgd and means nothing to "
+            f"--optimizer {optimizer}; leave it out"
+        )
 
 
 def save(config: TrainConfig, path: Union[str, Path]) -> None:
@@ -250,6 +286,9 @@ _RANGES = {
     ),
     "embedding_size": _Range(_POSITIVE_COUNT.holds, "must be at least 1; 512 is usual"),
     "scale": _Range(_POSITIVE.holds, "must be above 0; 64 is usual"),
+    "filter_threshold": _Range(
+        lambda value: 0 < value <= 1, "must be above 0 and at most 1; 1 turns the filter off"
+    ),
     "sample_ratio": _Range(
         lambda value: 0 < value <= 1,
         "must be above 0 and at most 1; 1 uses all class centers, 0.1 a tenth of them",
@@ -282,6 +321,7 @@ def check(config: TrainConfig) -> None:
     _check_ranges(config)
     _check_name("loss", config.loss, LOSSES if config.margins is None else (*LOSSES, "combined"))
     _check_name("dtype", config.dtype, DTYPES)
+    _check_name("optimizer", config.optimizer, STATES)
     _check_name("lr-schedule", config.lr_schedule, SCHEDULES)
     backbones.check(config.network)
     _check_margins(config.head_margins)
@@ -305,7 +345,9 @@ def _check_name(option: str, name: str, known: Sequence[str] | Mapping[str, Any]
         )
 
 
-def _check_margins(margins: Margins) -> None:
+def _check_margins(margins: Optional[Margins]) -> None:
+    if margins is None:
+        return
     m1, m2, m3 = margins
     if m1 < 1 or not 0 <= m2 < math.pi / 2 or not 0 <= m3 < 1:
         raise ConfigError(

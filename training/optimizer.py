@@ -1,4 +1,4 @@
-"""The backbone's optimizer: gradients summed over the ranks, then SGD on every rank alike.
+"""The backbone's optimizer: gradients summed over the ranks, then the same update on every rank.
 
 The head's loss is the mean over the global batch and its gradient the exact one of that mean, so
 what the ranks' backbones compute are addends. They are summed, not averaged; nothing else in the
@@ -7,6 +7,7 @@ program scales a gradient, save for the loss scale of float16.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from parallel.world import World
@@ -15,30 +16,37 @@ from training.precision import LossScale
 
 
 class BackboneOptimizer:
-    """Momentum SGD over the ranks; parameters with ``wd_mult`` 0 do not decay."""
+    """SGD, Adam or AdamW over the ranks; parameters with ``wd_mult`` 0 do not decay."""
 
     def __init__(
-        self, parameters: Any, world: World, *, momentum: float, weight_decay: float, dtype: str
+        self,
+        parameters: Any,
+        world: World,
+        *,
+        name: str,
+        momentum: float,
+        weight_decay: float,
+        dtype: str,
     ) -> None:
         """Make rank 0's parameters everybody's, and set up the optimizer.
 
         Args:
             parameters: a ``gluon.ParameterDict``; those with ``grad_req`` "null" are left alone.
             world: the ranks.
+            name: sgd, adam or adamw.
             momentum: of SGD.
-            weight_decay: of SGD, times each parameter's ``wd_mult``.
+            weight_decay: times each parameter's ``wd_mult``.
             dtype: the network's; float16 gets a float32 copy of its weights and a loss scale.
         """
         self._world = world
-        for name, parameter in parameters.items():
-            world.broadcast(parameter.data(), f"backbone.initial.{name}")
+        for parameter_name, parameter in parameters.items():
+            world.broadcast(parameter.data(), f"backbone.initial.{parameter_name}")
         settings = {
             "learning_rate": 0.0,
-            "momentum": momentum,
             "wd": weight_decay,
             "multi_precision": dtype == "float16",
         }
-        self._trainer = mx.gluon.Trainer(parameters, "sgd", settings, kvstore=None)
+        self._trainer = mx.gluon.Trainer(parameters, _build(name, momentum, settings), kvstore=None)
         self._gradients = [
             parameter.grad() for parameter in parameters.values() if parameter.grad_req != "null"
         ]
@@ -50,3 +58,48 @@ class BackboneOptimizer:
         if self.loss_scale.accept(self._gradients, update):
             self._trainer.set_learning_rate(lr)
             self._trainer.update(self.loss_scale.value)
+
+
+class AdamW(mx.optimizer.Optimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019, algorithm 2).
+
+    MXNet has the operator, but no optimizer around it. A step takes ``lr * wd`` of a weight, as in
+    the other frameworks. Like MXNet's Adam it puts the bias correction into the learning rate
+    (Kingma and Ba, ICLR 2015, end of section 2).
+    """
+
+    beta1 = 0.9
+    beta2 = 0.999
+    epsilon = 1e-8
+
+    def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
+        """The moments of one parameter, zero."""
+        return mx.nd.zeros_like(weight), mx.nd.zeros_like(weight)
+
+    def update(self, index: int, weight: Any, grad: Any, state: tuple[Any, Any]) -> None:
+        """Update one parameter in place."""
+        self._update_count(index)
+        lr, updates = self._get_lr(index), self._index_update_count[index]
+        correction = math.sqrt(1 - self.beta2**updates) / (1 - self.beta1**updates)
+        mx.nd.contrib.adamw_update(
+            weight,
+            grad,
+            *state,
+            self.rescale_grad,
+            lr=lr * correction,
+            eta=1.0,
+            wd=lr * self._get_wd(index),
+            beta1=self.beta1,
+            beta2=self.beta2,
+            epsilon=self.epsilon,
+            out=weight,
+        )
+
+
+def _build(name: str, momentum: float, settings: dict[str, Any]) -> Any:
+    if name == "sgd":
+        return mx.optimizer.SGD(momentum=momentum, **settings)
+    if name == "adam":
+        return mx.optimizer.Adam(**settings)
+    assert name == "adamw", name
+    return AdamW(**settings)

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 
 import backbones
 from partial_fc.shard import Shard
+from partial_fc.states import STATES
 from runtime.errors import ConfigError
 from training.config import TrainConfig
 
 _FLOAT = 4
 _LABEL = 8
-# Parameters, their gradients and their momenta.
-_BACKBONE_COPIES = 3
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -28,7 +27,7 @@ class HeadMemory:
     """Bytes that the head of one rank takes."""
 
     centers: int
-    momenta: int
+    states: int
     rows: int
     logits: int
     features: int
@@ -36,7 +35,7 @@ class HeadMemory:
     @property
     def total(self) -> int:
         """Everything together."""
-        return self.centers + self.momenta + self.rows + self.logits + self.features
+        return self.centers + self.states + self.rows + self.logits + self.features
 
 
 def sampled_rows(config: TrainConfig, shard: Shard) -> int:
@@ -46,16 +45,17 @@ def sampled_rows(config: TrainConfig, shard: Shard) -> int:
 
 
 def head_memory(config: TrainConfig, shard: Shard) -> HeadMemory:
-    """The bytes of a rank's head: C_r·D centers and momenta, and the working memory of an update.
+    """The bytes of a rank's head: centers, their optimizer's states, the memory of an update.
 
     The working memory is ``2·S·D + B·S + 4·B·D`` floats: the sampled rows and their gradient, the
     logits, and a few matrices of the size of the features.
     """
     global_batch = config.batch_size * shard.world_size
     rows = sampled_rows(config, shard)
+    states = STATES[config.optimizer].values()
     return HeadMemory(
         centers=shard.size * config.embedding_size * _FLOAT,
-        momenta=shard.size * config.embedding_size * _FLOAT,
+        states=sum(state.num_bytes(shard.size, config.embedding_size) for state in states),
         rows=2 * rows * config.embedding_size * _FLOAT,
         logits=global_batch * rows * _FLOAT,
         features=4 * global_batch * config.embedding_size * _FLOAT,
@@ -68,7 +68,7 @@ def collective_bytes(config: TrainConfig, world_size: int) -> dict[str, int]:
     The gradients of the backbone travel parameter by parameter; their sum is given.
     """
     global_batch = config.batch_size * world_size
-    return {
+    sizes = {
         "allgather head.features": global_batch * config.embedding_size * _FLOAT,
         "allgather head.labels": global_batch * _LABEL,
         "allreduce head.maximum": global_batch * _FLOAT,
@@ -76,6 +76,11 @@ def collective_bytes(config: TrainConfig, world_size: int) -> dict[str, int]:
         "allreduce head.gradient": global_batch * config.embedding_size * _FLOAT,
         "allreduce of the backbone": _backbone_parameters(config) * _FLOAT,
     }
+    if config.loss == "adaface":
+        sizes["allgather head.norms"] = global_batch * _FLOAT
+    if config.loss == "curricularface":
+        sizes["allreduce head.targets"] = global_batch * _FLOAT
+    return sizes
 
 
 def describe(config: TrainConfig) -> str:
@@ -143,18 +148,23 @@ def _describe_memory(config: TrainConfig, shard: Shard) -> list[str]:
     return [
         f"memory of rank {shard.rank}, without the activations of the backbone",
         _row("class centers", memory.centers),
-        _row("their momenta", memory.momenta),
+        _row("their optimizer states", memory.states),
         _row(f"{rows:,} sampled rows", memory.rows),
         _row("logits", memory.logits),
         _row("features", memory.features),
         _row("head in all", memory.total),
-        _row("backbone", _BACKBONE_COPIES * _backbone_parameters(config) * _FLOAT),
+        _row("backbone", _backbone_copies(config) * _backbone_parameters(config) * _FLOAT),
     ]
 
 
 def _describe_collectives(config: TrainConfig, world_size: int) -> list[str]:
     sizes = collective_bytes(config, world_size)
     return ["bytes per collective and update", *(_row(*item) for item in sizes.items())]
+
+
+def _backbone_copies(config: TrainConfig) -> int:
+    """Parameters, their gradients, and the states of their optimizer."""
+    return 2 + sum(state.wide for state in STATES[config.optimizer].values())
 
 
 def _backbone_parameters(config: TrainConfig) -> int:

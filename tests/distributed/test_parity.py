@@ -15,8 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 
 
-def run(arguments, output):
-    command = [*arguments, sys.executable, "-m", "tests.distributed.three_updates", str(output)]
+def run(arguments, output, loss="arcface"):
+    module = "tests.distributed.three_updates"
+    command = [*arguments, sys.executable, "-m", module, str(output), loss]
     finished = subprocess.run(
         command,
         cwd=ROOT,
@@ -30,6 +31,18 @@ def run(arguments, output):
     return dict(np.load(output))
 
 
+def launch(launcher, ranks):
+    return [str(HOROVODRUN), launcher, "-np", str(ranks), "-H", f"localhost:{ranks}"]
+
+
+def assert_equal(several, one_process):
+    assert several.keys() == one_process.keys()
+    assert several["centers"].shape == (31, 16)
+    for name, expected in one_process.items():
+        error = np.abs(several[name] - expected).max() / np.abs(expected).max()
+        assert error <= 2e-5, (name, error)
+
+
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory):
     return run([], tmp_path_factory.mktemp("parity") / "one.npz")
@@ -39,13 +52,15 @@ def one_process(tmp_path_factory):
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("launcher", ["--gloo", "--mpi"])
 def test_three_updates_equal_one_process(ranks, launcher, one_process, tmp_path):
-    launch = [str(HOROVODRUN), launcher, "-np", str(ranks), "-H", f"localhost:{ranks}"]
-    several = run(launch, tmp_path / "several.npz")
-    assert several.keys() == one_process.keys()
-    assert several["centers"].shape == (31, 16)
-    for name, expected in one_process.items():
-        error = np.abs(several[name] - expected).max() / np.abs(expected).max()
-        assert error <= 2e-5, (name, error)
+    several = run(launch(launcher, ranks), tmp_path / "several.npz")
+    assert_equal(several, one_process)
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("loss", ["adaface", "curricularface"])
+def test_adaptive_losses_equal_one_process(loss, tmp_path):
+    one = run([], tmp_path / "one.npz", loss)
+    assert_equal(run(launch("--gloo", 2), tmp_path / "several.npz", loss), one)
 
 
 def test_the_updates_move_everything(one_process):

@@ -15,7 +15,10 @@ from backbones.model import Backbone
 from data.loader import Batch
 from parallel.world import HorovodWorld, allgather_numpy
 from partial_fc.head import PartialFC
+from partial_fc.margin import build
+from partial_fc.optimizers import SGD
 from runtime.mxnet import mx
+from training.config import LOSSES
 from training.face_step import FaceStep
 from training.optimizer import BackboneOptimizer
 
@@ -35,16 +38,16 @@ def make_backbone() -> Backbone:
     return Backbone(symbol, symbol, weights, mx.cpu())
 
 
-def main(output: str) -> None:
+def main(output: str, loss: str) -> None:
     world = HorovodWorld()
     backbone = make_backbone()
     backbone.hybridize()
     head = PartialFC.create(
-        NUM_CLASSES, EMBEDDING, world, mx.cpu(), margins=(1.0, 0.5, 0.0), scale=64.0,
-        sample_ratio=1.0, momentum=0.9, weight_decay=5e-4, seed=7,
+        NUM_CLASSES, EMBEDDING, world, mx.cpu(), margin=build(loss, LOSSES[loss]), scale=64.0,
+        sample_ratio=1.0, optimizer=SGD(momentum=0.9, weight_decay=5e-4), seed=7,
     )  # fmt: skip
     optimizer = BackboneOptimizer(
-        backbone.parameters, world, momentum=0.9, weight_decay=5e-4, dtype="float32"
+        backbone.parameters, world, name="sgd", momentum=0.9, weight_decay=5e-4, dtype="float32"
     )
     step = FaceStep(backbone, head, optimizer, center_lr_factor=2.0)
 
@@ -57,7 +60,7 @@ def main(output: str) -> None:
         labels = generator.integers(NUM_CLASSES, size=GLOBAL_BATCH)
         losses.append(step(Batch(images[own], labels[own]), update, lr=0.05).asscalar())
 
-    centers = allgather_numpy(world, head.rows.export()[0], "test.centers")
+    centers = allgather_numpy(world, head.rows.export()["centers"], "test.centers")
     if world.rank == 0:
         arrays = {name: value.data().asnumpy() for name, value in backbone.parameters.items()}
         np.savez(output, centers=centers, losses=losses, **arrays)
@@ -65,4 +68,4 @@ def main(output: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

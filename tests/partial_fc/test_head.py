@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,21 +14,50 @@ import pytest
 from partial_fc.centers import initial_centers
 from partial_fc.head import PartialFC
 from partial_fc.kernels import DeviceRows, HostRows
-from partial_fc.margin import CombinedMargin
+from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace
+from partial_fc.optimizers import SGD, Adam
 from partial_fc.sampling import Sampler
 from partial_fc.shard import Shard
 from runtime.mxnet import mx
-from tests.support.reference_head import margin_logit, reference_step
+from tests.support.reference_head import margin_logit, reference_step, target_cosines
+from tests.support.reference_losses import (
+    ReferenceAdaFace,
+    ReferenceCombined,
+    ReferenceCurricularFace,
+)
+from tests.support.reference_optimizers import reference_update, zero_states
 from tests.support.thread_world import ThreadWorld, run_ranks
 
 EMBEDDING = 24
 GLOBAL_BATCH = 12
-LR, MOMENTUM, WEIGHT_DECAY = 0.3, 0.9, 5e-4
+LR = 0.3
+SGD_09 = SGD(momentum=0.9, weight_decay=5e-4)
 MARGINS = {
     "arcface": (1.0, 0.5, 0.0),
     "cosface": (1.0, 0.0, 0.35),
     "combined": (0.9, 0.4, 0.15),
     "softmax": (1.0, 0.0, 0.0),
+}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss under test: the head's margin, the reference's, and the inter-class filter."""
+
+    margin: Callable[[], Any]
+    reference: Callable[[], Any]
+    filter_threshold: float = 1.0
+
+
+LOSSES = {
+    name: Loss(partial(CombinedMargin, *margins), partial(ReferenceCombined, *margins))
+    for name, margins in MARGINS.items()
+}
+ADAPTIVE_LOSSES = {
+    "adaface": Loss(AdaFace, ReferenceAdaFace),
+    "curricularface": Loss(CurricularFace, ReferenceCurricularFace),
+    "filtered arcface": replace(LOSSES["arcface"], filter_threshold=0.2),
+    "filtered curricularface": Loss(CurricularFace, ReferenceCurricularFace, 0.2),
 }
 
 
@@ -37,37 +70,51 @@ def make_batches(num_classes, updates, seed=3):
         yield features, labels
 
 
-def make_head(world, num_classes, margins, scale, ratio, rows_of=HostRows):
+def device_rows(centers, optimizer):
+    # Blocks of seven rows, so that a sample spans several tensors.
+    return DeviceRows(centers, optimizer, mx.cpu(), max_elements=7 * EMBEDDING + 3)
+
+
+def make_head(world, num_classes, loss, scale, ratio, rows_of=HostRows, optimizer=SGD_09):
     shard = Shard(world.rank, world.size, num_classes)
     return PartialFC(
-        rows_of(initial_centers(shard, EMBEDDING, seed=5)),
+        rows_of(initial_centers(shard, EMBEDDING, seed=5), optimizer),
         Sampler(shard, ratio, seed=11),
         shard,
         world,
-        margin=CombinedMargin(*margins),
+        margin=loss.margin(),
         scale=scale,
-        momentum=MOMENTUM,
-        weight_decay=WEIGHT_DECAY,
+        filter_threshold=loss.filter_threshold,
     )
 
 
-def train_sharded(world_size, num_classes, margins, scale, ratio, updates, rows_of=HostRows):
+def train_sharded(
+    world_size,
+    num_classes,
+    loss,
+    scale,
+    ratio,
+    updates,
+    rows_of=HostRows,
+    optimizer=SGD_09,
+    lr=LR,
+):
     """Losses, feature gradients of the global batch, and the sampled classes of each update."""
 
     def rank_main(world: ThreadWorld):
-        head = make_head(world, num_classes, margins, scale, ratio, rows_of)
+        head = make_head(world, num_classes, loss, scale, ratio, rows_of, optimizer)
         sampler = Sampler(head.shard, ratio, seed=11)
         batch = GLOBAL_BATCH // world.size
         own = slice(world.rank * batch, (world.rank + 1) * batch)
         steps = []
         for update, (features, labels) in enumerate(make_batches(num_classes, updates)):
-            step = head.step(mx.nd.array(features[own]), labels[own], update, LR)
+            step = head.step(mx.nd.array(features[own]), labels[own], update, lr)
             sampled = sampler.sample(labels, update).rows + head.shard.start
             steps.append((float(step.loss.asscalar()), step.gradient.asnumpy(), sampled))
         return steps, head.rows.export()
 
     ranks = run_ranks(world_size, rank_main)
-    centers = np.concatenate([rank[1][0] for rank in ranks])
+    centers = np.concatenate([rank[1]["centers"] for rank in ranks])
     steps = [
         (
             [rank[0][update][0] for rank in ranks],
@@ -79,15 +126,17 @@ def train_sharded(world_size, num_classes, margins, scale, ratio, updates, rows_
     return steps, centers
 
 
-def train_reference(num_classes, margins, scale, sampled):
-    centers = initial_centers(Shard(0, 1, num_classes), EMBEDDING, seed=5).astype(np.float64)
-    momenta = np.zeros_like(centers)
-    steps = []
+def train_reference(num_classes, loss, scale, sampled, optimizer=SGD_09, lr=LR):
+    arrays = zero_states(optimizer, initial_centers(Shard(0, 1, num_classes), EMBEDDING, seed=5))
+    margins_of, centers, steps = loss.reference(), arrays["centers"], []
     for (features, labels), classes in zip(make_batches(num_classes, len(sampled)), sampled):
-        step = reference_step(features, labels, centers, classes, margins, scale)
-        decayed = step.centers_gradient + WEIGHT_DECAY * centers[classes]
-        momenta[classes] = MOMENTUM * momenta[classes] - LR * decayed
-        centers[classes] += momenta[classes]
+        norms = np.linalg.norm(features.astype(np.float64), axis=1)
+        adapted = margins_of(norms, target_cosines(features, labels, centers))
+        step = reference_step(
+            features, labels, centers, classes, scale=scale,
+            filter_threshold=loss.filter_threshold, **adapted,
+        )  # fmt: skip
+        reference_update(optimizer, arrays, classes, step.centers_gradient, lr)
         steps.append(step)
     return steps, centers
 
@@ -103,11 +152,12 @@ CASES = list(
 )
 
 
-@pytest.mark.parametrize(("world_size", "num_classes", "ratio", "loss", "scale"), CASES)
-def test_three_steps_equal_the_reference(world_size, num_classes, ratio, loss, scale):
-    steps, centers = train_sharded(world_size, num_classes, MARGINS[loss], scale, ratio, updates=3)
+def assert_three_steps_equal_the_reference(
+    world_size, num_classes, loss, scale, ratio, rows_of=HostRows
+):
+    steps, centers = train_sharded(world_size, num_classes, loss, scale, ratio, 3, rows_of)
     expected, expected_centers = train_reference(
-        num_classes, MARGINS[loss], scale, [step[2] for step in steps]
+        num_classes, loss, scale, [step[2] for step in steps]
     )
     tolerance = 2e-5 if scale <= 64 else 1e-3
     for (losses, gradient, classes), step in zip(steps, expected):
@@ -117,20 +167,46 @@ def test_three_steps_equal_the_reference(world_size, num_classes, ratio, loss, s
     assert_close(centers, expected_centers, tolerance)
 
 
+@pytest.mark.parametrize(("world_size", "num_classes", "ratio", "loss", "scale"), CASES)
+def test_three_steps_equal_the_reference(world_size, num_classes, ratio, loss, scale):
+    assert_three_steps_equal_the_reference(world_size, num_classes, LOSSES[loss], scale, ratio)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("loss", ADAPTIVE_LOSSES.values(), ids=ADAPTIVE_LOSSES)
+@pytest.mark.parametrize("scale", [1.0, 64.0])
+@pytest.mark.parametrize("rows_of", [HostRows, device_rows], ids=["host", "device"])
+def test_adaptive_losses_equal_the_reference(world_size, loss, scale, rows_of):
+    assert_three_steps_equal_the_reference(world_size, 61, loss, scale, 0.3, rows_of)
+
+
 @pytest.mark.parametrize("loss", sorted(MARGINS))
 def test_operators_of_a_device_equal_the_kernels_of_the_host(loss):
-    def device_rows(centers):
-        # Blocks of seven rows, so that a sample spans several tensors.
-        return DeviceRows(centers, mx.cpu(), max_elements=7 * EMBEDDING + 3)
-
-    host, host_centers = train_sharded(2, 61, MARGINS[loss], 64.0, 0.3, updates=3)
+    host, host_centers = train_sharded(2, 61, LOSSES[loss], 64.0, 0.3, updates=3)
     device, device_centers = train_sharded(
-        2, 61, MARGINS[loss], 64.0, 0.3, updates=3, rows_of=device_rows
+        2, 61, LOSSES[loss], 64.0, 0.3, updates=3, rows_of=device_rows
     )
     for one, other in zip(host, device):
         assert_close(np.array(other[0]), np.array(one[0]), 2e-5)
         assert_close(other[1], one[1], 2e-5)
     assert_close(device_centers, host_centers, 2e-5)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("rows_of", [HostRows, device_rows], ids=["host", "device"])
+@pytest.mark.parametrize("decoupled", [False, True], ids=["adam", "adamw"])
+def test_three_steps_of_adam_equal_the_reference(world_size, rows_of, decoupled):
+    optimizer = Adam(weight_decay=0.1, decoupled=decoupled)
+    steps, centers = train_sharded(
+        world_size, 61, LOSSES["arcface"], 16.0, 0.3, 3, rows_of, optimizer, lr=1e-3
+    )
+    expected, expected_centers = train_reference(
+        61, LOSSES["arcface"], 16.0, [step[2] for step in steps], optimizer, lr=1e-3
+    )
+    for (losses, gradient, _), step in zip(steps, expected):
+        assert_close(np.array(losses), step.loss, 2e-5)
+        assert_close(gradient, step.features_gradient, 2e-5)
+    assert_close(centers, expected_centers, 2e-5)
 
 
 def test_reference_gradient_equals_finite_differences():
@@ -139,8 +215,13 @@ def test_reference_gradient_equals_finite_differences():
     features = generator.normal(size=(3, 4))
     centers = generator.normal(size=(5, 4))
     labels, classes = np.array([0, 3, 3]), np.arange(5)
-    for margins in MARGINS.values():
-        step = reference_step(features, labels, centers, classes, margins, 8.0)
+    adaface = ReferenceAdaFace()(np.linalg.norm(features, axis=1), np.zeros(3))
+    cases = [{"margins": margins} for margins in MARGINS.values()]
+    cases += [adaface, {"margins": (1.0, 0.5, 0.0), "hardness": 0.3}]
+    cases += [{**case, "filter_threshold": 0.1} for case in cases]
+    for case in cases:
+        loss_of = partial(reference_step, features, labels, centers, classes, scale=8.0, **case)
+        step = loss_of()
         for gradient, array in (
             (step.features_gradient, features),
             (step.centers_gradient, centers),
@@ -149,8 +230,7 @@ def test_reference_gradient_equals_finite_differences():
             for index in np.ndindex(*array.shape):
                 for sign in (1, -1):
                     array[index] += sign * 1e-6
-                    loss = reference_step(features, labels, centers, classes, margins, 8.0).loss
-                    numeric[index] += sign * loss / 2e-6
+                    numeric[index] += sign * loss_of().loss / 2e-6
                     array[index] -= sign * 1e-6
             assert np.abs(numeric - gradient).max() < 1e-7
 
@@ -160,14 +240,12 @@ def test_loss_computed_by_hand():
     def rank_main(world: ThreadWorld):
         shard = Shard(0, 1, 2)
         head = PartialFC(
-            HostRows(np.eye(2, dtype=np.float32)),
+            HostRows(np.eye(2, dtype=np.float32), SGD(0.0, 0.0)),
             Sampler(shard, 1.0, seed=0),
             shard,
             world,
             margin=CombinedMargin(m3=0.35),
             scale=2.0,
-            momentum=0.0,
-            weight_decay=0.0,
         )
         return head.step(mx.nd.array([[5.0, 0.0]]), np.array([0]), 0, 0.0)
 
@@ -179,6 +257,47 @@ def test_loss_computed_by_hand():
     assert step.gradient.asnumpy() == pytest.approx(np.array([[0.0, 2 * other / 5]]), abs=1e-6)
 
 
+def one_step(centers, features, label, scale, margin, filter_threshold=1.0):
+    """The first step of a head on one rank that uses all classes."""
+
+    def rank_main(world: ThreadWorld):
+        shard = Shard(0, 1, len(centers))
+        head = PartialFC(
+            HostRows(np.array(centers, dtype=np.float32), SGD(0.0, 0.0)),
+            Sampler(shard, 1.0, seed=0),
+            shard,
+            world,
+            margin=margin,
+            scale=scale,
+            filter_threshold=filter_threshold,
+        )
+        return head.step(mx.nd.array(features), np.array([label]), 0, 0.0)
+
+    return run_ranks(1, rank_main)[0]
+
+
+def test_filter_by_hand():
+    """Cosines 0.6 (target), 0.8 and 0, s = 2: above 0.7 is left out, at the target is not."""
+    step = one_step(np.eye(3), [[0.6, 0.8, 0.0]], 0, 2.0, CombinedMargin(), 0.7)
+    assert step.loss.asscalar() == pytest.approx(np.log(1 + np.exp(-1.2)), rel=1e-6)
+    kept = one_step(np.eye(3), [[0.6, 0.8, 0.0]], 1, 2.0, CombinedMargin(), 0.7)
+    total = np.exp(1.6) + np.exp(1.2) + 1
+    assert kept.loss.asscalar() == pytest.approx(np.log(total) - 1.6, rel=1e-6)
+
+
+def test_hard_negatives_by_hand():
+    """Cosines 0.6 (target), 0.8 and 0, s = 2, no margin: 0.8 is hard, t = 0.01 · 0.6."""
+    step = one_step(np.eye(3), [[0.6, 0.8, 0.0]], 0, 2.0, CurricularFace(m=0.0))
+    hard = 2 * 0.8 * (0.006 + 0.8)
+    total = np.exp(1.2) + np.exp(hard) + 1
+    assert step.loss.asscalar() == pytest.approx(np.log(total) - 1.2, rel=1e-5)
+    # By the cosines: s · (p − 1) for the target, s · p · (t + 2c) for the hard negative.
+    units = np.array([0.6, 0.8, 0.0])
+    slopes = [2 * (np.exp(1.2) / total - 1), 2 * np.exp(hard) / total * 1.606, 2 / total]
+    expected = np.array(slopes) - np.dot(slopes, units) * units
+    assert step.gradient.asnumpy()[0] == pytest.approx(expected, abs=1e-5)
+
+
 def test_positives_beyond_the_sample_size_are_kept():
     """More positives than the ratio allows: every target has its row, the loss stays ordinary."""
     num_classes = 40
@@ -186,7 +305,7 @@ def test_positives_beyond_the_sample_size_are_kept():
     features = np.random.default_rng(1).normal(size=(GLOBAL_BATCH, EMBEDDING)).astype(np.float32)
 
     def rank_main(world: ThreadWorld):
-        head = make_head(world, num_classes, MARGINS["softmax"], 1.0, 0.05)
+        head = make_head(world, num_classes, LOSSES["softmax"], 1.0, 0.05)
         return float(head.step(mx.nd.array(features), labels, 0, LR).loss.asscalar())
 
     loss = run_ranks(1, rank_main)[0]
@@ -201,8 +320,8 @@ def test_confident_targets_keep_exact_gradients():
     def rank_main(world: ThreadWorld):
         shard = Shard(0, 1, 4)
         head = PartialFC(
-            HostRows(centers.copy()), Sampler(shard, 1.0, 0), shard, world,
-            margin=CombinedMargin(), scale=30.0, momentum=0.0, weight_decay=0.0,
+            HostRows(centers.copy(), SGD(0.0, 0.0)), Sampler(shard, 1.0, 0), shard, world,
+            margin=CombinedMargin(), scale=30.0,
         )  # fmt: skip
         return head.step(mx.nd.array(features), np.array([0]), 0, 0.0).gradient.asnumpy()
 

@@ -5,17 +5,27 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partial_fc.kernels import SGD, DeviceRows, HostRows
+from partial_fc.kernels import DeviceRows, HostRows
+from partial_fc.negatives import Negatives
+from partial_fc.optimizers import SGD, Adam
 from runtime.mxnet import mx
+from tests.support.reference_optimizers import reference_update, zero_states
 
 C, S, D, B = 50, 13, 20, 6
 
 
-def device_rows(centers):
-    return DeviceRows(centers, mx.cpu(), max_elements=11 * D)
+SGD_09 = SGD(momentum=0.9, weight_decay=0.01)
 
 
-@pytest.fixture(params=[HostRows, device_rows], ids=["host", "device"])
+def host_rows(centers, optimizer=SGD_09):
+    return HostRows(centers, optimizer)
+
+
+def device_rows(centers, optimizer=SGD_09):
+    return DeviceRows(centers, optimizer, mx.cpu(), max_elements=11 * D)
+
+
+@pytest.fixture(params=[host_rows, device_rows], ids=["host", "device"])
 def make_rows(request):
     return request.param
 
@@ -46,27 +56,48 @@ def test_a_zero_center_stays_finite(make_rows, centers):
     assert np.array_equal(units.asnumpy(), np.zeros((1, D)))
 
 
-def test_update_moves_sampled_rows_only(make_rows, centers, sampled):
-    step = SGD(lr=0.1, momentum=0.9, weight_decay=0.01)
+@pytest.mark.parametrize(
+    "optimizer",
+    [SGD_09, Adam(0.01, decoupled=False), Adam(0.2, decoupled=True)],
+    ids=["sgd", "adam", "adamw"],
+)
+def test_updates_move_sampled_rows_only(make_rows, centers, sampled, optimizer):
     gradient = np.random.default_rng(2).normal(size=(S, D)).astype(np.float32)
-    rows = make_rows(centers.copy())
-    expected, momenta = centers.astype(np.float64), np.zeros((C, D))
-    for _ in range(2):
-        units = mx.nd.empty((S, D))
-        inverse = rows.gather(sampled, units)
-        rows.update(sampled, units, inverse, mx.nd.array(gradient), step)
+    rows = make_rows(centers.copy(), optimizer)
+    expected = zero_states(optimizer, centers)
+    # The last sample is a part of the others, so that rows have seen different numbers of updates.
+    for chosen in (sampled, sampled, sampled[::3]):
+        units, slope = mx.nd.empty((chosen.size, D)), gradient[: chosen.size]
+        inverse = rows.gather(chosen, units)
+        rows.update(chosen, units, inverse, mx.nd.array(slope), 0.1)
 
-        norms = np.linalg.norm(expected[sampled], axis=1, keepdims=True)
-        exact = expected[sampled] / norms
-        tangent = (gradient - (gradient * exact).sum(axis=1, keepdims=True) * exact) / norms
-        momenta[sampled] = 0.9 * momenta[sampled] - 0.1 * (tangent + 0.01 * expected[sampled])
-        expected[sampled] += momenta[sampled]
-    actual, actual_momenta = rows.export()
-    assert actual == pytest.approx(expected, abs=1e-5)
-    assert actual_momenta == pytest.approx(momenta, abs=1e-5)
+        norms = np.linalg.norm(expected["centers"][chosen], axis=1, keepdims=True)
+        exact = expected["centers"][chosen] / norms
+        tangent = (slope - (slope * exact).sum(axis=1, keepdims=True) * exact) / norms
+        reference_update(optimizer, expected, chosen, tangent, 0.1)
+    actual = rows.export()
+    assert actual.keys() == expected.keys()
     untouched = np.setdiff1d(np.arange(C), sampled)
-    assert np.array_equal(actual[untouched], centers[untouched])
-    assert not actual_momenta[untouched].any()
+    for name, state in optimizer.states.items():
+        assert actual[name] == pytest.approx(expected[name], abs=2e-5)
+        assert actual[name].dtype == state.dtype
+        assert not actual[name][untouched].any()
+    assert actual["centers"] == pytest.approx(expected["centers"], abs=2e-5)
+    assert np.array_equal(actual["centers"][untouched], centers[untouched])
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_a_row_that_is_sampled_late_steps_as_far_as_one_sampled_early(make_rows, decoupled):
+    """By hand: the first step of Adam is the learning rate in every direction of the gradient."""
+    rows = make_rows(np.eye(3, 4, dtype=np.float32), Adam(0.0, decoupled))
+    units, gradient = mx.nd.empty((1, 4)), mx.nd.array([[0.0, 0.0, 0.0, 0.5]])
+    for row in [0] * 20 + [2]:
+        chosen = np.array([row])
+        inverse = rows.gather(chosen, units)
+        rows.update(chosen, units, inverse, gradient, 0.01)
+    exported = rows.export()
+    assert exported["centers"][2] == pytest.approx([0.0, 0.0, 1.0, -0.01], abs=1e-6)
+    assert exported["step_counts"].tolist() == [20, 0, 1]
 
 
 @pytest.mark.parametrize("columns", [1, 15, 16, 1000])
@@ -80,6 +111,40 @@ def test_maxima_and_exponentials(make_rows, centers, columns, spread):
     exact = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True) - 1.5)
     assert array.asnumpy() == pytest.approx(exact, rel=2e-5, abs=1e-37)
     assert sums.asnumpy() == pytest.approx(exact.sum(axis=1), rel=1e-5)
+
+
+@pytest.mark.parametrize("columns", [1, 16, 37])
+@pytest.mark.parametrize("limit", [10.0, 1e30])
+def test_rules_for_negatives(make_rows, centers, columns, limit):
+    """Logits above the limit are left out, x above its threshold becomes x · (t + x / scale)."""
+    generator = np.random.default_rng(4)
+    logits = generator.normal(size=(B, columns)).astype(np.float32) * 8
+    logits[0, 0] = -1e30
+    thresholds = generator.normal(size=B).astype(np.float32) * 4
+    thresholds[1] = 1e30
+    negatives = Negatives(limit, mx.nd.array(thresholds), mx.nd.array([0.3]), scale=64.0)
+    rows, array = make_rows(centers), mx.nd.array(logits)
+
+    exact, hard = logits.astype(np.float64), logits > thresholds[:, None]
+    ruled = np.where(hard, exact * (0.3 + exact / 64), exact)
+    ruled[exact > limit] = -1e30
+    slopes = np.where(hard, 0.3 + 2 * exact / 64, 1.0)
+    assert hard.any() and (limit == 1e30 or columns == 1 or (exact > limit).any())
+    maxima = rows.maxima(array, negatives)
+    assert maxima.asnumpy() == pytest.approx(ruled.max(axis=1), rel=1e-6)
+    # In the head the target bounds the shift, where all others are left out.
+    shift = np.maximum(ruled.max(axis=1), -20.0) + 1.5
+    sums = rows.exponentiate(array, mx.nd.array(shift), negatives)
+    exponentials = np.exp(ruled - shift.astype(np.float32)[:, None])
+    assert sums.asnumpy() == pytest.approx(exponentials.sum(axis=1), rel=1e-5)
+    assert array.asnumpy() == pytest.approx(exponentials * slopes, rel=2e-5, abs=1e-8)
+
+
+def test_rules_for_negatives_do_not_hide_nan(make_rows, centers):
+    array = mx.nd.array([[0.0, np.nan, 1.0]])
+    negatives = Negatives(5.0, mx.nd.array([0.5]), mx.nd.array([0.1]), scale=8.0)
+    sums = make_rows(centers).exponentiate(array, mx.nd.array([1.0]), negatives)
+    assert np.isnan(sums.asscalar())
 
 
 def test_exponentials_of_very_small_logits_are_zero(make_rows, centers):

@@ -1,8 +1,13 @@
-"""The head in one process and float64, written down from the formulas and nothing else."""
+"""The head in one process and float64, written down from the formulas and nothing else.
+
+What adapts while training (AdaFace's margins, CurricularFace's t) is handed to a step as numbers,
+since no gradient flows through it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Optional
 
 import numpy as np
 
@@ -25,6 +30,13 @@ def margin_slope(cosine: np.ndarray, m1: float, m2: float) -> np.ndarray:
     return m1 * np.sin(m1 * theta + m2) / np.sin(theta)
 
 
+def target_cosines(features: np.ndarray, labels: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """The cosines between features [B, D] and the centers [C, D] of their labels [B]."""
+    features, own = features.astype(np.float64), centers[labels]
+    norms = np.linalg.norm(features, axis=1) * np.linalg.norm(own, axis=1)
+    return np.sum(features * own, axis=1) / norms
+
+
 def reference_step(
     features: np.ndarray,
     labels: np.ndarray,
@@ -32,9 +44,13 @@ def reference_step(
     classes: np.ndarray,
     margins: tuple[float, float, float],
     scale: float,
+    hardness: Optional[float] = None,
+    filter_threshold: float = 1.0,
 ) -> ReferenceStep:
     """Loss and gradients over ``classes``, the sorted ids that take part in the softmax.
 
+    The margins are numbers or arrays [B]. With a hardness t, cosines c of negatives above the
+    target's after its margin become c·(t + c). Negatives above the threshold are left out.
     The gradient of the centers has the rows of ``classes``.
     """
     features = features.astype(np.float64)
@@ -46,9 +62,15 @@ def reference_step(
     cosines = units @ row_units.T
     batch = np.arange(labels.size)
     targets = np.searchsorted(classes, labels)
-    target_cosines = cosines[batch, targets]
-    logits = scale * cosines
-    logits[batch, targets] = scale * margin_logit(target_cosines, *margins)
+    own_cosines = cosines[batch, targets]
+    margined = margin_logit(own_cosines, *margins)
+    hard = np.zeros_like(cosines, dtype=bool)
+    if hardness is not None:
+        hard = cosines > margined[:, None]
+    logits = scale * np.where(hard, cosines * ((hardness or 0.0) + cosines), cosines)
+    slopes = np.where(hard, (hardness or 0.0) + 2 * cosines, 1.0)
+    logits[(cosines > filter_threshold) & (filter_threshold < 1.0)] = -np.inf
+    logits[batch, targets] = scale * margined
 
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_sum = np.log(np.exp(shifted).sum(axis=1))
@@ -57,7 +79,9 @@ def reference_step(
     gradient = np.exp(shifted - log_sum[:, None])
     others = gradient.copy()
     others[batch, targets] = 0.0
-    gradient[batch, targets] = -others.sum(axis=1) * margin_slope(target_cosines, *margins[:2])
+    slopes[batch, targets] = margin_slope(own_cosines, *margins[:2])
+    gradient[batch, targets] = -others.sum(axis=1)
+    gradient *= slopes
     gradient *= scale / labels.size
 
     units_gradient = gradient @ row_units

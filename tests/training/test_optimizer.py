@@ -1,4 +1,4 @@
-"""The backbone's optimizer: sums over the ranks, decay by ``wd_mult``, the loss scale undone."""
+"""The backbone's optimizer: sums over the ranks, its rule, decay by ``wd_mult``, the loss scale."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ def make_parameters(values):
     return parameters
 
 
-def train(world, initial, factor, scale=1.0):
-    """One update of w with the loss factor * sum(w), decay 0.1, learning rate 0.5."""
+def train(world, initial, factor, scale=1.0, name="sgd", updates=1):
+    """Updates of w with the loss factor * sum(w), decay 0.1, learning rate 0.5."""
     parameters = make_parameters({"fc_weight": initial, "fc_bias": initial})
     optimizer = BackboneOptimizer(
-        parameters, world, momentum=0.0, weight_decay=0.1, dtype="float32"
+        parameters, world, name=name, momentum=0.0, weight_decay=0.1, dtype="float32"
     )
     optimizer.loss_scale.value = scale
-    with mx.autograd.record():
-        loss = sum(scale * factor * value.data().sum() for value in parameters.values())
-    loss.backward()
-    optimizer.step(0, lr=0.5)
+    for update in range(updates):
+        with mx.autograd.record():
+            loss = sum(scale * factor * value.data().sum() for value in parameters.values())
+        loss.backward()
+        optimizer.step(update, lr=0.5)
     return {name: value.data().asnumpy() for name, value in parameters.items()}
 
 
@@ -47,8 +48,27 @@ def test_every_rank_starts_from_rank_zero():
         assert np.array_equal(value, results[1][name])
 
 
-def test_the_loss_scale_does_not_change_the_update():
-    plain = run_ranks(1, lambda world: train(world, 2.0, factor=1.0))[0]
-    scaled = run_ranks(1, lambda world: train(world, 2.0, factor=1.0, scale=1024.0))[0]
+def test_a_step_of_adam_is_the_learning_rate():
+    # With a constant gradient both corrected moments stay g and g², so every step is 0.5.
+    result = run_ranks(2, lambda world: train(world, 2.0, 1.0, name="adam", updates=2))[1]
+    assert result["fc_bias"] == pytest.approx(2.0 - 2 * 0.5, rel=1e-4)
+    # Decay is part of the gradient of the weight (2.2, then 2.15): the direction stays the same.
+    first, second = 2.0 + 0.1 * 2.0, 2.0 + 0.1 * 1.5
+    moment = (0.9 * 0.1 * first + 0.1 * second) / (1 - 0.9**2)
+    square = (0.999 * 0.001 * first**2 + 0.001 * second**2) / (1 - 0.999**2)
+    assert result["fc_weight"] == pytest.approx(1.5 - 0.5 * moment / square**0.5, rel=1e-4)
+
+
+def test_adamw_decays_beside_the_step():
+    result = run_ranks(1, lambda world: train(world, 2.0, 1.0, name="adamw", updates=2))[0]
+    assert result["fc_bias"] == pytest.approx(2.0 - 2 * 0.5, rel=1e-4)
+    # Each update takes 0.5 · 0.1 of the weight and 0.5: 2 → 1.4 → 0.83.
+    assert result["fc_weight"] == pytest.approx(0.83, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_the_loss_scale_does_not_change_the_update(name):
+    plain = run_ranks(1, lambda world: train(world, 2.0, factor=1.0, name=name))[0]
+    scaled = run_ranks(1, lambda world: train(world, 2.0, factor=1.0, scale=1024.0, name=name))[0]
     for name, value in plain.items():
         assert scaled[name] == pytest.approx(value, rel=1e-6)

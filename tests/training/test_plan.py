@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import backbones
@@ -31,12 +33,19 @@ def test_global_batch_and_updates() -> None:
 def test_head_memory_by_hand() -> None:
     # Four classes of eight numbers; the batch of four lifts the sample from two rows to four.
     memory = head_memory(small_config(), Shard(0, 3, 10))
-    assert (memory.centers, memory.momenta) == (4 * 8 * 4, 4 * 8 * 4)
+    assert (memory.centers, memory.states) == (4 * 8 * 4, 4 * 8 * 4)
     assert memory.rows == 2 * 4 * 8 * 4
     assert memory.logits == 12 * 4 * 4
     assert memory.features == 4 * 12 * 8 * 4
     assert memory.total == 128 + 128 + 256 + 192 + 1536
     assert f"{memory.total:,}" in describe(small_config())
+
+
+def test_states_of_adam_by_hand() -> None:
+    # Two moments as large as the centers and a count of four bytes for each of the four rows.
+    config = dataclasses.replace(small_config(), optimizer="adam")
+    assert head_memory(config, Shard(0, 3, 10)).states == 2 * 4 * 8 * 4 + 4 * 4
+    assert f"{4 * backbones.parameter_count('tiny', 8) * 4:,}" in describe(config)
 
 
 def test_sample_is_the_ratio_of_a_large_shard() -> None:
@@ -58,6 +67,14 @@ def test_collectives_by_hand() -> None:
     assert sizes["allgather head.labels"] == 12 * 8
     assert sizes["allreduce head.gradient"] == 12 * 8 * 4
     assert sizes["allreduce head.maximum"] + sizes["allreduce head.denominator"] == 3 * 12 * 4
+
+
+def test_adaptive_losses_have_a_collective_of_their_own() -> None:
+    names = {"adaface": "allgather head.norms", "curricularface": "allreduce head.targets"}
+    for loss, name in names.items():
+        config = dataclasses.replace(small_config(), loss=loss, margins=None)
+        assert collective_bytes(config, 3)[name] == 12 * 4
+        assert name not in collective_bytes(small_config(), 3)
 
 
 def test_one_rank_is_the_default() -> None:

@@ -1,0 +1,260 @@
+"""The optimizers of the class centers: SGD with momentum, Adam and AdamW, on the sampled rows.
+
+All are lazy: a row that is not sampled neither decays nor moves, and its state waits for it. Each
+has two forms that do the same: a Numba kernel that projects the gradient and updates in one pass
+over the rows, and MXNet operators for devices. The backbone's optimizer is MXNet's own
+(``training.optimizer``).
+
+Adam corrects the bias of its moments by the number of updates they have seen, and lazily sampled
+rows have seen different numbers, so each row has a count of its own. With one count for all, a row
+that is sampled late for the first time would get no correction and step 0.1 / sqrt(0.001), three
+times, too far.
+
+Shapes: D embedding, S sampled rows, C rows of the shard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from partial_fc.compiled import row_kernel
+from partial_fc.states import STATES, RowState
+from runtime.mxnet import mx
+
+Array = NDArray[np.float32]
+Int64Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RowGradients:
+    """The gradient with respect to the unit vectors of sampled rows, on the host.
+
+    Attributes:
+        rows: int64 [S], which rows of the shard.
+        units: float32 [S, D], their unit vectors.
+        inverse_norms: float32 [S], 1 / their norms.
+        gradient: float32 [S, D].
+    """
+
+    rows: Int64Array
+    units: Array
+    inverse_norms: Array
+    gradient: Array
+
+
+class RowOptimizer(Protocol):
+    """An optimizer of class centers."""
+
+    @property
+    def states(self) -> Mapping[str, RowState]:
+        """The arrays it keeps beside the centers, by name; all start at zero."""
+
+    def update_host(
+        self, arrays: Mapping[str, NDArray[Any]], gradients: RowGradients, lr: float
+    ) -> None:
+        """Update the rows of ``arrays`` ("centers" [C, D] and the states), in place."""
+
+    def update_device(
+        self, sampled: Mapping[str, Any], tangent_SD: Any, lr: float
+    ) -> dict[str, Any]:
+        """The new values of sampled rows.
+
+        Args:
+            sampled: NDArrays "centers" [S, D] and the states; may be overwritten.
+            tangent_SD: NDArray, the gradient with respect to these centers.
+            lr: the learning rate.
+        """
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Momentum SGD; weight decay is added to the gradient."""
+
+    momentum: float
+    weight_decay: float
+
+    @property
+    def states(self) -> Mapping[str, RowState]:
+        """See ``RowOptimizer.states``."""
+        return STATES["sgd"]
+
+    def update_host(
+        self, arrays: Mapping[str, NDArray[Any]], gradients: RowGradients, lr: float
+    ) -> None:
+        """See ``RowOptimizer.update_host``."""
+        _sgd(
+            arrays["centers"],
+            arrays["momenta"],
+            gradients.rows,
+            gradients.units,
+            gradients.inverse_norms,
+            gradients.gradient,
+            np.float32(lr),
+            np.float32(self.momentum),
+            np.float32(self.weight_decay),
+        )
+
+    def update_device(
+        self, sampled: Mapping[str, Any], tangent_SD: Any, lr: float
+    ) -> dict[str, Any]:
+        """See ``RowOptimizer.update_device``."""
+        centers, momenta = sampled["centers"], sampled["momenta"]
+        decay = {"momentum": self.momentum, "wd": self.weight_decay}
+        mx.nd.sgd_mom_update(centers, tangent_SD, momenta, lr=lr, **decay, out=centers)
+        return {"centers": centers, "momenta": momenta}
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma and Ba, ICLR 2015, algorithm 1), with a step count for each row.
+
+    Weight decay is added to the gradient (Adam) or shrinks the centers beside it (AdamW: Loshchilov
+    and Hutter, ICLR 2019, algorithm 2). The latter follows the habit of the frameworks: a step
+    takes ``lr * weight_decay`` of the center, where the paper's λ stands for the product of
+    ``weight_decay`` and the base learning rate.
+    """
+
+    weight_decay: float
+    decoupled: bool
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    @property
+    def states(self) -> Mapping[str, RowState]:
+        """See ``RowOptimizer.states``."""
+        return STATES["adam"]
+
+    def _decays(self, lr: float) -> tuple[float, float]:
+        """What of a center is added to its gradient, and what it keeps of itself."""
+        if self.decoupled:
+            return 0.0, 1.0 - lr * self.weight_decay
+        return self.weight_decay, 1.0
+
+    def update_host(
+        self, arrays: Mapping[str, NDArray[Any]], gradients: RowGradients, lr: float
+    ) -> None:
+        """See ``RowOptimizer.update_host``."""
+        decay, kept = self._decays(lr)
+        _adam(
+            arrays["centers"],
+            arrays["first_moments"],
+            arrays["second_moments"],
+            arrays["step_counts"],
+            gradients.rows,
+            gradients.units,
+            gradients.inverse_norms,
+            gradients.gradient,
+            lr,
+            self.beta1,
+            self.beta2,
+            np.float32(self.epsilon),
+            np.float32(decay),
+            np.float32(kept),
+        )
+
+    def update_device(
+        self, sampled: Mapping[str, Any], tangent_SD: Any, lr: float
+    ) -> dict[str, Any]:
+        """See ``RowOptimizer.update_device``."""
+        decay, kept = self._decays(lr)
+        gradient = tangent_SD + decay * sampled["centers"]
+        first = self.beta1 * sampled["first_moments"] + (1 - self.beta1) * gradient
+        second = self.beta2 * sampled["second_moments"] + (1 - self.beta2) * mx.nd.square(gradient)
+        counts = sampled["step_counts"] + 1
+        steps = counts.astype("float32").expand_dims(1)
+        # 1 - beta^t through expm1: a difference from 1 would lose the digits of beta2.
+        first_weight = -mx.nd.expm1(math.log(self.beta1) * steps)
+        second_weight = -mx.nd.expm1(math.log(self.beta2) * steps)
+        root = mx.nd.sqrt(second / second_weight) + self.epsilon
+        centers = kept * sampled["centers"] - lr * (first / first_weight) / root
+        return {
+            "centers": centers,
+            "first_moments": first,
+            "second_moments": second,
+            "step_counts": counts,
+        }
+
+
+def build(name: str, *, momentum: float, weight_decay: float) -> RowOptimizer:
+    """The optimizer called ``name``, a key of ``partial_fc.states.STATES``.
+
+    Args:
+        name: sgd, adam or adamw.
+        momentum: of SGD.
+        weight_decay: on sampled rows.
+    """
+    if name == "sgd":
+        return SGD(momentum, weight_decay)
+    assert name in ("adam", "adamw"), name
+    return Adam(weight_decay, decoupled=name == "adamw")
+
+
+@row_kernel
+def _sgd(  # type: ignore[no-untyped-def]
+    centers, momenta, rows, normalized, inverse_norms, gradient, lr, momentum, weight_decay
+):
+    for s in numba.prange(rows.size):
+        center = centers[rows[s]]
+        velocity = momenta[rows[s]]
+        unit = normalized[s]
+        slope = gradient[s]
+        radial = np.float32(0.0)
+        for d in range(center.size):
+            radial += slope[d] * unit[d]
+        inverse = inverse_norms[s]
+        for d in range(center.size):
+            step = inverse * (slope[d] - radial * unit[d]) + weight_decay * center[d]
+            velocity[d] = momentum * velocity[d] - lr * step
+            center[d] += velocity[d]
+
+
+@row_kernel
+def _adam(  # type: ignore[no-untyped-def]
+    centers,
+    first_moments,
+    second_moments,
+    counts,
+    rows,
+    normalized,
+    inverse_norms,
+    gradient,
+    lr,
+    beta1,
+    beta2,
+    epsilon,
+    decay,
+    kept,
+):
+    first_share, second_share = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
+    first_rest, second_rest = np.float32(beta1), np.float32(beta2)
+    for s in numba.prange(rows.size):
+        center = centers[rows[s]]
+        first = first_moments[rows[s]]
+        second = second_moments[rows[s]]
+        unit = normalized[s]
+        slope = gradient[s]
+        radial = np.float32(0.0)
+        for d in range(center.size):
+            radial += slope[d] * unit[d]
+        inverse = inverse_norms[s]
+        counts[rows[s]] += 1
+        steps = counts[rows[s]]
+        # Once for a row and in float64, where 1 - beta2^t keeps its digits.
+        rate = np.float32(lr / (1.0 - beta1**steps))
+        correction = np.float32(1.0 / np.sqrt(1.0 - beta2**steps))
+        for d in range(center.size):
+            step = inverse * (slope[d] - radial * unit[d]) + decay * center[d]
+            first[d] = first_rest * first[d] + first_share * step
+            second[d] = second_rest * second[d] + second_share * step * step
+        # A loop of its own: LLVM vectorizes no loop over five arrays of which it writes three.
+        for d in range(center.size):
+            root = np.sqrt(second[d]) * correction + epsilon
+            center[d] = kept * center[d] - rate * first[d] / root
