@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint clean
+.PHONY: help env train test lint bench clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh setup-utils/*.sh .ci/run
@@ -34,6 +34,13 @@ lint: ## check the style of the Python files (ruff), their types (mypy) and the 
 	@$(IN_VENV) ruff check $(PYTHON_FILES)
 	@$(IN_VENV) mypy
 	@$(IN_VENV) shellcheck --external-sources --source-path=SCRIPTDIR $(SHELL_FILES)
+
+# The report appears when it is complete: a run that ends early leaves the one before.
+bench: env ## measure the head beside its alternatives, some ten minutes; writes benchmarks/results/head.md
+	@mkdir -p benchmarks/results
+	@$(IN_VENV) python -m benchmarks.head >benchmarks/results/head.md.tmp
+	@mv benchmarks/results/head.md.tmp benchmarks/results/head.md
+	@cat benchmarks/results/head.md
 
 clean: ## remove the environment and what the tools keep; not the data, not the models
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,252 @@
+"""How long a step of the Partial FC head takes, beside what else one could use.
+
+    python -m benchmarks.head [--classes N --ratio R] [--batch B] [--threads 1,2] [--json FILE]
+
+Four variants take turns: the head of this project (``ours``); the same mathematics in MXNet as its
+description reads (``textbook``) and in PyTorch (``pytorch``, where it is installed); and the three
+matrix products alone (``products``), the floor that no head gets below. The report goes to the
+standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+if not __package__:
+    # Started by its path, which puts this folder where the project's ought to be.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from benchmarks import measure
+from benchmarks.head_case import DTYPES, HeadCase
+from benchmarks.worker import Worker
+from runtime.command_line import Parser
+from runtime.errors import ConfigError, run_program
+
+_DEFAULT_SIZES = ((50_000, 1.0), (200_000, 0.1))
+# As many sampled rows as in the second case, of ten times as many classes.
+_LARGE_SIZE = (2_000_000, 0.01)
+_WARM_UP_STEPS = 2
+_MEBIBYTE = 2**20
+
+
+class Variant(NamedTuple):
+    """A way to do the step.
+
+    Attributes:
+        target: the ``Subject`` of its workers.
+        row_passes: how often its operators read or write a matrix of the size S × D, each operator
+            by itself.
+        logit_passes: the same for the size B × S.
+        copy_passes: more of the size S × D where the sampled rows have to be taken out of all rows
+            and put back.
+    """
+
+    target: str
+    row_passes: int
+    logit_passes: int
+    copy_passes: int
+
+    def traffic(self, case: HeadCase) -> int:
+        """The bytes of these passes; matrices of the size of the features are left out."""
+        copies = self.copy_passes if case.rows < case.classes else 0
+        floats = (self.row_passes + copies) * case.embedding + self.logit_passes * case.batch
+        return 4 * case.rows * floats
+
+
+# The passes are counted by hand, from the operators that a variant calls or has called.
+VARIANTS = {
+    # Rows: gather 2, logits 1, gradients 2, update 6. Logits: made 1, maxima 1, exponentials 2,
+    # gradients 2.
+    "ours": Variant("benchmarks.our_head:OurHead", 11, 6, 0),
+    # Rows: room for the gradient 1, normalize 2, logits 1, backward 2 and 3, update 5. Logits: made
+    # 1, one-hot 1, margin 5, scale 2, log-softmax 2, backward 8.
+    "textbook": Variant("benchmarks.textbook_head:TextbookHead", 14, 19, 8),
+    # Rows: normalize 3, logits 1, backward 2 and 21 (the norm is differentiated by its parts),
+    # update 11. Logits: made 1, log-softmax 2, backward 6.
+    "pytorch": Variant("benchmarks.pytorch_head:PyTorchHead", 38, 9, 8),
+    # Two products read the centers, the third writes their gradient; one writes the logits, two
+    # read them.
+    "products": Variant("benchmarks.our_head:Products", 3, 3, 0),
+}
+
+
+class Contestant(NamedTuple):
+    """A variant with the sizes it is measured at."""
+
+    variant: str
+    case: HeadCase
+
+
+class Comparison(NamedTuple):
+    """Contestants that take turns: all variants of one case, and ours at other sizes."""
+
+    case: HeadCase
+    others: tuple[HeadCase, ...] = ()
+
+    def contestants(self) -> list[Contestant]:
+        """Everything that can be measured here."""
+        named = [Contestant(variant, self.case) for variant in VARIANTS if _is_installed(variant)]
+        return named + [Contestant("ours", case) for case in self.others]
+
+
+class Measurement(NamedTuple):
+    """What came out for one contestant: seconds of its steps, and its peak of memory in bytes."""
+
+    seconds: list[float]
+    memory: int | None
+
+    @property
+    def milliseconds(self) -> float:
+        """The median of the steps."""
+        return 1000 * statistics.median(self.seconds)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print the report and write the rows."""
+    options = _parse(argv)
+    sections, rows = [_introduction(options.rounds)], []
+    for comparison in _comparisons(options):
+        for threads in options.threads:
+            print(f"measuring {comparison.case}, threads={threads}", file=sys.stderr)
+            measured = compare(comparison, threads, options.rounds)
+            sections.append(f"## {comparison.case}, threads={threads}")
+            sections.append(table(comparison, measured))
+            for who, own in measured.items():
+                case = f"{who.case}, threads={threads}"
+                rows.append(measure.Row(case, who.variant, own.milliseconds, "ms"))
+    print("\n\n".join(sections))
+    if options.json:
+        measure.write_json(options.json, rows)
+
+
+def compare(comparison: Comparison, threads: int, rounds: int) -> dict[Contestant, Measurement]:
+    """Measure the contestants in turns, each in a process of its own.
+
+    Args:
+        comparison: who takes part.
+        threads: of each process.
+        rounds: how many steps each is measured for.
+    """
+    with ExitStack() as stack:
+        workers = {}
+        for who in comparison.contestants():
+            workers[who] = stack.enter_context(Worker(VARIANTS[who.variant].target, threads))
+            _prepare(workers[who], who.case)
+        seconds = measure.interleave({who: workers[who].step for who in workers}, rounds)
+        return {who: Measurement(seconds[who], workers[who].peak_memory()) for who in workers}
+
+
+def _prepare(worker: Worker, case: HeadCase) -> None:
+    """Build the case, after a small one that loads and compiles what is not the step's memory."""
+    small = min(case.classes, round(4 * case.batch / case.ratio))
+    worker.create(dataclasses.asdict(dataclasses.replace(case, classes=small)))
+    worker.step()
+    worker.create(dataclasses.asdict(case))
+    for _ in range(_WARM_UP_STEPS):
+        worker.step()
+
+
+def table(comparison: Comparison, measured: Mapping[Contestant, Measurement]) -> str:
+    """Lay out the measurements of a comparison."""
+    rivals = [measured.get(Contestant(variant, comparison.case)) for variant in VARIANTS]
+    floor = measured[Contestant("products", comparison.case)].milliseconds
+    header = ["head", "ms", "from … to", *(f"÷ {variant}" for variant in VARIANTS)]
+    header += ["share of the floor", "moved (MiB)", "peak memory (MiB)", "bound (MiB)"]
+    lines = []
+    for who, own in measured.items():
+        ms, extremes = own.milliseconds, (1000 * min(own.seconds), 1000 * max(own.seconds))
+        lines.append(
+            [
+                who.variant if who.case == comparison.case else f"{who.variant}: {who.case}",
+                f"{ms:.1f}",
+                "{:.1f} … {:.1f}".format(*extremes),
+                *(f"{ms / rival.milliseconds:.2f}" if rival else "" for rival in rivals),
+                f"{floor / ms:.0%}",
+                f"{VARIANTS[who.variant].traffic(who.case) / _MEBIBYTE:,.0f}",
+                *_memory_cells(who, own.memory),
+            ]
+        )
+    return measure.markdown_table(header, lines)
+
+
+def _memory_cells(who: Contestant, peak: int | None) -> tuple[str, str]:
+    """The peak beside the bound, which is set for ours alone; the products keep no centers."""
+    if who.variant == "products" or peak is None:
+        return "", ""
+    bound = f"{who.case.memory_bound / _MEBIBYTE:,.0f}" if who.variant == "ours" else ""
+    return f"{peak / _MEBIBYTE:,.0f}", bound
+
+
+def _introduction(rounds: int) -> str:
+    left_out = [variant for variant in VARIANTS if not _is_installed(variant)]
+    missing = f"\n\nNot installed, hence left out: {', '.join(left_out)}." if left_out else ""
+    return f"""# A step of the Partial FC head beside its alternatives
+
+{measure.machine()}
+
+Medians of {rounds} rounds, in each of which every head takes one step, with its sampling. "÷ x" is
+the time of the row divided by that of x; the share of the floor is the part of a step that the
+three products alone would take. Moved is computed: what the operators of a head read and write of
+matrices as large as the sampled rows or the logits. The peak memory is measured above that of the
+centers and momenta; the bound of ours is 1.3 · (2·S·D + B·S + 4·B·D) floats.{missing}"""
+
+
+def _is_installed(variant: str) -> bool:
+    return variant != "pytorch" or importlib.util.find_spec("torch") is not None
+
+
+def _comparisons(options: argparse.Namespace) -> list[Comparison]:
+    def case(classes: int, ratio: float) -> HeadCase:
+        return HeadCase(classes, ratio, batch=options.batch, dtype=options.dtype)
+
+    if options.classes is not None:
+        return [Comparison(case(options.classes, options.ratio or 1.0))]
+    full, sampled = _DEFAULT_SIZES
+    return [Comparison(case(*full)), Comparison(case(*sampled), (case(*_LARGE_SIZE),))]
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m benchmarks.head",
+        description="Measure a step of the Partial FC head beside its alternatives.",
+    )
+    parser.add_argument(
+        "--classes",
+        type=measure.positive,
+        help="how many there are (without: 50,000 at ratio 1, 200,000 at ratio 0.1, and ours with "
+        "2,000,000 at ratio 0.01)",
+    )
+    parser.add_argument("--ratio", type=_ratio, help="sampled share of --classes (1)")
+    parser.add_argument(
+        "--batch", type=measure.positive, default=256, help="global batch (%(default)s)"
+    )
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="float32", help="of the products (%(default)s)"
+    )
+    measure.add_options(parser)
+    options = parser.parse_args(argv)
+    if options.ratio is not None and options.classes is None:
+        raise ConfigError(f"--ratio {options.ratio:g} is a share of --classes; give both")
+    return options
+
+
+def _ratio(text: str) -> float:
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = 0.0
+    if not 0.0 < ratio <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1")
+    return ratio
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,161 @@
+"""The habit that all benchmarks of this project share, so that their numbers can be compared.
+
+A machine does not run at one speed: its clock changes, and other programs come and go. What is
+compared is therefore measured in turns within one run, and the median of several turns counts.
+Every benchmark prints a Markdown report that begins with the machine, takes ``--rounds`` and
+``--json FILE``, and writes to that file rows of the same four keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+_Name = TypeVar("_Name")
+
+# Threads of OpenMP spin for some milliseconds after their work, in case more of it comes: they
+# would take processors from the next in turn.
+_REST_SECONDS = 0.1
+_PACKAGES = ("mxnet", "numpy", "numba", "torch")
+_VECTOR_FLAGS = ("avx512", "amx")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One measured number.
+
+    Attributes:
+        case: what was done, with sizes and threads.
+        name: who did it.
+        value: the median over the rounds.
+        unit: of the value.
+    """
+
+    case: str
+    name: str
+    value: float
+    unit: str
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every benchmark: ``--threads``, ``--rounds`` and ``--json``."""
+    parser.add_argument(
+        "--threads",
+        type=_thread_counts,
+        default="1,2" if _processors() > 1 else "1",
+        help="numbers of threads, each measured by itself (%(default)s)",
+    )
+    parser.add_argument(
+        "--rounds", type=positive, default=7, help="turns of each variant (%(default)s)"
+    )
+    parser.add_argument(
+        "--json",
+        type=_file_to_write,
+        metavar="FILE",
+        help='write a list of {"case", "name", "value", "unit"}',
+    )
+
+
+def positive(text: str) -> int:
+    """Convert an option that is an integer of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+def _thread_counts(text: str) -> tuple[int, ...]:
+    counts = tuple(positive(word.strip()) for word in text.split(","))
+    if max(counts) > _processors():
+        raise argparse.ArgumentTypeError(
+            f"{text} is more than the {_processors()} processors that this process may use, "
+            "so it would measure how threads wait for each other; ask for fewer"
+        )
+    return counts
+
+
+def _file_to_write(text: str) -> Path:
+    # Found out before the minutes of measuring, not after them.
+    path = Path(text)
+    if not path.parent.is_dir() or path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is no file in an existing folder; make it first")
+    return path
+
+
+def interleave(
+    contestants: Mapping[_Name, Callable[[], float]], rounds: int
+) -> dict[_Name, list[float]]:
+    """Let each contestant have its turn in every round.
+
+    Args:
+        contestants: functions that measure once, by name.
+        rounds: how often.
+
+    Returns:
+        What each measured, in the order of the rounds.
+    """
+    measured: dict[_Name, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, measure in contestants.items():
+            time.sleep(_REST_SECONDS)
+            measured[name].append(measure())
+    return measured
+
+
+def write_json(path: Path, rows: Iterable[Row]) -> None:
+    """Write the rows as a list of objects, whole or not at all."""
+    unfinished = path.with_name(path.name + ".tmp")
+    unfinished.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
+    unfinished.replace(path)
+
+
+def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Lay out a table: the first column to the left, all others to the right."""
+    aligned = [":--", *("--:" for _ in header[1:])]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, aligned, *lines))
+
+
+def machine() -> str:
+    """Describe the processor, the memory and the versions of what is measured, as a list."""
+    flags = [flag for flag in _cpu_field("flags").split() if flag.startswith(_VECTOR_FLAGS)]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    versions = ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
+    return "\n".join(
+        (
+            f"- processor: {_cpu_field('model name')}, "
+            f"{_processors()} of {os.cpu_count()} cores usable",
+            f"- AVX-512 and AMX: {' '.join(sorted(flags)) or 'none'}",
+            f"- memory: {memory:.1f} GiB",
+            f"- {platform.system()} {platform.release()}, Python {platform.python_version()}, "
+            + versions,
+        )
+    )
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _cpu_field(field: str) -> str:
+    """The value of a line of /proc/cpuinfo, which names its fields differently elsewhere."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
+    return platform.machine()
+
+
+def _version(package: str) -> str:
+    # MXNet's builds for GPUs have names of their own, such as mxnet-cu112.
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"] or ""
+        if name == package or name.startswith(f"{package}-cu"):
+            return distribution.version
+    return "not installed"

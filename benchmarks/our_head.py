@@ -1,0 +1,94 @@
+"""The head of this project, and the three matrix products that no head can do without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.head_case import (
+    LEARNING_RATE,
+    MARGIN,
+    MOMENTUM,
+    SCALE,
+    SEED,
+    WEIGHT_DECAY,
+    HeadCase,
+)
+from partial_fc import products
+from partial_fc.head import HeadStep, PartialFC
+from partial_fc.margin import CombinedMargin
+from partial_fc.optimizers import SGD
+from runtime.mxnet import mx
+
+
+class OneRank:
+    """A world in which nothing has to be sent."""
+
+    rank = 0
+    size = 1
+
+    def allgather(self, array: Any, name: str) -> Any:
+        """What the only rank has is all there is."""
+        return array
+
+    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+        """The sum and the maximum over one rank."""
+        return array
+
+
+class OurHead:
+    """``partial_fc`` on one rank, sampling included."""
+
+    def __init__(self, **sizes: Any) -> None:
+        """Args: sizes of a ``HeadCase``."""
+        case = HeadCase(**sizes)
+        self.head = PartialFC.create(
+            case.classes,
+            case.embedding,
+            OneRank(),
+            mx.cpu(),
+            margin=CombinedMargin(m3=MARGIN),
+            scale=SCALE,
+            sample_ratio=case.ratio,
+            optimizer=SGD(MOMENTUM, WEIGHT_DECAY),
+            seed=SEED,
+        )
+        # Zeros take no memory before they are written to, which would look like the step's.
+        self.head.rows.export()["momenta"].fill(0.0)
+        self._features = mx.nd.array(case.features())
+        self._labels = case.labels()
+        self._updates = 0
+        mx.nd.waitall()
+
+    def train(self) -> HeadStep:
+        """Take one step on the rows that the head samples."""
+        self._updates += 1
+        return self.head.step(self._features, self._labels, self._updates, LEARNING_RATE)
+
+    def step(self) -> None:
+        """See ``Subject.step``."""
+        self.train()
+        mx.nd.waitall()
+
+
+class Products:
+    """``partial_fc.products`` on arrays of the step's shapes, and nothing else."""
+
+    def __init__(self, **sizes: Any) -> None:
+        """Args: sizes of a ``HeadCase``."""
+        case = HeadCase(**sizes)
+        self._features_BD = mx.nd.random.normal(shape=(case.batch, case.embedding))
+        self._centers_SD = mx.nd.random.normal(shape=(case.rows, case.embedding))
+        self._logits_BS = mx.nd.zeros((case.batch, case.rows))
+        self._gradients = (
+            mx.nd.zeros_like(self._features_BD),
+            mx.nd.zeros_like(self._centers_SD),
+        )
+        mx.nd.waitall()
+
+    def step(self) -> None:
+        """See ``Subject.step``."""
+        products.logits(self._features_BD, self._centers_SD, out=self._logits_BS)
+        products.gradients(
+            self._logits_BS, self._features_BD, self._centers_SD, out=self._gradients
+        )
+        mx.nd.waitall()

@@ -1,0 +1,84 @@
+"""Partial FC in PyTorch, as one would write it there with an eye on speed.
+
+Where PyTorch has one call for several formulas it is used (normalize, linear, cross_entropy), the
+scale is on the small side of the product, the margin touches the targets alone, and the update
+works in place on the sampled rows. It computes what our head computes.
+
+Shapes: B global batch, D embedding, S sampled rows, C classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from benchmarks.head_case import (
+    LEARNING_RATE,
+    MARGIN,
+    MOMENTUM,
+    SCALE,
+    SEED,
+    WEIGHT_DECAY,
+    HeadCase,
+)
+from runtime.environment import visible_threads
+
+
+class PyTorchHead:
+    """All class centers of a job on one rank, in PyTorch tensors."""
+
+    def __init__(self, **sizes: Any) -> None:
+        """Args: sizes of a ``HeadCase``."""
+        torch.set_num_threads(visible_threads())
+        torch.manual_seed(SEED)
+        case = HeadCase(**sizes)
+        self.centers = torch.from_numpy(case.centers())
+        self._momenta = torch.zeros_like(self.centers).fill_(0.0)
+        self._features = torch.from_numpy(case.features())
+        self._labels = torch.from_numpy(case.labels())
+        self._num_rows = case.rows
+
+    def step(self) -> None:
+        """See ``Subject.step``."""
+        self.train(self._sample())
+
+    def train(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Update the sorted ``rows`` [S]; returns the loss and the features' gradient [B, D]."""
+        everything = rows.numel() == self.centers.shape[0]
+        centers_SD = self.centers if everything else self.centers[rows]
+        momenta_SD = self._momenta if everything else self._momenta[rows]
+        targets_B = torch.searchsorted(rows, self._labels)
+
+        loss, gradient_BD, gradient_SD = self._differentiate(centers_SD, targets_B)
+        gradient_SD.add_(centers_SD, alpha=WEIGHT_DECAY)
+        momenta_SD.mul_(MOMENTUM).add_(gradient_SD, alpha=-LEARNING_RATE)
+        centers_SD.add_(momenta_SD)
+        if not everything:
+            self.centers[rows] = centers_SD
+            self._momenta[rows] = momenta_SD
+        return loss, gradient_BD
+
+    def _differentiate(
+        self, centers_SD: torch.Tensor, targets_B: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        features_BD = self._features.detach().requires_grad_()
+        leaf_SD = centers_SD.detach().requires_grad_()
+        logits_BS = functional.linear(
+            SCALE * functional.normalize(features_BD), functional.normalize(leaf_SD)
+        )
+        entries = (torch.arange(targets_B.numel()), targets_B)
+        logits_BS.index_put_(entries, torch.tensor(-SCALE * MARGIN), accumulate=True)
+        loss = functional.cross_entropy(logits_BS, targets_B)
+        gradient_BD, gradient_SD = torch.autograd.grad(loss, (features_BD, leaf_SD))
+        return loss.detach(), gradient_BD, gradient_SD
+
+    def _sample(self) -> torch.Tensor:
+        """All positives and the negatives with the highest of random scores."""
+        num_classes = self.centers.shape[0]
+        if self._num_rows == num_classes:
+            return torch.arange(num_classes)
+        scores = torch.rand(num_classes)
+        scores[self._labels] = 2.0
+        return torch.topk(scores, self._num_rows, sorted=False).indices.sort().values

@@ -1,0 +1,159 @@
+"""A process of its own for each variant of a benchmark, which answers to its turn.
+
+The number of threads is read from the environment while MXNet, Numba and PyTorch are imported, so
+one process cannot measure one thread and two; and the memory of a variant shows only where it is
+alone. A worker builds its subject once, keeps its arrays, and takes one step whenever it is asked,
+so that several of them can be measured in turns.
+
+    python -m benchmarks.worker MODULE:CLASS
+
+is the other end of the pipe: one JSON object per line, both ways.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+_ROOT = Path(__file__).resolve().parents[1]
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)
+_RESET_PEAK = "5"
+
+
+class Subject(Protocol):
+    """What a worker measures; made from the arguments that the parent sends."""
+
+    def step(self) -> None:
+        """Do the work once and wait until it is done."""
+
+
+class Worker:
+    """The parent's end: a process with a subject of its own."""
+
+    def __init__(self, target: str, threads: int) -> None:
+        """Start the process.
+
+        Args:
+            target: "module:Class" of the ``Subject``.
+            threads: how many threads the libraries of the process may use.
+        """
+        self._target = target
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.worker", target],
+            cwd=_ROOT,
+            env={**os.environ, **{name: str(threads) for name in _THREAD_VARIABLES}},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def create(self, arguments: Mapping[str, Any]) -> None:
+        """Build the subject, instead of the one before; its memory is measured from here on."""
+        self._ask("create", arguments)
+
+    def step(self) -> float:
+        """Take one step; returns its seconds."""
+        return float(self._ask("step"))
+
+    def peak_memory(self) -> int | None:
+        """The most bytes that the steps since ``create`` had beyond what it left, if known."""
+        peak = self._ask("peak_memory")
+        return None if peak is None else int(peak)
+
+    def _ask(self, command: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"command": command, "arguments": arguments}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            status = self._process.wait()
+            raise RuntimeError(f"the worker of {self._target} ended with status {status}")
+        return json.loads(answer)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Nothing of a worker outlives it, so it need not tidy up.
+        self._process.kill()
+        self._process.communicate()
+
+
+def main() -> None:
+    """Serve the parent until it is gone."""
+    module, _, name = sys.argv[1].partition(":")
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    # What a library prints must not get between the answers.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    server = _Server(getattr(importlib.import_module(module), name))
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = getattr(server, request["command"])(**(request["arguments"] or {}))
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+class _Server:
+    """The child's end; each method answers the command of its name."""
+
+    def __init__(self, factory: Callable[..., Subject]) -> None:
+        self._factory = factory
+        self._subject: Subject | None = None
+        self._at_rest = 0
+        self._peak_known = False
+
+    def create(self, **arguments: Any) -> None:
+        self._subject = None
+        gc.collect()
+        self._subject = self._factory(**arguments)
+        gc.collect()
+        self._peak_known = _reset_peak()
+        self._at_rest = _memory("VmRSS")
+
+    def step(self) -> float:
+        assert self._subject is not None
+        start = time.perf_counter()
+        self._subject.step()
+        return time.perf_counter() - start
+
+    def peak_memory(self) -> int | None:
+        return _memory("VmHWM") - self._at_rest if self._peak_known else None
+
+
+def _reset_peak() -> bool:
+    """Let the largest resident size begin anew; returns whether the kernel let us."""
+    try:
+        Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
+    except OSError:
+        return False
+    return True
+
+
+def _memory(field: str) -> int:
+    """Bytes of this process: VmRSS, resident now, or VmHWM, the most that were."""
+    match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    assert match is not None, field
+    return 1024 * int(match.group(1))
+
+
+if __name__ == "__main__":
+    main()

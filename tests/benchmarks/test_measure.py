@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from benchmarks import measure
+from runtime.command_line import Parser
+from runtime.errors import ConfigError
+
+
+def parse(*words):
+    parser = Parser()
+    measure.add_options(parser)
+    return parser.parse_args(words)
+
+
+def test_contestants_take_turns() -> None:
+    calls = []
+
+    def contestant(name, values):
+        return lambda: calls.append(name) or next(values)
+
+    measured = measure.interleave(
+        {"a": contestant("a", iter([1.0, 2.0])), "b": contestant("b", iter([3.0, 4.0]))}, rounds=2
+    )
+    assert calls == ["a", "b", "a", "b"]
+    assert measured == {"a": [1.0, 2.0], "b": [3.0, 4.0]}
+
+
+def test_rows_are_written_with_the_four_keys(tmp_path) -> None:
+    path = tmp_path / "rows.json"
+    measure.write_json(path, [measure.Row("10 classes", "ours", 1.5, "ms")])
+    assert json.loads(path.read_text()) == [
+        {"case": "10 classes", "name": "ours", "value": 1.5, "unit": "ms"}
+    ]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["rows.json"]
+
+
+def test_table_lines_have_as_many_cells_as_the_header() -> None:
+    table = measure.markdown_table(["head", "ms"], [["ours", "1"], ["textbook", "4"]])
+    assert table == "| head | ms |\n| :-- | --: |\n| ours | 1 |\n| textbook | 4 |"
+
+
+def test_machine_names_processor_flags_and_versions() -> None:
+    text = measure.machine()
+    with open("/proc/cpuinfo") as file:
+        has_avx512 = " avx512f " in file.read()
+    assert ("avx512f" in text) == has_avx512
+    assert f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores" in text
+    assert "mxnet 1.9.1" in text
+
+
+def test_options_of_every_benchmark(tmp_path) -> None:
+    options = parse("--threads", "1", "--rounds", "3", "--json", str(tmp_path / "rows.json"))
+    assert (options.threads, options.rounds) == ((1,), 3)
+    assert options.json == tmp_path / "rows.json"
+    assert parse().rounds == 7
+    assert parse().threads in ((1,), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--rounds", "0"), "--rounds: '0' is not a positive integer"),
+        (("--threads", "1,x"), "--threads: 'x' is not a positive integer"),
+        (("--threads", "100000"), "more than the .* processors"),
+        (("--json", "missing/rows.json"), "--json: missing/rows.json .* make it first"),
+    ],
+)
+def test_wrong_options_are_explained(words, complaint) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        parse(*words)
