@@ -157,7 +157,7 @@ def _gather_normalize(centers, rows, normalized, inverse_norms):  # type: ignore
 def _row_maxima(logits, maxima):  # type: ignore[no-untyped-def]
     for b in numba.prange(logits.shape[0]):
         row = logits[b]
-        # Sixteen running maxima: one alone would be a chain that cannot vectorise.
+        # Sixteen running maxima: one alone would be a chain that cannot vectorize.
         lanes = np.full(16, -np.inf, dtype=np.float32)
         whole = row.size // 16 * 16
         for s in range(0, whole, 16):
