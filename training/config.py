@@ -1,9 +1,9 @@
 """One run, described in one place.
 
 Everything a run can be told stands in ``TrainConfig``: the field is the option, the literal under
-it is the option's help, its default is the option's default. The parser is generated from it, so
-the three cannot drift apart. Values resolve in one order: field default, then the preset of
-``--dataset``, then the command line.
+it is the option's help, its default is the option's default. ``training.options`` makes the parser
+from it, so the three cannot drift apart. Values resolve in one order: field default, then the
+preset of ``--dataset``, then the command line.
 
 This module imports neither MXNet nor Horovod nor OpenCV: ``--help`` and a wrong option answer at
 once.
@@ -11,30 +11,17 @@ once.
 
 from __future__ import annotations
 
-import argparse
-import ast
 import dataclasses
-import inspect
 import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import backbones
 from partial_fc.states import STATES
-from runtime.command_line import Parser
 from runtime.errors import ConfigError, did_you_mean
 from training import presets
 from training.schedules import SCHEDULES
@@ -191,18 +178,9 @@ class TrainConfig:
         return self.epochs * updates_per_epoch
 
 
-def parse(argv: Optional[Sequence[str]] = None) -> TrainConfig:
-    """Resolve a command line into a checked configuration.
-
-    Args:
-        argv: The arguments after the program's name; those of this process if left out.
-
-    Raises:
-        ConfigError: An option is unknown, malformed, out of range or contradicts another.
-    """
-    config = resolve(_read_command_line(argv))
-    check(config)
-    return config
+def option(field: str) -> str:
+    """The option of a field."""
+    return "--" + field.replace("_", "-")
 
 
 def resolve(given: Mapping[str, Any]) -> TrainConfig:
@@ -334,7 +312,7 @@ def _check_ranges(config: TrainConfig) -> None:
     for field, allowed in _RANGES.items():
         value = getattr(config, field)
         if value is not None and not allowed.holds(value):
-            raise ConfigError(f"{_option(field)} {value:.12g} {allowed.rule}")
+            raise ConfigError(f"{option(field)} {value:.12g} {allowed.rule}")
 
 
 def _check_name(option: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> None:
@@ -430,108 +408,3 @@ def _check_folder(config: TrainConfig) -> None:
         f"--dataset {config.dataset} needs its record set in {config.rec}, which does not exist; "
         "give its folder with --rec DIR, or add --debug to train without data"
     )
-
-
-def _read_command_line(argv: Optional[Sequence[str]]) -> dict[str, Any]:
-    """Return what was given, and nothing that was not."""
-    parser = _build_parser()
-    namespace, unknown = parser.parse_known_args(argv)
-    if unknown:
-        word = unknown[0].split("=")[0]
-        known = [_option(field.name) for field in dataclasses.fields(TrainConfig)]
-        raise ConfigError(f"{word} is not an option{did_you_mean(word, known)}; --help lists them")
-    return vars(namespace)
-
-
-def _build_parser() -> argparse.ArgumentParser:
-    # Abbreviations are off, since an option added later would change what they mean.
-    parser = Parser(
-        description="Train a face recognition network with Partial FC on MXNet and Horovod.",
-        epilog=f"presets: {', '.join(presets.PRESETS)}",
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
-    )
-    types = get_type_hints(TrainConfig)
-    helps = _field_docstrings(TrainConfig)
-    for field in dataclasses.fields(TrainConfig):
-        if types[field.name] is bool:
-            parser.add_argument(_option(field.name), action="store_true", help=helps[field.name])
-            continue
-        convert, metavar = _CONVERTERS[_without_optional(types[field.name])]
-        default = f" (default {field.default})" if field.default not in (None, ()) else ""
-        parser.add_argument(
-            _option(field.name), type=convert, metavar=metavar, help=helps[field.name] + default
-        )
-    return parser
-
-
-def _option(field: str) -> str:
-    return "--" + field.replace("_", "-")
-
-
-def _without_optional(annotation: Any) -> Any:
-    return get_args(annotation)[0] if get_origin(annotation) is Union else annotation
-
-
-def _field_docstrings(config_class: type) -> dict[str, str]:
-    """Return the literal under each field, which Python itself does not keep."""
-    body = ast.parse(inspect.getsource(config_class)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    return {
-        field.target.id: inspect.cleandoc(literal.value.value)
-        for field, literal in zip(body.body, body.body[1:])
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(literal, ast.Expr)
-        and isinstance(literal.value, ast.Constant)
-        and isinstance(literal.value.value, str)
-    }
-
-
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a whole number; write it in digits, as in 100"
-        ) from None
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a finite number; write it as in 0.1 or 5e-4"
-        )
-    return value
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",")) if text else ()
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    return tuple(_integer(word) for word in _words(text))
-
-
-def _margins(text: str) -> Margins:
-    numbers = [_number(word) for word in _words(text)]
-    if len(numbers) != 3:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not three numbers; write m1,m2,m3, as in 1,0.5,0"
-        )
-    m1, m2, m3 = numbers
-    return m1, m2, m3
-
-
-_CONVERTERS: dict[Any, tuple[Callable[[str], Any], str]] = {
-    str: (str, "NAME"),
-    int: (_integer, "N"),
-    float: (_number, "X"),
-    tuple[str, ...]: (_words, "A,B"),
-    tuple[int, ...]: (_integers, "N,N"),
-    Margins: (_margins, "M1,M2,M3"),
-}

@@ -12,7 +12,8 @@ import pytest
 
 from runtime.errors import ConfigError
 from training import presets
-from training.config import LOSSES, TrainConfig, check, parse, save
+from training.config import LOSSES, TrainConfig, check, save
+from training.options import parse
 
 ROOT = Path(__file__).parents[2]
 
@@ -224,7 +225,7 @@ def test_check_refuses_what_no_command_line_gave() -> None:
 PROGRAM = """
 import sys
 from runtime.errors import run_program
-from training.config import parse
+from training.options import parse
 from training.plan import describe
 
 def main():
