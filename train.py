@@ -64,6 +64,7 @@ def train(config: TrainConfig) -> None:
             margin=margin.build(config.loss, config.head_margins),
             scale=config.scale,
             filter_threshold=config.filter_threshold,
+            dtype=devices.head_dtype(config.head_dtype, device),
             sample_ratio=config.sample_ratio,
             optimizer=optimizers.build(
                 config.optimizer, momentum=config.momentum, weight_decay=config.wd

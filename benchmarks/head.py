@@ -27,6 +27,7 @@ if not __package__:
 from benchmarks import measure
 from benchmarks.head_case import DTYPES, HeadCase
 from benchmarks.worker import Worker
+from runtime import amx
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, run_program
 
@@ -47,12 +48,14 @@ class Variant(NamedTuple):
         logit_passes: the same for the size B × S.
         copy_passes: more of the size S × D where the sampled rows have to be taken out of all rows
             and put back.
+        dtypes: the types that its products can compute in.
     """
 
     target: str
     row_passes: int
     logit_passes: int
     copy_passes: int
+    dtypes: tuple[str, ...] = ("float32",)
 
     def traffic(self, case: HeadCase) -> int:
         """The bytes of these passes; matrices of the size of the features are left out."""
@@ -63,18 +66,18 @@ class Variant(NamedTuple):
 
 # The passes are counted by hand, from the operators that a variant calls or has called.
 VARIANTS = {
-    # Rows: gather 2, logits 1, gradients 2, update 6. Logits: made 1, maxima 1, exponentials 2,
+    # Rows: gather 2, logits 1, gradients 2, update 5. Logits: made 1, maxima 1, exponentials 2,
     # gradients 2.
-    "ours": Variant("benchmarks.our_head:OurHead", 11, 6, 0),
+    "ours": Variant("benchmarks.our_head:OurHead", 10, 6, 0, DTYPES),
     # Rows: room for the gradient 1, normalize 2, logits 1, backward 2 and 3, update 5. Logits: made
-    # 1, one-hot 1, margin 5, scale 2, log-softmax 2, backward 8.
-    "textbook": Variant("benchmarks.textbook_head:TextbookHead", 14, 19, 8),
+    # 1, one-hot 1, margin 5, scale 2, softmax 8, minus one-hot 3, mean 2, backward 6.
+    "textbook": Variant("benchmarks.textbook_head:TextbookHead", 14, 28, 8),
     # Rows: normalize 3, logits 1, backward 2 and 21 (the norm is differentiated by its parts),
-    # update 11. Logits: made 1, log-softmax 2, backward 6.
-    "pytorch": Variant("benchmarks.pytorch_head:PyTorchHead", 38, 9, 8),
+    # update 11. Logits: made 1, scale 2, softmax 8, mean 2, backward 4.
+    "pytorch": Variant("benchmarks.pytorch_head:PyTorchHead", 38, 17, 8),
     # Two products read the centers, the third writes their gradient; one writes the logits, two
     # read them.
-    "products": Variant("benchmarks.our_head:Products", 3, 3, 0),
+    "products": Variant("benchmarks.our_head:Products", 3, 3, 0, DTYPES),
 }
 
 
@@ -93,7 +96,11 @@ class Comparison(NamedTuple):
 
     def contestants(self) -> list[Contestant]:
         """Everything that can be measured here."""
-        named = [Contestant(variant, self.case) for variant in VARIANTS if _is_installed(variant)]
+        named = [
+            Contestant(variant, self.case)
+            for variant in VARIANTS
+            if _is_installed(variant) and self.case.dtype in VARIANTS[variant].dtypes
+        ]
         return named + [Contestant("ours", case) for case in self.others]
 
 
@@ -170,11 +177,18 @@ def table(comparison: Comparison, measured: Mapping[Contestant, Measurement]) ->
                 "{:.1f} … {:.1f}".format(*extremes),
                 *(f"{ms / rival.milliseconds:.2f}" if rival else "" for rival in rivals),
                 f"{floor / ms:.0%}",
-                f"{VARIANTS[who.variant].traffic(who.case) / _MEBIBYTE:,.0f}",
+                _traffic_cell(who),
                 *_memory_cells(who, own.memory),
             ]
         )
     return measure.markdown_table(header, lines)
+
+
+def _traffic_cell(who: Contestant) -> str:
+    """The passes are counted in float32; with bfloat16 some of them are half as long."""
+    if who.case.dtype != "float32":
+        return ""
+    return f"{VARIANTS[who.variant].traffic(who.case) / _MEBIBYTE:,.0f}"
 
 
 def _memory_cells(who: Contestant, peak: int | None) -> tuple[str, str]:
@@ -194,9 +208,10 @@ def _introduction(rounds: int) -> str:
 
 Medians of {rounds} rounds, in each of which every head takes one step, with its sampling. "÷ x" is
 the time of the row divided by that of x; the share of the floor is the part of a step that the
-three products alone would take. Moved is computed: what the operators of a head read and write of
-matrices as large as the sampled rows or the logits. The peak memory is measured above that of the
-centers and momenta; the bound of ours is 1.3 · (2·S·D + B·S + 4·B·D) floats.{missing}"""
+three products alone would take. With bfloat16, ours in float32 takes part as well. Moved is
+computed: what the operators of a head read and write of matrices as large as the sampled rows or
+the logits. The peak memory is measured above that of the centers and momenta; the bound of ours is
+1.3 · (2·S·D + B·S + 4·B·D) floats.{missing}"""
 
 
 def _is_installed(variant: str) -> bool:
@@ -204,13 +219,19 @@ def _is_installed(variant: str) -> bool:
 
 
 def _comparisons(options: argparse.Namespace) -> list[Comparison]:
-    def case(classes: int, ratio: float) -> HeadCase:
-        return HeadCase(classes, ratio, batch=options.batch, dtype=options.dtype)
+    def comparison(size: tuple[int, float], *larger: tuple[int, float]) -> Comparison:
+        case, *others = (
+            HeadCase(classes, ratio, batch=options.batch, dtype=options.dtype)
+            for classes, ratio in (size, *larger)
+        )
+        if options.dtype != "float32":
+            others.append(dataclasses.replace(case, dtype="float32"))
+        return Comparison(case, tuple(others))
 
     if options.classes is not None:
-        return [Comparison(case(options.classes, options.ratio or 1.0))]
+        return [comparison((options.classes, options.ratio or 1.0))]
     full, sampled = _DEFAULT_SIZES
-    return [Comparison(case(*full)), Comparison(case(*sampled), (case(*_LARGE_SIZE),))]
+    return [comparison(full), comparison(sampled, _LARGE_SIZE)]
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -235,6 +256,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.ratio is not None and options.classes is None:
         raise ConfigError(f"--ratio {options.ratio:g} is a share of --classes; give both")
+    if options.dtype == "bfloat16" and not amx.request_tiles():
+        raise ConfigError(
+            "--dtype bfloat16 would measure an emulation: this processor or its kernel has no AMX "
+            "tiles; use float32"
+        )
     return options
 
 

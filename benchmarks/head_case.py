@@ -22,7 +22,7 @@ LEARNING_RATE = 0.1
 MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-4
 SEED = 0
-DTYPES = ("float32",)
+DTYPES = ("float32", "bfloat16")
 _FLOAT_BYTES = 4
 
 

@@ -14,7 +14,7 @@ from benchmarks.head_case import (
     HeadCase,
 )
 from partial_fc import products
-from partial_fc.head import HeadStep, PartialFC
+from partial_fc.head import TYPES, HeadStep, PartialFC
 from partial_fc.margin import CombinedMargin
 from partial_fc.optimizers import SGD
 from runtime.mxnet import mx
@@ -48,6 +48,7 @@ class OurHead:
             mx.cpu(),
             margin=CombinedMargin(m3=MARGIN),
             scale=SCALE,
+            dtype=case.dtype,
             sample_ratio=case.ratio,
             optimizer=SGD(MOMENTUM, WEIGHT_DECAY),
             seed=SEED,
@@ -77,18 +78,17 @@ class Products:
         """Args: sizes of a ``HeadCase``."""
         case = HeadCase(**sizes)
         self._features_BD = mx.nd.random.normal(shape=(case.batch, case.embedding))
-        self._centers_SD = mx.nd.random.normal(shape=(case.rows, case.embedding))
-        self._logits_BS = mx.nd.zeros((case.batch, case.rows))
-        self._gradients = (
-            mx.nd.zeros_like(self._features_BD),
-            mx.nd.zeros_like(self._centers_SD),
-        )
+        dtype = TYPES[case.dtype]
+        centers_SD = mx.nd.random.normal(shape=(case.rows, case.embedding))
+        self._centers_SD = mx.nd.amp_cast(centers_SD, dtype=dtype)
+        self._logits_BS = mx.nd.zeros((case.batch, case.rows), dtype=dtype)
+        self._gradient_SD = mx.nd.zeros_like(self._centers_SD)
         mx.nd.waitall()
 
     def step(self) -> None:
         """See ``Subject.step``."""
         products.logits(self._features_BD, self._centers_SD, out=self._logits_BS)
         products.gradients(
-            self._logits_BS, self._features_BD, self._centers_SD, out=self._gradients
+            self._logits_BS, self._features_BD, self._centers_SD, out=self._gradient_SD
         )
         mx.nd.waitall()

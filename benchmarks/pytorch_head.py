@@ -1,8 +1,9 @@
 """Partial FC in PyTorch, as one would write it there with an eye on speed.
 
-Where PyTorch has one call for several formulas it is used (normalize, linear, cross_entropy), the
-scale is on the small side of the product, the margin touches the targets alone, and the update
-works in place on the sampled rows. It computes what our head computes.
+Where PyTorch has one call for several formulas it is used (normalize, linear), the margin touches
+the targets alone, softmax and update work in place, the latter on the sampled rows. The columns of
+the logits lie on several ranks, so the softmax is written with its maxima and sums, which the ranks
+would have to reduce: ``cross_entropy`` cannot be told of them. It computes what our head computes.
 
 Shapes: B global batch, D embedding, S sampled rows, C classes.
 """
@@ -65,14 +66,23 @@ class PyTorchHead:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         features_BD = self._features.detach().requires_grad_()
         leaf_SD = centers_SD.detach().requires_grad_()
-        logits_BS = functional.linear(
-            SCALE * functional.normalize(features_BD), functional.normalize(leaf_SD)
+        cosines_BS = functional.linear(
+            functional.normalize(features_BD), functional.normalize(leaf_SD)
         )
         entries = (torch.arange(targets_B.numel()), targets_B)
-        logits_BS.index_put_(entries, torch.tensor(-SCALE * MARGIN), accumulate=True)
-        loss = functional.cross_entropy(logits_BS, targets_B)
-        gradient_BD, gradient_SD = torch.autograd.grad(loss, (features_BD, leaf_SD))
-        return loss.detach(), gradient_BD, gradient_SD
+        cosines_BS.index_put_(entries, torch.tensor(-MARGIN), accumulate=True)
+        logits_BS = SCALE * cosines_BS
+
+        softmax_BS = logits_BS.detach()
+        softmax_BS.sub_(softmax_BS.amax(1, keepdim=True)).exp_()
+        softmax_BS.div_(softmax_BS.sum(1, keepdim=True))
+        loss = -softmax_BS[entries].log().mean()
+        softmax_BS[entries] -= 1.0
+        softmax_BS.div_(targets_B.numel())
+        gradient_BD, gradient_SD = torch.autograd.grad(
+            logits_BS, (features_BD, leaf_SD), grad_outputs=softmax_BS
+        )
+        return loss, gradient_BD, gradient_SD
 
     def _sample(self) -> torch.Tensor:
         """All positives and the negatives with the highest of random scores."""

@@ -1,10 +1,11 @@
 """Partial FC in MXNet as a reader of its description would write it.
 
 The formulas line by line, with the operators that carry their names and automatic differentiation:
-normalize, multiply, subtract the margin where the one-hot labels are, take the cross-entropy, call
-``backward``, update the sampled rows and put them back. Of several forms it has the fastest:
-``L2Normalization``, not a division by ``norm``; ``log_softmax`` with ``pick``, not their parts. It
-computes what our head computes.
+normalize, multiply, subtract the margin where the one-hot labels are, make probabilities of the
+logits, hand their difference from the one-hot labels to ``backward``, update the sampled rows and
+put them back. The columns of the logits lie on several ranks, so the softmax is written with its
+maxima and sums, which the ranks would have to reduce: MXNet's fused softmax cannot be told of them.
+It computes what our head computes.
 
 Shapes: B global batch, D embedding, S sampled rows, C classes.
 """
@@ -80,9 +81,12 @@ class TextbookHead:
             cosines_BS = mx.nd.dot(units_BD, mx.nd.L2Normalization(centers_SD), transpose_b=True)
             one_hot_BS = mx.nd.one_hot(targets_B, centers_SD.shape[0])
             logits_BS = SCALE * (cosines_BS - MARGIN * one_hot_BS)
-            loss = -mx.nd.mean(mx.nd.pick(mx.nd.log_softmax(logits_BS), targets_B))
-        loss.backward()
-        return loss
+        maxima_B1 = mx.nd.max(logits_BS, axis=1, keepdims=True)
+        exponentials_BS = mx.nd.exp(mx.nd.broadcast_sub(logits_BS, maxima_B1))
+        sums_B1 = mx.nd.sum(exponentials_BS, axis=1, keepdims=True)
+        probabilities_BS = mx.nd.broadcast_div(exponentials_BS, sums_B1)
+        logits_BS.backward((probabilities_BS - one_hot_BS) / targets_B.size)
+        return -mx.nd.mean(mx.nd.log(mx.nd.pick(probabilities_BS, targets_B)))
 
     def _sample(self) -> Int64Array:
         """All positives and the negatives with the highest of random scores."""

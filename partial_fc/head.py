@@ -32,8 +32,10 @@ from partial_fc.sampling import Sample, Sampler
 from partial_fc.shard import Shard
 from partial_fc.targets import Targets
 from runtime.mxnet import mx
+from runtime.ndarray import BFLOAT16
 
-_SMALLEST_NORM = 1e-12
+# What the products may read and write, as MXNet's dtypes.
+TYPES = {"float32": np.float32, "bfloat16": BFLOAT16}
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class PartialFC:
         margin: Margin,
         scale: float,
         filter_threshold: float = 1.0,
+        dtype: str = "float32",
     ) -> None:
         """Assemble the head.
 
@@ -73,6 +76,8 @@ class PartialFC:
             margin: of the targets.
             scale: the factor of the cosines (s in the ArcFace paper).
             filter_threshold: negatives with a larger cosine are left out; 1 keeps them all.
+            dtype: float32, or bfloat16 on a CPU: the type of what the products read and write.
+                Sums, norms, softmax and update are float32 in either case.
         """
         self.rows = rows
         self.shard = shard
@@ -81,6 +86,7 @@ class PartialFC:
         self._margin = margin
         self._scale = scale
         self._filter_threshold = filter_threshold
+        self._dtype = TYPES[dtype]
         self._buffers: dict[str, Any] = {}
 
     @classmethod
@@ -94,6 +100,7 @@ class PartialFC:
         margin: Margin,
         scale: float,
         filter_threshold: float = 1.0,
+        dtype: str = "float32",
         sample_ratio: float,
         optimizer: RowOptimizer,
         seed: int,
@@ -108,6 +115,7 @@ class PartialFC:
             margin: of the targets.
             scale: the factor of the cosines.
             filter_threshold: negatives with a larger cosine are left out; 1 keeps them all.
+            dtype: of the products, see ``PartialFC``.
             sample_ratio: the share of each shard that takes part in a step, in (0, 1].
             optimizer: of the centers.
             seed: of the centers and the samples.
@@ -123,6 +131,7 @@ class PartialFC:
             margin=margin,
             scale=scale,
             filter_threshold=filter_threshold,
+            dtype=dtype,
         )
 
     def step(self, features: Any, labels: NDArray[np.int64], update: int, lr: float) -> HeadStep:
@@ -134,7 +143,7 @@ class PartialFC:
             update: the number of the step, which the sample depends on.
             lr: the learning rate of the centers in this step.
         """
-        units_bD, inverse_norms_b1 = _normalize(features)
+        units_bD, inverse_norms_b1 = self.rows.normalize(features)
         units_BD = self._world.allgather(units_bD, "head.features")
         sample = self._sampler.sample(self._gather_labels(labels), update)
         centers_SD = self._buffer("centers", (sample.rows.size, features.shape[1]), features)
@@ -144,18 +153,17 @@ class PartialFC:
         products.logits(units_BD * self._scale, centers_SD, out=weights_BS)
         loss, row_scale_B1 = self._softmax(weights_BS, sample, inverse_norms_b1)
 
-        gradient_BD = mx.nd.empty(units_BD.shape, ctx=features.context)
         gradient_SD = self._buffer("gradient", centers_SD.shape, features)
-        products.gradients(
-            weights_BS, units_BD * row_scale_B1, centers_SD, out=(gradient_BD, gradient_SD)
-        )
+        scaled_BD = self.rows.multiply_rows(units_BD, row_scale_B1)
+        gradient_BD = products.gradients(weights_BS, scaled_BD, centers_SD, out=gradient_SD)
         # Queued, not waited for: the reduction runs while the centers are updated.
-        gradient_BD = self._world.allreduce(gradient_BD * row_scale_B1, "head.gradient")
-        self.rows.update(sample.rows, centers_SD, inverse_norms_S, gradient_SD, lr)
+        gradient_BD = self.rows.multiply_rows(gradient_BD, row_scale_B1)
+        gradient_BD = self._world.allreduce(gradient_BD, "head.gradient")
+        self.rows.update(sample.rows, inverse_norms_S, gradient_SD, lr)
 
         start = self._world.rank * features.shape[0]
         own_bD = gradient_BD[start : start + features.shape[0]]
-        return HeadStep(loss, _tangent(own_bD, units_bD) * inverse_norms_b1)
+        return HeadStep(loss, self.rows.project(own_bD, units_bD, inverse_norms_b1))
 
     def _softmax(
         self, weights_BS: Any, sample: Sample, inverse_norms_b1: Any
@@ -211,16 +219,5 @@ class PartialFC:
         """The reused array ``name``: fresh memory of this size costs as much as a pass over it."""
         array = self._buffers.get(name)
         if array is None or array.shape != shape:
-            self._buffers[name] = array = mx.nd.empty(shape, ctx=like.context)
+            self._buffers[name] = array = mx.nd.empty(shape, ctx=like.context, dtype=self._dtype)
         return array
-
-
-def _normalize(features_bD: Any) -> tuple[Any, Any]:
-    norms_b1 = mx.nd.sqrt(mx.nd.sum(mx.nd.square(features_bD), axis=1, keepdims=True))
-    inverse_norms_b1 = 1.0 / mx.nd.maximum(norms_b1, _SMALLEST_NORM)
-    return features_bD * inverse_norms_b1, inverse_norms_b1
-
-
-def _tangent(gradient_bD: Any, units_bD: Any) -> Any:
-    """The part of a gradient that a normalized vector can follow."""
-    return gradient_bD - mx.nd.sum(gradient_bD * units_bD, axis=1, keepdims=True) * units_bD

@@ -18,34 +18,31 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from partial_fc import bfloat16
+from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.compiled import inlined, row_kernel
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowGradients, RowOptimizer
+from partial_fc.vectors import SMALLEST_NORM, DeviceVectors, HostVectors, Vectors
 from runtime.mxnet import mx
 from runtime.ndarray import invoke, memory
 
 Array = NDArray[np.float32]
 Int64Array = NDArray[np.int64]
 
-_SMALLEST_NORM = 1e-12
 _MAX_ELEMENTS = 2**31 - 1
 # The rules for negatives need temporary arrays on a device: of this part of the logits at a time.
 _PARTS = 16
 
 
-class Rows(Protocol):
+class Rows(Vectors, Protocol):
     """The class centers of a shard with their optimizer, and the passes over logits beside them."""
 
     def gather(self, rows: Int64Array, normalized_SD: Any) -> Any:
         """Write the unit vectors of ``rows`` [S] into ``normalized_SD``; returns 1 / norms [S]."""
 
     def update(
-        self,
-        rows: Int64Array,
-        normalized_SD: Any,
-        inverse_norms_S: Any,
-        gradient_SD: Any,
-        lr: float,
+        self, rows: Int64Array, inverse_norms_S: Any, gradient_SD: Any, lr: float
     ) -> None:
         """Update ``rows`` by the gradient with respect to their unit vectors."""
 
@@ -75,7 +72,7 @@ class Rows(Protocol):
         """
 
 
-class HostRows:
+class HostRows(HostVectors):
     """Rows in the host's memory, with Numba kernels."""
 
     def __init__(self, centers_CD: Array, optimizer: RowOptimizer) -> None:
@@ -93,17 +90,10 @@ class HostRows:
         return inverse_norms_S
 
     def update(
-        self,
-        rows: Int64Array,
-        normalized_SD: Any,
-        inverse_norms_S: Array,
-        gradient_SD: Any,
-        lr: float,
+        self, rows: Int64Array, inverse_norms_S: Array, gradient_SD: Any, lr: float
     ) -> None:
         """See ``Rows.update``."""
-        gradients = RowGradients(
-            rows, memory(normalized_SD), inverse_norms_S, memory(gradient_SD)
-        )
+        gradients = RowGradients(rows, inverse_norms_S, memory(gradient_SD))
         self._optimizer.update_host(self._arrays, gradients, lr)
 
     def maxima(self, logits_BS: Any, negatives: Optional[Negatives] = None) -> Any:
@@ -129,11 +119,14 @@ class HostRows:
 
     def get_columns(self, matrix_BS: Any, columns_B: Int64Array) -> Any:
         """See ``Rows.get_columns``."""
-        return mx.nd.array(memory(matrix_BS)[np.arange(columns_B.size), columns_B])
+        entries = memory(matrix_BS)[np.arange(columns_B.size), columns_B]
+        return mx.nd.array(bfloat16.to_float32(entries))
 
     def set_columns(self, matrix_BS: Any, columns_B: Int64Array, values_B: Any) -> None:
         """See ``Rows.set_columns``."""
-        memory(matrix_BS)[np.arange(columns_B.size), columns_B] = memory(values_B)
+        matrix = memory(matrix_BS)
+        entries = bfloat16.like(matrix, memory(values_B))
+        matrix[np.arange(columns_B.size), columns_B] = entries
 
     def export(self) -> dict[str, NDArray[Any]]:
         """See ``Rows.export``."""
@@ -147,10 +140,10 @@ def _gather_normalize(centers, rows, normalized, inverse_norms):  # type: ignore
         squares = np.float32(0.0)
         for d in range(center.size):
             squares += center[d] * center[d]
-        inverse = np.float32(1.0) / max(np.sqrt(squares), np.float32(_SMALLEST_NORM))
+        inverse = np.float32(1.0) / max(np.sqrt(squares), np.float32(SMALLEST_NORM))
         inverse_norms[s] = inverse
         for d in range(center.size):
-            normalized[s, d] = center[d] * inverse
+            normalized[s, d] = narrowed(center[d] * inverse, normalized)
 
 
 @row_kernel
@@ -162,12 +155,12 @@ def _row_maxima(logits, maxima):  # type: ignore[no-untyped-def]
         whole = row.size // 16 * 16
         for s in range(0, whole, 16):
             for lane in range(16):
-                lanes[lane] = max(lanes[lane], row[s + lane])
+                lanes[lane] = max(lanes[lane], widened(row[s + lane]))
         largest = lanes[0]
         for lane in range(1, 16):
             largest = max(largest, lanes[lane])
         for s in range(whole, row.size):
-            largest = max(largest, row[s])
+            largest = max(largest, widened(row[s]))
         maxima[b] = largest
 
 
@@ -196,8 +189,8 @@ def _row_exponentials(logits, shift, sums):  # type: ignore[no-untyped-def]
         largest = shift[b]
         total = np.float32(0.0)
         for s in range(row.size):
-            value = _exp(row[s] - largest)
-            row[s] = value
+            value = _exp(widened(row[s]) - largest)
+            row[s] = narrowed(value, row)
             total += value
         sums[b] = total
 
@@ -228,13 +221,15 @@ def _ruled_maxima(  # type: ignore[no-untyped-def]
         whole = row.size // 16 * 16
         for s in range(0, whole, 16):
             for lane in range(16):
-                value = _ruled(row[s + lane], limit, threshold, hardness, inverse_scale)
+                logit = widened(row[s + lane])
+                value = _ruled(logit, limit, threshold, hardness, inverse_scale)
                 lanes[lane] = max(lanes[lane], value)
         largest = lanes[0]
         for lane in range(1, 16):
             largest = max(largest, lanes[lane])
         for s in range(whole, row.size):
-            largest = max(largest, _ruled(row[s], limit, threshold, hardness, inverse_scale))
+            logit = widened(row[s])
+            largest = max(largest, _ruled(logit, limit, threshold, hardness, inverse_scale))
         maxima[b] = largest
 
 
@@ -248,15 +243,16 @@ def _ruled_exponentials(  # type: ignore[no-untyped-def]
         threshold = thresholds[b]
         total = np.float32(0.0)
         for s in range(row.size):
-            logit = row[s]
+            logit = widened(row[s])
             value = _exp(_ruled(logit, limit, threshold, hardness, inverse_scale) - largest)
             total += value
             slope = hardness + np.float32(2.0) * logit * inverse_scale
-            row[s] = value * (slope if logit > threshold else np.float32(1.0))
+            value *= slope if logit > threshold else np.float32(1.0)
+            row[s] = narrowed(value, row)
         sums[b] = total
 
 
-class DeviceRows:
+class DeviceRows(DeviceVectors):
     """Rows in a device's memory, with MXNet operators; cut into tensors below 2^31 elements."""
 
     def __init__(
@@ -293,27 +289,22 @@ class DeviceRows:
         for block, part, inside in self._cut(rows):
             normalized_SD[part] = mx.nd.take(self._arrays["centers"][block], inside)
         norms_S = mx.nd.norm(normalized_SD, axis=1)
-        inverse_norms_S = 1.0 / mx.nd.maximum(norms_S, _SMALLEST_NORM)
+        inverse_norms_S = 1.0 / mx.nd.maximum(norms_S, SMALLEST_NORM)
         mx.nd.broadcast_mul(normalized_SD, inverse_norms_S.expand_dims(1), out=normalized_SD)
         return inverse_norms_S
 
     def update(
-        self,
-        rows: Int64Array,
-        normalized_SD: Any,
-        inverse_norms_S: Any,
-        gradient_SD: Any,
-        lr: float,
+        self, rows: Int64Array, inverse_norms_S: Any, gradient_SD: Any, lr: float
     ) -> None:
         """See ``Rows.update``."""
-        radial_S = mx.nd.sum(gradient_SD * normalized_SD, axis=1, keepdims=True)
-        tangent_SD = gradient_SD - mx.nd.broadcast_mul(radial_S, normalized_SD)
-        tangent_SD = mx.nd.broadcast_mul(tangent_SD, inverse_norms_S.expand_dims(1))
         for block, part, inside in self._cut(rows):
             sampled = {
                 name: mx.nd.take(blocks[block], inside) for name, blocks in self._arrays.items()
             }
-            updated = self._optimizer.update_device(sampled, tangent_SD[part], lr)
+            inverse_norms_S1 = inverse_norms_S[part].expand_dims(1)
+            units_SD = sampled["centers"] * inverse_norms_S1
+            tangent_SD = self.project(gradient_SD[part], units_SD, inverse_norms_S1)
+            updated = self._optimizer.update_device(sampled, tangent_SD, lr)
             for name, values in updated.items():
                 _scatter(self._arrays[name][block], inside, values)
 

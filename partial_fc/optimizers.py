@@ -24,7 +24,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.compiled import row_kernel
+from partial_fc.bfloat16 import widened
+from partial_fc.compiled import inlined, row_kernel
 from partial_fc.states import STATES, RowState
 from runtime.mxnet import mx
 
@@ -38,15 +39,13 @@ class RowGradients:
 
     Attributes:
         rows: int64 [S], which rows of the shard.
-        units: float32 [S, D], their unit vectors.
         inverse_norms: float32 [S], 1 / their norms.
-        gradient: float32 [S, D].
+        gradient: [S, D], float32 or bfloat16 (see ``partial_fc.bfloat16``).
     """
 
     rows: Int64Array
-    units: Array
     inverse_norms: Array
-    gradient: Array
+    gradient: NDArray[Any]
 
 
 class RowOptimizer(Protocol):
@@ -93,7 +92,6 @@ class SGD:
             arrays["centers"],
             arrays["momenta"],
             gradients.rows,
-            gradients.units,
             gradients.inverse_norms,
             gradients.gradient,
             np.float32(lr),
@@ -149,7 +147,6 @@ class Adam:
             arrays["second_moments"],
             arrays["step_counts"],
             gradients.rows,
-            gradients.units,
             gradients.inverse_norms,
             gradients.gradient,
             lr,
@@ -197,21 +194,28 @@ def build(name: str, *, momentum: float, weight_decay: float) -> RowOptimizer:
     return Adam(weight_decay, decoupled=name == "adamw")
 
 
+@inlined
+def _radial(slope, center):  # type: ignore[no-untyped-def]
+    """The product of a gradient with the center itself."""
+    total = np.float32(0.0)
+    for d in range(center.size):
+        total += widened(slope[d]) * center[d]
+    return total
+
+
 @row_kernel
 def _sgd(  # type: ignore[no-untyped-def]
-    centers, momenta, rows, normalized, inverse_norms, gradient, lr, momentum, weight_decay
+    centers, momenta, rows, inverse_norms, gradient, lr, momentum, weight_decay
 ):
     for s in numba.prange(rows.size):
         center = centers[rows[s]]
         velocity = momenta[rows[s]]
-        unit = normalized[s]
         slope = gradient[s]
-        radial = np.float32(0.0)
-        for d in range(center.size):
-            radial += slope[d] * unit[d]
         inverse = inverse_norms[s]
+        radial = _radial(slope, center) * inverse
         for d in range(center.size):
-            step = inverse * (slope[d] - radial * unit[d]) + weight_decay * center[d]
+            unit = center[d] * inverse
+            step = inverse * (widened(slope[d]) - radial * unit) + weight_decay * center[d]
             velocity[d] = momentum * velocity[d] - lr * step
             center[d] += velocity[d]
 
@@ -223,7 +227,6 @@ def _adam(  # type: ignore[no-untyped-def]
     second_moments,
     counts,
     rows,
-    normalized,
     inverse_norms,
     gradient,
     lr,
@@ -239,19 +242,17 @@ def _adam(  # type: ignore[no-untyped-def]
         center = centers[rows[s]]
         first = first_moments[rows[s]]
         second = second_moments[rows[s]]
-        unit = normalized[s]
         slope = gradient[s]
-        radial = np.float32(0.0)
-        for d in range(center.size):
-            radial += slope[d] * unit[d]
         inverse = inverse_norms[s]
+        radial = _radial(slope, center) * inverse
         counts[rows[s]] += 1
         steps = counts[rows[s]]
         # Once for a row and in float64, where 1 - beta2^t keeps its digits.
         rate = np.float32(lr / (1.0 - beta1**steps))
         correction = np.float32(1.0 / np.sqrt(1.0 - beta2**steps))
         for d in range(center.size):
-            step = inverse * (slope[d] - radial * unit[d]) + decay * center[d]
+            unit = center[d] * inverse
+            step = inverse * (widened(slope[d]) - radial * unit) + decay * center[d]
             first[d] = first_rest * first[d] + first_share * step
             second[d] = second_rest * second[d] + second_share * step * step
         # A loop of its own: LLVM vectorizes no loop over five arrays of which it writes three.

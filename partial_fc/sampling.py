@@ -72,7 +72,7 @@ class Sampler:
         # Drawn among the classes that are no positives: move each past the positives before it.
         gaps = positives - np.arange(positives.size)
         negatives += np.searchsorted(gaps, negatives, side="right")
-        return np.sort(np.concatenate([positives, negatives]))
+        return np.insert(negatives, np.searchsorted(negatives, positives), positives)
 
 
 def draw_distinct(generator: np.random.Generator, population: int, count: int) -> Int64Array:

@@ -14,6 +14,7 @@ import os
 import shlex
 from typing import NamedTuple
 
+from runtime import amx
 from runtime.errors import ConfigError, is_launched, launcher_number
 
 _LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -50,13 +51,24 @@ def visible_threads() -> int:
 
 def settings() -> tuple[Setting, ...]:
     """Return the table of variables for this rank."""
-    return (*_for_every_rank(), *(() if is_launched() else _WITHOUT_LAUNCHER))
+    table = _for_every_rank()
+    if amx.request_tiles():
+        table += _WITH_TILES
+    return table if is_launched() else table + _WITHOUT_LAUNCHER
 
 
 # MPI would have to start a daemon for a process that no launcher started; Gloo needs nobody.
 _WITHOUT_LAUNCHER = (
     Setting("HOROVOD_CONTROLLER", "gloo", "one rank by itself has nobody to meet"),
     Setting("HOROVOD_CPU_OPERATIONS", "gloo", "one rank by itself has nobody to meet"),
+)
+
+_WITH_TILES = (
+    Setting(
+        "DNNL_MAX_CPU_ISA",
+        "AVX512_CORE_AMX",
+        "oneDNN leaves the processor's matrix tiles alone unless told; they were asked for",
+    ),
 )
 
 

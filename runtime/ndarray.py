@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from runtime.mxnet import mx
 
+# MXNet's name for the type, as a ``dtype`` of its arrays.
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
+
 
 @functools.lru_cache(maxsize=None)
 def _operator(name: str) -> int:
@@ -33,18 +36,27 @@ def invoke(name: str, inputs: Sequence[Any], params: Mapping[str, Any], out: lis
     )
 
 
-def memory(array: Any) -> NDArray[np.float32]:
-    """A writable NumPy view of a float32 CPU array's memory, once nobody else touches it.
+# NumPy has no bfloat16; its bits are shown as integers.
+_ELEMENTS: dict[int, tuple[Any, Any]] = {
+    4: (np.dtype(np.float32), ctypes.c_float),
+    2: (BFLOAT16, ctypes.c_uint16),
+}
+
+
+def memory(array: Any) -> NDArray[Any]:
+    """A writable NumPy view of a CPU array's memory, once nobody else touches it.
 
     Waits until every queued operator that reads or writes the array has run. The view is valid as
     long as the array lives and until the next operator on it is queued.
 
     Args:
-        array: a contiguous NDArray, float32, in the memory of the CPU.
+        array: a contiguous NDArray in the memory of the CPU, float32 or bfloat16 (its bits appear
+            as uint16).
     """
-    assert array.context.device_type == "cpu" and array.dtype == np.float32, array
+    expected, element = _ELEMENTS[np.dtype(array.dtype).itemsize]
+    assert array.context.device_type == "cpu" and array.dtype == expected, array
     mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
     address = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
-    pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+    pointer = ctypes.cast(address, ctypes.POINTER(element))
     return np.ctypeslib.as_array(pointer, shape=array.shape)

@@ -43,6 +43,7 @@ LOSSES: dict[str, Optional[Margins]] = {
 # Weight decay that suits SGD outweighs the gradients when Adam normalizes their sum.
 _ADAM_RECIPES = {"adam": "--lr 1e-3 --wd 0", "adamw": "--lr 1e-3 --wd 0.05"}
 DTYPES = ("float32", "float16")
+HEAD_DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,9 @@ class TrainConfig:
 
     dtype: str = "float32"
     """Number format of the backbone: float32, or float16 (GPU only, with dynamic loss scaling)."""
+
+    head_dtype: str = "float32"
+    """Number format of the head's products: float32, or bfloat16 (CPUs with AMX only)."""
 
     loss: str = "cosface"
     """Margin: arcface (1,0.5,0), cosface (1,0,0.35), softmax (1,0,0), adaface or curricularface."""
@@ -299,6 +303,7 @@ def check(config: TrainConfig) -> None:
     _check_ranges(config)
     _check_name("loss", config.loss, LOSSES if config.margins is None else (*LOSSES, "combined"))
     _check_name("dtype", config.dtype, DTYPES)
+    _check_name("head-dtype", config.head_dtype, HEAD_DTYPES)
     _check_name("optimizer", config.optimizer, STATES)
     _check_name("lr-schedule", config.lr_schedule, SCHEDULES)
     backbones.check(config.network)

@@ -19,6 +19,7 @@ from benchmarks.our_head import OurHead
 from benchmarks.textbook_head import TextbookHead
 from partial_fc.sampling import Sampler
 from partial_fc.shard import Shard
+from runtime import amx
 from runtime.errors import ConfigError
 from tests.support.launch import clean_environment
 
@@ -122,11 +123,28 @@ def test_without_pytorch_it_is_left_out(monkeypatch) -> None:
         (["--classes", "10", "--ratio", "1.5"], "--ratio: '1.5' is not above 0"),
         (["--ratio", "0.5"], "--classes"),
         (["--classes", "10", "--dtype", "float46"], "float46"),
+        (["--classes", "10", "--dtype", "bfloat16"], "no AMX tiles"),
     ],
 )
-def test_wrong_options_are_explained(words, complaint) -> None:
+def test_wrong_options_are_explained(words, complaint, monkeypatch) -> None:
+    monkeypatch.setattr(amx, "request_tiles", lambda: False)
     with pytest.raises(ConfigError, match=complaint):
         head.main(words)
+
+
+def test_bfloat16_is_measured_beside_our_float32(monkeypatch) -> None:
+    monkeypatch.setattr(amx, "request_tiles", lambda: True)
+    options = head._parse(["--classes", "300", "--batch", "8", "--dtype", "bfloat16"])
+    (comparison,) = head._comparisons(options)
+    contestants = comparison.contestants()
+    assert [(who.variant, who.case.dtype) for who in contestants] == [
+        ("ours", "bfloat16"),
+        ("products", "bfloat16"),
+        ("ours", "float32"),
+    ]
+    # The emulation of a processor without tiles runs the same code.
+    measured = head.compare(comparison, threads=1, rounds=1)
+    assert len(head.table(comparison, measured).splitlines()) == 2 + len(contestants)
 
 
 def test_a_small_run_writes_report_and_rows(tmp_path) -> None:

@@ -69,7 +69,7 @@ def test_updates_move_sampled_rows_only(make_rows, centers, sampled, optimizer):
     for chosen in (sampled, sampled, sampled[::3]):
         units, slope = mx.nd.empty((chosen.size, D)), gradient[: chosen.size]
         inverse = rows.gather(chosen, units)
-        rows.update(chosen, units, inverse, mx.nd.array(slope), 0.1)
+        rows.update(chosen, inverse, mx.nd.array(slope), 0.1)
 
         norms = np.linalg.norm(expected["centers"][chosen], axis=1, keepdims=True)
         exact = expected["centers"][chosen] / norms
@@ -94,7 +94,7 @@ def test_a_row_that_is_sampled_late_steps_as_far_as_one_sampled_early(make_rows,
     for row in [0] * 20 + [2]:
         chosen = np.array([row])
         inverse = rows.gather(chosen, units)
-        rows.update(chosen, units, inverse, gradient, 0.01)
+        rows.update(chosen, inverse, gradient, 0.01)
     exported = rows.export()
     assert exported["centers"][2] == pytest.approx([0.0, 0.0, 1.0, -0.01], abs=1e-6)
     assert exported["step_counts"].tolist() == [20, 0, 1]

@@ -1,0 +1,68 @@
+"""bfloat16 in NumPy and in kernels against MXNet's own conversion."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+
+from partial_fc import bfloat16
+from partial_fc.bfloat16 import narrowed, widened
+from partial_fc.compiled import row_kernel
+from runtime.mxnet import mx
+from runtime.ndarray import BFLOAT16, memory
+
+
+@row_kernel
+def _narrow_all(values, out):
+    for i in numba.prange(values.size):
+        out[i] = narrowed(values[i], out)
+
+
+@row_kernel
+def _widen_all(values, out):
+    for i in numba.prange(values.size):
+        out[i] = widened(values[i])
+
+
+@pytest.fixture(scope="module")
+def values():
+    generator = np.random.default_rng(0)
+    spread = generator.normal(size=1000) * 10.0 ** generator.integers(-30, 30, size=1000)
+    # 1 + 2^-8 lies between two numbers of 8 bits and goes to the even one, 1; 1 + 3 * 2^-8 goes up.
+    ties = [1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 0.0, -0.0, np.inf, -np.inf, 1e-40]
+    return np.concatenate([spread, ties]).astype(np.float32)
+
+
+def test_both_round_as_mxnet_does(values):
+    array = mx.nd.amp_cast(mx.nd.array(values), dtype=BFLOAT16)
+    theirs = memory(array)
+    compiled = np.empty(values.size, np.uint16)
+    _narrow_all(values, compiled)
+    normal = np.abs(values) > 1e-38
+    assert np.array_equal(compiled[normal], theirs[normal])
+    assert np.array_equal(bfloat16.like(compiled, values), compiled)
+
+
+def test_both_widen_exactly(values):
+    halves = bfloat16.like(np.empty(0, np.uint16), values)
+    compiled = np.empty(values.size, np.float32)
+    _widen_all(halves, compiled)
+    assert np.array_equal(compiled, bfloat16.to_float32(halves))
+    finite = np.isfinite(values) & (np.abs(values) > 1e-38)
+    assert compiled[finite] == pytest.approx(values[finite], rel=2**-8)
+    assert compiled[-8:-3].tolist() == [1.0, 1 + 2**-6, -1.0, 0.0, 0.0]
+
+
+def test_float32_passes_through(values):
+    assert bfloat16.to_float32(values) is values
+    assert bfloat16.like(values, values) is values
+    same = np.empty_like(values)
+    _narrow_all(values, same)
+    assert np.array_equal(same, values)
+
+
+def test_nan_stays_nan():
+    out = np.empty(1, np.uint16)
+    _narrow_all(np.array([np.nan], np.float32), out)
+    assert np.isnan(bfloat16.to_float32(out)).all()

@@ -1,0 +1,39 @@
+"""The types that a device can compute in."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime import amx
+from runtime.errors import ConfigError
+from runtime.mxnet import mx
+from training import devices
+
+
+def test_float16_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx.context, "num_gpus", lambda: 0)
+    assert devices.choose(0, "float32") == mx.cpu()
+    with pytest.raises(ConfigError, match="--dtype float16 needs a GPU"):
+        devices.choose(0, "float16")
+
+
+def test_a_rank_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx.context, "num_gpus", lambda: 2)
+    assert devices.choose(1, "float16") == mx.gpu(1)
+    with pytest.raises(ConfigError, match="local rank 2 has no GPU: this host has 2"):
+        devices.choose(2, "float32")
+
+
+@pytest.mark.parametrize(("granted", "expected"), [(True, "bfloat16"), (False, "float32")])
+def test_bfloat16_falls_back_aloud(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, granted: bool, expected: str
+) -> None:
+    monkeypatch.setattr(amx, "request_tiles", lambda: granted)
+    assert devices.head_dtype("bfloat16", mx.cpu()) == expected
+    assert ("computes in float32" in caplog.text) is not granted
+    assert devices.head_dtype("float32", mx.cpu()) == "float32"
+
+
+def test_bfloat16_is_refused_on_a_gpu() -> None:
+    with pytest.raises(ConfigError, match="--head-dtype bfloat16 is for CPUs"):
+        devices.head_dtype("bfloat16", mx.gpu(0))
