@@ -26,31 +26,47 @@ class Network:
     """Trained numbers in the body (weights, gammas, betas, slopes)."""
     body_outputs: int
     """Numbers per image that the body hands to the embedding layer, at 112x112 pixels."""
+    operator_outputs: int
+    """Numbers per image that all operators put out, at 112x112 pixels and an embedding of 512."""
+    kept: float
+    """How many times these a training step holds at its peak, gradients and workspace included.
+
+    Measured on a CPU: what a larger batch adds to the peak memory of the process.
+    """
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments for ``body``."""
 
 
-def _iresnet(units: tuple[int, int, int, int], body_parameters: int) -> Network:
-    return Network("iresnet", body_parameters, 512 * 7 * 7, {"units": units})
+def _iresnet(
+    units: tuple[int, int, int, int], body_parameters: int, operator_outputs: int
+) -> Network:
+    return Network(
+        "iresnet",
+        body_parameters,
+        body_outputs=512 * 7 * 7,
+        operator_outputs=operator_outputs,
+        kept=1.8,
+        arguments={"units": units},
+    )
 
 
 # Units per stage as InsightFace's MXNet networks (fresnet) count them: "r200" has 66 units.
 _NETWORKS: Mapping[str, Network] = {
-    "r18": _iresnet((2, 2, 2, 2), 11_179_008),
-    "r34": _iresnet((3, 4, 6, 3), 21_292_736),
-    "r50": _iresnet((3, 4, 14, 3), 30_744_256),
-    "r74": _iresnet((3, 6, 24, 3), 43_150_272),
-    "r90": _iresnet((3, 8, 30, 3), 50_830_528),
-    "r98": _iresnet((3, 4, 38, 3), 59_098_816),
-    "r100": _iresnet((3, 13, 30, 3), 52_309_568),
-    "r124": _iresnet((3, 13, 40, 5), 73_568_320),
-    "r134": _iresnet((3, 10, 50, 3), 75_050_944),
-    "r136": _iresnet((3, 13, 48, 3), 73_575_488),
-    "r140": _iresnet((3, 15, 48, 3), 74_167_104),
-    "r160": _iresnet((3, 24, 49, 3), 78_010_816),
-    "r200": _iresnet((3, 24, 36, 3), 62_652_096),
-    "mbf": Network("mobilefacenet", 937_344, 512),
-    "tiny": Network("tiny", 584_416, 128 * 4 * 4),
+    "r18": _iresnet((2, 2, 2, 2), 11_179_008, 12_695_552),
+    "r34": _iresnet((3, 4, 6, 3), 21_292_736, 17_085_952),
+    "r50": _iresnet((3, 4, 14, 3), 30_744_256, 19_895_808),
+    "r74": _iresnet((3, 6, 24, 3), 43_150_272, 24_813_056),
+    "r90": _iresnet((3, 8, 30, 3), 50_830_528, 28_325_376),
+    "r98": _iresnet((3, 4, 38, 3), 59_098_816, 28_325_376),
+    "r100": _iresnet((3, 13, 30, 3), 52_309_568, 31_837_696),
+    "r124": _iresnet((3, 13, 40, 5), 73_568_320, 35_701_248),
+    "r134": _iresnet((3, 10, 50, 3), 75_050_944, 36_754_944),
+    "r136": _iresnet((3, 13, 48, 3), 73_575_488, 38_159_872),
+    "r140": _iresnet((3, 15, 48, 3), 74_167_104, 39_564_800),
+    "r160": _iresnet((3, 24, 49, 3), 78_010_816, 46_238_208),
+    "r200": _iresnet((3, 24, 36, 3), 62_652_096, 41_672_192),
+    "mbf": Network("mobilefacenet", 937_344, 512, 9_610_752, kept=2.6),
+    "tiny": Network("tiny", 584_416, 128 * 4 * 4, 397_952, kept=1.05),
 }
 
 
@@ -77,6 +93,16 @@ def parameter_count(name: str, embedding_size: int = 512) -> int:
     network = _NETWORKS[name]
     weights, bias, gamma, beta = network.body_outputs, 1, 1, 1
     return network.body_parameters + embedding_size * (weights + bias + gamma + beta)
+
+
+def activation_bytes(name: str, batch_size: int) -> int:
+    """Return the memory of a float32 training step that grows with the batch, in bytes.
+
+    Feature maps, their gradients and workspace at 112x112 pixels, to some 5 %.
+    """
+    check(name)
+    network = _NETWORKS[name]
+    return round(4 * batch_size * network.operator_outputs * network.kept)
 
 
 def build(

@@ -19,6 +19,11 @@ from training.config import TrainConfig
 
 _FLOAT = 4
 _LABEL = 8
+# Measured on a CPU: what Python, MXNet, Horovod and Numba take before anything is trained, and the
+# copies that they make of the backbone: oneDNN's of weights and gradients in an order of its own,
+# Horovod's of the gradients that it sends together.
+_PROGRAM = 350 * 2**20
+_LIBRARY_COPIES = 2
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -145,15 +150,21 @@ def _describe_shards(first: Shard, last: Shard) -> list[str]:
 def _describe_memory(config: TrainConfig, shard: Shard) -> list[str]:
     memory = head_memory(config, shard)
     rows = sampled_rows(config, shard)
+    weights = _backbone_copies(config) * _backbone_parameters(config) * _FLOAT
+    activations = backbones.activation_bytes(config.network, config.batch_size)
+    libraries = _PROGRAM + _LIBRARY_COPIES * _backbone_parameters(config) * _FLOAT
     return [
-        f"memory of rank {shard.rank}, without the activations of the backbone",
+        f"memory of rank {shard.rank}",
         _row("class centers", memory.centers),
         _row("their optimizer states", memory.states),
         _row(f"{rows:,} sampled rows", memory.rows),
         _row("logits", memory.logits),
         _row("features", memory.features),
         _row("head in all", memory.total),
-        _row("backbone", _backbone_copies(config) * _backbone_parameters(config) * _FLOAT),
+        _row("backbone", weights),
+        _row("its activations", activations),
+        _row("libraries and their copies", libraries),
+        _row("everything together", memory.total + weights + activations + libraries),
     ]
 
 

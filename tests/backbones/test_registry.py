@@ -47,6 +47,19 @@ def test_parameter_count_is_that_of_the_graph(name, embedding_size, tensor_shape
     assert backbones.parameter_count(name, embedding_size) == counted
 
 
+@pytest.mark.parametrize("name", backbones.names())
+def test_activations_are_those_of_the_graph(name) -> None:
+    """The dry run's memory: what the operators put out, times what a step was measured to keep."""
+    internals = backbones.build(name).get_internals()
+    variables = {*internals.list_arguments(), *internals.list_auxiliary_states()}
+    _, shapes, _ = internals.infer_shape(data=(1, 3, 112, 112))
+    outputs = dict(zip(internals.list_outputs(), shapes))
+    counted = sum(int(np.prod(shape)) for key, shape in outputs.items() if key not in variables)
+    assert backbones.activation_bytes(name, 3) == pytest.approx(
+        3 * 4 * counted * backbones._NETWORKS[name].kept
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "embedding_size", "millions"),
     [

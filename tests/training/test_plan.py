@@ -97,3 +97,13 @@ def test_fewer_images_than_a_global_batch_are_refused() -> None:
     with pytest.raises(ConfigError, match="do not fill one global batch of 128"):
         line = "--rec . --num-classes 10 --num-images 100 --dry-run --world-size 2"
         describe(parse(line.split()))
+
+
+def test_memory_of_a_rank_by_hand() -> None:
+    config = small_config()
+    text = describe(config)
+    parameters = 4 * backbones.parameter_count("tiny", 8)
+    activations = backbones.activation_bytes("tiny", 4)
+    libraries = 350 * 2**20 + 2 * parameters
+    total = head_memory(config, Shard(0, 3, 10)).total + 3 * parameters + activations + libraries
+    assert f"{activations:,}" in text and f"{libraries:,}" in text and f"{total:,}" in text
