@@ -15,23 +15,23 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from data.augment import Augmentation
-from data.images import Image, decode_rgb
-from data.recordio import BrokenRecordError
-from data.records import RecordSet
+from data.images import Image, decode_rgb, write_planes
+from data.recordio import BrokenRecordError, Payload
+from data.selection import LabeledImages, Selection
 from runtime.errors import DataError
 
 _log = logging.getLogger("data")
 
 # The first number of every seed, so that no two uses share their random numbers.
 _SHUFFLE, _CHANGE, _LABELS = range(3)
-_ROWS_PER_TASK = 16
+_ROWS_PER_TASK = 32
 _MIRRORED_SHARE = 0.5
 
 
@@ -56,6 +56,18 @@ class _Pending(NamedTuple):
     tasks: list[Future[None]]
 
 
+class ImageSet(LabeledImages, Protocol):
+    """What the loader asks of a record set, or of several joined; from any number of threads."""
+
+    image_size: tuple[int, int]
+
+    def image(self, index: int) -> tuple[Payload, int]:
+        """Return an image, still encoded, and its class."""
+
+    def where(self, index: int) -> str:
+        """Name the file and the record of an image, for messages."""
+
+
 class FaceLoader:
     """Endless batches from a record set, decoded by threads ahead of their use.
 
@@ -70,7 +82,7 @@ class FaceLoader:
 
     def __init__(
         self,
-        dataset: RecordSet,
+        dataset: ImageSet,
         *,
         batch_size: int,
         rank: int,
@@ -106,13 +118,13 @@ class FaceLoader:
         self._batch_size, self._rank, self._seed = batch_size, rank, seed
         self._global_batch = batch_size * world_size
         self._prefetch, self._mirror, self._augmentation = prefetch, mirror, augmentation
-        self._images, self._classes = _select(dataset, min_images)
-        self.num_classes = int(self._classes.max()) + 1
+        self._selection = Selection(dataset, min_images)
+        self.num_classes = self._selection.num_classes
         self.image_size = dataset.image_size
-        self.updates_per_epoch = len(self._images) // self._global_batch
+        self.updates_per_epoch = len(self._selection) // self._global_batch
         if not self.updates_per_epoch:
             raise DataError(
-                f"{dataset.path} has {len(self._images)} images, fewer than one global batch of "
+                f"{dataset.path} has {len(self._selection)} images, fewer than one global batch of "
                 f"{self._global_batch}; choose a smaller batch size or use fewer ranks"
             )
         self._max_bad_records = max_bad_records
@@ -158,14 +170,13 @@ class FaceLoader:
         """Hand the batch of an update to the threads."""
         epoch, update_of_epoch = divmod(update, self.updates_per_epoch)
         first = update_of_epoch * self._global_batch + self._rank * self._batch_size
-        positions = self._order(epoch)[first : first + self._batch_size]
+        # A copy, since a view would keep the whole order of an epoch that is over.
+        indices = self._order(epoch)[first : first + self._batch_size].copy()
         changes = self._draw_changes(update)
         shape = (self._batch_size, 3, *self.image_size)
         batch = Batch(np.empty(shape, np.uint8), np.empty(self._batch_size, np.int64))
         tasks = [
-            self._pool.submit(
-                self._fill, batch, slice(row, row + _ROWS_PER_TASK), positions, changes
-            )
+            self._pool.submit(self._fill, batch, slice(row, row + _ROWS_PER_TASK), indices, changes)
             for row in range(0, self._batch_size, _ROWS_PER_TASK)
         ]
         return _Pending(batch, tasks)
@@ -180,9 +191,7 @@ class FaceLoader:
         return orders[epoch].result()
 
     def _shuffle(self, epoch: int) -> NDArray[np.int32]:
-        order = np.arange(len(self._images), dtype=np.int32)
-        np.random.default_rng((_SHUFFLE, self._seed, epoch)).shuffle(order)
-        return order
+        return self._selection.shuffled(np.random.default_rng((_SHUFFLE, self._seed, epoch)))
 
     def _draw_changes(self, update: int) -> _Changes:
         """Draw for the whole global batch and keep this rank's rows."""
@@ -193,41 +202,45 @@ class FaceLoader:
         return _Changes(mirrored[rows], augmentation.draw(rng, self._global_batch)[rows])
 
     def _fill(
-        self, batch: Batch, rows: slice, positions: NDArray[np.int32], changes: _Changes
+        self, batch: Batch, rows: slice, indices: NDArray[np.int32], changes: _Changes
     ) -> None:
         """Decode some rows of a batch; runs in a thread."""
-        for row in range(*rows.indices(self._batch_size)):
-            image, label = self._load(int(positions[row]))
+        labels = []
+        for index, planes, mirrored, draws in zip(
+            indices[rows].tolist(),
+            batch.images[rows],
+            changes.mirrored[rows].tolist(),
+            changes.augmentation[rows],
+        ):
+            image, label = self._load(index)
             if self._augmentation is not None:
-                image = self._augmentation.apply(image, changes.augmentation[row])
-            if changes.mirrored[row]:
-                image = image[:, ::-1]
-            batch.images[row] = image.transpose(2, 0, 1)
-            batch.labels[row] = self._classes[label]
+                image = self._augmentation.apply(image, draws)
+            write_planes(image, planes, mirrored=mirrored)
+            labels.append(label)
+        batch.labels[rows] = self._selection.classes[labels]
 
-    def _load(self, position: int) -> tuple[Image, int]:
+    def _load(self, index: int) -> tuple[Image, int]:
         """Return an image and its label; the next readable image in place of a broken one."""
         while True:
-            index = int(self._images[position])
             try:
                 return self._decode(index)
             except BrokenRecordError as error:
                 self._count_bad(index, error)
-            position = (position + 1) % len(self._images)
+            index = self._selection.following(index)
 
     def _decode(self, index: int) -> tuple[Image, int]:
-        record = self._dataset.read(index)
+        payload, label = self._dataset.image(index)
         try:
-            image = decode_rgb(record.payload)
+            image = decode_rgb(payload)
         except BrokenRecordError as error:
-            raise BrokenRecordError(f"{self._dataset.path}: record {record.key}: {error}") from None
+            raise BrokenRecordError(f"{self._dataset.where(index)}: {error}") from None
         if image.shape[:2] != self.image_size:
             (height, width), (right_height, right_width) = image.shape[:2], self.image_size
             raise BrokenRecordError(
-                f"{self._dataset.path}: record {record.key}: the image has {height} x {width} "
+                f"{self._dataset.where(index)}: the image has {height} x {width} "
                 f"pixels, the set has {right_height} x {right_width}"
             )
-        return image, record.label
+        return image, label
 
     def _count_bad(self, index: int, error: BrokenRecordError) -> None:
         with self._bad_lock:
@@ -235,7 +248,7 @@ class FaceLoader:
                 _log.warning("skipped a broken record: %s", error)
             self._bad.add(index)
         # Where all images are broken, the search for another one must end as well.
-        if len(self._bad) > min(self._max_bad_records, len(self._images) - 1):
+        if len(self._bad) > min(self._max_bad_records, len(self._selection) - 1):
             raise DataError(
                 f"{len(self._bad)} broken records, more than the {self._max_bad_records} of "
                 f"--max-bad-records; the last is {error}"
@@ -310,30 +323,3 @@ def _finish(pending: _Pending) -> Batch:
 def _keep_opencv_single_threaded() -> None:
     # Threads of its own would compete with ours for the same cores.
     cv2.setNumThreads(0)
-
-
-def _select(
-    dataset: RecordSet, min_images: int
-) -> tuple[range | NDArray[np.int32], NDArray[np.int32]]:
-    """Choose the images to train on.
-
-    Returns:
-        The images' indices in the set, and for each of the set's classes its new number, -1 for
-        those that are left out.
-    """
-    if not min_images:
-        return range(len(dataset)), np.arange(dataset.num_classes, dtype=np.int32)
-    labels = dataset.labels()
-    kept = np.bincount(labels[labels >= 0], minlength=dataset.num_classes) >= min_images
-    if not kept.any():
-        raise DataError(
-            f"{dataset.path}: no identity has {min_images} images or more; choose a smaller "
-            "--min-images"
-        )
-    classes = np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
-    images = np.flatnonzero((labels >= 0) & kept[labels]).astype(np.int32)
-    _log.info(
-        "%s: kept the %d identities (%d images) with %d images or more of %d (%d)",
-        dataset.path, kept.sum(), len(images), min_images, len(kept), len(dataset),
-    )  # fmt: skip
-    return images, classes

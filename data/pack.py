@@ -1,79 +1,49 @@
 """Make the files that training reads from a folder of images per identity.
 
-    python -m data.pack FOLDER OUT_DIR [--min-images N] [--holdout-every K]
+    python -m data.pack FOLDER OUT_DIR [--resize 112 --crop] [--min-images N] [--holdout-every K]
     python -m data.pack --pairs PAIRS.txt FOLDER OUT.bin
 
 The first form writes ``train.rec``, ``train.idx`` and ``property``, and with ``--holdout-every``
 leaves every K-th identity out of training and writes pairs of them to ``holdout.bin``, so that one
 can see what the network makes of people it has never met. The second form writes the verification
-set of a published list of pairs. Encoded images are copied unchanged: decoding and encoding once
-more would blur them.
+set of a published list of pairs. The order of the images depends on their names alone, and files
+get their names when they are complete.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
-from data.images import decode_rgb
+from data.identities import Identity, find_identities, image_paths, split_holdout
+from data.image_files import EncodedImage, Preparation, usable_images
+from data.jobs import add_workers, run_stoppable, undisturbed
 from data.pairs import Pair, draw_pairs, read_pairs
-from data.recordio import BrokenRecordError
 from data.records import RecordWriter
 from data.verification_sets import write_bin
 from runtime.command_line import Parser
-from runtime.errors import ConfigError, DataError, run_program
+from runtime.errors import ConfigError, DataError
 
-_SUFFIXES = (".jpg", ".jpeg", ".png")
-# Files that are read and checked at once; bounds the memory of packing.
-_CHUNK = 1024
+_MAX_SIDE = 4096
 
-
-class Identity(NamedTuple):
-    """A person's name and images."""
-
-    name: str
-    images: list[Path]
+# What is left to choose about reading files: which, and what the progress bar says.
+_Reader = Callable[[Sequence[str], str], Iterator[EncodedImage]]
 
 
-class _Encoded(NamedTuple):
-    path: Path
-    payload: bytes
-    size: tuple[int, int]
-
-
-def find_identities(folder: Path, min_images: int = 1) -> list[Identity]:
-    """Return the identities of a folder, by name, each with its images by name.
+def pack_training(
+    folder: Path, identities: Sequence[Identity], out_dir: Path, read: _Reader
+) -> tuple[int, int]:
+    """Write a training set; identities get the classes 0, 1, 2, … in the order given.
 
     Args:
-        folder: a folder per identity, each with JPEG or PNG images.
-        min_images: identities with fewer are left out.
-
-    Raises:
-        DataError: there is no such folder, or no identity is left.
-    """
-    if not folder.is_dir():
-        raise DataError(f"{folder} is no folder; name one that holds a folder per identity")
-    identities = [
-        Identity(person.name, sorted(p for p in person.iterdir() if p.suffix.lower() in _SUFFIXES))
-        for person in sorted(folder.iterdir())
-        if person.is_dir()
-    ]
-    kept = [identity for identity in identities if len(identity.images) >= max(1, min_images)]
-    if not kept:
-        raise DataError(
-            f"{folder}: none of its {len(identities)} folders holds {max(1, min_images)} JPEG or "
-            "PNG images; name the folder above the identities, or lower --min-images"
-        )
-    return kept
-
-
-def pack_training(identities: Sequence[Identity], out_dir: Path) -> tuple[int, int]:
-    """Write a training set; identities get the classes 0, 1, 2, … in the order given.
+        folder: holds a folder per identity.
+        identities: the names.
+        out_dir: gets the three files.
+        read: yields the images of paths.
 
     Returns:
         Height and width of the images.
@@ -81,71 +51,58 @@ def pack_training(identities: Sequence[Identity], out_dir: Path) -> tuple[int, i
     Raises:
         DataError: an image is broken, or of another size than the first.
     """
-    labels = [label for label, (_, images) in enumerate(identities) for _ in images]
-    encoded = _read_images(path for _, images in identities for path in images)
+    labels = (label for label, (_, images) in enumerate(identities) for _ in images)
+    encoded = read(image_paths(folder, identities), "packing images")
     first = next(encoded)
-    with RecordWriter(out_dir, image_size=first.size) as writer:
-        writer.write(first.payload, labels[0])
-        for label, image in zip(labels[1:], encoded):
+    with ExitStack() as stack:
+        with undisturbed():
+            writer = stack.enter_context(RecordWriter(out_dir, image_size=first.size))
+        writer.write(first.payload, next(labels))
+        # The images first: they may end with an error, which zip would not see behind the labels.
+        for image, label in zip(encoded, labels):
             writer.write(image.payload, label)
+        # Now three files get their names, and must be of the same set.
+        with undisturbed():
+            stack.close()
     return first.size
 
 
-def pack_pairs(pairs: Sequence[Pair], path: Path) -> None:
+def pack_pairs(pairs: Sequence[Pair], path: Path, read: _Reader) -> None:
     """Write a verification set.
 
     Raises:
         DataError: an image is broken, or of another size than the first.
     """
-    files = [file for pair in pairs for file in (pair.first, pair.second)]
-    distinct = {image.path: image.payload for image in _read_images(dict.fromkeys(files))}
-    write_bin(path, [distinct[file] for file in files], [pair.same for pair in pairs])
+    files = [str(file) for pair in pairs for file in (pair.first, pair.second)]
+    images = read(list(dict.fromkeys(files)), "reading pairs")
+    distinct = {image.path: image.payload for image in images}
+    with undisturbed():
+        write_bin(path, [distinct[file] for file in files], [pair.same for pair in pairs])
 
 
-def split_holdout(
-    identities: Sequence[Identity], every: int
-) -> tuple[list[Identity], list[Identity]]:
-    """Return the identities to train on, and every ``every``-th, which is held out."""
-    held_out = list(identities[every - 1 :: every])
-    return [identity for identity in identities if identity not in held_out], held_out
-
-
-def _draw_holdout(identities: Sequence[Identity], count: int, folds: int, seed: int) -> list[Pair]:
-    counts = [len(identity.images) for identity in identities]
+def _draw_holdout(
+    folder: Path, held_out: Sequence[Identity], options: argparse.Namespace
+) -> list[Pair]:
+    counts = [len(identity.images) for identity in held_out]
 
     def file(place: tuple[int, int]) -> Path:
-        identity, image = place
-        return identities[identity].images[image]
+        identity, image = held_out[place[0]], place[1]
+        return folder / identity.name / identity.images[image]
 
-    drawn = draw_pairs(counts, count=count, folds=folds, seed=seed)
+    drawn = draw_pairs(counts, count=options.holdout_pairs, folds=options.folds, seed=options.seed)
     return [Pair(file(pair.first), file(pair.second), pair.same) for pair in drawn]
 
 
-def _read_images(paths: Iterable[Path]) -> Iterator[_Encoded]:
-    """Yield the images in order; they are read and checked in threads."""
-    remaining = list(paths)
-    size = None
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for start in range(0, len(remaining), _CHUNK):
-            for image in pool.map(_read_image, remaining[start : start + _CHUNK]):
-                size = size or image.size
-                if image.size != size:
-                    raise DataError(
-                        f"{image.path} has {image.size[0]} x {image.size[1]} pixels, the images "
-                        f"before it {size[0]} x {size[1]}; align all faces to one size first"
-                    )
-                yield image
-
-
-def _read_image(path: Path) -> _Encoded:
-    try:
-        payload = path.read_bytes()
-        height, width = decode_rgb(payload).shape[:2]
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except BrokenRecordError as error:
-        raise DataError(f"{path}: {error}; remove it or copy it again") from None
-    return _Encoded(path, payload, (height, width))
+def _size(text: str) -> tuple[int, int]:
+    """Convert an option that is HxW, or one number for a square."""
+    match = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
+    if match:
+        size = int(match[1]), int(match[2] or match[1])
+        if 0 < min(size) and max(size) <= _MAX_SIDE:
+            return size
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no size; give HEIGHTxWIDTH or one number for both, 1 to {_MAX_SIDE}"
+    )
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -153,40 +110,58 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         prog="python -m data.pack",
         description="Pack a folder of images per identity for training, or pairs for verification.",
     )
-    parser.add_argument(
-        "folder", type=Path, help="holds a folder of JPEG or PNG images per identity"
-    )
-    parser.add_argument(
-        "out", type=Path, help="the folder, or with --pairs the .bin file, to write"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("folder", type=Path, help="holds a folder of JPEG or PNG images per identity")
+    add("out", type=Path, help="the folder, or with --pairs the .bin file, to write")
+    add(
         "--pairs",
         type=Path,
         metavar="FILE",
         help="make a verification set of these pairs (LFW's format)",
     )
-    parser.add_argument(
+    add(
+        "--resize",
+        type=_size,
+        metavar="HxW",
+        help="bring the images to this size, as JPEG of quality 95; one number is a square. Those "
+        "that have it already, and all images without this option, are copied unchanged",
+    )
+    add(
+        "--crop",
+        action="store_true",
+        help="with --resize: of images of another shape, take the center. Without it they are "
+        "refused, since a stretched face is another face",
+    )
+    add(
+        "--check",
+        action="store_true",
+        help="decode every image and name all broken files; otherwise only their first and last "
+        "bytes are looked at, and the first broken file ends the packing",
+    )
+    add(
         "--min-images",
         type=int,
         default=1,
         metavar="N",
         help="leave out identities with fewer images",
     )
-    parser.add_argument(
-        "--holdout-every", type=int, default=0, metavar="K",
+    add(
+        "--holdout-every",
+        type=int,
+        default=0,
+        metavar="K",
         help="hold every K-th identity out of training and make holdout.bin of them",
-    )  # fmt: skip
-    parser.add_argument(
+    )
+    add(
         "--holdout-pairs",
         type=int,
         default=3000,
         metavar="P",
         help="pairs in holdout.bin (%(default)s)",
     )
-    parser.add_argument("--folds", type=int, default=10, help="folds of holdout.bin (%(default)s)")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the pairs in holdout.bin (%(default)s)"
-    )
+    add("--folds", type=int, default=10, help="folds of holdout.bin (%(default)s)")
+    add("--seed", type=int, default=0, help="of the pairs in holdout.bin (%(default)s)")
+    add_workers(parser)
     return parser.parse_args(argv)
 
 
@@ -199,30 +174,50 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.seed < 0:
         raise ConfigError(f"--seed {options.seed} is negative")
+    if options.crop and not options.resize:
+        raise ConfigError("--crop needs the size to crop to; add --resize, such as --resize 112")
     if options.pairs and (options.holdout_every or options.min_images > 1):
-        raise ConfigError("--pairs makes a verification set only; leave the other options out")
+        raise ConfigError(
+            "--pairs makes a verification set only; leave --min-images and --holdout-every out"
+        )
+
+
+def _pack(options: argparse.Namespace) -> None:
+    preparation = Preparation(options.resize, options.crop, options.check)
+
+    def read(paths: Sequence[str], what: str) -> Iterator[EncodedImage]:
+        return usable_images(paths, preparation, options.workers, what)
+
+    if options.pairs:
+        pairs = read_pairs(options.pairs, options.folder)
+        pack_pairs(pairs, options.out, read)
+        print(f"{options.out}: {len(pairs)} pairs")
+        return
+    training = find_identities(options.folder, options.min_images, options.workers)
+    if options.holdout_every:
+        training, held_out = split_holdout(training, options.holdout_every)
+        pairs = _draw_holdout(options.folder, held_out, options)
+    height, width = pack_training(options.folder, training, options.out, read)
+    images = sum(len(identity.images) for identity in training)
+    print(f"{options.out}: {len(training)} identities, {images} images of {height} x {width}")
+    if options.holdout_every:
+        pack_pairs(pairs, options.out / "holdout.bin", read)
+        print(f"{options.out / 'holdout.bin'}: {len(pairs)} pairs of {len(held_out)} identities")
 
 
 def main() -> None:
     """Pack what the command line asks for."""
     options = _parse(sys.argv[1:])
     _check(options)
-    if options.pairs:
-        pairs = read_pairs(options.pairs, options.folder)
-        pack_pairs(pairs, options.out)
-        print(f"{options.out}: {len(pairs)} pairs")
-        return
-    training = find_identities(options.folder, options.min_images)
-    if options.holdout_every:
-        training, held_out = split_holdout(training, options.holdout_every)
-        pairs = _draw_holdout(held_out, options.holdout_pairs, options.folds, options.seed)
-    height, width = pack_training(training, options.out)
-    images = sum(len(identity.images) for identity in training)
-    print(f"{options.out}: {len(training)} identities, {images} images of {height} x {width}")
-    if options.holdout_every:
-        pack_pairs(pairs, options.out / "holdout.bin")
-        print(f"{options.out / 'holdout.bin'}: {len(pairs)} pairs of {len(held_out)} identities")
+    try:
+        _pack(options)
+    except OSError as error:
+        # Errors of reading are named where they occur.
+        raise DataError(
+            f"{options.out} cannot be written: {error.strerror}; "
+            "choose a place with enough room where you may write"
+        ) from None
 
 
 if __name__ == "__main__":
-    run_program(main)
+    run_stoppable(main)

@@ -1,9 +1,10 @@
 """Record sets: ``train.rec``, ``train.idx`` and ``property``, the form that faces are published in.
 
 Training wants to draw any image at any time and to know the identities before it starts. So a set
-is opened by its index and its few group headers, not by reading the images; it keeps 8 bytes per
-image in memory. Sets come from strangers: whatever does not fit together (truncated files, an index
-of another version, fewer classes than labels) is a ``DataError`` with file, record and remedy.
+is opened by its index and its few group headers, not by reading the images; what they say is kept
+in an ``IndexCache``, so that the next start reads neither. It takes 6 bytes per image in memory.
+Sets come from strangers: whatever does not fit together (truncated files, an index of another
+version, fewer classes than labels) is a ``DataError`` with file, record and remedy.
 
 Two kinds exist. Identity-grouped: record 0 holds the key range of the identity records, which lie
 behind the images and hold the key range of the images of one identity each. Flat: only images.
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.images import decode_rgb
+from data.index_cache import Arrays, IndexCache
 from data.recordio import BrokenRecordError, Payload, RecordFile, encode
 from runtime.errors import DataError
 
@@ -30,6 +32,8 @@ FLOAT32_EXACT = 1 << 24
 
 _MAX_KEY = 1 << 40
 _MAX_SIDE = 4096
+_WORD_BYTES = 4
+_LOW_BITS = 32
 
 
 class Record(NamedTuple):
@@ -65,41 +69,50 @@ class RecordSet:
         self.path = _find_rec(Path(path))
         self.name = self.path.resolve().parent.name
         self._file = RecordFile(self.path)
-        keys, offsets = self._read_index()
-        images = self._find_images(keys, offsets)
-        self._offsets = offsets[images]
-        self._identity_offsets = offsets[images.stop :]
-        self._first_key = int(keys[images.start])
-        # Keys are consecutive in every set seen so far; only others need an array of them.
-        consecutive = int(keys[images.stop - 1]) - self._first_key == len(self) - 1
-        self._keys = None if consecutive else keys[images]
+        self._sources = (self.path, self.path.with_suffix(".idx"))
+        index = IndexCache(self.path.with_suffix(".idx.cache"), self._sources).arrays(
+            self._build_index
+        )
+        self._low, self._high = index["low"], index["high"]
+        self._identity_offsets = index["identity_offsets"]
+        self._first_key, self._keys = int(index["first_key"][0]), index["keys"]
         self._describe()
 
     def __len__(self) -> int:
         """Return the number of images."""
-        return len(self._offsets)
+        return len(self._low)
 
-    def read(self, index: int) -> Record:
-        """Return the image at ``0 <= index < len(self)``, still encoded.
+    def image(self, index: int) -> tuple[Payload, int]:
+        """Return the image at ``0 <= index < len(self)``, still encoded, and its identity.
 
         Raises:
             BrokenRecordError: the record is damaged.
             DataError: its label is not one of the classes.
         """
-        key = self.key(index)
+        offset = (self._high.item(index) << _LOW_BITS | self._low.item(index)) * _WORD_BYTES
         try:
-            labels, payload = self._file.read(int(self._offsets[index]))
+            labels, payload = self._file.read(offset)
         except BrokenRecordError as error:
-            raise BrokenRecordError(f"{self.path}: record {key}: {error}") from None
+            raise BrokenRecordError(f"{self.where(index)}: {error}") from None
         if not len(payload):
-            raise BrokenRecordError(f"{self.path}: record {key}: there is no image in it")
-        if not 0 <= labels[0] < self.num_classes or labels[0] != int(labels[0]):
-            raise self._label_error(labels[0], key)
-        return Record(payload, int(labels[0]), key)
+            raise BrokenRecordError(f"{self.where(index)}: there is no image in it")
+        label = labels[0]
+        if not 0 <= label < self.num_classes or label != int(label):
+            raise self._label_error(label, index)
+        return payload, int(label)
+
+    def read(self, index: int) -> Record:
+        """Return what ``image`` does, and the key."""
+        payload, label = self.image(index)
+        return Record(payload, label, self.key(index))
 
     def key(self, index: int) -> int:
         """Return the key of an image in the file, by which other tools find it."""
-        return self._first_key + index if self._keys is None else int(self._keys[index])
+        return int(self._keys[index]) if len(self._keys) else self._first_key + index
+
+    def where(self, index: int) -> str:
+        """Name the file and the record of an image, for messages."""
+        return f"{self.path}: record {self.key(index)}"
 
     def identity_ranges(self) -> NDArray[np.int64]:
         """Return ``[start, stop)`` of each identity's image keys, int64 ``[identities, 2]``.
@@ -115,14 +128,46 @@ class RecordSet:
     def labels(self) -> NDArray[np.int32]:
         """Return the identity of every image, int32 ``[len(self)]``; -1 where it is unreadable.
 
-        In a grouped set only the first image of each identity is looked up, besides those whose
-        keys are too large for exact ranges; in a flat set every image is.
+        The first time, in a grouped set only the first image of each identity is looked up, besides
+        those whose keys are too large for exact ranges; in a flat set every image is. Later they
+        come out of a cache.
 
         Raises:
             DataError: a label is not one of the classes.
         """
-        labels = np.full(len(self), -1, np.int32)
-        if self._keys is None:
+        cache = IndexCache(self.path.with_suffix(".labels.cache"), self._sources)
+        labels: NDArray[np.int32] = cache.arrays(self._build_labels)["labels"]
+        if labels.max() >= self.num_classes:
+            wrong = int(np.argmax(labels >= self.num_classes))
+            raise self._label_error(labels[wrong], wrong)
+        return labels
+
+    def image_counts(self) -> NDArray[np.int64]:
+        """Return the number of images of each class, int64 ``[num_classes]``."""
+        labels = self.labels()
+        return np.bincount(labels[labels >= 0], minlength=self.num_classes)
+
+    def _build_index(self) -> Arrays:
+        """Find the offsets and keys of the images and of the identity records.
+
+        An offset is kept in words, its lower 32 bits apart from the others. Keys are consecutive in
+        every set seen so far; only others need an array of them.
+        """
+        keys, offsets = self._read_index()
+        images = self._find_images(keys, offsets)
+        words, image_keys = offsets[images] // _WORD_BYTES, keys[images]
+        consecutive = image_keys[-1] - image_keys[0] == len(image_keys) - 1
+        return {
+            "low": (words & (1 << _LOW_BITS) - 1).astype("<u4"),
+            "high": (words >> _LOW_BITS).astype("<u2"),
+            "identity_offsets": offsets[images.stop :].astype("<i8"),
+            "first_key": image_keys[:1].astype("<i8"),
+            "keys": image_keys[: 0 if consecutive else None].astype("<i8"),
+        }
+
+    def _build_labels(self) -> Arrays:
+        labels = np.full(len(self), -1, "<i4")
+        if not len(self._keys):
             ranges = self.identity_ranges() - self._first_key
             last = min(len(self), FLOAT32_EXACT - self._first_key)
             exact = (ranges[:, 0] >= 0) & (ranges[:, 0] < ranges[:, 1]) & (ranges[:, 1] <= last)
@@ -131,12 +176,7 @@ class RecordSet:
                 labels[start:stop] = label
         missing = np.flatnonzero(labels < 0)
         labels[missing] = self._look_up_labels(missing)
-        return labels
-
-    def image_counts(self) -> NDArray[np.int64]:
-        """Return the number of images of each class, int64 ``[num_classes]``."""
-        labels = self.labels()
-        return np.bincount(labels[labels >= 0], minlength=self.num_classes)
+        return {"labels": labels}
 
     def _read_index(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return keys and offsets of all records, in the order of the keys."""
@@ -202,8 +242,7 @@ class RecordSet:
         if not path.is_file():
             self.num_classes = FLOAT32_EXACT
             self.image_size = self._first_image_size()
-            labels = self._look_up_labels(np.arange(0 if identities else len(self)))
-            self.num_classes = identities or int(labels.max()) + 1
+            self.num_classes = identities or int(self.labels().max()) + 1
             return
         self.num_classes, self.image_size = _read_property(path)
         if identities > self.num_classes:
@@ -225,18 +264,19 @@ class RecordSet:
 
     def _look_up_labels(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the labels of many images, int64; -1 where the record is unreadable."""
-        labels = self._file.first_labels(self._offsets[indices])
+        words = self._high[indices].astype(np.int64) << _LOW_BITS | self._low[indices]
+        labels = self._file.first_labels(words * _WORD_BYTES)
         readable = ~np.isnan(labels)
         with np.errstate(invalid="ignore"):
-            fits = (labels >= 0) & (labels < self.num_classes) & (labels == np.floor(labels))
+            fits = (labels >= 0) & (labels < FLOAT32_EXACT) & (labels == np.floor(labels))
         wrong = np.flatnonzero(readable & ~fits)
         if len(wrong):
-            raise self._label_error(labels[wrong[0]], self.key(int(indices[wrong[0]])))
+            raise self._label_error(labels[wrong[0]], int(indices[wrong[0]]))
         return np.where(readable, labels, -1).astype(np.int64)
 
-    def _label_error(self, label: float, key: int) -> DataError:
+    def _label_error(self, label: float, index: int) -> DataError:
         return DataError(
-            f"{self.path}: record {key} has label {label:.10g}, but the classes are 0 to "
+            f"{self.where(index)} has label {label:.10g}, but the classes are 0 to "
             f"{self.num_classes - 1}; correct {self.path.with_name('property')} "
             "(num_classes,height,width) or pack the set again"
         )

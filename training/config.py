@@ -46,6 +46,10 @@ DTYPES = ("float32", "float16")
 HEAD_DTYPES = ("float32", "bfloat16")
 
 
+# A field whose option may be given several times, with one value each.
+REPEATABLE = {"repeatable": True}
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """All choices of one face-recognition run; same names as the options of ``train.py``."""
@@ -53,8 +57,8 @@ class TrainConfig:
     dataset: Optional[str] = None
     """Preset: data set and the recipe that belongs to it; every value of it can be overridden."""
 
-    rec: Optional[str] = None
-    """Folder of a record set (train.rec, property, .bin files); beside --dataset, in its place."""
+    rec: tuple[str, ...] = dataclasses.field(default=(), metadata=REPEATABLE)
+    """Folder of a record set (train.rec, property, .bin files); several sets by several --rec."""
 
     num_classes: Optional[int] = None
     """Identities of a made-up or drawn set, or for --dry-run; a record set knows its own number."""
@@ -364,7 +368,7 @@ def _check_schedule(config: TrainConfig) -> None:
 
 
 def _check_targets(config: TrainConfig) -> None:
-    if config.val_targets and config.rec is None and config.dataset is not None:
+    if config.val_targets and not config.rec and config.dataset is not None:
         raise ConfigError(
             f"--val-targets {','.join(config.val_targets)} has no folder to be found in, "
             f"because --dataset {config.dataset} is made in memory; leave it out"
@@ -378,7 +382,7 @@ def _check_targets(config: TrainConfig) -> None:
 
 
 def _check_data(config: TrainConfig) -> None:
-    if config.dataset is None and config.rec is None:
+    if config.dataset is None and not config.rec:
         raise ConfigError(
             f"no data: give --dataset NAME ({', '.join(presets.PRESETS)}) or --rec DIR; "
             "--dataset synthetic needs no files"
@@ -403,13 +407,14 @@ def _check_drawn_set(config: TrainConfig) -> None:
 
 
 def _check_folder(config: TrainConfig) -> None:
-    if config.rec is not None and Path(config.rec).exists():
+    missing = [folder for folder in config.rec if not Path(folder).exists()]
+    if config.rec and not missing:
         return
     if config.dataset is None or config.rec != presets.find(config.dataset).get("rec"):
         raise ConfigError(
-            f"--rec {config.rec} does not exist; give the folder that holds train.rec"
+            f"--rec {missing[0]} does not exist; give the folder that holds train.rec"
         )
     raise ConfigError(
-        f"--dataset {config.dataset} needs its record set in {config.rec}, which does not exist; "
+        f"--dataset {config.dataset} needs its record set in {missing[0]}, which does not exist; "
         "give its folder with --rec DIR, or add --debug to train without data"
     )

@@ -12,6 +12,7 @@ from typing import Union
 
 from data import synthetic
 from data.augment import Augmentation
+from data.joined import JoinedSet
 from data.loader import FaceLoader, MemoryBatches
 from data.records import RecordSet
 from data.verification_sets import VerificationSet, read_bin
@@ -46,7 +47,7 @@ def open_batches(config: TrainConfig, world: World) -> Batches:
 def _memory_batches(config: TrainConfig, world: World) -> MemoryBatches:
     num_classes, image_size = config.num_classes, FACE_SIZE
     if num_classes is None:
-        dataset = RecordSet(_folder(config))
+        dataset = _open_sets(config)
         num_classes, image_size = dataset.num_classes, dataset.image_size
     return MemoryBatches(
         num_classes,
@@ -61,7 +62,7 @@ def _memory_batches(config: TrainConfig, world: World) -> MemoryBatches:
 def _record_batches(config: TrainConfig, world: World) -> FaceLoader:
     if config.dataset == "synthetic":
         _draw_synthetic(config)
-    dataset = RecordSet(_folder(config))
+    dataset = _open_sets(config)
     if config.num_classes is not None and config.num_classes != dataset.num_classes:
         _log.warning(
             "%s has %d classes, not the %d of the configuration; training with those of the data",
@@ -80,10 +81,15 @@ def _record_batches(config: TrainConfig, world: World) -> FaceLoader:
     )
 
 
+def _open_sets(config: TrainConfig) -> Union[RecordSet, JoinedSet]:
+    sets = [RecordSet(folder) for folder in _folders(config)]
+    return sets[0] if len(sets) == 1 else JoinedSet(sets)
+
+
 def _draw_synthetic(config: TrainConfig) -> None:
     assert config.num_classes is not None and config.num_images is not None
     synthetic.ensure(
-        _folder(config),
+        _folders(config)[0],
         identities=config.num_classes,
         images_per_identity=config.num_images // config.num_classes,
         image_size=FACE_SIZE,
@@ -94,25 +100,29 @@ def _draw_synthetic(config: TrainConfig) -> None:
 def open_targets(config: TrainConfig) -> list[VerificationSet]:
     """Open the verification sets of ``--val-targets`` that lie beside the data.
 
-    A set that is missing is named in a warning: the run goes on without it.
+    Of several folders with a set of this name the first counts. A set that is missing is named in a
+    warning: the run goes on without it.
 
     Raises:
         DataError: a set is there but broken.
     """
     targets = []
     for name in config.val_targets:
-        path = _folder(config) / f"{name}.bin"
-        if path.exists():
-            targets.append(read_bin(path))
-        else:
+        paths = [folder / f"{name}.bin" for folder in _folders(config)]
+        found = [path for path in paths if path.exists()]
+        if not found:
             _log.warning(
                 "VERIFICATION SET MISSING: %s does not exist, so %r will not be verified; "
                 "put the file there or leave it out of --val-targets",
-                *(path, name),
+                *(" or ".join(map(str, paths)), name),
             )
+            continue
+        if len(found) > 1:
+            _log.info("verifying %r on %s, not on %s", name, found[0], found[1])
+        targets.append(read_bin(found[0]))
     return targets
 
 
-def _folder(config: TrainConfig) -> Path:
-    assert config.rec is not None, "check() lets no run without data pass"
-    return Path(config.rec)
+def _folders(config: TrainConfig) -> list[Path]:
+    assert config.rec, "check() lets no run without data pass"
+    return [Path(folder) for folder in config.rec]

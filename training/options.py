@@ -43,7 +43,10 @@ def _read_command_line(argv: Optional[Sequence[str]]) -> dict[str, Any]:
         word = unknown[0].split("=")[0]
         known = [option(field.name) for field in dataclasses.fields(TrainConfig)]
         raise ConfigError(f"{word} is not an option{did_you_mean(word, known)}; --help lists them")
-    return vars(namespace)
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in vars(namespace).items()
+    }
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -59,6 +62,11 @@ def _build_parser() -> argparse.ArgumentParser:
     for field in dataclasses.fields(TrainConfig):
         if types[field.name] is bool:
             parser.add_argument(option(field.name), action="store_true", help=helps[field.name])
+            continue
+        if "repeatable" in field.metadata:
+            parser.add_argument(
+                option(field.name), action="append", metavar="DIR", help=helps[field.name]
+            )
             continue
         convert, metavar = _CONVERTERS[_without_optional(types[field.name])]
         default = f" (default {field.default})" if field.default not in (None, ()) else ""

@@ -114,7 +114,7 @@ def describe(config: TrainConfig) -> str:
 def _describe_length(config: TrainConfig, world_size: int) -> list[str]:
     global_batch = config.batch_size * world_size
     lines = [
-        f"{config.dataset or config.rec}: network {config.network}, embedding "
+        f"{config.dataset or ' + '.join(config.rec)}: network {config.network}, embedding "
         f"{config.embedding_size}, {config.dtype}",
         f"global batch {global_batch:,} ({world_size:,} ranks x {config.batch_size:,} images)",
     ]

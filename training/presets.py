@@ -38,7 +38,7 @@ def _made_up(num_classes: int) -> EasyDict:
 # of the CosFace paper. A tenth of the centers loses nothing on this set (An et al. 2020,
 # arXiv:2010.05222).
 _GLINT360K = EasyDict(
-    rec="./datasets/glint360k",
+    rec=("./datasets/glint360k",),
     num_classes=360_232,
     num_images=17_091_657,
     network="r100",
@@ -58,7 +58,7 @@ PRESETS = EasyDict(
     # the number of ranks. A few hundred identities want a smaller scale and margin than 100,000:
     # these are the ones of the README's recipe for LFW.
     synthetic=EasyDict(
-        rec="./datasets/synthetic",
+        rec=("./datasets/synthetic",),
         num_classes=400,
         num_images=12_000,
         val_targets=("unseen",),
@@ -77,7 +77,7 @@ PRESETS = EasyDict(
     ),
     # 8 ranks: global batch 512.
     webface=EasyDict(
-        rec="./datasets/webface",
+        rec=("./datasets/webface",),
         num_classes=10_572,
         num_images=494_414,
         val_targets=("lfw", "cfp_fp", "agedb_30"),
@@ -91,7 +91,7 @@ PRESETS = EasyDict(
     ),
     # 8 ranks: global batch 512.
     emore=EasyDict(
-        rec="./datasets/faces_emore",
+        rec=("./datasets/faces_emore",),
         num_classes=85_742,
         num_images=5_822_653,
         val_targets=("lfw", "cfp_fp", "agedb_30"),

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import os
+import resource
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
-from data.pack import find_identities, main, split_holdout
+from data.images import decode_rgb
+from data.pack import main
 from data.records import RecordSet
 from data.verification_sets import read_bin
 from runtime.errors import ConfigError, DataError
@@ -29,6 +35,31 @@ def people(tmp_path: Path, make_image) -> Path:
 def pack(monkeypatch, *arguments: object) -> None:
     monkeypatch.setattr(sys, "argv", ["pack", *map(str, arguments)])
     main()
+
+
+@pytest.fixture
+def start_packing(people: Path, tmp_path: Path):
+    """Start a packing that gets stuck at its last image, a pipe that nobody writes to."""
+    os.mkfifo(people / "p9" / "p9_9999.png")
+    root = Path(__file__).parents[2]
+    started = []
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "data.pack", people, tmp_path / "out"]
+        process = subprocess.Popen(
+            command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "out").glob(".train.rec.*.part")):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def test_a_folder_becomes_a_set(monkeypatch, capsys, people: Path, tmp_path: Path) -> None:
@@ -83,10 +114,99 @@ def test_a_broken_image_is_named(monkeypatch, people: Path, tmp_path: Path) -> N
         pack(monkeypatch, people, tmp_path / "out")
 
 
-def test_every_kth_identity_is_held_out(people: Path) -> None:
-    training, held_out = split_holdout(find_identities(people), 5)
-    assert [identity.name for identity in held_out] == ["p4", "p9"]
-    assert [identity.name for identity in training] == [f"p{i}" for i in (0, 1, 2, 3, 5, 6, 7, 8)]
+def test_check_names_every_bad_image(monkeypatch, capsys, people, tmp_path, make_image) -> None:
+    good = make_image(1)
+    # A byte of the compressed pixels: what the first and last bytes say is still right.
+    at = good.index(b"IDAT") + 6
+    damaged = good[:at] + bytes([good[at] ^ 0xFF]) + good[at + 1 :]
+    (people / "p0" / "p0_0001.png").write_bytes(damaged)
+    (people / "p5" / "p5_0003.png").write_bytes(make_image(1, (16, 20)))
+    (people / "p9" / "p9_0002.png").unlink()
+    (people / "p9" / "p9_0002.png").symlink_to("nowhere")
+    with pytest.raises(DataError, match="3 of 65 images cannot be used"):
+        pack(monkeypatch, people, tmp_path / "out", "--check")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "p0_0001.png: the image cannot be decoded" in lines[0]
+    assert "p5_0003.png has 16 x 20 pixels" in lines[1]
+    assert "p9_0002.png cannot be read: No such file" in lines[2]
+    assert not (tmp_path / "out" / "train.rec").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--resize", "8"]])
+def test_the_number_of_workers_changes_nothing(monkeypatch, people, tmp_path, options) -> None:
+    for workers in 1, 3:
+        out = tmp_path / f"out{workers}"
+        pack(monkeypatch, people, out, "--workers", workers, "--holdout-every", 5,
+             "--holdout-pairs", 20, "--folds", 1, *options)  # fmt: skip
+    names = sorted(file.name for file in out.iterdir())
+    assert names == ["holdout.bin", "property", "train.idx", "train.rec"]
+    for name in names:
+        assert (tmp_path / "out1" / name).read_bytes() == (tmp_path / "out3" / name).read_bytes()
+
+
+def test_images_are_cropped_and_resized(monkeypatch, people, tmp_path, make_image) -> None:
+    wide = np.full((40, 100, 3), 200, np.uint8)
+    wide[:, 30:70] = (30, 120, 220)
+    path = people / "p0" / "p0_0001.png"
+    cv2.imwrite(str(path), wide)
+    with pytest.raises(DataError, match=r"p0_0001\.png has 40 x 100 pixels, .* --crop"):
+        pack(monkeypatch, people, tmp_path / "out", "--resize", "16")
+    pack(monkeypatch, people, tmp_path / "out", "--resize", "16", "--crop")
+    records = RecordSet(tmp_path / "out")
+    image = decode_rgb(records.read(0).payload)
+    assert image.shape == (16, 16, 3) and records.image_size == (16, 16)
+    assert np.abs(image.astype(int) - (220, 120, 30)).max() < 6
+    assert bytes(records.read(1).payload) == (people / "p0" / "p0_0002.png").read_bytes()
+
+
+def test_pairs_are_resized_too(monkeypatch, people: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.txt").write_text("1 1\np3 1 2\np0 1 p1 3\n")
+    options = ["--pairs", tmp_path / "pairs.txt", "--resize", "12x10", "--crop"]
+    pack(monkeypatch, *options, people, tmp_path / "set.bin")
+    sizes = {decode_rgb(image).shape for image in read_bin(tmp_path / "set.bin").images}
+    assert sizes == {(12, 10, 3)}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stopped_packing_leaves_nothing(start_packing, tmp_path: Path, number) -> None:
+    process = start_packing()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert out == ""
+    assert err == f"stopped by {number.name}: no unfinished file is left behind\n"
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_killed_packing_leaves_the_set_before(
+    monkeypatch, write_set, start_packing, tmp_path: Path
+) -> None:
+    before = {file.name: file.read_bytes() for file in write_set([2, 3], "out").iterdir()}
+    process = start_packing()
+    process.kill()
+    process.communicate()
+    left = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    partial = [name for name in left if name.endswith(".part")]
+    assert len(partial) == 1
+    assert {name: left[name] for name in left if name not in partial} == before
+
+
+def test_a_full_disk_is_one_line(people: Path, tmp_path: Path) -> None:
+    # A file may not grow beyond the limit, which the system reports as it does a full disk.
+    command = [sys.executable, "-m", "data.pack", str(people), str(tmp_path / "out")]
+    result = subprocess.run(
+        command,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: {tmp_path / 'out'} cannot be written: File too large")
+    assert result.stderr.count("\n") == 1
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -100,8 +220,12 @@ def test_every_kth_identity_is_held_out(people: Path) -> None:
         (["people", "out", "--holdout-every", "5"], "only 70 pairs of the same identity"),
         (["people", "out", "--min-images", "0"], "--min-images 0 is not positive"),
         (["people", "out", "--seed", "-1"], "--seed -1 is negative"),
+        (["people", "out", "--crop"], "--crop needs the size"),
+        (["people", "out", "--resize", "112x"], "'112x' is no size"),
+        (["people", "out", "--resize", "0"], "'0' is no size"),
+        (["people", "out", "--workers", "0"], "--workers: '0' is not a positive integer"),
         (["people", "out", "--frob"], "unrecognized arguments: --frob"),
-        (["--pairs", "p.txt", "people", "out", "--min-images", "3"], "leave the other options out"),
+        (["--pairs", "p.txt", "people", "out", "--min-images", "3"], "leave --min-images"),
         (["--pairs", "nowhere.txt", "people", "out"], "nowhere.txt cannot be read"),
     ],
 )

@@ -73,7 +73,7 @@ def test_every_value_of_a_preset_can_be_overridden(preset: str, field: str) -> N
 def test_presets_are_valid(preset: str) -> None:
     config = parse(["--dataset", preset, "--dry-run"])
     assert config.dataset == preset
-    assert (config.rec is None) == config.debug
+    assert (config.rec == ()) == config.debug
 
 
 def test_made_up_presets_have_the_classes_of_their_name() -> None:
@@ -92,9 +92,18 @@ def test_one_length_replaces_the_other() -> None:
 
 def test_own_record_set_has_a_recipe(tmp_path: Path) -> None:
     config = parse(["--rec", str(tmp_path)])
-    assert config.rec == str(tmp_path)
+    assert config.rec == (str(tmp_path),)
     assert config.epochs == presets.OWN_DATA.epochs
     assert config.lr_schedule == "poly"
+
+
+def test_several_record_sets(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    config = parse(["--rec", f"{tmp_path}/a", "--rec", f"{tmp_path}/b"])
+    assert config.rec == (f"{tmp_path}/a", f"{tmp_path}/b")
+    with pytest.raises(ConfigError, match=f"--rec {tmp_path}/c does not exist"):
+        parse(["--rec", f"{tmp_path}/a", "--rec", f"{tmp_path}/c"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""A folder of images per identity, as most people keep their faces.
+
+Millions of files are listed by threads, since a network disk answers slowly but answers many at
+once; and names are kept as plain strings, since there are as many as images.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from data.jobs import in_order, track
+from runtime.errors import DataError
+
+_SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+class Identity(NamedTuple):
+    """A person's name and the names of the images in the folder of that name."""
+
+    name: str
+    images: list[str]
+
+
+def find_identities(folder: Path, min_images: int, workers: int) -> list[Identity]:
+    """Return the identities of a folder, by name, each with its images by name.
+
+    Names that begin with a dot are passed over: tools leave such files and folders everywhere.
+
+    Args:
+        folder: a folder per identity, each with JPEG or PNG images.
+        min_images: identities with fewer are left out; at least 1.
+        workers: how many folders are listed at once.
+
+    Raises:
+        DataError: there is no such folder, or no identity is left.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder} is no folder; name one that holds a folder per identity")
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(
+                entry.name for entry in entries if entry.is_dir() and entry.name[0] != "."
+            )
+        with in_order(partial(_list_images, folder), names, workers) as listed:
+            identities = list(track(listed, len(names), "listing folders"))
+    except OSError as error:
+        raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
+    kept = [identity for identity in identities if len(identity.images) >= min_images]
+    if not kept:
+        raise DataError(
+            f"{folder}: none of its {len(names)} folders holds {min_images} JPEG or PNG images; "
+            "name the folder above the identities, or lower --min-images"
+        )
+    return kept
+
+
+def image_paths(folder: Path, identities: Iterable[Identity]) -> list[str]:
+    """Return the files of all images, identity by identity."""
+    return [
+        f"{folder}{os.sep}{identity.name}{os.sep}{image}"
+        for identity in identities
+        for image in identity.images
+    ]
+
+
+def split_holdout(
+    identities: Sequence[Identity], every: int
+) -> tuple[list[Identity], list[Identity]]:
+    """Return the identities to train on, and every ``every``-th, which is held out."""
+    training = [identity for place, identity in enumerate(identities, 1) if place % every]
+    return training, list(identities[every - 1 :: every])
+
+
+def _list_images(folder: Path, name: str) -> Identity:
+    names = os.listdir(f"{folder}{os.sep}{name}")
+    return Identity(name, sorted(n for n in names if n.lower().endswith(_SUFFIXES) and n[0] != "."))

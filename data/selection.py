@@ -1,0 +1,119 @@
+"""Which images of a set take part in training.
+
+``min_images`` leaves out identities, and with them images all over the set. A list of those that
+stay would take as much memory as the order of an epoch does; one bit per image says the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.errors import DataError
+
+_log = logging.getLogger("data")
+
+# Images that are looked at at once, a multiple of 8; bounds the memory of the search.
+_CHUNK = 1 << 20
+
+
+class LabeledImages(Protocol):
+    """What has to be known of a set to choose from it."""
+
+    num_classes: int
+
+    @property
+    def path(self) -> Path | str:
+        """The set's name in messages."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def labels(self) -> NDArray[np.int32]:
+        """Return the identity of every image; -1 where it is unreadable."""
+
+
+class Selection:
+    """The chosen images, each known by its index in the set.
+
+    Attributes:
+        classes: for each class of the set its new number, -1 if it was left out; int32.
+        num_classes: how many classes are left.
+    """
+
+    def __init__(self, dataset: LabeledImages, min_images: int) -> None:
+        """Choose the images of all identities that have enough of them.
+
+        Args:
+            dataset: the set; its labels are looked up only if there is something to choose.
+            min_images: identities with fewer images are left out, the others numbered anew.
+
+        Raises:
+            DataError: no identity has as many images.
+        """
+        self._total = self._count = len(dataset)
+        self._bits: NDArray[np.uint8] | None = None
+        self.num_classes = dataset.num_classes
+        self.classes = np.arange(dataset.num_classes, dtype=np.int32)
+        if min_images:
+            self._choose(dataset, min_images)
+
+    def __len__(self) -> int:
+        """Return the number of chosen images."""
+        return self._count
+
+    def shuffled(self, rng: np.random.Generator) -> NDArray[np.int32]:
+        """Return the chosen images in an order of chance, int32 ``[len(self)]``."""
+        if self._bits is None:
+            order = np.arange(self._total, dtype=np.int32)
+        else:
+            order = np.empty(self._count, np.int32)
+            filled = 0
+            for chunk in _chunks(self._total):
+                bits = np.unpackbits(self._bits[chunk.start // 8 : -(-chunk.stop // 8)])
+                chosen = np.flatnonzero(bits) + chunk.start
+                order[filled : filled + len(chosen)] = chosen
+                filled += len(chosen)
+        rng.shuffle(order)
+        return order
+
+    def following(self, index: int) -> int:
+        """Return the next chosen image behind ``index``; behind the last comes the first."""
+        while True:
+            index = (index + 1) % self._total
+            if self._bits is None or self._bits[index // 8] >> (7 - index % 8) & 1:
+                return index
+
+    def _choose(self, dataset: LabeledImages, min_images: int) -> None:
+        labels = dataset.labels()
+        # Unreadable images count for an extra class in front of the others, which is never kept.
+        counts = np.zeros(dataset.num_classes + 1, np.int64)
+        for chunk in _chunks(self._total):
+            counts += np.bincount(labels[chunk] + 1, minlength=len(counts))
+        kept = counts >= min_images
+        kept[0] = False
+        if not kept.any():
+            raise DataError(
+                f"{dataset.path}: no identity has {min_images} images or more; choose a smaller "
+                "--min-images"
+            )
+        self._bits = np.concatenate(
+            [np.packbits(kept[labels[chunk] + 1]) for chunk in _chunks(self._total)]
+        )
+        self._count = int(counts[kept].sum())
+        self.num_classes = int(kept.sum())
+        self.classes = np.where(kept, np.cumsum(kept) - 1, -1)[1:].astype(np.int32)
+        _log.info(
+            "%s: kept the %d identities (%d images) with %d images or more of %d (%d)",
+            dataset.path, self.num_classes, self._count, min_images,
+            dataset.num_classes, self._total,
+        )  # fmt: skip
+
+
+def _chunks(total: int) -> Iterator[slice]:
+    return (slice(start, min(start + _CHUNK, total)) for start in range(0, total, _CHUNK))
