@@ -35,12 +35,15 @@ lint: ## check the style of the Python files (ruff), their types (mypy) and the 
 	@$(IN_VENV) mypy
 	@$(IN_VENV) shellcheck --external-sources --source-path=SCRIPTDIR $(SHELL_FILES)
 
-# The report appears when it is complete: a run that ends early leaves the one before.
-bench: env ## measure the head beside its alternatives, some ten minutes; writes benchmarks/results/head.md
+# A report appears when it is complete: a run that ends early leaves the one before.
+BENCHMARKS ?= head
+bench: env ## measure, writes benchmarks/results; BENCHMARKS="head input backbone end_to_end", ten minutes each
 	@mkdir -p benchmarks/results
-	@$(IN_VENV) python -m benchmarks.head >benchmarks/results/head.md.tmp
-	@mv benchmarks/results/head.md.tmp benchmarks/results/head.md
-	@cat benchmarks/results/head.md
+	@for name in $(BENCHMARKS); do \
+	    $(IN_VENV) python -m benchmarks.$$name >benchmarks/results/$$name.md.tmp \
+	    && mv benchmarks/results/$$name.md.tmp benchmarks/results/$$name.md \
+	    && cat benchmarks/results/$$name.md || exit; \
+	done
 
 clean: ## remove the environment and what the tools keep; not the data, not the models
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -39,6 +39,7 @@ def train(config: TrainConfig) -> None:
     from training.loop import Interlude, fit
     from training.optimizer import BackboneOptimizer
     from training.replicas import ModelSaver
+    from training.timed_world import TimedWorld
     from training.verifier import Verifier
 
     world = HorovodWorld()
@@ -56,10 +57,11 @@ def train(config: TrainConfig) -> None:
             ctx=device,
         )
         backbone.hybridize()
+        timed_world = TimedWorld(world, log.stopwatch)
         head = PartialFC.create(
             batches.num_classes,
             config.embedding_size,
-            world,
+            timed_world,
             device,
             margin=margin.build(config.loss, config.head_margins),
             scale=config.scale,
@@ -73,13 +75,19 @@ def train(config: TrainConfig) -> None:
         )
         optimizer = BackboneOptimizer(
             backbone.parameters,
-            world,
+            timed_world,
             name=config.optimizer,
             momentum=config.momentum,
             weight_decay=config.wd,
             dtype=config.dtype,
         )
-        step = FaceStep(backbone, head, optimizer, center_lr_factor=config.head_lr / config.lr)
+        step = FaceStep(
+            backbone,
+            head,
+            optimizer,
+            center_lr_factor=config.head_lr / config.lr,
+            stopwatch=log.stopwatch,
+        )
         total_updates = config.total_updates(batches.updates_per_epoch)
         schedule = schedules.build(
             config.lr_schedule,
@@ -113,6 +121,7 @@ def train(config: TrainConfig) -> None:
                 Interlude(saver.save, config.save_interval),
             ],
         )
+        log.summarize(debug=config.debug)
         verifier.summarize()
 
 

@@ -17,8 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Callable, Optional, Protocol, SupportsFloat, TextIO, Union
@@ -26,6 +25,8 @@ from typing import Any, Callable, Optional, Protocol, SupportsFloat, TextIO, Uni
 from tqdm import tqdm
 
 from runtime.errors import ConfigError, is_launched
+from training.meter import Meter, Report
+from training.stopwatch import Stopwatch
 
 # float() of an NDArray waits for the device, which is why the loss arrives unconverted.
 Loss = Union[SupportsFloat, Callable[[], SupportsFloat]]
@@ -53,34 +54,14 @@ class Verification(Protocol):
         """True accept rate by false accept rate."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """The numbers of one report, taken over the updates since the one before."""
-
-    loss: float
-    """Of the reported update."""
-    lr: float
-    images_per_second: float
-    """Over all ranks, without verifications and saves."""
-    waiting: float
-    """Share of the time in which this rank waited for data."""
-    seconds_left: float
-    """To the end of the run at its average pace, verifications and saves included."""
-
-    def __str__(self) -> str:
-        digits = 0 if self.images_per_second >= 100 else 1
-        left = timedelta(seconds=round(self.seconds_left))
-        return (
-            f"loss {self.loss:.4f}  {self.images_per_second:,.{digits}f} images/s  "
-            f"lr {self.lr:.3g}  waiting {self.waiting:.0%}  left {left}"
-        )
-
-
 class RunLog:
     """The log of one rank: screen, file, metrics and scalars.
 
     Use it as a context manager: an exception that ends the run is then written to the rank's file
     together with the update at which it struck.
+
+    Attributes:
+        stopwatch: counts the time of the parts of an update, whose shares are reported.
     """
 
     def __init__(
@@ -108,7 +89,8 @@ class RunLog:
         """
         self._total = 0
         self._frequent = frequent
-        self._meter = _Meter(clock)
+        self.stopwatch = Stopwatch(clock)
+        self._meter = Meter(clock, self.stopwatch)
         self._update = 0
         self._screen = sys.stdout if screen is None else screen
         # mpirun gives every rank a terminal of its own; run.sh knows whether there is a real one.
@@ -141,9 +123,7 @@ class RunLog:
         if self._has_bar:
             self._bar = _open_bar(total_updates, update, self._screen)
 
-    def update(
-        self, update: int, *, loss: Loss, lr: float, images: int, waiting_seconds: float
-    ) -> None:
+    def update(self, update: int, *, loss: Loss, lr: float, images: int) -> None:
         """Count a finished update; every ``frequent`` updates and at the end, report.
 
         Args:
@@ -152,10 +132,9 @@ class RunLog:
                 that returns one. It is looked at only when it is reported.
             lr: the learning rate that the update used.
             images: images of the update, over all ranks.
-            waiting_seconds: how long this rank waited for the batch.
         """
         self._update = update
-        self._meter.count(update, images, waiting_seconds)
+        self._meter.count(update, images)
         if self._bar is not None:
             self._bar.update(update - self._bar.n)
         if update % self._frequent == 0 or update == self._total:
@@ -165,7 +144,7 @@ class RunLog:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Keep what happens inside (a verification, a save) out of images/s and waiting."""
+        """Keep what happens inside (a verification, a save) out of images/s and the shares."""
         with self._meter.paused():
             yield
 
@@ -191,6 +170,17 @@ class RunLog:
             }
             numbers.update({f"tar_at_far_{far:g}": tar for far, tar in result.tar_at_far.items()})
             self._records.write(update, {**numbers, "xnorm": result.xnorm}, target=name)
+
+    def summarize(self, *, debug: bool) -> None:
+        """Say where the time of the run went and whether input was its bottleneck.
+
+        Args:
+            debug: the batches came from memory.
+        """
+        total = self._meter.total()
+        if total is not None:
+            _LOGGER.info("time: %s", total.describe_shares())
+            _LOGGER.info("%s", total.judge_debug() if debug else total.judge_input())
 
     def close(self) -> None:
         """Close the files and detach from Python's logging."""
@@ -238,53 +228,6 @@ class RunLog:
             self._bar.set_postfix_str(str(report))
         if self._records is not None:
             self._records.write(update, asdict(report))
-
-
-class _Meter:
-    """Counts images and seconds between reports."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self.start(0)
-
-    def start(self, update: int) -> None:
-        self._started = self._clock()
-        self._first_update = self._update = update
-        self._open_window()
-
-    def count(self, update: int, images: int, waiting_seconds: float) -> None:
-        self._update = update
-        self._images += images
-        self._waiting += waiting_seconds
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        started = self._clock()
-        try:
-            yield
-        finally:
-            self._pauses += self._clock() - started
-
-    def report(self, loss: float, lr: float, total_updates: int) -> Report:
-        """Close the window and open the next."""
-        now = self._clock()
-        busy = max(now - self._window_started - self._pauses, 1e-9)
-        pace = (now - self._started) / max(self._update - self._first_update, 1)
-        report = Report(
-            loss=loss,
-            lr=lr,
-            images_per_second=self._images / busy,
-            waiting=min(self._waiting / busy, 1.0),
-            seconds_left=pace * (total_updates - self._update),
-        )
-        self._open_window()
-        return report
-
-    def _open_window(self) -> None:
-        self._window_started = self._clock()
-        self._images = 0
-        self._waiting = 0.0
-        self._pauses = 0.0
 
 
 class _Records:

@@ -7,13 +7,13 @@ of events, its clock and its log.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from training.logs import RunLog
 from training.schedules import Schedule
+from training.stopwatch import WAITING
 
 
 class Step(Protocol):
@@ -63,14 +63,11 @@ def fit(
     """
     log.start(total_updates)
     for update in range(total_updates):
-        before = time.monotonic()
-        batch = next(batches)
-        waiting = time.monotonic() - before
+        with log.stopwatch.part(WAITING):
+            batch = next(batches)
         lr = schedule.lr_at(update)
         loss = step(batch, update, lr)
-        log.update(
-            update + 1, loss=loss.asscalar, lr=lr, images=images_per_update, waiting_seconds=waiting
-        )
+        log.update(update + 1, loss=loss.asscalar, lr=lr, images=images_per_update)
         for interlude in interludes:
             if interlude.is_due(update + 1, total_updates):
                 with log.paused():

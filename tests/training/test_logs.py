@@ -11,6 +11,7 @@ import pytest
 
 from runtime.errors import ConfigError
 from training.logs import RunLog
+from training.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 
 
 class HandClock:
@@ -53,10 +54,15 @@ def open_log(folder: Path, rank: int = 0, **changes: Any) -> RunLog:
     return RunLog(folder, rank=rank, **{**settings, **changes})
 
 
-def train(log: RunLog, clock: HandClock, updates: range) -> None:
+def train(log: RunLog, clock: HandClock, updates: range, waiting: float = 0.05) -> None:
+    """Updates of half a second."""
+    parts = {WAITING: waiting, BACKBONE: 0.3, HEAD: 0.1, COMMUNICATION: 0.025}
     for update in updates:
-        clock.now += 0.5
-        log.update(update, loss=float(update), lr=0.1, images=128, waiting_seconds=0.05)
+        for part, seconds in parts.items():
+            with log.stopwatch.part(part):
+                clock.now += seconds
+        clock.now += 0.5 - sum(parts.values())
+        log.update(update, loss=float(update), lr=0.1, images=128)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -67,7 +73,7 @@ def update_lines(screen: io.StringIO) -> list[str]:
     return [line for line in screen.getvalue().splitlines() if " update " in line]
 
 
-def test_plain_lines_tell_loss_speed_rate_waiting_and_time_left(tmp_path: Path) -> None:
+def test_plain_lines_tell_loss_speed_rate_shares_and_time_left(tmp_path: Path) -> None:
     clock, screen = HandClock(), io.StringIO()
     with open_log(tmp_path, clock=clock, screen=screen) as log:
         log.start(10)
@@ -75,7 +81,8 @@ def test_plain_lines_tell_loss_speed_rate_waiting_and_time_left(tmp_path: Path) 
     lines = update_lines(screen)
     assert len(lines) == 3
     assert lines[0].endswith(
-        "update 4/10  loss 4.0000  256 images/s  lr 0.1  waiting 10%  left 0:00:03"
+        "update 4/10  loss 4.0000  256 images/s  lr 0.1  waiting 10%  backbone 60%  head 20%  "
+        "communication 5%  left 0:00:03"
     )
     assert "update 8/10" in lines[1]
     assert "update 10/10" in lines[2] and lines[2].endswith("left 0:00:00")
@@ -95,9 +102,9 @@ def test_loss_is_looked_at_only_when_reported(tmp_path: Path) -> None:
     with open_log(tmp_path, clock=clock) as log:
         log.start(10)
         for update in range(1, 4):
-            log.update(update, loss=LazyLoss(), lr=0.1, images=1, waiting_seconds=0.0)
+            log.update(update, loss=LazyLoss(), lr=0.1, images=1)
         assert LazyLoss.looked_at == 0
-        log.update(4, loss=LazyLoss, lr=0.1, images=1, waiting_seconds=0.0)
+        log.update(4, loss=LazyLoss, lr=0.1, images=1)
         assert LazyLoss.looked_at == 1
     assert read_metrics(tmp_path)[0]["loss"] == 1.5
 
@@ -111,7 +118,7 @@ def test_time_that_the_loss_is_waited_for_counts(tmp_path: Path) -> None:
 
     with open_log(tmp_path, clock=clock, frequent=1) as log:
         log.start(10)
-        log.update(1, loss=wait_for_device, lr=0.1, images=100, waiting_seconds=0.0)
+        log.update(1, loss=wait_for_device, lr=0.1, images=100)
     assert read_metrics(tmp_path)[0]["images_per_second"] == pytest.approx(50.0)
 
 
@@ -125,7 +132,8 @@ def test_verifications_do_not_slow_images_but_delay_the_end(tmp_path: Path) -> N
         train(log, clock, range(5, 9))
     first, second = read_metrics(tmp_path)
     assert second["images_per_second"] == first["images_per_second"] == pytest.approx(256.0)
-    assert second["waiting"] == pytest.approx(0.1)
+    shares = [second[part] for part in (WAITING, BACKBONE, HEAD, COMMUNICATION)]
+    assert shares == pytest.approx([0.1, 0.6, 0.2, 0.05])
     assert first["seconds_left"] == pytest.approx(6 * 0.5)
     assert second["seconds_left"] == pytest.approx(2 * 10.0 / 8)
 
@@ -140,12 +148,47 @@ def test_set_up_before_the_start_is_not_counted(tmp_path: Path) -> None:
     assert read_metrics(tmp_path)[0]["seconds_left"] == pytest.approx(2 * 0.5)
 
 
+def summarize(folder: Path, *, updates: int, debug: bool = False) -> list[str]:
+    """The end of a run that waits for data until its first report, and hardly afterwards."""
+    clock, screen = HandClock(), io.StringIO()
+    with open_log(folder, clock=clock, screen=screen) as log:
+        log.start(updates)
+        train(log, clock, range(1, min(updates, 4) + 1), waiting=0.075)
+        train(log, clock, range(5, updates + 1), waiting=0.005)
+        log.summarize(debug=debug)
+    return [line.split("INFO: ")[1] for line in screen.getvalue().splitlines()[-2:]]
+
+
+def test_the_end_of_a_run_judges_its_input(tmp_path: Path) -> None:
+    times, verdict = summarize(tmp_path, updates=12)
+    assert times.startswith("time: waiting 1.0%, backbone 60.0%, head 20.0%, communication 5.0%")
+    assert verdict.startswith("input is not the bottleneck: 1.0% of the time")
+
+
+def test_a_run_of_one_report_is_judged_by_it(tmp_path: Path) -> None:
+    _, verdict = summarize(tmp_path, updates=4)
+    assert verdict.startswith("input is a bottleneck: 15.0% of the time")
+
+
+def test_the_end_of_a_debug_run_says_what_it_was_for(tmp_path: Path) -> None:
+    _, verdict = summarize(tmp_path, updates=12, debug=True)
+    assert verdict.startswith("--debug: 256 images/s with input for nothing")
+
+
+def test_a_run_without_updates_has_no_summary(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    with open_log(tmp_path, screen=screen) as log:
+        log.start(0)
+        log.summarize(debug=False)
+    assert screen.getvalue().count("\n") == 1
+
+
 def test_slow_runs_show_a_decimal(tmp_path: Path) -> None:
     clock, screen = HandClock(), io.StringIO()
     with open_log(tmp_path, clock=clock, screen=screen, frequent=1) as log:
         log.start(10)
         clock.now += 8.0
-        log.update(1, loss=0.0, lr=0.1, images=44, waiting_seconds=0.0)
+        log.update(1, loss=0.0, lr=0.1, images=44)
     assert "5.5 images/s" in update_lines(screen)[0]
 
 
@@ -221,7 +264,8 @@ def test_scalars_are_written(tmp_path: Path) -> None:
         log.verification("lfw", LfwResult(), best=0.9923, update=4)
     (events,) = (tmp_path / "scalars").glob("*tfevents*")
     content = events.read_bytes()
-    assert b"training/loss" in content
+    for scalar in (b"loss", b"waiting", b"backbone", b"head", b"communication"):
+        assert b"training/" + scalar in content
     assert b"lfw/accuracy" in content
 
 
@@ -237,7 +281,7 @@ def test_metrics_of_an_earlier_run_are_kept(tmp_path: Path) -> None:
 def test_what_ends_a_run_is_in_its_file(tmp_path: Path) -> None:
     def run(log: RunLog) -> NoReturn:
         log.start(10)
-        log.update(1, loss=0.0, lr=0.1, images=1, waiting_seconds=0.0)
+        log.update(1, loss=0.0, lr=0.1, images=1)
         raise ZeroDivisionError("a mistake of ours")
 
     screen = io.StringIO()

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 
 import pytest
 
 from runtime.mxnet import mx
 from training.loop import Interlude, fit
+from training.stopwatch import WAITING, Stopwatch
 
 
 class RecordingLog:
     def __init__(self):
         self.updates = []
         self.pauses = 0
+        self.stopwatch = Stopwatch()
 
     def start(self, total_updates):
         assert total_updates == 5
 
-    def update(self, update, *, loss, lr, images, waiting_seconds):
+    def update(self, update, *, loss, lr, images):
         self.updates.append((update, loss(), lr, images))
-        assert waiting_seconds >= 0
 
     @contextlib.contextmanager
     def paused(self):
@@ -66,6 +68,21 @@ def test_every_update_gets_its_batch_and_rate_and_interludes_their_turn():
     ]
     assert log.updates == [(update + 1, update + 0.5, update / 10, 64) for update in range(5)]
     assert log.pauses == 4
+
+
+def test_only_the_batch_is_waited_for():
+    def batches():
+        while True:
+            time.sleep(0.02)
+            yield None
+
+    def step(batch, update, lr):
+        time.sleep(0.05)
+        return mx.nd.array([0.0])
+
+    log = RecordingLog()
+    fit(step, batches(), TenthOfUpdate(), log, total_updates=5, images_per_update=1)
+    assert 0.1 <= log.stopwatch.lap()[WAITING] < 0.2
 
 
 @pytest.mark.parametrize(

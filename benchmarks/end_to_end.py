@@ -1,0 +1,198 @@
+"""How fast whole training runs are, and what a second rank adds.
+
+    python -m benchmarks.end_to_end [--network r18] [--ranks 1,2] [--rec DIR] [--json FILE]
+
+Runs of ``train.py`` take turns: one rank alone, several ranks that train together, and as many
+runs of one rank each that have nothing to do with each other. The last share processors, memory
+and clock of the machine as ranks do, but no batch, no softmax and no gradients: what they lose
+against one rank alone no communication can win back. The batch per rank stays the same (weak
+scaling), so ideal ranks together make as many times the images/s of one as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+if not __package__:
+    # Started by its path, which puts this folder where the project's ought to be.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import backbones
+from benchmarks import measure
+from benchmarks.training_runs import PARTS, WARM_UP_UPDATES, Speed, TrainingCase, train
+from runtime.command_line import Parser
+from runtime.errors import run_program
+
+
+class Contestant(NamedTuple):
+    """Runs that take place at once: ``copies`` of them, each of ``ranks`` ranks."""
+
+    ranks: int
+    copies: int = 1
+
+    def __str__(self) -> str:
+        if self.copies > 1:
+            return f"{self.copies} runs of one rank"
+        return "one rank" if self.ranks == 1 else f"{self.ranks} ranks"
+
+
+class Measurement(NamedTuple):
+    """The speeds of a contestant's runs, round by round."""
+
+    rounds: list[list[Speed]]
+
+    @property
+    def per_round(self) -> list[float]:
+        """Images/s of all runs together, by round."""
+        return [sum(run.images_per_second for run in runs) for runs in self.rounds]
+
+    @property
+    def images_per_second(self) -> float:
+        """The median over the rounds, all runs together."""
+        return statistics.median(self.per_round)
+
+    def share(self, part: str) -> float:
+        """The median share of a part over rounds and runs."""
+        return statistics.median(run.shares[part] for runs in self.rounds for run in runs)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print the report and write the rows."""
+    options = _parse(argv)
+    # Without this, the end of this process would leave its runs behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    case = TrainingCase(
+        options.network, options.classes, options.ratio, options.batch, options.rec
+    )
+    sections, rows = [_introduction(options)], []
+    for threads in options.threads:
+        title = f"{case}, threads={threads} per rank"
+        measured = compare(case, threads, options)
+        sections += [f"## {title}", table(measured)]
+        rows += _rows(title, measured)
+    print("\n\n".join(sections))
+    if options.json:
+        measure.write_json(options.json, rows)
+
+
+def compare(
+    case: TrainingCase, threads: int, options: argparse.Namespace
+) -> dict[Contestant, Measurement]:
+    """Let the contestants train in turns, ``options.rounds`` times."""
+    measured = {who: Measurement([]) for who in contestants(options.ranks)}
+    for number in range(1, options.rounds + 1):
+        for who, measurement in measured.items():
+            print(f"round {number}: {who}, {case}, threads={threads}", file=sys.stderr)
+            measurement.rounds.append(
+                train(
+                    case,
+                    ranks=who.ranks,
+                    copies=who.copies,
+                    threads=threads,
+                    updates=options.updates,
+                )
+            )
+    return measured
+
+
+def contestants(ranks: Sequence[int]) -> list[Contestant]:
+    """One rank, and for each other number these ranks together and as many runs apart."""
+    several = sorted({number for number in ranks if number > 1})
+    pairs = [(Contestant(number), Contestant(1, number)) for number in several]
+    return [Contestant(1), *(who for pair in pairs for who in pair)]
+
+
+def efficiency(who: Contestant, measured: Mapping[Contestant, Measurement]) -> float:
+    """Images/s over those of as many ranks as fast as one rank alone."""
+    alone = measured[Contestant(1)].images_per_second
+    return measured[who].images_per_second / (who.ranks * who.copies * alone)
+
+
+def table(measured: Mapping[Contestant, Measurement]) -> str:
+    """Lay out the measurements."""
+    header = ["", "images/s", "from … to", "efficiency", "÷ runs apart", *PARTS]
+    lines = []
+    for who, own in measured.items():
+        apart = measured.get(Contestant(1, who.ranks)) if who.ranks > 1 else None
+        lines.append(
+            [
+                str(who),
+                f"{own.images_per_second:.2f}",
+                f"{min(own.per_round):.2f} … {max(own.per_round):.2f}",
+                f"{efficiency(who, measured):.3f}",
+                f"{own.images_per_second / apart.images_per_second:.3f}" if apart else "",
+                *(f"{own.share(part):.1%}" for part in PARTS),
+            ]
+        )
+    return measure.markdown_table(header, lines)
+
+
+def _rows(title: str, measured: Mapping[Contestant, Measurement]) -> list[measure.Row]:
+    rows = []
+    for who, own in measured.items():
+        rows.append(measure.Row(title, str(who), own.images_per_second, "images/s"))
+        rows.append(measure.Row(title, str(who), efficiency(who, measured), "of ideal scaling"))
+        rows += [measure.Row(title, str(who), own.share(part), f"share {part}") for part in PARTS]
+    return rows
+
+
+def _introduction(options: argparse.Namespace) -> str:
+    return f"""# Whole training runs, on one rank and on several
+
+{measure.machine()}
+
+Medians of {options.rounds} rounds, in each of which every row trains for {options.updates} updates
+after {WARM_UP_UPDATES} that warm up. The efficiency is the images/s over those of as many ranks
+that are each as fast as one alone; "÷ runs apart" compares with as many unconnected runs at the
+same time. The shares are those of the log of rank 0."""
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m benchmarks.end_to_end",
+        description="Measure whole training runs, on one rank and on several.",
+    )
+    parser.add_argument("--network", default="r18", help="the backbone (%(default)s)")
+    parser.add_argument(
+        "--classes", type=measure.positive, default=100_000, help="how many there are (%(default)s)"
+    )
+    parser.add_argument("--ratio", type=_ratio, default=0.1, help="sampled share (%(default)s)")
+    parser.add_argument(
+        "--batch", type=measure.positive, default=32, help="images per rank (%(default)s)"
+    )
+    parser.add_argument("--ranks", type=_counts, default="1,2", help="how many (%(default)s)")
+    parser.add_argument(
+        "--updates", type=measure.positive, default=8, help="measured ones of a turn (%(default)s)"
+    )
+    parser.add_argument(
+        "--rec", type=Path, help="folder of a record set (without: batches from memory)"
+    )
+    measure.add_options(parser)
+    parser.set_defaults(threads="1", rounds=3)
+    options = parser.parse_args(argv)
+    backbones.check(options.network)
+    return options
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(measure.positive(word.strip()) for word in text.split(","))
+
+
+def _ratio(text: str) -> float:
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = 0.0
+    if not 0.0 < ratio <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1")
+    return ratio
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,139 @@
+"""Runs of ``train.py`` as its users start them, several at once if need be, and what they report.
+
+Nothing of the program is imported: its speed and its shares of time are read from the
+``metrics.jsonl`` that every run writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple, Optional
+
+_ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("waiting", "backbone", "head", "communication")
+# The first update compiles, the second still finds new sizes.
+WARM_UP_UPDATES = 2
+_GRACE_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class TrainingCase:
+    """What is trained.
+
+    Attributes:
+        network: the backbone.
+        classes: of batches from memory; a record set knows its own number.
+        ratio: of the centers that take part in an update.
+        batch: images per rank.
+        rec: folder of a record set, instead of batches from memory.
+    """
+
+    network: str
+    classes: int
+    ratio: float
+    batch: int
+    rec: Optional[Path] = None
+
+    def __str__(self) -> str:
+        data = f"{self.classes:,} classes" if self.rec is None else str(self.rec)
+        return f"{self.network}, {data}, ratio {self.ratio:g}, batch {self.batch} per rank"
+
+
+class Speed(NamedTuple):
+    """Of one run: images/s over all its ranks, and rank 0's shares of time; medians of updates."""
+
+    images_per_second: float
+    shares: dict[str, float]
+
+
+def train(
+    case: TrainingCase, *, ranks: int, copies: int, threads: int, updates: int
+) -> list[Speed]:
+    """Train for ``updates`` measured updates in ``copies`` runs that know nothing of each other.
+
+    Args:
+        case: what is trained.
+        ranks: of each run.
+        copies: how many runs there are at the same time.
+        threads: of each rank.
+        updates: how many are measured, after those that warm up.
+
+    Raises:
+        RuntimeError: a run failed; with what it printed.
+    """
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        roots = [Path(folder) / str(copy) for copy in range(copies)]
+        command = _command(case, ranks, WARM_UP_UPDATES + updates)
+        runs = [
+            stack.enter_context(_started(command, _choices(case, root, threads))) for root in roots
+        ]
+        for run in runs:
+            output, _ = run.communicate()
+            if run.returncode != 0:
+                raise RuntimeError(f"a run ended with status {run.returncode}:\n{output}")
+        return [read_speed(root / "metrics.jsonl") for root in roots]
+
+
+def read_speed(metrics: Path) -> Speed:
+    """The medians over the updates of a run that reported each, without the warm-up."""
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    measured = [record for record in records if record["update"] > WARM_UP_UPDATES]
+    return Speed(
+        statistics.median(record["images_per_second"] for record in measured),
+        {part: statistics.median(record[part] for record in measured) for part in PARTS},
+    )
+
+
+def _command(case: TrainingCase, ranks: int, updates: int) -> list[str]:
+    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+    launcher = [horovodrun, "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"]
+    data = ["--num-classes", str(case.classes)] if case.rec is None else ["--rec", str(case.rec)]
+    options = ["--max-update", str(updates), "--frequent", "1"]
+    return [*(launcher if ranks > 1 else []), "bash", "config.sh", *data, *options]
+
+
+def _choices(case: TrainingCase, models_root: Path, threads: int) -> dict[str, str]:
+    """The environment of a run; horovodrun would take some of the options for its own."""
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        "DATASET": "100w",
+        "NETWORK": case.network,
+        "SAMPLE_RATIO": str(case.ratio),
+        "BATCH_SIZE": str(case.batch),
+        # Random labels and a usual rate end in numbers that are no work for a processor.
+        "LR": "0.001",
+        "MODELS_ROOT": str(models_root),
+    }
+
+
+@contextmanager
+def _started(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that does not outlive the block; a launcher takes its ranks with it."""
+    process = subprocess.Popen(
+        command,
+        cwd=_ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.communicate(timeout=_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()

@@ -1,0 +1,107 @@
+"""The report says what was measured, and runs end with their measurement."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import end_to_end, training_runs
+from benchmarks.end_to_end import Contestant, Measurement
+from benchmarks.training_runs import PARTS, Speed, TrainingCase
+from runtime.errors import ConfigError
+from tests.support.launch import clean_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def speed(images_per_second: float, waiting: float = 0.01) -> Speed:
+    return Speed(images_per_second, dict(zip(PARTS, (waiting, 0.7, 0.2, 0.05))))
+
+
+def test_contestants_are_one_rank_and_several_together_and_apart() -> None:
+    assert end_to_end.contestants((4, 1, 2)) == [
+        Contestant(1),
+        Contestant(2),
+        Contestant(1, copies=2),
+        Contestant(4),
+        Contestant(1, copies=4),
+    ]
+    assert end_to_end.contestants((1,)) == [Contestant(1)]
+
+
+def test_table_of_made_up_measurements() -> None:
+    measured = {
+        Contestant(1): Measurement([[speed(10.0)], [speed(12.0)], [speed(8.0)]]),
+        Contestant(2): Measurement([[speed(18.0, waiting=0.03)]]),
+        Contestant(1, copies=2): Measurement([[speed(9.5), speed(8.5)]]),
+    }
+    alone, together, apart = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in end_to_end.table(measured).splitlines()[2:]
+    )
+    assert alone[:5] == ["one rank", "10.00", "8.00 … 12.00", "1.000", ""]
+    assert together[:5] == ["2 ranks", "18.00", "18.00 … 18.00", "0.900", "1.000"]
+    assert together[5:] == ["3.0%", "70.0%", "20.0%", "5.0%"]
+    assert apart[:5] == ["2 runs of one rank", "18.00", "18.00 … 18.00", "0.900", ""]
+
+
+def test_speed_is_the_median_after_the_warm_up(tmp_path) -> None:
+    lines = [{"update": 0, "target": "lfw", "accuracy": 0.5}]
+    for update, images_per_second in enumerate([1, 2, 10, 70, 20], start=1):
+        lines.append({"update": update, "images_per_second": images_per_second})
+        lines[-1].update(dict.fromkeys(PARTS, images_per_second / 100))
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert training_runs.read_speed(path) == Speed(20, dict.fromkeys(PARTS, 0.2))
+
+
+def test_a_failed_run_shows_what_it_printed() -> None:
+    case = TrainingCase("tiny", classes=1, ratio=1.0, batch=4)
+    with pytest.raises(RuntimeError, match="status 2:\n.*--num-classes 1 must be at least 2"):
+        training_runs.train(case, ranks=1, copies=1, threads=1, updates=1)
+
+
+def test_a_run_ends_with_its_block() -> None:
+    with pytest.raises(KeyError), training_runs._started(["sleep", "100"], {}) as process:
+        assert process.poll() is None
+        raise KeyError
+    assert process.poll() is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--ranks", "1,0"], "--ranks: '0' is not a positive integer"),
+        (["--ratio", "2"], "--ratio: '2' is not above 0"),
+        (["--network", "r99"], "r99"),
+    ],
+)
+def test_wrong_options_are_explained(words, complaint) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        end_to_end.main(words)
+
+
+@pytest.mark.launcher
+def test_a_small_measurement(tmp_path) -> None:
+    """Started by its path, as one may also do it."""
+    output = tmp_path / "rows.json"
+    options = "--network tiny --classes 300 --ratio 0.5 --batch 4 --updates 1 --rounds 1 --json"
+    report = subprocess.run(
+        [sys.executable, ROOT / "benchmarks/end_to_end.py", *options.split(), output],
+        env=clean_environment(),
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    title = "tiny, 300 classes, ratio 0.5, batch 4 per rank, threads=1 per rank"
+    assert f"## {title}\n" in report
+    rows = json.loads(output.read_text())
+    assert {row["name"] for row in rows} == {"one rank", "2 ranks", "2 runs of one rank"}
+    assert all(row["case"] == title for row in rows)
+    speeds = [row["value"] for row in rows if row["unit"] == "images/s"]
+    assert len(speeds) == 3 and min(speeds) > 0

@@ -1,0 +1,78 @@
+"""The parts of an update are its whole time."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from backbones import layers
+from backbones.model import Backbone
+from data.loader import Batch
+from partial_fc.head import PartialFC
+from partial_fc.margin import build
+from partial_fc.optimizers import SGD
+from runtime.mxnet import mx
+from tests.support.thread_world import run_ranks
+from training.face_step import FaceStep
+from training.optimizer import BackboneOptimizer
+from training.stopwatch import BACKBONE, HEAD, Stopwatch
+from training.timed_world import TimedWorld
+
+BATCH, CLASSES, EMBEDDING, SIZE = 16, 20_000, 32, 32
+
+
+def make_step(world, stopwatch):
+    x = layers.relu(layers.convolution(layers.pixels("float32"), "conv0", 16, kernel=3), "relu0")
+    x = layers.relu(layers.convolution(x, "conv1", 16, kernel=3, stride=2), "relu1")
+    symbol = mx.sym.FullyConnected(x, num_hidden=EMBEDDING, name="fc1")
+    shapes = dict(zip(symbol.list_arguments(), symbol.infer_shape(data=(1, 3, SIZE, SIZE))[0]))
+    del shapes["data"]
+    rng = np.random.default_rng(0)
+    weights = {name: mx.nd.array(rng.normal(size=shape) * 0.1) for name, shape in shapes.items()}
+    backbone = Backbone(symbol, symbol, weights, mx.cpu())
+    backbone.hybridize()
+    timed_world = TimedWorld(world, stopwatch)
+    head = PartialFC.create(
+        CLASSES, EMBEDDING, timed_world, mx.cpu(), margin=build("cosface", (1.0, 0.0, 0.35)),
+        scale=16.0, sample_ratio=1.0, optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
+    )  # fmt: skip
+    optimizer = BackboneOptimizer(
+        backbone.parameters, timed_world, name="sgd", momentum=0.9, weight_decay=0.0,
+        dtype="float32",
+    )  # fmt: skip
+    return FaceStep(backbone, head, optimizer, center_lr_factor=1.0, stopwatch=stopwatch)
+
+
+def time_updates(world):
+    stopwatch = Stopwatch()
+    step = make_step(world, stopwatch)
+    rng = np.random.default_rng(1)
+    images = rng.integers(256, size=(BATCH, 3, SIZE, SIZE), dtype=np.uint8)
+    batch = Batch(images, rng.integers(CLASSES, size=BATCH))
+    step(batch, 0, 0.1)
+    mx.nd.waitall()
+    stopwatch.lap()
+    start = time.perf_counter()
+    for update in range(1, 6):
+        step(batch, update, 0.1)
+    mx.nd.waitall()
+    return stopwatch.lap(), time.perf_counter() - start
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_parts_of_an_update_are_its_whole_time(ranks) -> None:
+    for seconds, whole in run_ranks(ranks, time_updates):
+        assert seconds[BACKBONE] > 0.02 * whole and seconds[HEAD] > 0.02 * whole
+        assert 0.9 * whole < sum(seconds.values()) <= whole
+
+
+def test_the_marker_of_the_gradients_is_of_the_layer_that_comes_last() -> None:
+    """``allreduce_all`` takes the first array for the one that the backward pass makes last."""
+    symbol = layers.convolution(layers.pixels("float32"), "conv0", 16, kernel=3)
+    first = next(iter(name for name in symbol.list_arguments() if name != "data"))
+    assert first == "conv0_weight"
+    backbone = Backbone.create("tiny", embedding_size=8)
+    trained = [name for name, value in backbone.parameters.items() if value.grad_req != "null"]
+    assert trained[0] == "conv0_weight"

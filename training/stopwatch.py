@@ -1,0 +1,76 @@
+"""Where the time of an update goes: data, backbone, head, communication.
+
+MXNet computes in the background: Python queues operators and goes on. A clock around a call would
+therefore measure the queuing, and whoever comes to wait first would be charged for everybody.
+So the time is taken of the waiting: each part waits for its own results before the next one
+begins, and only after everything that can run in the meantime has been queued. That way the
+reduction of the gradients still runs behind the backward pass, and the waits cost nothing that
+can be measured (docs/troubleshooting.md has the numbers).
+
+What the parts mean, on the rank that reports them:
+
+- waiting: for the next batch, while this rank has nothing else to do;
+- backbone: forward, backward and optimizer;
+- head: the rank's own part of the softmax, and the update of its centers;
+- communication: waiting for other ranks or for what they send, with no work of one's own left. A
+  reduction that ends before the backward pass does costs nothing and counts nothing; a rank that
+  is slower than the others shows as communication on all but itself.
+
+The rest, such as writing the log, belongs to no part.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Callable
+
+WAITING, BACKBONE, HEAD, COMMUNICATION = "waiting", "backbone", "head", "communication"
+PARTS = (WAITING, BACKBONE, HEAD, COMMUNICATION)
+_REST = "rest"
+
+
+class Stopwatch:
+    """Adds up seconds by part; a part inside another one is not counted in the outer."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Args: clock: seconds from any origin."""
+        self._clock = clock
+        self._part = _REST
+        self._since = clock()
+        self._seconds = dict.fromkeys((*PARTS, _REST), 0.0)
+        self._deferred: list[tuple[str, Callable[[], Any]]] = []
+
+    @contextmanager
+    def part(self, part: str) -> Iterator[None]:
+        """Count the time inside as that of ``part``, one of ``PARTS``."""
+        outer = self._part
+        self._switch(part)
+        try:
+            yield
+        finally:
+            self._switch(outer)
+
+    def defer(self, wait: Callable[[], Any], part: str = "") -> None:
+        """Leave a wait to ``settle``; it counts as time of ``part``, or of the part that defers."""
+        self._deferred.append((part or self._part, wait))
+
+    def settle(self) -> None:
+        """Do the deferred waits, in their order. Call it when everything has been queued."""
+        deferred, self._deferred = self._deferred, []
+        for part, wait in deferred:
+            with self.part(part):
+                wait()
+
+    def lap(self) -> dict[str, float]:
+        """The seconds of each part since the last lap."""
+        self._switch(self._part)
+        seconds = {part: self._seconds[part] for part in PARTS}
+        self._seconds = dict.fromkeys(self._seconds, 0.0)
+        return seconds
+
+    def _switch(self, part: str) -> None:
+        now = self._clock()
+        self._seconds[self._part] += now - self._since
+        self._part, self._since = part, now
