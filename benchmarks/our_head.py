@@ -34,6 +34,9 @@ class OneRank:
         """The sum and the maximum over one rank."""
         return array
 
+    def wait(self, array: Any) -> None:
+        """Nothing is under way."""
+
 
 class OurHead:
     """``partial_fc`` on one rank, sampling included."""

@@ -46,6 +46,9 @@ class World(Protocol):
             op: "sum", "mean" or "max".
         """
 
+    def wait(self, array: Any) -> None:
+        """Wait for the reduction of an array, after all work that can hide it."""
+
     def allreduce_all(self, arrays: Sequence[Any], name: str, op: str = "sum") -> None:
         """Reduce several arrays; all are queued before any is waited for."""
 
@@ -82,6 +85,10 @@ class HorovodWorld:
         if self.size > 1:
             self._hvd.allreduce_(array, name=name, op=self._ops[op])
         return array
+
+    def wait(self, array: Any) -> None:
+        """See ``World.wait``."""
+        array.wait_to_read()
 
     def allreduce_all(self, arrays: Sequence[Any], name: str, op: str = "sum") -> None:
         """See ``World.allreduce_all``."""

@@ -21,3 +21,6 @@ class Communicator(Protocol):
 
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
         """Reduce over the ranks ("sum" or "max"), in place and asynchronously."""
+
+    def wait(self, array: Any) -> None:
+        """Wait for the reduction of an array, after all work that can hide it."""

@@ -160,6 +160,7 @@ class PartialFC:
         gradient_BD = self.rows.multiply_rows(gradient_BD, row_scale_B1)
         gradient_BD = self._world.allreduce(gradient_BD, "head.gradient")
         self.rows.update(sample.rows, inverse_norms_S, gradient_SD, lr)
+        self._world.wait(gradient_BD)
 
         start = self._world.rank * features.shape[0]
         own_bD = gradient_BD[start : start + features.shape[0]]

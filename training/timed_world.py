@@ -2,8 +2,8 @@
 
 A collective begins when the arrays of all ranks are there. What passes before is this rank's own
 work, or that of others: so the time counts as communication from the moment at which this rank's
-own array is ready. Reductions that are meant to run behind other work are not waited for at once,
-but in ``Stopwatch.settle``.
+own array is ready. Reductions that are meant to run behind other work are not waited for at once:
+the head asks for its own when it needs it, the backbone's are waited for in ``Stopwatch.settle``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ class TimedWorld:
         """See ``World.allreduce``; returns when it is done unless it is one of ``OVERLAPPING``."""
         ready = _marker(array)
         self._world.allreduce(array, name, op)
-        if name in OVERLAPPING:
-            self._defer(ready, [array])
-        else:
+        if name not in OVERLAPPING:
             ready.wait_to_read()
-            with self._stopwatch.part(COMMUNICATION):
-                array.wait_to_read()
+            self.wait(array)
         return array
+
+    def wait(self, array: Any) -> None:
+        """See ``World.wait``."""
+        with self._stopwatch.part(COMMUNICATION):
+            self._world.wait(array)
 
     def allreduce_all(self, arrays: Sequence[Any], name: str, op: str = "sum") -> None:
         """See ``World.allreduce_all``; ``arrays[0]`` is the one that becomes ready last.
