@@ -200,31 +200,34 @@ def encode(labels: tuple[float, ...], key: int, payload: Payload) -> bytes:
     """
     flag = 0 if len(labels) == 1 else len(labels)
     array = struct.pack(f"<{flag}f", *labels) if flag else b""
-    content = _HEADER.pack(flag, 0.0 if flag else labels[0], key, 0) + array + payload
-    if len(content) > _MAX_LENGTH:
+    header = _HEADER.pack(flag, 0.0 if flag else labels[0], key, 0) + array
+    if len(header) + len(payload) > _MAX_LENGTH:
         raise DataError(f"an image of {len(payload)} bytes is too large for a record; shrink it")
-    pieces = _split_at_magic(content)
-    if len(pieces) == 1:
-        return _framed(_WHOLE, content)
+    # The header is whole words, so that the words of a record are its and the payload's.
+    if _MAGIC_BYTES not in header and not _has_magic(payload):
+        return _framed(_WHOLE, header, payload)
+    pieces = _split_at_magic(header + payload)
     middle = b"".join(_framed(_MIDDLE, piece) for piece in pieces[1:-1])
     return _framed(_FIRST, pieces[0]) + middle + _framed(_LAST, pieces[-1])
 
 
+def _has_magic(content: Payload) -> bool:
+    words = np.frombuffer(content, "<u4", len(content) // 4)
+    return bool((words == _MAGIC).any())
+
+
 def _split_at_magic(content: bytes) -> list[bytes]:
     """Cut content at each magic on a word's boundary, so that no reader takes it for a frame."""
-    pieces = []
-    start = search = 0
-    while (found := content.find(_MAGIC_BYTES, search)) >= 0:
-        search = found + 1
-        if found % 4 == 0:
-            pieces.append(content[start:found])
-            start = search = found + 4
-    return [*pieces, content[start:]]
+    words = np.frombuffer(content, "<u4", len(content) // 4)
+    places = (4 * np.flatnonzero(words == _MAGIC)).tolist()
+    starts = [0, *(place + 4 for place in places)]
+    return [content[start:stop] for start, stop in zip(starts, [*places, len(content)])]
 
 
-def _framed(part: int, piece: bytes) -> bytes:
-    frame = _FRAME.pack(_MAGIC, part << _LENGTH_BITS | len(piece))
-    return frame + piece + bytes(-len(piece) % 4)
+def _framed(part: int, *content: Payload) -> bytes:
+    length = sum(map(len, content))
+    frame = _FRAME.pack(_MAGIC, part << _LENGTH_BITS | length)
+    return b"".join((frame, *content, bytes(-length % 4)))
 
 
 def _aligned(offset: int) -> int:

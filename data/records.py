@@ -32,6 +32,8 @@ FLOAT32_EXACT = 1 << 24
 
 _MAX_KEY = 1 << 40
 _MAX_SIDE = 4096
+# Small writes cost more than the copying, and a thread that reads its turn.
+_WRITE_BUFFER = 1 << 20
 _WORD_BYTES = 4
 _LOW_BITS = 32
 
@@ -304,9 +306,10 @@ class RecordWriter:
         self._image_size = image_size
         self._starts: list[int] = []
         self._index: list[str] = []
+        self._size = 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._partial.open("wb")
+            self._file = self._partial.open("wb", _WRITE_BUFFER)
         except OSError as error:
             raise DataError(f"{self.path} cannot be written: {error.strerror}") from None
         self._append((0.0, 0.0), b"")
@@ -341,8 +344,9 @@ class RecordWriter:
 
     def _append(self, labels: tuple[float, ...], payload: Payload) -> None:
         key = len(self._index)
-        self._index.append(f"{key}\t{self._file.tell()}\n")
-        self._file.write(encode(labels, key, payload))
+        self._index.append(f"{key}\t{self._size}\n")
+        # The file would have to ask the system for its position each time.
+        self._size += self._file.write(encode(labels, key, payload))
 
     def _write_identities(self) -> None:
         first = len(self._index)
