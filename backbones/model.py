@@ -1,9 +1,10 @@
 """A backbone with its weights: creation, training, inference, and the checkpoint on disk.
 
-Two graphs share one set of weights. The graph that trains may compute in float16; the graph that is
-exported is always the plain float32 one, with the names the InsightFace world knows, so that any
-tool can load it on any device. Initial weights depend on the seed and the tensor's name alone:
-MXNet seeds every process alike and its stream depends on what ran before, so it has no say here.
+Two graphs share one set of weights. The graph that runs may compute in float16, or be rewritten for
+a CPU; the graph that is exported is always the plain float32 one, with the names the InsightFace
+world knows, so that any tool can load it on any device. Initial weights depend on the seed and the
+tensor's name alone: MXNet seeds every process alike and its stream depends on what ran before, so
+it has no say here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 import backbones
+from backbones import cpu
 from runtime.errors import DataError
 from runtime.mxnet import mx
 
@@ -74,13 +76,14 @@ class Backbone:
         Raises:
             ConfigError: if there is no network of this name.
         """
+        ctx = ctx or mx.cpu()
         exported = backbones.build(name, embedding_size=embedding_size)
         trained = backbones.build(name, embedding_size=embedding_size, dtype=dtype, dropout=dropout)
         weights = {
             key: mx.nd.array(_initial_value(key, shape, seed))
             for key, shape in _shapes(exported, image_size).items()
         }
-        return cls(trained, exported, weights, ctx or mx.cpu())
+        return cls(_form_for(ctx, trained, image_size), exported, weights, ctx)
 
     @classmethod
     def load(
@@ -99,10 +102,11 @@ class Backbone:
         Raises:
             DataError: if a file is missing or broken, or a tensor is missing or has a wrong shape.
         """
+        ctx = ctx or mx.cpu()
         symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
         symbol = _load_symbol(symbol_path)
         weights = _load_weights(parameter_path, _shapes(symbol, image_size))
-        return cls(symbol, symbol, weights, ctx or mx.cpu())
+        return cls(_form_for(ctx, symbol, image_size), symbol, weights, ctx)
 
     @property
     def parameters(self) -> Any:
@@ -195,6 +199,11 @@ def _shapes(symbol: Any, image_size: tuple[int, int]) -> dict[str, Shape]:
     shapes.update(zip(symbol.list_auxiliary_states(), auxiliary))
     del shapes["data"]
     return shapes
+
+
+def _form_for(ctx: Context, symbol: Any, image_size: tuple[int, int]) -> Any:
+    """Return the graph as it runs on a device: rewritten on a CPU, as it is on a GPU."""
+    return cpu.form(symbol, image_size) if ctx.device_type == "cpu" else symbol
 
 
 def _fixed_gammas(symbol: Any) -> set[str]:

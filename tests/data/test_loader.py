@@ -15,7 +15,7 @@ import pytest
 from data.augment import Augmentation
 from data.loader import FaceLoader, MemoryBatches
 from data.recordio import encode
-from data.records import RecordSet
+from data.records import RecordSet, RecordWriter
 from runtime.errors import DataError
 
 
@@ -88,6 +88,42 @@ def test_threads_and_prefetch_change_nothing(records) -> None:
     images, labels = load(records, 5, threads=1, prefetch=1, **options)
     others, other_labels = load(records, 5, threads=4, prefetch=6, **options)
     assert (images == others).all() and (labels == other_labels).all()
+
+
+@pytest.mark.parametrize("min_images", [0, 5])
+def test_batches_are_those_of_the_plainest_loader(tmp_path: Path, min_images: int) -> None:
+    """What a seed has always meant, so that runs of different versions can be compared."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (25, 12, 16, 3), np.uint8)
+    owner = np.repeat(np.arange(5), [3, 4, 5, 6, 7])
+    with RecordWriter(tmp_path, image_size=(12, 16)) as writer:
+        for image, label in zip(pixels, owner.tolist()):
+            writer.write(cv2.imencode(".png", image[..., ::-1])[1].tobytes(), label)
+    seed, size, rank, world_size = 7, 3, 1, 2
+    change = Augmentation(0.3, 0.4)
+    batches = load(
+        RecordSet(tmp_path), 6, batch_size=size, rank=rank, world_size=world_size, seed=seed,
+        augmentation=change, min_images=min_images,
+    )  # fmt: skip
+
+    chosen = np.flatnonzero(np.bincount(owner)[owner] >= min_images)
+    classes = np.unique(owner[chosen])
+    expected, expected_labels = [], []
+    for update in range(6):
+        epoch, place = divmod(update, len(chosen) // (size * world_size))
+        order = np.arange(len(chosen), dtype=np.int32)
+        np.random.default_rng((0, seed, epoch)).shuffle(order)
+        draws = np.random.default_rng((1, seed, update))
+        mirrored = draws.random(size * world_size) < 0.5
+        changes = change.draw(draws, size * world_size)
+        for row in range(rank * size, (rank + 1) * size):
+            index = chosen[order[place * size * world_size + row]]
+            image = change.apply(pixels[index].copy(), changes[row])
+            image = image[:, ::-1] if mirrored[row] else image
+            expected.append(image.transpose(2, 0, 1))
+            expected_labels.append(np.searchsorted(classes, owner[index]))
+    assert (batches[0] == np.stack(expected)).all()
+    assert batches[1].tolist() == expected_labels
 
 
 def test_a_later_start_continues_the_same_sequence(records) -> None:

@@ -1,0 +1,167 @@
+"""How long a training step of a backbone takes on the CPU, beside its plain graph and PyTorch.
+
+    python -m benchmarks.backbone [--network r50,r100,mbf] [--batch B] [--threads 2] [--json FILE]
+
+Three take turns: the backbone as this project runs it (``ours``), the graph that it exports, with
+MXNet's own PReLU (``plain``), and the same layers in PyTorch (``pytorch``, where it is installed
+and has the network). A step is forward, backward and the update by SGD. The report goes to the
+standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+if not __package__:
+    # Started by its path, which puts this folder where the project's ought to be.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import backbones
+from benchmarks import measure
+from benchmarks.backbone_case import BackboneCase
+from benchmarks.worker import Worker
+from runtime.command_line import Parser
+from runtime.environment import visible_threads
+from runtime.errors import run_program
+
+SUBJECTS = {
+    "ours": "benchmarks.our_backbone:OurBackbone",
+    "plain": "benchmarks.our_backbone:PlainBackbone",
+    "pytorch": "benchmarks.pytorch_backbone:PyTorchBackbone",
+}
+_NETWORKS = "r50,r100,mbf"
+_BATCH = 16
+# A step of so small a network is short: a batch as large as one would train it with.
+_BATCHES = {"mbf": 32}
+_WARM_UP_STEPS = 2
+_MEBIBYTE = 2**20
+
+
+class Measurement(NamedTuple):
+    """What came out for one contestant: seconds of its steps, and its peak of memory in bytes."""
+
+    seconds: list[float]
+    memory: int | None
+
+    @property
+    def median(self) -> float:
+        """The median of the steps, in seconds."""
+        return statistics.median(self.seconds)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print the report and write the rows."""
+    options = _parse(argv)
+    sections, rows = [_introduction(options.rounds)], []
+    for network in options.network:
+        case = BackboneCase(network, options.batch or _BATCHES.get(network, _BATCH))
+        for threads in options.threads:
+            title = f"{case}, threads={threads}"
+            print(f"measuring {title}", file=sys.stderr)
+            measured = compare(case, threads, options.rounds)
+            sections += [f"## {title}", table(case, measured)]
+            rows += [
+                measure.Row(title, name, 1000 * own.median, "ms") for name, own in measured.items()
+            ]
+    print("\n\n".join(sections))
+    if options.json:
+        measure.write_json(options.json, rows)
+
+
+def compare(case: BackboneCase, threads: int, rounds: int) -> dict[str, Measurement]:
+    """Measure the contestants in turns, each in a process of its own.
+
+    Args:
+        case: what they train.
+        threads: of each process.
+        rounds: how many steps each is measured for.
+    """
+    with ExitStack() as stack:
+        workers = {}
+        for name in contestants(case.network):
+            workers[name] = stack.enter_context(Worker(SUBJECTS[name], threads))
+            workers[name].create(dataclasses.asdict(case))
+            for _ in range(_WARM_UP_STEPS):
+                workers[name].step()
+        seconds = measure.interleave({name: workers[name].step for name in workers}, rounds)
+        return {name: Measurement(seconds[name], workers[name].peak_memory()) for name in workers}
+
+
+def contestants(network: str) -> list[str]:
+    """The names of those that can be measured here."""
+    return [name for name in SUBJECTS if name != "pytorch" or _pytorch_has(network)]
+
+
+def _pytorch_has(network: str) -> bool:
+    if importlib.util.find_spec("torch") is None:
+        return False
+    from benchmarks import pytorch_backbone
+
+    return network in pytorch_backbone.NETWORKS
+
+
+def table(case: BackboneCase, measured: Mapping[str, Measurement]) -> str:
+    """Lay out the measurements of a case."""
+    header = ["backbone", "ms", "from … to", "images/s", *(f"× {name}" for name in measured)]
+    lines = []
+    for name, own in measured.items():
+        extremes = (1000 * min(own.seconds), 1000 * max(own.seconds))
+        memory = "" if own.memory is None else f"{own.memory / _MEBIBYTE:,.0f}"
+        lines.append(
+            [
+                name,
+                f"{1000 * own.median:.0f}",
+                "{:.0f} … {:.0f}".format(*extremes),
+                f"{case.batch / own.median:.2f}",
+                *(f"{rival.median / own.median:.2f}" for rival in measured.values()),
+                memory,
+            ]
+        )
+    return measure.markdown_table([*header, "peak memory (MiB)"], lines)
+
+
+def _introduction(rounds: int) -> str:
+    installed = importlib.util.find_spec("torch") is not None
+    missing = "" if installed else "\n\nNot installed, hence left out: pytorch."
+    return f"""# A training step of a backbone on the CPU
+
+{measure.machine()}
+
+Medians of {rounds} rounds, in each of which everybody takes one step: forward, backward, SGD. "× x"
+is how many times as fast as x the row is. The peak memory is what the steps take beyond the created
+network: gradients, momenta and feature maps.{missing}"""
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m benchmarks.backbone",
+        description="Measure a training step of a backbone beside its alternatives.",
+    )
+    parser.add_argument(
+        "--network",
+        type=lambda text: tuple(word.strip() for word in text.split(",")),
+        default=_NETWORKS,
+        help="names of networks (%(default)s)",
+    )
+    parser.add_argument(
+        "--batch", type=measure.positive, help=f"images of a step ({_BATCH}; mbf 32)"
+    )
+    measure.add_options(parser)
+    # A network is trained on all processors; what one of them does says little.
+    parser.set_defaults(threads=str(visible_threads()))
+    options = parser.parse_args(argv)
+    for network in options.network:
+        backbones.check(network)
+    return options
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,41 @@
+"""What every backbone of the benchmark is given: the same network, images, gradient and recipe.
+
+Imports neither MXNet nor PyTorch, since each is measured in a process without the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+EMBEDDING = 512
+IMAGE_SIZE = (112, 112)
+LEARNING_RATE = 1e-3
+MOMENTUM = 0.9
+WEIGHT_DECAY = 5e-4
+SEED = 0
+
+
+@dataclass(frozen=True)
+class BackboneCase:
+    """A network by its name, and the images of a batch."""
+
+    network: str
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.network}, B={self.batch}, {IMAGE_SIZE[0]}x{IMAGE_SIZE[1]}, float32"
+
+    def images(self) -> NDArray[np.float32]:
+        """The batch [B, 3, height, width], 0-255."""
+        generator = np.random.default_rng((SEED, 1))
+        shape = (self.batch, 3, *IMAGE_SIZE)
+        return generator.integers(256, size=shape).astype(np.float32)
+
+    def gradient(self) -> NDArray[np.float32]:
+        """The gradient [B, D] that comes back from the head, as small as that of a mean loss."""
+        generator = np.random.default_rng((SEED, 2))
+        noise = generator.standard_normal((self.batch, EMBEDDING), dtype=np.float32)
+        return noise / np.float32(self.batch * np.sqrt(EMBEDDING))

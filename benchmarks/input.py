@@ -1,0 +1,222 @@
+"""How fast batches come out of a record set, and how soon the first one can.
+
+    python -m benchmarks.input [--rec DIR] [--images N] [--records N] [--threads 1,2] [--json FILE]
+
+Three ways take turns: decoding alone, in as many threads (``raw``), the floor that no input gets
+below; the loader of this project (``ours``); and one thread of Python that reads and decodes record
+by record with MXNet's functions, as the published iterators for these files do (``iterator``). Then
+a set of a million tiny records is opened, without its caches and with them. The report goes to the
+standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+if not __package__:
+    # Started by its path, which puts this folder where the project's ought to be.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from benchmarks import measure
+from benchmarks.input_subjects import BATCH
+from benchmarks.worker import Worker
+from data import synthetic
+from data.records import RecordSet, RecordWriter
+from runtime.command_line import Parser
+from runtime.errors import run_program
+
+_SUBJECTS = "benchmarks.input_subjects"
+WAYS = {"raw": "Raw", "ours": "Ours", "iterator": "Iterator"}
+_DRAWN_IDENTITIES, _DRAWN_IMAGES = 50, 40
+_IMAGE_SIZE = (112, 112)
+_IMAGES_PER_IDENTITY = 10
+
+
+class Opening(NamedTuple):
+    """A way to open a set; its order among the others matters, as the first ones leave caches."""
+
+    cached: bool
+    min_images: int
+
+    def __str__(self) -> str:
+        """Name it in the report."""
+        chosen = f", --min-images {self.min_images}" if self.min_images else ""
+        return ("again" if self.cached else "first time") + chosen
+
+
+OPENINGS = tuple(
+    Opening(cached, min_images)
+    for cached in (False, True)
+    for min_images in (0, _IMAGES_PER_IDENTITY)
+)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print the report and write the rows."""
+    options = _parse(argv)
+    images = max(1, options.images // BATCH) * BATCH
+    sections, rows = [_introduction(options.rounds, images)], []
+    with _record_set(options.rec) as rec:
+        for threads in options.threads:
+            case = f"{_describe(rec, options.rec is None)}, threads={threads}"
+            print(f"measuring {case}", file=sys.stderr)
+            speeds = compare(rec, images, threads, options.rounds)
+            sections += [f"## {case}", speed_table(speeds)]
+            rows += [
+                measure.Row(case, way, statistics.median(speed), "images/s")
+                for way, speed in speeds.items()
+            ]
+    case = f"opening {options.records:,} records"
+    print(f"measuring {case}", file=sys.stderr)
+    openings = compare_openings(options.records, options.rounds)
+    sections += [f"## {case}", opening_table(openings, options.records)]
+    rows += [
+        measure.Row(case, str(opening), statistics.median(seconds), "s")
+        for opening, (seconds, _) in openings.items()
+    ]
+    print("\n\n".join(sections))
+    if options.json:
+        measure.write_json(options.json, rows)
+
+
+def compare(rec: Path, images: int, threads: int, rounds: int) -> dict[str, list[float]]:
+    """Measure the ways in turns, each in a process of its own; returns images per second.
+
+    Args:
+        rec: the set; without an ``.idx``, MXNet's functions cannot read it and are left out.
+        images: how many are taken in a turn.
+        threads: that decode.
+        rounds: how many turns each has.
+    """
+    indexed = RecordSet(rec).path.with_suffix(".idx").is_file()
+    with ExitStack() as stack:
+        workers = {}
+        for way, subject in WAYS.items():
+            if way == "iterator" and not indexed:
+                continue
+            workers[way] = stack.enter_context(Worker(f"{_SUBJECTS}:{subject}", threads))
+            workers[way].create({"rec": str(rec), "images": images, "threads": threads})
+            workers[way].step()
+        seconds = measure.interleave({way: workers[way].step for way in workers}, rounds)
+    return {way: [images / taken for taken in own] for way, own in seconds.items()}
+
+
+def compare_openings(records: int, rounds: int) -> dict[Opening, tuple[list[float], int | None]]:
+    """Make a set of tiny records and open it in turns; returns seconds and peak bytes of each."""
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        _write_tiny_records(Path(folder), records)
+        workers = {}
+        for opening in OPENINGS:
+            workers[opening] = stack.enter_context(Worker(f"{_SUBJECTS}:Opening", 1))
+            workers[opening].create({"rec": folder, **opening._asdict()})
+        seconds = measure.interleave({who: workers[who].step for who in workers}, rounds)
+        return {who: (seconds[who], workers[who].peak_memory()) for who in workers}
+
+
+def _write_tiny_records(folder: Path, records: int) -> None:
+    with RecordWriter(folder, image_size=_IMAGE_SIZE) as writer:
+        for number in range(records):
+            writer.write(b"tiny", number // _IMAGES_PER_IDENTITY)
+
+
+def speed_table(speeds: Mapping[str, Sequence[float]]) -> str:
+    """Lay out the images per second of a comparison."""
+    medians = {way: statistics.median(speed) for way, speed in speeds.items()}
+    lines = [
+        [
+            way,
+            f"{medians[way]:,.0f}",
+            f"{min(speeds[way]):,.0f} … {max(speeds[way]):,.0f}",
+            *(f"{medians[way] / median:.2f}" for median in medians.values()),
+        ]
+        for way in speeds
+    ]
+    header = ["input", "images/s", "from … to", *(f"÷ {way}" for way in speeds)]
+    return measure.markdown_table(header, lines)
+
+
+def opening_table(
+    openings: Mapping[Opening, tuple[Sequence[float], int | None]], records: int
+) -> str:
+    """Lay out the times of opening, and the peak of memory as bytes of each image."""
+    lines = [
+        [
+            str(opening),
+            f"{statistics.median(seconds):.3f}",
+            f"{min(seconds):.3f} … {max(seconds):.3f}",
+            "" if peak is None else f"{peak / records:.1f}",
+        ]
+        for opening, (seconds, peak) in openings.items()
+    ]
+    return measure.markdown_table(["opened", "s", "from … to", "peak (bytes per image)"], lines)
+
+
+@contextmanager
+def _record_set(given: Path | None) -> Iterator[Path]:
+    """The set of ``--rec``, or one that is drawn and thrown away."""
+    if given is not None:
+        yield given
+        return
+    with TemporaryDirectory() as folder:
+        root = Path(folder) / "drawn"
+        synthetic.ensure(
+            root,
+            identities=_DRAWN_IDENTITIES,
+            images_per_identity=_DRAWN_IMAGES,
+            image_size=_IMAGE_SIZE,
+            seed=1,
+        )
+        yield root
+
+
+def _describe(rec: Path, drawn: bool) -> str:
+    dataset = RecordSet(rec)
+    height, width = dataset.image_size
+    name = "drawn faces" if drawn else dataset.name
+    return f"{name}, {len(dataset):,} images of {height} x {width}"
+
+
+def _introduction(rounds: int, images: int) -> str:
+    return f"""# Input beside its floor and its alternative
+
+{measure.machine()}
+
+Medians of {rounds} rounds, in each of which every way takes {images:,} images, in batches of
+{BATCH}, and every opening happens once. "÷ x" is the speed of the row divided by that of x; raw
+decodes what is in memory already and keeps nothing of it. An opening ends with the order of the
+first epoch; all files are in the page cache, and the peak holds what is mapped of them."""
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m benchmarks.input",
+        description="Measure the loader beside raw decoding and a plain iterator.",
+    )
+    parser.add_argument(
+        "--rec",
+        type=Path,
+        metavar="DIR",
+        help="a record set (without: faces drawn for the purpose)",
+    )
+    parser.add_argument(
+        "--images", type=measure.positive, default=3328, help="taken in a turn (%(default)s)"
+    )
+    parser.add_argument(
+        "--records",
+        type=measure.positive,
+        default=1_000_000,
+        help="of the set that is opened (%(default)s)",
+    )
+    measure.add_options(parser)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,121 @@
+"""The ways of getting images that ``benchmarks.input`` compares, and the opening of a large set."""
+
+from __future__ import annotations
+
+import random
+from itertools import cycle, islice
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import cv2
+import numpy as np
+
+from data.loader import FaceLoader
+from data.records import RecordSet
+from data.selection import Selection
+
+BATCH = 64
+_SEED = 1
+
+
+class Raw:
+    """Decoding alone, of images that are in memory already: the floor."""
+
+    def __init__(self, rec: str, images: int, threads: int) -> None:
+        """Args: the set, how many of its images are decoded per step, and in how many threads."""
+        dataset = RecordSet(rec)
+        chosen = np.random.default_rng(_SEED).permutation(len(dataset)).tolist()
+        payloads = [bytes(dataset.image(index)[0]) for index in chosen[:images]]
+        encoded = [np.frombuffer(payload, np.uint8) for payload in payloads]
+        wanted = list(islice(cycle(encoded), images))
+        self._parts = [wanted[thread::threads] for thread in range(threads)]
+        cv2.setNumThreads(0)
+
+    def step(self) -> None:
+        """See ``Subject.step``."""
+        threads = [Thread(target=_decode, args=(part,)) for part in self._parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def _decode(images: list[Any]) -> None:
+    for image in images:
+        cv2.imdecode(image, cv2.IMREAD_COLOR)
+
+
+class Ours:
+    """The loader, as a run uses it; nobody trains on the batches."""
+
+    def __init__(self, rec: str, images: int, threads: int) -> None:
+        """Args: see ``Raw``."""
+        self._batches = images // BATCH
+        self._update = 0
+        self._loader = FaceLoader(
+            RecordSet(rec), batch_size=BATCH, rank=0, world_size=1, seed=_SEED, threads=threads
+        )
+
+    def step(self) -> None:
+        """See ``Subject.step``.
+
+        Nothing is decoded ahead when the clock starts, as it would be by an iterator that goes on
+        while others have their turn.
+        """
+        batches = self._loader.batches(self._update)
+        for _ in islice(batches, self._batches):
+            self._update += 1
+        # Leaving the generator takes back what it has queued ahead.
+        del batches
+
+
+class Iterator:
+    """One thread of Python that takes record after record through MXNet's own functions."""
+
+    def __init__(self, rec: str, images: int, threads: int) -> None:
+        """Args: see ``Raw``; of the threads only one is used."""
+        del threads
+        from runtime.mxnet import mx
+
+        dataset = RecordSet(rec)
+        self._mx = mx
+        self._batches = images // BATCH
+        self._keys = [dataset.key(index) for index in range(len(dataset))]
+        self._shape = (BATCH, 3, *dataset.image_size)
+        index = dataset.path.with_suffix(".idx")
+        self._file = mx.recordio.MXIndexedRecordIO(str(index), str(dataset.path), "r")
+        self._random = random.Random(_SEED)
+        self._random.shuffle(self._keys)
+
+    def step(self) -> None:
+        """See ``Subject.step``."""
+        mx = self._mx
+        keys = cycle(self._keys)
+        for _ in range(self._batches):
+            images, labels = mx.nd.empty(self._shape), mx.nd.empty(BATCH)
+            for row, key in enumerate(islice(keys, BATCH)):
+                header, encoded = mx.recordio.unpack(self._file.read_idx(key))
+                image = mx.image.imdecode(encoded)
+                if self._random.random() < 0.5:
+                    image = mx.nd.flip(image, axis=1)
+                images[row] = mx.nd.transpose(image, axes=(2, 0, 1))
+                labels[row] = float(np.ravel(header.label)[0])
+            mx.nd.waitall()
+
+
+class Opening:
+    """What happens before the first batch: the set is opened, chosen from and shuffled once."""
+
+    def __init__(self, rec: str, min_images: int, cached: bool) -> None:
+        """Args: the set, the images an identity must have, and whether caches may be used."""
+        self._rec, self._min_images, self._cached = Path(rec), min_images, cached
+
+    def step(self) -> None:
+        """See ``Subject.step``. What it makes is kept, as a run keeps it."""
+        if not self._cached:
+            for cache in self._rec.glob("*.cache"):
+                cache.unlink()
+        self._dataset = RecordSet(self._rec)
+        self._selection = Selection(self._dataset, self._min_images)
+        self._order = self._selection.shuffled(np.random.default_rng(_SEED))

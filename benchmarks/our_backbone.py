@@ -1,0 +1,66 @@
+"""The backbone of this project, as it runs on a CPU and as its plain graph would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import backbones
+from backbones.model import Backbone
+from benchmarks.backbone_case import (
+    EMBEDDING,
+    IMAGE_SIZE,
+    LEARNING_RATE,
+    MOMENTUM,
+    SEED,
+    WEIGHT_DECAY,
+    BackboneCase,
+)
+from parallel.world import HorovodWorld
+from runtime.mxnet import mx
+from training.optimizer import BackboneOptimizer
+
+
+class OurBackbone:
+    """``backbones`` with the optimizer of a run."""
+
+    def __init__(self, **sizes: Any) -> None:
+        """Args: the fields of a ``BackboneCase``."""
+        case = BackboneCase(**sizes)
+        self.backbone = self._create(case)
+        self.backbone.hybridize()
+        self._optimizer = BackboneOptimizer(
+            self.backbone.parameters,
+            HorovodWorld(),
+            name="sgd",
+            momentum=MOMENTUM,
+            weight_decay=WEIGHT_DECAY,
+            dtype="float32",
+        )
+        self._images = mx.nd.array(case.images())
+        self._gradient = mx.nd.array(case.gradient())
+        self._updates = 0
+        mx.nd.waitall()
+
+    def _create(self, case: BackboneCase) -> Backbone:
+        return Backbone.create(
+            case.network, embedding_size=EMBEDDING, seed=SEED, image_size=IMAGE_SIZE
+        )
+
+    def step(self) -> None:
+        """See ``Subject.step``."""
+        self._updates += 1
+        with mx.autograd.record():
+            features = self.backbone(self._images)
+        features.backward(self._gradient)
+        self._optimizer.step(self._updates, LEARNING_RATE)
+        mx.nd.waitall()
+
+
+class PlainBackbone(OurBackbone):
+    """The same with the graph as it is exported, which is the one that runs on a GPU."""
+
+    def _create(self, case: BackboneCase) -> Backbone:
+        parameters = super()._create(case).parameters
+        graph = backbones.build(case.network, embedding_size=EMBEDDING)
+        weights = {name: parameter.data() for name, parameter in parameters.items()}
+        return Backbone(graph, graph, weights, mx.cpu())

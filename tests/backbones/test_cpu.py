@@ -1,0 +1,93 @@
+"""The form of a graph on a CPU computes what the plain graph computes, from the same parameters."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import backbones
+from backbones import cpu
+from backbones.model import Backbone
+from runtime.mxnet import mx
+
+SIZE = (112, 112)
+
+
+def operators(symbol) -> list[str]:
+    return [node["op"] for node in json.loads(symbol.tojson())["nodes"]]
+
+
+def run(symbol, weights, images, gradient):
+    """The features of a training pass and the gradient of every parameter."""
+    backbone = Backbone(symbol, symbol, weights, mx.cpu())
+    with mx.autograd.record():
+        features = backbone(mx.nd.array(images))
+    features.backward(gradient)
+    gradients = {
+        name: parameter.grad().asnumpy()
+        for name, parameter in backbone.parameters.items()
+        if parameter.grad_req != "null"
+    }
+    return features.asnumpy(), gradients
+
+
+@pytest.mark.parametrize("name", ["r18", "mbf"])
+def test_outputs_and_gradients_equal_those_of_the_plain_graph(name, images) -> None:
+    plain = backbones.build(name, embedding_size=32)
+    fast = cpu.form(plain, SIZE)
+    assert "LeakyReLU" in operators(plain) and "LeakyReLU" not in operators(fast)
+    assert fast.list_arguments() == plain.list_arguments()
+    assert fast.list_outputs() == plain.list_outputs()
+
+    created = Backbone.create(name, embedding_size=32, seed=4)
+    weights = {key: value.data() for key, value in created.parameters.items()}
+    generator = np.random.default_rng(5)
+    for key, value in weights.items():
+        if key.endswith("_gamma") and "relu" in key:
+            # Slopes of either sign and above 1: no form may depend on the usual ones.
+            value[:] = mx.nd.array(generator.uniform(-0.5, 1.5, value.shape))
+    gradient = mx.nd.array(generator.normal(size=(4, 32)))
+    features, gradients = run(plain, weights, images, gradient)
+    fast_features, fast_gradients = run(fast, weights, images, gradient)
+    assert np.abs(fast_features - features).max() < 2e-3 * np.abs(features).max()
+    assert fast_gradients.keys() == gradients.keys()
+    # Shifts before a BatchNorm have no gradient but rounding errors.
+    largest = max(np.linalg.norm(gradient) for gradient in gradients.values())
+    for key, expected in gradients.items():
+        error = np.linalg.norm(fast_gradients[key] - expected)
+        assert error <= 0.02 * np.linalg.norm(expected) + 1e-5 * largest, key
+
+
+def test_a_single_prelu_by_hand() -> None:
+    x, slope = mx.sym.var("data"), mx.sym.var("relu0_gamma", shape=(2,))
+    convolved = mx.sym.Convolution(
+        x, kernel=(1, 1), num_filter=2, no_bias=True, name="conv0", weight=mx.sym.var("w")
+    )
+    plain = mx.sym.LeakyReLU(convolved, gamma=slope, act_type="prelu", name="relu0")
+    fast = cpu.form(plain, (1, 2))
+    arguments = {
+        "data": mx.nd.array([[[[1.0, -2.0]], [[0.0, 0.0]], [[0.0, 0.0]]]]),
+        "w": mx.nd.array([[1, 0, 0], [2, 0, 0]]).reshape((2, 3, 1, 1)),
+        "relu0_gamma": mx.nd.array([0.25, -1.0]),
+    }
+    output = fast.bind(mx.cpu(), arguments).forward()[0].asnumpy()
+    assert output.tolist() == [[[[1.0, -0.5]], [[2.0, 4.0]]]]
+
+
+def test_what_is_exported_is_the_plain_graph(tmp_path) -> None:
+    backbone = Backbone.create("mbf", embedding_size=16)
+    backbone.export(tmp_path / "model")
+    exported = mx.sym.load(str(tmp_path / "model-symbol.json"))
+    assert operators(exported) == operators(backbones.build("mbf", embedding_size=16))
+    loaded = Backbone.load(tmp_path / "model")
+    loaded.export(tmp_path / "again")
+    assert (tmp_path / "again-symbol.json").read_text() == (
+        tmp_path / "model-symbol.json"
+    ).read_text()
+
+
+def test_a_graph_without_prelu_stays_as_it_is() -> None:
+    plain = backbones.build("tiny", embedding_size=16)
+    assert operators(cpu.form(plain, SIZE)) == operators(plain)
