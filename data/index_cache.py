@@ -36,7 +36,7 @@ _DTYPES = ("<u2", "<u4", "<i4", "<i8")
 # The arrays begin at multiples of it.
 _ALIGNMENT = 64
 _LONGEST_HEADER = 1 << 12
-_CHUNK = 1 << 22
+_CHUNK = 1 << 18
 
 
 class IndexCache:

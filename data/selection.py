@@ -19,7 +19,7 @@ from runtime.errors import DataError
 _log = logging.getLogger("data")
 
 # Images that are looked at at once, a multiple of 8; bounds the memory of the search.
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 
 
 class LabeledImages(Protocol):
