@@ -111,6 +111,6 @@ def test_memory_of_a_rank_by_hand() -> None:
 
 def test_recomputing_needs_less_memory() -> None:
     activations = backbones.activation_bytes("r50", 16, recompute=True)
-    assert activations < backbones.activation_bytes("r50", 16) / 2
+    assert activations < 0.75 * backbones.activation_bytes("r50", 16)
     line = "--rec . --network r50 --num-classes 10 --dry-run --batch-size 16 --recompute"
     assert f"{activations:,}" in describe(parse(line.split()))
