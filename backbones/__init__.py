@@ -15,7 +15,6 @@ from typing import Any
 
 from runtime.errors import ConfigError, did_you_mean
 
-
 # How many times its operators' outputs the largest part holds at its peak with --recompute, whose
 # memory is not planned ahead: measured on a CPU with r50 at batch 16.
 _PART_KEPT = 3.1

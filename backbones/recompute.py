@@ -3,8 +3,8 @@
 What a step holds is mostly feature maps that wait for the backward pass. Here the graph is cut into
 parts, one after the other; the forward pass keeps what goes from part to part, and the backward
 pass runs every part again before it goes through it (Chen et al., arXiv:1604.06174). So no more
-than one part's maps exist at a time, for about a third more time. MXNet's own switch for this, the
-"mirror", is one of the symbol executor and does nothing in Gluon.
+than one part's maps exist at a time, at the price of a second forward pass. MXNet's own switch for
+this, the "mirror", is one of the symbol executor and does nothing in Gluon.
 
 Every result is that of the whole graph: the second run of a part sees the same numbers. A running
 statistic of BatchNorm would be updated twice, though, so the first run has others, which nobody
