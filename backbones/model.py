@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 import backbones
 from backbones import cpu
+from backbones.recompute import Part, Recomputation, cut
 from runtime.errors import DataError
 from runtime.mxnet import mx
 
@@ -38,7 +39,14 @@ class Backbone:
     running statistics), outside to infer.
     """
 
-    def __init__(self, trained: Any, exported: Any, weights: dict[str, NDArray], ctx: Context):
+    def __init__(
+        self,
+        trained: Any,
+        exported: Any,
+        weights: dict[str, NDArray],
+        ctx: Context,
+        parts: list[Part] | None = None,
+    ):
         """Use ``Backbone.create`` or ``Backbone.load``.
 
         Args:
@@ -46,6 +54,7 @@ class Backbone:
             exported: the symbol that is written to disk, with the same parameters.
             weights: an array for every parameter and auxiliary state.
             ctx: the device.
+            parts: of ``trained``, if they shall be computed a second time to save memory.
         """
         self._exported = exported
         self._ctx = ctx
@@ -58,6 +67,7 @@ class Backbone:
             parameter.wd_mult = float(name.endswith("_weight"))
             if name in fixed:
                 parameter.grad_req = "null"
+        self._recomputation = Recomputation(parts, self.parameters, ctx) if parts else None
 
     @classmethod
     def create(
@@ -69,9 +79,12 @@ class Backbone:
         dropout: float = 0.0,
         seed: int = 0,
         image_size: tuple[int, int] = FACE_SIZE,
+        recompute: bool = False,
         ctx: Context = None,
     ) -> Backbone:
         """Return an untrained network; equal seeds give equal weights on every rank.
+
+        With ``recompute`` its training pass keeps little and computes the rest twice.
 
         Raises:
             ConfigError: if there is no network of this name.
@@ -83,7 +96,9 @@ class Backbone:
             key: mx.nd.array(_initial_value(key, shape, seed))
             for key, shape in _shapes(exported, image_size).items()
         }
-        return cls(_form_for(ctx, trained, image_size), exported, weights, ctx)
+        running = _form_for(ctx, trained, image_size)
+        parts = cut(running, image_size) if recompute else None
+        return cls(running, exported, weights, ctx, parts)
 
     @classmethod
     def load(
@@ -134,7 +149,22 @@ class Backbone:
         Args:
             images: RGB, 0-255, uint8 or float32, on any device.
         """
-        return self._block(images.as_in_context(self._ctx).astype("float32", copy=False))
+        images = images.as_in_context(self._ctx).astype("float32", copy=False)
+        if self._recomputation is not None and mx.autograd.is_recording():
+            return self._recomputation.forward(images)
+        return self._block(images)
+
+    def backward(self, features: NDArray, gradient: NDArray) -> None:
+        """Compute the gradient of every parameter.
+
+        Args:
+            features: of the last call inside ``mx.autograd.record()``.
+            gradient: that of the features [b, embedding_size].
+        """
+        if self._recomputation is not None:
+            self._recomputation.backward(features, gradient)
+        else:
+            features.backward(gradient)
 
     def extract(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Return features [b, embedding_size] of images uint8 [b, 3, h, w], without training."""

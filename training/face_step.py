@@ -48,7 +48,8 @@ class FaceStep:
         with self._stopwatch.part(HEAD):
             result = self._head.step(features, batch.labels, update, lr * self._center_lr_factor)
         with self._stopwatch.part(BACKBONE):
-            features.backward(result.gradient * self._optimizer.loss_scale.value)
+            gradient = result.gradient * self._optimizer.loss_scale.value
+            self._backbone.backward(features, gradient)
             self._optimizer.step(update, lr)
         self._stopwatch.settle()
         return result.loss

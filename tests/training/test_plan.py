@@ -107,3 +107,10 @@ def test_memory_of_a_rank_by_hand() -> None:
     libraries = 350 * 2**20 + 2 * parameters
     total = head_memory(config, Shard(0, 3, 10)).total + 3 * parameters + activations + libraries
     assert f"{activations:,}" in text and f"{libraries:,}" in text and f"{total:,}" in text
+
+
+def test_recomputing_needs_less_memory() -> None:
+    activations = backbones.activation_bytes("r50", 16, recompute=True)
+    assert activations < 0.75 * backbones.activation_bytes("r50", 16)
+    line = "--rec . --network r50 --num-classes 10 --dry-run --batch-size 16 --recompute"
+    assert f"{activations:,}" in describe(parse(line.split()))
