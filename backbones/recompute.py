@@ -55,7 +55,8 @@ def cut(symbol: Symbol, image_size: tuple[int, int]) -> list[Part]:
     sizes = _sizes(symbol, nodes, image_size)
     pieces = _pieces(nodes, last)
     weights = [sum(sizes[number] for number in piece) for piece in pieces]
-    ends, held = [], 0
+    ends: list[int] = []
+    held = 0
     for piece, weight in zip(pieces, weights):
         if ends and held + weight <= max(weights):
             ends[-1], held = piece[-1], held + weight

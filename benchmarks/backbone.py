@@ -26,7 +26,7 @@ if not __package__:
 
 import backbones
 from benchmarks import measure
-from benchmarks.backbone_case import BackboneCase
+from benchmarks.backbone_case import PYTORCH_NETWORKS, BackboneCase
 from benchmarks.worker import Worker
 from runtime.command_line import Parser
 from runtime.environment import visible_threads
@@ -103,11 +103,7 @@ def contestants(network: str) -> list[str]:
 
 
 def _pytorch_has(network: str) -> bool:
-    if importlib.util.find_spec("torch") is None:
-        return False
-    from benchmarks import pytorch_backbone
-
-    return network in pytorch_backbone.NETWORKS
+    return importlib.util.find_spec("torch") is not None and network in PYTORCH_NETWORKS
 
 
 def table(case: BackboneCase, measured: Mapping[str, Measurement]) -> str:

@@ -16,6 +16,8 @@ LEARNING_RATE = 1e-3
 MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-4
 SEED = 0
+# What ``pytorch_backbone`` has beside ours.
+PYTORCH_NETWORKS = ("r18", "r34", "r50", "r100", "mbf")
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ IRESNET_UNITS = {
     "r50": (3, 4, 14, 3),
     "r100": (3, 13, 30, 3),
 }
-NETWORKS = (*IRESNET_UNITS, "mbf")
 _IRESNET_EPSILON = 2e-5
 _MOBILE_EPSILON = 1e-3
 # Of each stage of a MobileFaceNet: expansion when it begins, then, units, channels.
@@ -35,7 +34,7 @@ _MOBILE_STAGES = ((128, 128, 4, 64), (256, 256, 6, 128), (512, 256, 2, 128))
 
 
 class PyTorchBackbone:
-    """A network of ``NETWORKS``."""
+    """A network of ``backbone_case.PYTORCH_NETWORKS``."""
 
     def __init__(self, **sizes: Any) -> None:
         """Args: the fields of a ``BackboneCase``."""
@@ -92,7 +91,7 @@ class Sum(nn.Module):
 
 
 def build(name: str) -> nn.Module:
-    """Return the network of this name, one of ``NETWORKS``, for images of 112x112 pixels."""
+    """Return a network for 112x112 pixels by its name in ``backbone_case.PYTORCH_NETWORKS``."""
     if name == "mbf":
         return FaceNetwork(_mobilefacenet(), 512)
     return FaceNetwork(_iresnet(IRESNET_UNITS[name]), 512 * 7 * 7)
