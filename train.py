@@ -43,6 +43,7 @@ def train(config: TrainConfig) -> None:
     from training.optimizer import BackboneOptimizer
     from training.progress import Progress
     from training.replicas import ModelSaver
+    from training.state import Stateful
     from training.timed_world import TimedWorld
     from training.verifier import Verifier
 
@@ -101,8 +102,8 @@ def train(config: TrainConfig) -> None:
             image_size=batches.image_size,
         )
         saved = resume.find(config.resume, models_root, about, world)
-        progress = Progress.plan(config, batches, saved and saved.section("progress"))
-        parts = {
+        progress = Progress.plan(config, batches, saved.section("progress") if saved else None)
+        parts: dict[str, Stateful] = {
             "backbone": BackboneState(backbone),
             "optimizer": optimizer,
             "head": HeadState(head),
@@ -123,7 +124,12 @@ def train(config: TrainConfig) -> None:
         if world.rank == 0:
             configuration.save(config, models_root / "config.json")
         with Checkpointer(
-            parts, world, models_root, keep=config.keep, about=about, resumed=saved and saved.path
+            parts,
+            world,
+            models_root,
+            keep=config.keep,
+            about=about,
+            resumed=saved.path if saved else None,
         ) as checkpointer:
             step = FaceStep(
                 backbone,

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
-from training.checkpoint_files import Checkpoint
 from training.checkpoint_manifest import OWN, REPLICATED, SHARDED, Entry
+from training.checkpoint_reader import Checkpoint
 
 _ROWS = 4096
 
@@ -88,7 +88,7 @@ def merge(checkpoint: Checkpoint, output: Path) -> str:
 def _add(archive: zipfile.ZipFile, entry: Entry, parts: Iterator[NDArray[Any]]) -> None:
     header = {"descr": np.dtype(entry.dtype).str, "fortran_order": False, "shape": _shape(entry)}
     with archive.open(f"{entry.name}.npy", "w", force_zip64=True) as file:
-        np.lib.format.write_array_header_1_0(file, header)
+        np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
         for part in parts:
             file.write(np.ascontiguousarray(part).tobytes())
 

@@ -32,12 +32,11 @@ from numpy.typing import NDArray
 
 from runtime.errors import DataError
 from training import checkpoint_manifest as manifests
-from training.checkpoint_manifest import Entry, Manifest, RankFile, Stored
+from training.checkpoint_manifest import CHUNK, Entry, Manifest, RankFile, Stored
 
 FOLDER = "checkpoints"
 _NAME = re.compile(r"update-\d{8,}")
 _ALIGNMENT = 64
-_CHUNK = 16 * 2**20
 _POLL_SECONDS = 0.05
 # Beyond this a rank is not slow but gone; a launcher notices much earlier.
 _PATIENCE_SECONDS = 1800.0
@@ -48,9 +47,9 @@ def name_of(update: int) -> str:
     return f"update-{update:08d}"
 
 
-def hidden_folder(root: Path, update: int, attempt: str) -> Path:
+def hidden_folder(checkpoint: Path, attempt: str) -> Path:
     """Where a checkpoint is written before it exists."""
-    return root / f".{name_of(update)}.{attempt}.part"
+    return checkpoint.with_name(f".{checkpoint.name}.{attempt}.part")
 
 
 def write_rank(folder: Path, rank: int, arrays: MutableMapping[str, Stored]) -> None:
@@ -143,124 +142,6 @@ def candidates(root: Path) -> list[Path]:
     return [folder for folder in folders if _age(folder) is None] + _by_age(root)
 
 
-class Checkpoint:
-    """A checkpoint for reading; its arrays are memory maps."""
-
-    def __init__(self, path: Path) -> None:
-        """Read the manifest.
-
-        Raises:
-            DataError: there is no intact one.
-        """
-        if not path.is_dir():
-            raise DataError(f"{path} does not exist; name the folder of a checkpoint")
-        self.path = path
-        self.manifest = manifests.read(path)
-
-    def verify(self, rank: int) -> None:
-        """Compare the file of a rank with its checksums.
-
-        Raises:
-            DataError: it is missing, cut off or changed.
-        """
-        try:
-            with self._open(rank) as file:
-                for entry in self.manifest.files[rank].entries:
-                    file.seek(entry.offset)
-                    if _checksum(file, entry.num_bytes) != entry.checksum:
-                        raise DataError(
-                            f"{file.name}: {entry.name!r} does not match its checksum: "
-                            "the checkpoint is broken; use another one"
-                        )
-        except OSError as error:
-            raise self._unreadable(rank, error) from None
-
-    def names(self, prefix: str) -> list[str]:
-        """The arrays whose names begin with ``prefix``."""
-        entries = self.manifest.files[0].entries
-        return [entry.name for entry in entries if entry.name.startswith(prefix)]
-
-    def __contains__(self, name: str) -> bool:
-        return any(entry.name == name for entry in self.manifest.files[0].entries)
-
-    def replicated(self, name: str) -> NDArray[Any]:
-        """An array that is the same on all ranks.
-
-        Raises:
-            DataError: the file is missing or cut off.
-        """
-        return self._map(0, self.entry(name))
-
-    def own(self, name: str, rank: int, world_size: int) -> NDArray[Any]:
-        """The rank's own array; the mean of all where another number of ranks has written them.
-
-        Raises:
-            DataError: a file is missing or cut off.
-        """
-        self.entry(name)
-        if world_size == self.manifest.world_size:
-            return self._map(rank, self.manifest.files[rank][name])
-        every = [self._map(other, file[name]) for other, file in enumerate(self.manifest.files)]
-        mean: NDArray[Any] = np.mean(every, axis=0, dtype=np.float64).astype(every[0].dtype)
-        return mean
-
-    def pieces(self, name: str, start: int, stop: int) -> Iterator[tuple[int, NDArray[Any]]]:
-        """The rows ``[start, stop)`` of a sharded array, from the files that hold some of them.
-
-        Yields:
-            Where a piece begins, counted from ``start``, and its rows, which are read when used.
-
-        Raises:
-            DataError: a file is missing or cut off.
-        """
-        self.entry(name)
-        for rank, entry in self.manifest.slices(name):
-            first, last = max(start, entry.start), min(stop, entry.stop)
-            if first < last:
-                rows = self._map(rank, entry)
-                yield first - start, rows[first - entry.start : last - entry.start]
-
-    def entry(self, name: str) -> Entry:
-        """What the manifest says of an array (on rank 0).
-
-        Raises:
-            DataError: it is not there.
-        """
-        if name not in self:
-            raise DataError(
-                f"{self.path} lacks {name!r}; it was written by another kind of run or version"
-            )
-        return self.manifest.files[0][name]
-
-    def _map(self, rank: int, entry: Entry) -> NDArray[Any]:
-        if not entry.num_bytes:
-            return np.empty(entry.shape, entry.dtype)
-        try:
-            with self._open(rank) as file:
-                return np.memmap(file, entry.dtype, "r", entry.offset, entry.shape)
-        except OSError as error:
-            raise self._unreadable(rank, error) from None
-
-    def _open(self, rank: int) -> Any:
-        """Open a rank's file if its size is right: a map beyond its end would kill the process."""
-        path = self.path / manifests.file_name(rank)
-        file = path.open("rb")
-        size, right = os.fstat(file.fileno()).st_size, self.manifest.files[rank].size
-        if size != right:
-            file.close()
-            raise DataError(
-                f"{path} has {size} bytes, its manifest says {right}: "
-                "the checkpoint is broken; use another one"
-            )
-        return file
-
-    def _unreadable(self, rank: int, error: OSError) -> DataError:
-        path = self.path / manifests.file_name(rank)
-        return DataError(
-            f"{path} cannot be read ({error.strerror}): the checkpoint is broken; use another one"
-        )
-
-
 def _write_array(file: Any, name: str, stored: Stored) -> Entry:
     array = np.ascontiguousarray(stored.array).reshape(stored.array.shape)
     file.write(bytes(-file.tell() % _ALIGNMENT))
@@ -271,7 +152,7 @@ def _write_array(file: Any, name: str, stored: Stored) -> Entry:
                 f"{name!r} holds numbers that are not finite, so it is not saved; "
                 "go on from the checkpoint before with a lower --lr"
             )
-        content = chunk.view(np.uint8)
+        content = chunk.view(np.uint8).data
         checksum = zlib.crc32(content, checksum)
         file.write(content)
     return Entry(
@@ -288,20 +169,9 @@ def _write_array(file: Any, name: str, stored: Stored) -> Entry:
 
 def _chunks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     flat = array.reshape(-1)
-    step = _CHUNK // array.itemsize
+    step = CHUNK // array.itemsize
     for first in range(0, flat.size, step):
         yield flat[first : first + step]
-
-
-def _checksum(file: Any, size: int) -> int:
-    checksum = 0
-    while size > 0:
-        chunk = file.read(min(size, _CHUNK))
-        if not chunk:
-            break
-        checksum = zlib.crc32(chunk, checksum)
-        size -= len(chunk)
-    return checksum
 
 
 def _marker(rank: int) -> str:
@@ -346,8 +216,10 @@ def _sync_folder(folder: Path) -> None:
 def _checkpoints(root: Path) -> list[Path]:
     try:
         return [path for path in root.iterdir() if _NAME.fullmatch(path.name)]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise DataError(f"{root} cannot be read ({error.strerror}); see to its rights") from None
 
 
 def _age(folder: Path) -> Optional[tuple[int, int]]:

@@ -27,6 +27,8 @@ FILE_NAME = "manifest.json"
 REPLICATED, OWN, SHARDED = "replicated", "own", "sharded"
 _KINDS = (REPLICATED, OWN, SHARDED)
 _DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
+# Bytes of an array that are written or read at once.
+CHUNK = 16 * 2**20
 # The manifest of a network of a thousand layers on a thousand ranks is smaller.
 _MAX_BYTES = 256 * 2**20
 _MAX_DIMENSIONS = 8

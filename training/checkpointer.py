@@ -118,6 +118,9 @@ class Checkpointer:
         failed = mx.nd.array([self._error is not None])
         failures = self._world.allgather(failed, "checkpoint.failures").asnumpy().nonzero()[0]
         if failures.size:
+            # Again, now that nobody writes into it any more.
+            if self._world.rank == 0 and path is not None:
+                files.discard(files.hidden_folder(path, self._attempt))
             raise self._explain(path, int(failures[0])) from self._error
         self.last = path
 
@@ -154,7 +157,7 @@ class Checkpointer:
     def _write(self, update: int, arrays: dict[str, Stored], values: dict[str, Any]) -> None:
         """Write this rank's part; rank 0 makes a checkpoint of all. Runs in a thread."""
         rank, size = self._world.rank, self._world.size
-        folder = files.hidden_folder(self._root, update, self._attempt)
+        folder = files.hidden_folder(self._root / files.name_of(update), self._attempt)
         started = time.perf_counter()
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -18,7 +18,7 @@ from parallel.world import World
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from training import checkpoint_files as files
-from training.checkpoint_files import Checkpoint
+from training.checkpoint_reader import Checkpoint
 from training.state import Section, Stateful
 
 _log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from runtime.errors import DataError
-from training.checkpoint_files import Checkpoint
 from training.checkpoint_manifest import OWN, REPLICATED, SHARDED, Stored
+from training.checkpoint_reader import Checkpoint
 
 
 @dataclass(frozen=True)

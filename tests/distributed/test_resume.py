@@ -13,7 +13,7 @@ import pytest
 
 from data import synthetic
 from tests.support.launch import clean_environment
-from training.checkpoint_files import Checkpoint
+from training.checkpoint_reader import Checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 UPDATES, INTERVAL = 9, 3

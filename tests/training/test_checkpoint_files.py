@@ -13,8 +13,8 @@ import pytest
 from partial_fc.shard import Shard
 from runtime.errors import DataError
 from training import checkpoint, checkpoint_files, checkpoint_manifest
-from training.checkpoint_files import Checkpoint
 from training.checkpoint_manifest import OWN, REPLICATED, SHARDED, Stored
+from training.checkpoint_reader import Checkpoint
 
 CLASSES, WIDTH = 11, 3
 CENTERS = np.arange(CLASSES * WIDTH, dtype=np.float32).reshape(CLASSES, WIDTH)
@@ -36,7 +36,7 @@ def arrays_of(rank, ranks):
 
 
 def write(root, update=7, ranks=3, keep=9, attempt="a"):
-    folder = checkpoint_files.hidden_folder(root, update, attempt)
+    folder = checkpoint_files.hidden_folder(root / checkpoint_files.name_of(update), attempt)
     for rank in reversed(range(ranks)):
         checkpoint_files.write_rank(folder, rank, arrays_of(rank, ranks))
     values = {"progress": {"update": update}}
@@ -113,7 +113,7 @@ def test_missing_and_cut_off_files_are_noticed(name, tmp_path):
 
 
 def test_a_checkpoint_exists_when_the_last_rank_has_written_it(tmp_path):
-    folder = checkpoint_files.hidden_folder(tmp_path, 7, "a")
+    folder = checkpoint_files.hidden_folder(tmp_path / "update-00000007", "a")
     checkpoint_files.write_rank(folder, 0, arrays_of(0, 2))
     arguments = {"update": 7, "values": {}, "about": {}, "keep": 2}
     publishing = threading.Thread(
@@ -128,10 +128,10 @@ def test_a_checkpoint_exists_when_the_last_rank_has_written_it(tmp_path):
 
 
 def test_the_remains_of_a_killed_run_count_for_nothing(tmp_path):
-    killed = checkpoint_files.hidden_folder(tmp_path, 7, "killed")
+    killed = checkpoint_files.hidden_folder(tmp_path / "update-00000007", "killed")
     checkpoint_files.write_rank(killed, 1, arrays_of(1, 2))
     assert checkpoint_files.candidates(tmp_path) == []
-    folder = checkpoint_files.hidden_folder(tmp_path, 7, "b")
+    folder = checkpoint_files.hidden_folder(tmp_path / "update-00000007", "b")
     checkpoint_files.write_rank(folder, 0, arrays_of(0, 2))
     checkpoint_files.report_failure(folder, 1, "no space left")
     with pytest.raises(DataError, match="rank 0001: no space left"):
@@ -169,7 +169,7 @@ def test_numbers_that_are_not_finite_are_not_saved(tmp_path):
 
 
 def test_files_that_do_not_fit_together(tmp_path):
-    folder = checkpoint_files.hidden_folder(tmp_path, 7, "a")
+    folder = checkpoint_files.hidden_folder(tmp_path / "update-00000007", "a")
     checkpoint_files.write_rank(folder, 0, arrays_of(0, 3))
     checkpoint_files.write_rank(folder, 1, arrays_of(2, 3))
     with pytest.raises(Exception, match="has a gap"):

@@ -16,7 +16,8 @@ from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 from training import checkpoint, resume
-from training.checkpoint_files import Checkpoint, candidates
+from training.checkpoint_files import candidates
+from training.checkpoint_reader import Checkpoint
 from training.checkpointer import Checkpointer
 from training.config import LOSSES
 from training.face_step import FaceStep
