@@ -25,7 +25,7 @@ if not __package__:
 
 import backbones
 from benchmarks import measure
-from benchmarks.training_runs import PARTS, WARM_UP_UPDATES, Speed, TrainingCase, train
+from benchmarks.training_runs import PARTS, WARM_UP_UPDATES, Speed, TrainingCase, read_speed, train
 from runtime.command_line import Parser
 from runtime.errors import run_program
 
@@ -97,6 +97,7 @@ def compare(
                     copies=who.copies,
                     threads=threads,
                     updates=options.updates,
+                    read=read_speed,
                 )
             )
     return measured

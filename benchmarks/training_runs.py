@@ -11,14 +11,15 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, TypeVar
 
 _ROOT = Path(__file__).resolve().parents[1]
+_Result = TypeVar("_Result")
 PARTS = ("waiting", "backbone", "head", "communication")
 # The first update compiles, the second still finds new sizes.
 WARM_UP_UPDATES = 2
@@ -35,6 +36,7 @@ class TrainingCase:
         ratio: of the centers that take part in an update.
         batch: images per rank.
         rec: folder of a record set, instead of batches from memory.
+        options: further ones of ``train.py``.
     """
 
     network: str
@@ -42,6 +44,7 @@ class TrainingCase:
     ratio: float
     batch: int
     rec: Optional[Path] = None
+    options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         data = f"{self.classes:,} classes" if self.rec is None else str(self.rec)
@@ -55,9 +58,25 @@ class Speed(NamedTuple):
     shares: dict[str, float]
 
 
+def read_speed(metrics: Path) -> Speed:
+    """The medians over the updates of a run that reported each, without the warm-up."""
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    measured = [record for record in records if record["update"] > WARM_UP_UPDATES]
+    return Speed(
+        statistics.median(record["images_per_second"] for record in measured),
+        {part: statistics.median(record[part] for record in measured) for part in PARTS},
+    )
+
+
 def train(
-    case: TrainingCase, *, ranks: int, copies: int, threads: int, updates: int
-) -> list[Speed]:
+    case: TrainingCase,
+    *,
+    ranks: int,
+    copies: int,
+    threads: int,
+    updates: int,
+    read: Callable[[Path], _Result],
+) -> list[_Result]:
     """Train for ``updates`` measured updates in ``copies`` runs that know nothing of each other.
 
     Args:
@@ -66,6 +85,7 @@ def train(
         copies: how many runs there are at the same time.
         threads: of each rank.
         updates: how many are measured, after those that warm up.
+        read: what is made of a run's ``metrics.jsonl``.
 
     Raises:
         RuntimeError: a run failed; with what it printed.
@@ -80,24 +100,15 @@ def train(
             output, _ = run.communicate()
             if run.returncode != 0:
                 raise RuntimeError(f"a run ended with status {run.returncode}:\n{output}")
-        return [read_speed(root / "metrics.jsonl") for root in roots]
-
-
-def read_speed(metrics: Path) -> Speed:
-    """The medians over the updates of a run that reported each, without the warm-up."""
-    records = [json.loads(line) for line in metrics.read_text().splitlines()]
-    measured = [record for record in records if record["update"] > WARM_UP_UPDATES]
-    return Speed(
-        statistics.median(record["images_per_second"] for record in measured),
-        {part: statistics.median(record[part] for record in measured) for part in PARTS},
-    )
+        return [read(root / "metrics.jsonl") for root in roots]
 
 
 def _command(case: TrainingCase, ranks: int, updates: int) -> list[str]:
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     launcher = [horovodrun, "-np", str(ranks), "-H", f"localhost:{ranks}"]
     data = ["--num-classes", str(case.classes)] if case.rec is None else ["--rec", str(case.rec)]
-    options = ["--max-update", str(updates), "--frequent", "1"]
+    # The files of checkpoints are no part of what is measured, unless the case says so.
+    options = ["--max-update", str(updates), "--frequent", "1", "--keep", "0", *case.options]
     return [*(launcher if ranks > 1 else []), "bash", "config.sh", *data, *options]
 
 

@@ -7,6 +7,7 @@ of events, its clock and its log.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +15,8 @@ from typing import Any, Protocol
 from training.logs import RunLog
 from training.schedules import Schedule
 from training.stopwatch import WAITING
+
+_log = logging.getLogger(__name__)
 
 
 class Step(Protocol):
@@ -48,21 +51,30 @@ def fit(
     *,
     total_updates: int,
     images_per_update: int,
+    start_update: int = 0,
     interludes: Sequence[Interlude] = (),
 ) -> None:
-    """Train for ``total_updates`` updates.
+    """Train until ``total_updates`` updates are finished.
 
     Args:
         step: one update.
-        batches: endless.
+        batches: endless, from ``start_update`` on.
         schedule: the learning rate by update.
         log: told of every update.
         total_updates: the length of the run.
         images_per_update: the global batch.
+        start_update: the number of updates that an earlier run has finished. If that is all of
+            them, the interludes have their turn and nothing is trained.
         interludes: run in this order when due.
     """
-    log.start(total_updates)
-    for update in range(total_updates):
+    log.start(total_updates, start_update)
+    if start_update >= total_updates:
+        _log.info(
+            "update %d of %d is finished already: nothing to train", start_update, total_updates
+        )
+        for interlude in interludes:
+            interlude.action(start_update)
+    for update in range(start_update, total_updates):
         with log.stopwatch.part(WAITING):
             batch = next(batches)
         lr = schedule.lr_at(update)

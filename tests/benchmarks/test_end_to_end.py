@@ -62,7 +62,7 @@ def test_speed_is_the_median_after_the_warm_up(tmp_path) -> None:
 def test_a_failed_run_shows_what_it_printed() -> None:
     case = TrainingCase("tiny", classes=1, ratio=1.0, batch=4)
     with pytest.raises(RuntimeError, match="status 2:\n.*--num-classes 1 must be at least 2"):
-        training_runs.train(case, ranks=1, copies=1, threads=1, updates=1)
+        training_runs.train(case, ranks=1, copies=1, threads=1, updates=1, read=str)
 
 
 def test_a_run_ends_with_its_block() -> None:
