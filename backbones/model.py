@@ -9,7 +9,6 @@ it has no say here.
 
 from __future__ import annotations
 
-import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,13 @@ import numpy.typing as npt
 
 import backbones
 from backbones import cpu
+from backbones.graph_file import infer_shapes, read_graph
+from backbones.parameter_file import read_parameters, write_parameters
 from runtime.errors import DataError
+from runtime.files import StagedFiles
 from runtime.mxnet import mx
 
 FACE_SIZE = (112, 112)
-OUTPUT = "fc1_output"
 PRELU_SLOPE = 0.25
 
 NDArray = Any
@@ -104,8 +105,8 @@ class Backbone:
         """
         ctx = ctx or mx.cpu()
         symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
-        symbol = _load_symbol(symbol_path)
-        weights = _load_weights(parameter_path, _shapes(symbol, image_size))
+        symbol = read_graph(symbol_path)
+        weights = _load_weights(parameter_path, infer_shapes(symbol, image_size, symbol_path))
         return cls(_form_for(ctx, symbol, image_size), symbol, weights, ctx)
 
     @property
@@ -148,25 +149,30 @@ class Backbone:
     def export(self, prefix: str | Path, epoch: int = 0) -> None:
         """Write ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``.
 
-        The graph is the plain float32 one whatever trained. Each file appears under its name only
-        when it is complete.
+        The graph is the plain float32 one whatever trained. The files appear under their names when
+        both are complete.
+
+        Raises:
+            DataError: they cannot be written.
         """
         auxiliary = set(self._exported.list_auxiliary_states())
-        tensors = {
+        arrays = {
             f"{'aux' if name in auxiliary else 'arg'}:{name}": parameter.data(self._ctx)
             .astype("float32")
-            .as_in_context(mx.cpu())
+            .asnumpy()
             for name, parameter in self.parameters.items()
         }
         symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
-        symbol_path.parent.mkdir(parents=True, exist_ok=True)
-        for path, save in (
-            (symbol_path, self._exported.save),
-            (parameter_path, lambda file: mx.nd.save(file, tensors)),
-        ):
-            unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-            save(str(unfinished))
-            os.replace(unfinished, path)
+        try:
+            symbol_path.parent.mkdir(parents=True, exist_ok=True)
+            with StagedFiles() as files:
+                files.open(symbol_path).write(self._exported.tojson().encode())
+                write_parameters(files.open(parameter_path), arrays)
+        except OSError as error:
+            raise DataError(
+                f"{parameter_path} cannot be written: {error.strerror}; what was there before is "
+                "unchanged, make room or choose another folder"
+            ) from None
 
 
 def checkpoint_paths(prefix: str | Path, epoch: int) -> tuple[Path, Path]:
@@ -215,32 +221,8 @@ def _fixed_gammas(symbol: Any) -> set[str]:
     }
 
 
-def _load_symbol(path: Path) -> Any:
-    if not path.is_file():
-        raise DataError(
-            f"{path} does not exist; give the prefix of a checkpoint, e.g. models/run/model"
-        )
-    try:
-        symbol = mx.sym.load(str(path))
-    # A ValueError comes up where MXNet's message quotes a byte that is no UTF-8.
-    except (mx.MXNetError, ValueError) as error:
-        raise DataError(f"{path} is no MXNet graph; copy the checkpoint again") from error
-    internals = symbol.get_internals()
-    if OUTPUT not in internals.list_outputs() or "data" not in internals.list_arguments():
-        raise DataError(f"{path} has no path from 'data' to {OUTPUT!r}; is it a face network?")
-    return internals[OUTPUT]
-
-
 def _load_weights(path: Path, shapes: dict[str, Shape]) -> dict[str, NDArray]:
-    if not path.is_file():
-        raise DataError(f"{path} does not exist; name an epoch whose .params file is there")
-    try:
-        tensors = mx.nd.load(str(path))
-    except (mx.MXNetError, ValueError) as error:
-        raise DataError(f"{path} is no MXNet parameter file; copy it again") from error
-    if not isinstance(tensors, dict):
-        raise DataError(f"{path} holds arrays without names; it is no checkpoint")
-    weights = {key.partition(":")[2]: value for key, value in tensors.items()}
+    weights = {key.partition(":")[2] or key: value for key, value in read_parameters(path).items()}
     for name, shape in shapes.items():
         if name not in weights:
             raise DataError(f"{path} lacks {name!r}; it belongs to another graph than its symbol")
@@ -249,4 +231,4 @@ def _load_weights(path: Path, shapes: dict[str, Shape]) -> dict[str, NDArray]:
                 f"{path}: {name!r} has shape {weights[name].shape}, but the graph needs {shape}; "
                 "do graph and image size belong to these parameters?"
             )
-    return {name: weights[name] for name in shapes}
+    return {name: mx.nd.array(weights[name], dtype=weights[name].dtype) for name in shapes}

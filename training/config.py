@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 import backbones
 from partial_fc.states import STATES
 from runtime.errors import ConfigError, did_you_mean
+from runtime.files import write_atomically
 from training import presets
 from training.schedules import SCHEDULES
 
@@ -240,9 +240,7 @@ def save(config: TrainConfig, path: Union[str, Path]) -> None:
     """Write the resolved configuration as JSON, whole or not at all."""
     values = dataclasses.asdict(config)
     values.update(margins=config.head_margins, center_lr=config.head_lr)
-    unfinished = Path(f"{path}.{os.getpid()}.tmp")
-    unfinished.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    write_atomically(Path(path), (json.dumps(values, indent=2) + "\n").encode())
 
 
 class _Range(NamedTuple):
