@@ -10,9 +10,9 @@ classifier, a loss of somebody's own) is not looked at.
 
 from __future__ import annotations
 
-import ast
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -246,18 +246,14 @@ def _numbers_up_to(least: int, most: int) -> Callable[[str], bool]:
     """Return a test for a number, or a tuple or list of up to three numbers, within bounds."""
 
     def holds(value: str) -> bool:
-        try:
-            parsed = ast.literal_eval(value)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return False
-        numbers = parsed if isinstance(parsed, (tuple, list)) else (parsed,)
-        return len(numbers) <= 3 and all(
-            type(number) is int and least <= number <= most for number in numbers
-        )
+        found = re.findall(r"\d+", value)
+        return bool(_NUMBERS.fullmatch(value)) and all(least <= int(x) <= most for x in found)
 
     return holds
 
 
+# As in 3, (3, 3) or, from Python 2, [3L, 3L]; an empty tuple is MXNet's word for the default.
+_NUMBERS = re.compile(r"\d{1,7}|[(\[] *(?:\d{1,7}L?(?:, *\d{1,7}L?){0,2},? *)?[)\]]")
 _ATTRIBUTES = {
     "kernel": _numbers_up_to(1, 1024),
     "stride": _numbers_up_to(1, 1024),
@@ -274,6 +270,5 @@ _ATTRIBUTES = {
 
 def _check_attribute(node: str, key: str, value: str) -> None:
     holds = _ATTRIBUTES.get(key)
-    # An empty tuple is MXNet's word for the default.
     if holds is not None and not holds(value):
         raise _Damage(f"node {node!r} has {key} = {value!r:.80}")

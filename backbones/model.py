@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,17 @@ PRELU_SLOPE = 0.25
 NDArray = Any
 Context = Any
 Shape = tuple[int, ...]
+
+
+class TakenWeights(NamedTuple):
+    """What was found in a checkpoint: names of tensors without ``arg:`` and ``aux:``."""
+
+    path: Path
+    loaded: list[str]
+    missing: list[str]
+    """Of this network but not in the file; they keep their initial values."""
+    left_over: list[str]
+    """In the file but not of this network, such as those of a classifier."""
 
 
 class Backbone:
@@ -108,6 +119,39 @@ class Backbone:
         symbol = read_graph(symbol_path)
         weights = _load_weights(parameter_path, infer_shapes(symbol, image_size, symbol_path))
         return cls(_form_for(ctx, symbol, image_size), symbol, weights, ctx)
+
+    def take_weights(self, prefix: str | Path, epoch: int) -> TakenWeights:
+        """Take the weights of another checkpoint over, as far as it has them under our names.
+
+        Args:
+            prefix: of the checkpoint, ours or one of InsightFace's; only its parameters are read.
+            epoch: the number in their file's name.
+
+        Raises:
+            DataError: the file is missing or broken, a tensor has another shape than here, or there
+                is none that can be taken.
+        """
+        _, path = checkpoint_paths(prefix, epoch)
+        found = _by_plain_name(read_parameters(path))
+        loaded = [name for name in self.parameters if name in found]
+        for name in loaded:
+            own = self.parameters[name].shape
+            if found[name].shape != own:
+                raise DataError(
+                    f"{path}: {name!r} has shape {found[name].shape}, this network's has {own}; "
+                    "choose the --network and --embedding-size that the checkpoint was made with"
+                )
+        if not loaded:
+            raise DataError(
+                f"{path} has no tensor of this network (its first is {next(iter(found), None)!r}); "
+                "choose the --network that the checkpoint was made with"
+            )
+        for name in loaded:
+            value = mx.nd.array(found[name], dtype=found[name].dtype)
+            self.parameters[name].set_data(value.astype(self.parameters[name].dtype))
+        missing = [name for name in self.parameters if name not in found]
+        left_over = [name for name in found if name not in set(loaded)]
+        return TakenWeights(path, loaded, missing, left_over)
 
     @property
     def parameters(self) -> Any:
@@ -221,8 +265,13 @@ def _fixed_gammas(symbol: Any) -> set[str]:
     }
 
 
+def _by_plain_name(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return arrays by their names without MXNet's ``arg:`` and ``aux:``."""
+    return {name.split(":", 1)[-1]: array for name, array in arrays.items()}
+
+
 def _load_weights(path: Path, shapes: dict[str, Shape]) -> dict[str, NDArray]:
-    weights = {key.partition(":")[2] or key: value for key, value in read_parameters(path).items()}
+    weights = _by_plain_name(read_parameters(path))
     for name, shape in shapes.items():
         if name not in weights:
             raise DataError(f"{path} lacks {name!r}; it belongs to another graph than its symbol")

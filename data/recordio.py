@@ -69,6 +69,8 @@ class RecordFile:
             raise DataError(
                 f"{path} cannot be read ({error}); check that the set was copied completely"
             ) from None
+        if len(self._buffer) < _FRAME.size:
+            raise DataError(f"{path} has {len(self._buffer)} bytes, no record; copy the set again")
         self._last_start = len(self._buffer) - _FRAME.size - _HEADER.size
 
     def __len__(self) -> int:

@@ -7,6 +7,7 @@ of events, its clock and its log.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +15,8 @@ from typing import Any, Protocol
 from training.logs import RunLog
 from training.schedules import Schedule
 from training.stopwatch import WAITING
+
+_log = logging.getLogger(__name__)
 
 
 class Step(Protocol):
@@ -35,6 +38,9 @@ class Interlude:
     interval: int
     """Updates between two calls; 0 for the end alone."""
 
+    on_stop: bool = False
+    """Whether it happens, too, when the run is told to end early."""
+
     def is_due(self, update: int, total_updates: int) -> bool:
         """Whether it is time, after ``update`` finished updates."""
         return update == total_updates or (self.interval > 0 and update % self.interval == 0)
@@ -49,8 +55,9 @@ def fit(
     total_updates: int,
     images_per_update: int,
     interludes: Sequence[Interlude] = (),
-) -> None:
-    """Train for ``total_updates`` updates.
+    stop: Callable[[], int] = lambda: 0,
+) -> int:
+    """Train for ``total_updates`` updates, or until the ranks are told to end.
 
     Args:
         step: one update.
@@ -60,6 +67,10 @@ def fit(
         total_updates: the length of the run.
         images_per_update: the global batch.
         interludes: run in this order when due.
+        stop: asked after each update but the last, whether to end now: 0, or an exit status.
+
+    Returns:
+        The status of ``stop`` that has ended the run; 0 at its regular end.
     """
     log.start(total_updates)
     for update in range(total_updates):
@@ -68,7 +79,12 @@ def fit(
         lr = schedule.lr_at(update)
         loss = step(batch, update, lr)
         log.update(update + 1, loss=loss.asscalar, lr=lr, images=images_per_update)
+        status = stop() if update + 1 < total_updates else 0
         for interlude in interludes:
-            if interlude.is_due(update + 1, total_updates):
+            if interlude.is_due(update + 1, total_updates) or (status and interlude.on_stop):
                 with log.paused():
                     interlude.action(update + 1)
+        if status:
+            _log.info("told to end: stopped after update %d of %d", update + 1, total_updates)
+            return status
+    return 0

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import json
 
 import numpy as np
 import pytest
