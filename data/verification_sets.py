@@ -86,7 +86,7 @@ def read_bin(path: str | os.PathLike[str]) -> VerificationSet:
         images, answers = _unpack(plain_pickle.load(content))
     except UnsafePickleError as error:
         raise DataError(
-            f"{path} is no verification set ({error}); copy it again, or make one with "
+            f"{path} is no verification set ({' '.join(str(error).split())}); copy it again, or make one with "
             "python -m data.pack --pairs"
         ) from None
     if not images or len(images) != 2 * len(answers):

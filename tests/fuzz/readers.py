@@ -303,7 +303,8 @@ def _read_symbol(folder: Path, content: bytes) -> None:
 
 _HOSTS_LOOP = """
 source setup-utils/hosts.sh
-while IFS= read -r -d '' kind && IFS= read -r -d '' value; do
+# In the C locale, since half a character would take the zero behind it for its other half.
+while LC_ALL=C IFS= read -r -d '' kind && LC_ALL=C IFS= read -r -d '' value; do
     if "$kind" "$value" >/dev/null 2>&1; then echo accepted; else echo refused; fi
 done
 """
