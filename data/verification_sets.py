@@ -85,8 +85,9 @@ def read_bin(path: str | os.PathLike[str]) -> VerificationSet:
     try:
         images, answers = _unpack(plain_pickle.load(content))
     except UnsafePickleError as error:
+        reason = " ".join(str(error).split())
         raise DataError(
-            f"{path} is no verification set ({' '.join(str(error).split())}); copy it again, or make one with "
+            f"{path} is no verification set ({reason}); copy it again, or make one with "
             "python -m data.pack --pairs"
         ) from None
     if not images or len(images) != 2 * len(answers):
