@@ -39,7 +39,7 @@ def wait_for_the_end(job: Job, seconds: float) -> tuple[int, float]:
 def assert_agreed(job: Job) -> None:
     """Both ranks ended after the same update, which is saved."""
     (ours,), (theirs,) = (
-        [line.split("after update")[1] for line in job.log(rank).splitlines() if "told" in line]
+        [line.split("after update")[1] for line in job.log(rank).splitlines() if "told to end:" in line]
         for rank in (0, 1)
     )
     assert ours == theirs
