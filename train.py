@@ -38,12 +38,16 @@ def train(config: TrainConfig) -> int:
     from parallel.world import HorovodWorld
     from partial_fc import margin, optimizers
     from partial_fc.head import PartialFC
-    from training import devices, fine_tuning, inputs
+    from training import devices, fine_tuning, inputs, resume
+    from training.checkpointer import Checkpointer
     from training.ending import AgreedStop
     from training.face_step import FaceStep
+    from training.finite import FiniteGuard
     from training.logs import RunLog
     from training.loop import Interlude, fit
+    from training.model_state import BackboneState, HeadState
     from training.optimizer import BackboneOptimizer
+    from training.progress import Progress
     from training.replicas import ModelSaver
     from training.timed_world import TimedWorld
     from training.verifier import Verifier
@@ -93,21 +97,6 @@ def train(config: TrainConfig) -> int:
             weight_decay=config.wd,
             dtype=config.dtype,
         )
-        step = FaceStep(
-            backbone,
-            head,
-            optimizer,
-            center_lr_factor=config.head_lr / config.lr,
-            stopwatch=log.stopwatch,
-        )
-        total_updates = config.total_updates(batches.updates_per_epoch)
-        schedule = schedules.build(
-            config.lr_schedule,
-            lr=config.lr,
-            total_updates=total_updates,
-            warmup=config.warmup,
-            steps=config.lr_steps,
-        )
         verifier = Verifier(
             backbone,
             inputs.open_targets(config),
@@ -117,23 +106,62 @@ def train(config: TrainConfig) -> int:
             image_size=batches.image_size,
         )
         saver = ModelSaver(backbone, world, models_root)
+
+        about = resume.describe(
+            configuration.values(config),
+            num_classes=batches.num_classes,
+            image_size=batches.image_size,
+        )
+        saved = resume.find(config.resume, models_root, about, world)
+        progress = Progress.plan(config, batches, saved and saved.section("progress"))
+        parts = {
+            "backbone": BackboneState(backbone),
+            "optimizer": optimizer,
+            "head": HeadState(head),
+            "verifier": verifier,
+            "progress": progress,
+        }
+        if saved is not None:
+            saved.restore(parts)
+        schedule = progress.shifted(
+            schedules.build(
+                config.lr_schedule,
+                lr=config.lr,
+                total_updates=progress.schedule_updates,
+                warmup=config.warmup,
+                steps=config.lr_steps,
+            )
+        )
         if world.rank == 0:
             configuration.save(config, models_root / "config.json")
-
-        verifier.verify(0)
-        status = fit(
-            step,
-            batches.batches(),
-            schedule,
-            log,
-            total_updates=total_updates,
-            images_per_update=config.batch_size * world.size,
-            interludes=[
-                Interlude(verifier.verify, config.verbose),
-                Interlude(saver.save, config.save_interval, on_stop=True),
-            ],
-            stop=AgreedStop(request, world),
-        )
+        with Checkpointer(
+            parts, world, models_root, keep=config.keep, about=about, resumed=saved and saved.path
+        ) as checkpointer:
+            step = FaceStep(
+                backbone,
+                head,
+                optimizer,
+                center_lr_factor=config.head_lr / config.lr,
+                stopwatch=log.stopwatch,
+                guard=FiniteGuard(config.on_nan, checkpointer.last_good),
+            )
+            if saved is None:
+                verifier.verify(0)
+            status = fit(
+                step,
+                batches.batches(progress.start_update, progress.start),
+                schedule,
+                log,
+                total_updates=progress.total_updates,
+                images_per_update=batches.global_batch,
+                start_update=progress.start_update,
+                interludes=[
+                    Interlude(verifier.verify, config.verbose),
+                    Interlude(saver.save, config.save_interval),
+                    Interlude(checkpointer.save, config.save_interval, on_stop=True),
+                ],
+                stop=AgreedStop(request, world),
+            )
         log.summarize(debug=config.debug)
         verifier.summarize()
     return status

@@ -163,10 +163,15 @@ class Backbone:
         return self._block.collect_params()
 
     @property
+    def statistic_names(self) -> list[str]:
+        """The names of BatchNorm's running means and variances, in a fixed order."""
+        names: list[str] = self._exported.list_auxiliary_states()
+        return names
+
+    @property
     def statistics(self) -> list[NDArray]:
         """BatchNorm's running means and variances, in a fixed order, to be averaged over ranks."""
-        names = self._exported.list_auxiliary_states()
-        return [self.parameters[name].data(self._ctx) for name in names]
+        return [self.parameters[name].data(self._ctx) for name in self.statistic_names]
 
     @property
     def embedding_size(self) -> int:

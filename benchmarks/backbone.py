@@ -60,7 +60,8 @@ class Measurement(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print the report and write the rows."""
     options = _parse(argv)
-    sections, rows = [_introduction(options.rounds)], []
+    sections: list[str] = []
+    rows: list[measure.Row] = []
     for network in options.network:
         case = BackboneCase(network, options.batch or _BATCHES.get(network, _BATCH))
         for threads in options.threads:
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             rows += [
                 measure.Row(title, name, 1000 * own.median, "ms") for name, own in measured.items()
             ]
-    print("\n\n".join(sections))
+    print("\n\n".join([_introduction(options.rounds), *sections]))
     if options.json:
         measure.write_json(options.json, rows)
 

@@ -70,13 +70,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     case = TrainingCase(
         options.network, options.classes, options.ratio, options.batch, options.rec
     )
-    sections, rows = [_introduction(options)], []
+    sections: list[str] = []
+    rows: list[measure.Row] = []
     for threads in options.threads:
         title = f"{case}, threads={threads} per rank"
         measured = compare(case, threads, options)
         sections += [f"## {title}", table(measured)]
         rows += _rows(title, measured)
-    print("\n\n".join(sections))
+    print("\n\n".join([_introduction(options), *sections]))
     if options.json:
         measure.write_json(options.json, rows)
 

@@ -119,7 +119,8 @@ class Measurement(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print the report and write the rows."""
     options = _parse(argv)
-    sections, rows = [_introduction(options.rounds)], []
+    sections: list[str] = []
+    rows: list[measure.Row] = []
     for comparison in _comparisons(options):
         for threads in options.threads:
             print(f"measuring {comparison.case}, threads={threads}", file=sys.stderr)
@@ -129,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for who, own in measured.items():
                 case = f"{who.case}, threads={threads}"
                 rows.append(measure.Row(case, who.variant, own.milliseconds, "ms"))
-    print("\n\n".join(sections))
+    print("\n\n".join([_introduction(options.rounds), *sections]))
     if options.json:
         measure.write_json(options.json, rows)
 

@@ -62,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print the report and write the rows."""
     options = _parse(argv)
     images = max(1, options.images // BATCH) * BATCH
-    sections, rows = [_introduction(options.rounds, images)], []
+    sections: list[str] = []
+    rows: list[measure.Row] = []
     with _record_set(options.rec) as rec:
         for threads in options.threads:
             case = f"{_describe(rec, options.rec is None)}, threads={threads}"
@@ -81,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         measure.Row(case, str(opening), statistics.median(seconds), "s")
         for opening, (seconds, _) in openings.items()
     ]
-    print("\n\n".join(sections))
+    print("\n\n".join([_introduction(options.rounds, images), *sections]))
     if options.json:
         measure.write_json(options.json, rows)
 

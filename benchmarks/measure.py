@@ -17,7 +17,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 _Name = TypeVar("_Name")
 
@@ -26,6 +26,22 @@ _Name = TypeVar("_Name")
 _REST_SECONDS = 0.1
 _PACKAGES = ("mxnet", "numpy", "numba", "torch")
 _VECTOR_FLAGS = ("avx512", "amx")
+
+
+class _Ticks(NamedTuple):
+    """Time of all processors since the machine started; kept by its host and in all."""
+
+    stolen: int
+    all: int
+
+    @classmethod
+    def now(cls) -> _Ticks:
+        """Read the first line of /proc/stat: user, nice, system, idle, waiting, …, stolen."""
+        ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        return cls(ticks[-1], sum(ticks))
+
+
+_AT_START = _Ticks.now()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +139,11 @@ def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str
 
 
 def machine() -> str:
-    """Describe the processor, the memory and the versions of what is measured, as a list."""
+    """Describe the processor, the memory and the versions of what is measured, as a list.
+
+    Called when all is measured, it also tells how much of the processors' time a virtual machine
+    did not get although it had work: where that is much, a number means little by itself.
+    """
     flags = [flag for flag in _cpu_field("flags").split() if flag.startswith(_VECTOR_FLAGS)]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     versions = ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
@@ -133,10 +153,16 @@ def machine() -> str:
             f"{_processors()} of {os.cpu_count()} cores usable",
             f"- AVX-512 and AMX: {' '.join(sorted(flags)) or 'none'}",
             f"- memory: {memory:.1f} GiB",
+            f"- taken by other guests of its host while this ran: {_stolen_share():.0%}",
             f"- {platform.system()} {platform.release()}, Python {platform.python_version()}, "
             + versions,
         )
     )
+
+
+def _stolen_share() -> float:
+    now = _Ticks.now()
+    return (now.stolen - _AT_START.stolen) / max(1, now.all - _AT_START.all)
 
 
 def _processors() -> int:

@@ -95,7 +95,7 @@ def read_speed(metrics: Path) -> Speed:
 
 def _command(case: TrainingCase, ranks: int, updates: int) -> list[str]:
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
-    launcher = [horovodrun, "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"]
+    launcher = [horovodrun, "-np", str(ranks), "-H", f"localhost:{ranks}"]
     data = ["--num-classes", str(case.classes)] if case.rec is None else ["--rec", str(case.rec)]
     options = ["--max-update", str(updates), "--frequent", "1"]
     return [*(launcher if ranks > 1 else []), "bash", "config.sh", *data, *options]

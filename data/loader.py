@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from data.augment import Augmentation
 from data.images import Image, decode_rgb, write_planes
+from data.position import Course, Position
 from data.recordio import BrokenRecordError, Payload
 from data.selection import LabeledImages, Selection
 from runtime.errors import DataError
@@ -76,6 +77,8 @@ class FaceLoader:
     Attributes:
         num_classes: the classes of the labels, without those that ``min_images`` left out.
         image_size: height and width.
+        num_images: the images of an epoch.
+        global_batch: images per update over all ranks.
         updates_per_epoch: full global batches per epoch. The images beyond them are left out, other
             ones each epoch.
     """
@@ -116,16 +119,17 @@ class FaceLoader:
         assert 0 <= rank < world_size and batch_size > 0 and threads > 0 and prefetch > 0
         self._dataset = dataset
         self._batch_size, self._rank, self._seed = batch_size, rank, seed
-        self._global_batch = batch_size * world_size
+        self.global_batch = batch_size * world_size
         self._prefetch, self._mirror, self._augmentation = prefetch, mirror, augmentation
         self._selection = Selection(dataset, min_images)
         self.num_classes = self._selection.num_classes
         self.image_size = dataset.image_size
-        self.updates_per_epoch = len(self._selection) // self._global_batch
+        self.num_images = len(self._selection)
+        self.updates_per_epoch = self.num_images // self.global_batch
         if not self.updates_per_epoch:
             raise DataError(
-                f"{dataset.path} has {len(self._selection)} images, fewer than one global batch of "
-                f"{self._global_batch}; choose a smaller batch size or use fewer ranks"
+                f"{dataset.path} has {self.num_images} images, fewer than one global batch of "
+                f"{self.global_batch}; choose a smaller batch size or use fewer ranks"
             )
         self._max_bad_records = max_bad_records
         self._bad: set[int] = set()
@@ -138,16 +142,26 @@ class FaceLoader:
         """How many different records this rank has found broken."""
         return len(self._bad)
 
-    def batches(self, start_update: int = 0) -> Iterator[Batch]:
+    def batches(
+        self, start_update: int = 0, position: Position | None = None
+    ) -> Iterator[Batch]:
         """Yield this rank's batches of the updates from ``start_update`` on, without end.
+
+        Args:
+            start_update: the first update.
+            position: its place in the data; left out, that of a run that has had this global
+                batch from its first update on.
 
         Raises:
             DataError: a label outside the classes, or more broken records than allowed.
         """
         pending: deque[_Pending] = deque()
+        course = Course(self.num_images, self.global_batch)
+        if position is not None:
+            course = Course(self.num_images, self.global_batch, start_update, position)
         try:
             for update in itertools.count(start_update):
-                pending.append(self._begin(update))
+                pending.append(self._begin(update, course.at(update)))
                 if len(pending) > self._prefetch:
                     yield _finish(pending.popleft())
         finally:
@@ -166,12 +180,11 @@ class FaceLoader:
         """End the threads."""
         self.close()
 
-    def _begin(self, update: int) -> _Pending:
+    def _begin(self, update: int, position: Position) -> _Pending:
         """Hand the batch of an update to the threads."""
-        epoch, update_of_epoch = divmod(update, self.updates_per_epoch)
-        first = update_of_epoch * self._global_batch + self._rank * self._batch_size
+        first = position.samples + self._rank * self._batch_size
         # A copy, since a view would keep the whole order of an epoch that is over.
-        indices = self._order(epoch)[first : first + self._batch_size].copy()
+        indices = self._order(position.epoch)[first : first + self._batch_size].copy()
         changes = self._draw_changes(update)
         shape = (self._batch_size, 3, *self.image_size)
         batch = Batch(np.empty(shape, np.uint8), np.empty(self._batch_size, np.int64))
@@ -197,9 +210,9 @@ class FaceLoader:
         """Draw for the whole global batch and keep this rank's rows."""
         rng = np.random.default_rng((_CHANGE, self._seed, update))
         rows = slice(self._rank * self._batch_size, (self._rank + 1) * self._batch_size)
-        mirrored = rng.random(self._global_batch) < (_MIRRORED_SHARE if self._mirror else 0.0)
+        mirrored = rng.random(self.global_batch) < (_MIRRORED_SHARE if self._mirror else 0.0)
         augmentation = self._augmentation or Augmentation()
-        return _Changes(mirrored[rows], augmentation.draw(rng, self._global_batch)[rows])
+        return _Changes(mirrored[rows], augmentation.draw(rng, self.global_batch)[rows])
 
     def _fill(
         self, batch: Batch, rows: slice, indices: NDArray[np.int32], changes: _Changes
@@ -266,7 +279,9 @@ class MemoryBatches:
     Attributes:
         num_classes: the classes of the labels.
         image_size: height and width.
-        updates_per_epoch: as if every identity had one image; at least 1.
+        num_images: as if every identity had one image; at least a global batch.
+        global_batch: images per update over all ranks.
+        updates_per_epoch: global batches of these.
     """
 
     def __init__(
@@ -291,18 +306,24 @@ class MemoryBatches:
         assert 0 <= rank < world_size and batch_size > 0 and num_classes > 0
         self.num_classes = num_classes
         self.image_size = image_size
-        self.updates_per_epoch = max(1, num_classes // (batch_size * world_size))
+        self.global_batch = batch_size * world_size
+        self.num_images = max(num_classes, self.global_batch)
+        self.updates_per_epoch = self.num_images // self.global_batch
         self._seed = seed
-        self._global_batch = batch_size * world_size
         self._rows = slice(rank * batch_size, (rank + 1) * batch_size)
         rng = np.random.default_rng((_CHANGE, seed, rank))
         self._images = rng.integers(0, 256, (batch_size, 3, *image_size), np.uint8)
 
-    def batches(self, start_update: int = 0) -> Iterator[Batch]:
-        """Yield this rank's batches of the updates from ``start_update`` on, without end."""
+    def batches(
+        self, start_update: int = 0, position: Position | None = None
+    ) -> Iterator[Batch]:
+        """Yield this rank's batches of the updates from ``start_update`` on, without end.
+
+        They follow from the update alone; the position in the data makes no difference.
+        """
         for update in itertools.count(start_update):
             rng = np.random.default_rng((_LABELS, self._seed, update))
-            labels = rng.integers(0, self.num_classes, self._global_batch)
+            labels = rng.integers(0, self.num_classes, self.global_batch)
             yield Batch(self._images, labels[self._rows])
 
     def __enter__(self) -> MemoryBatches:

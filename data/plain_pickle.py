@@ -217,11 +217,14 @@ class _Machine:
         return array
 
 
+_INSTRUCTIONS = {instruction.code: instruction for instruction in pickletools.opcodes}
+
+
 def _instructions(content: bytes) -> Iterator[tuple[str, Any]]:
     """Yield names and arguments; what Python 2 calls a string is bytes here."""
     file = io.BytesIO(content)
     while code := file.read(1):
-        instruction = pickletools.code2op.get(code.decode("latin1"))
+        instruction = _INSTRUCTIONS.get(code.decode("latin1"))
         if instruction is None:
             raise ValueError(f"there is no instruction {code!r}")
         argument: Any = None
@@ -240,7 +243,8 @@ def _read_escaped(file: io.BytesIO) -> bytes:
     line = file.readline()
     if len(line) < 3 or line[:1] not in b"'\"" or line[-2:-1] != line[:1]:
         raise ValueError("a string without quotes")
-    return codecs.escape_decode(line[1:-2])[0]  # type: ignore[attr-defined,no-any-return]
+    unescaped: Any = codecs.escape_decode(line[1:-2])[0]
+    return bytes(unescaped)
 
 
 def _text(value: Any) -> str:

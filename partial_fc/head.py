@@ -15,7 +15,9 @@ Shapes: b batch of a rank, B global batch, D embedding, S sampled rows of this r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,10 +47,12 @@ class HeadStep:
     Attributes:
         loss: NDArray [1], mean cross-entropy over the global batch (the same on every rank).
         gradient: NDArray [b, D], of that loss with respect to this rank's features.
+        update_centers: to be called before the next step if the step was told to hold them.
     """
 
     loss: Any
     gradient: Any
+    update_centers: Callable[[], None]
 
 
 class PartialFC:
@@ -83,7 +87,7 @@ class PartialFC:
         self.shard = shard
         self._sampler = sampler
         self._world = world
-        self._margin = margin
+        self.margin = margin
         self._scale = scale
         self._filter_threshold = filter_threshold
         self._dtype = TYPES[dtype]
@@ -134,7 +138,15 @@ class PartialFC:
             dtype=dtype,
         )
 
-    def step(self, features: Any, labels: NDArray[np.int64], update: int, lr: float) -> HeadStep:
+    def step(
+        self,
+        features: Any,
+        labels: NDArray[np.int64],
+        update: int,
+        lr: float,
+        *,
+        hold: bool = False,
+    ) -> HeadStep:
         """Compute the loss, update the sampled centers and return the features' gradient.
 
         Args:
@@ -142,6 +154,8 @@ class PartialFC:
             labels: int64 [b], their class ids.
             update: the number of the step, which the sample depends on.
             lr: the learning rate of the centers in this step.
+            hold: leave the centers to the caller, who may find that the update must not happen;
+                otherwise their update hides the reduction of the gradient.
         """
         units_bD, inverse_norms_b1 = self.rows.normalize(features)
         units_BD = self._world.allgather(units_bD, "head.features")
@@ -159,12 +173,17 @@ class PartialFC:
         # Queued, not waited for: the reduction runs while the centers are updated.
         gradient_BD = self.rows.multiply_rows(gradient_BD, row_scale_B1)
         gradient_BD = self._world.allreduce(gradient_BD, "head.gradient")
-        self.rows.update(sample.rows, inverse_norms_S, gradient_SD, lr)
+        update_centers = partial(
+            self.rows.update, sample.rows, inverse_norms_S, gradient_SD, lr
+        )
+        if not hold:
+            update_centers()
         self._world.wait(gradient_BD)
 
         start = self._world.rank * features.shape[0]
         own_bD = gradient_BD[start : start + features.shape[0]]
-        return HeadStep(loss, self.rows.project(own_bD, units_bD, inverse_norms_b1))
+        projected_bD = self.rows.project(own_bD, units_bD, inverse_norms_b1)
+        return HeadStep(loss, projected_bD, update_centers)
 
     def _softmax(
         self, weights_BS: Any, sample: Sample, inverse_norms_b1: Any
@@ -185,7 +204,7 @@ class PartialFC:
         rows, world = self.rows, self._world
         local_B = mx.nd.array(sample.local, ctx=weights_BS.context)
         before_B = rows.get_columns(weights_BS, sample.targets)
-        margined = self._margin(Targets(before_B / self._scale, local_B, inverse_norms_b1, world))
+        margined = self.margin(Targets(before_B / self._scale, local_B, inverse_norms_b1, world))
         target_B = margined.cosines_B * self._scale
         negatives = Negatives.rules(
             margined.curriculum, self._filter_threshold, target_B, self._scale

@@ -38,6 +38,10 @@ _PARTS = 16
 class Rows(Vectors, Protocol):
     """The class centers of a shard with their optimizer, and the passes over logits beside them."""
 
+    @property
+    def row_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of one row of "centers" and each state."""
+
     def gather(self, rows: Int64Array, normalized_SD: Any) -> Any:
         """Write the unit vectors of ``rows`` [S] into ``normalized_SD``; returns 1 / norms [S]."""
 
@@ -71,6 +75,12 @@ class Rows(Vectors, Protocol):
         next update changes.
         """
 
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """As ``export``, in arrays that no update changes."""
+
+    def load(self, name: str, first: int, values: NDArray[Any]) -> None:
+        """Overwrite the rows from ``first`` on of "centers" or a state."""
+
 
 class HostRows(HostVectors):
     """Rows in the host's memory, with Numba kernels."""
@@ -82,6 +92,11 @@ class HostRows(HostVectors):
         self._arrays: dict[str, NDArray[Any]] = {"centers": centers_CD}
         for name, state in optimizer.states.items():
             self._arrays[name] = np.zeros(state.shape(*centers_CD.shape), dtype=state.dtype)
+
+    @property
+    def row_shapes(self) -> dict[str, tuple[int, ...]]:
+        """See ``Rows.row_shapes``."""
+        return {name: array.shape[1:] for name, array in self._arrays.items()}
 
     def gather(self, rows: Int64Array, normalized_SD: Any) -> Array:
         """See ``Rows.gather``."""
@@ -131,6 +146,14 @@ class HostRows(HostVectors):
     def export(self) -> dict[str, NDArray[Any]]:
         """See ``Rows.export``."""
         return dict(self._arrays)
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """See ``Rows.snapshot``."""
+        return {name: array.copy() for name, array in self._arrays.items()}
+
+    def load(self, name: str, first: int, values: NDArray[Any]) -> None:
+        """See ``Rows.load``."""
+        self._arrays[name][first : first + len(values)] = values
 
 
 @row_kernel
@@ -276,6 +299,11 @@ class DeviceRows(DeviceVectors):
                 for block in centers
             ]
 
+    @property
+    def row_shapes(self) -> dict[str, tuple[int, ...]]:
+        """See ``Rows.row_shapes``."""
+        return {name: blocks[0].shape[1:] for name, blocks in self._arrays.items()}
+
     def _cut(self, rows: Int64Array) -> Iterator[tuple[int, slice, Any]]:
         """The blocks that sorted ``rows`` touch: block number, part of ``rows``, rows in it."""
         bounds = np.searchsorted(rows, self._height * np.arange(len(self._arrays["centers"]) + 1))
@@ -352,6 +380,18 @@ class DeviceRows(DeviceVectors):
             name: np.concatenate([block.asnumpy() for block in blocks])
             for name, blocks in self._arrays.items()
         }
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """See ``Rows.snapshot``."""
+        return self.export()
+
+    def load(self, name: str, first: int, values: NDArray[Any]) -> None:
+        """See ``Rows.load``."""
+        for number, block in enumerate(self._arrays[name]):
+            start = number * self._height
+            begin, end = max(first, start), min(first + len(values), start + len(block))
+            if begin < end:
+                block[begin - start : end - start] = values[begin - first : end - first]
 
 
 def _parts(batch: int) -> list[slice]:

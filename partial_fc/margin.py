@@ -55,6 +55,9 @@ class Margin(Protocol):
     def export(self) -> dict[str, NDArray[np.float32]]:
         """What the margin remembers between updates, by name; the same on every rank."""
 
+    def load(self, memory: dict[str, NDArray[np.float32]]) -> None:
+        """Remember what ``export`` gave."""
+
 
 @dataclass(frozen=True)
 class CombinedMargin:
@@ -80,6 +83,9 @@ class CombinedMargin:
     def export(self) -> dict[str, NDArray[np.float32]]:
         """See ``Margin.export``."""
         return {}
+
+    def load(self, memory: dict[str, NDArray[np.float32]]) -> None:
+        """See ``Margin.load``."""
 
 
 class AdaFace:
@@ -120,14 +126,20 @@ class AdaFace:
         if self._mean is None:
             self._mean, self._deviation = mean, deviation
         else:
-            self._mean = _RUNNING * self._mean + (1 - _RUNNING) * mean
-            self._deviation = _RUNNING * self._deviation + (1 - _RUNNING) * deviation
+            self._mean = _RUNNING * _beside(mean, self._mean) + (1 - _RUNNING) * mean
+            deviation_before = _beside(mean, self._deviation)
+            self._deviation = _RUNNING * deviation_before + (1 - _RUNNING) * deviation
 
     def export(self) -> dict[str, NDArray[np.float32]]:
         """See ``Margin.export``; nothing before the first update."""
         if self._mean is None:
             return {}
         return {"norm_mean": self._mean.asnumpy(), "norm_deviation": self._deviation.asnumpy()}
+
+    def load(self, memory: dict[str, NDArray[np.float32]]) -> None:
+        """See ``Margin.load``."""
+        self._mean = _restored(memory, "norm_mean")
+        self._deviation = _restored(memory, "norm_deviation")
 
 
 class CurricularFace:
@@ -149,13 +161,18 @@ class CurricularFace:
         # All ranks need all thresholds: the negatives of a sample are everywhere.
         cosines_B = targets.all_cosines()
         mean = (1 - _RUNNING) * mx.nd.mean(cosines_B)
-        self._hardness = mean if self._hardness is None else _RUNNING * self._hardness + mean
+        before = self._hardness
+        self._hardness = mean if before is None else _RUNNING * _beside(mean, before) + mean
         margined_B, slopes_B = self._arc.apply(cosines_B)
         return Margined(margined_B, slopes_B, Curriculum(margined_B, self._hardness))
 
     def export(self) -> dict[str, NDArray[np.float32]]:
         """See ``Margin.export``; nothing before the first update."""
         return {} if self._hardness is None else {"hardness": self._hardness.asnumpy()}
+
+    def load(self, memory: dict[str, NDArray[np.float32]]) -> None:
+        """See ``Margin.load``."""
+        self._hardness = _restored(memory, "hardness")
 
 
 def build(loss: str, margins: Optional[tuple[float, float, float]]) -> Margin:
@@ -171,6 +188,15 @@ def build(loss: str, margins: Optional[tuple[float, float, float]]) -> Margin:
         return CurricularFace()
     assert margins is not None, loss
     return CombinedMargin(*margins)
+
+
+def _restored(memory: dict[str, NDArray[np.float32]], name: str) -> Any:
+    return mx.nd.array(memory[name]) if name in memory else None
+
+
+def _beside(array: Any, restored: Any) -> Any:
+    """What ``load`` has made, on the device of ``array``."""
+    return restored.as_in_context(array.context)
 
 
 def _angle(cosines_B: Any) -> Any:

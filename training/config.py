@@ -45,6 +45,7 @@ LOSSES: dict[str, Optional[Margins]] = {
 _ADAM_RECIPES = {"adam": "--lr 1e-3 --wd 0", "adamw": "--lr 1e-3 --wd 0.05"}
 DTYPES = ("float32", "float16")
 HEAD_DTYPES = ("float32", "bfloat16")
+ON_NAN = ("stop", "skip")
 
 
 # A field whose option may be given several times, with one value each.
@@ -155,7 +156,16 @@ class TrainConfig:
     """Updates between verifications."""
 
     save_interval: int = 2000
-    """Updates between saves of the model; 0 saves at the end alone."""
+    """Updates between saves of the model and checkpoints; 0 saves at the end alone."""
+
+    keep: int = 2
+    """Checkpoints that stay, the newest ones; 0 writes none."""
+
+    resume: str = "auto"
+    """Go on from the newest checkpoint in --models-root (auto), from none (never), or from PATH."""
+
+    on_nan: str = "stop"
+    """At a loss or gradient that is not finite: stop, or skip that update."""
 
     stall_timeout: int = 600
     """Seconds without progress in an update that end the run; six times that between updates."""
@@ -251,11 +261,17 @@ def _check_recipe_of_optimizer(given: Mapping[str, Any]) -> None:
         )
 
 
+def values(config: TrainConfig) -> dict[str, Any]:
+    """The resolved configuration as JSON has it."""
+    resolved = dataclasses.asdict(config)
+    resolved.update(margins=config.head_margins, center_lr=config.head_lr)
+    plain: dict[str, Any] = json.loads(json.dumps(resolved))
+    return plain
+
+
 def save(config: TrainConfig, path: Union[str, Path]) -> None:
     """Write the resolved configuration as JSON, whole or not at all."""
-    values = dataclasses.asdict(config)
-    values.update(margins=config.head_margins, center_lr=config.head_lr)
-    write_atomically(Path(path), (json.dumps(values, indent=2) + "\n").encode())
+    write_atomically(Path(path), (json.dumps(values(config), indent=2) + "\n").encode())
 
 
 class _Range(NamedTuple):
@@ -305,6 +321,7 @@ _RANGES = {
     "stall_timeout": _Range(
         _POSITIVE_COUNT.holds, "must be at least 1 second; several times the longest update"
     ),
+    "keep": _Range(_COUNT.holds, "must not be negative; 0 writes no checkpoints"),
     "save_interval": _Range(_COUNT.holds, "must not be negative; 0 saves at the end alone"),
     # MXNet and NumPy's legacy generators take 32 bits.
     "seed": _Range(lambda value: 0 <= value < 2**32, "must be from 0 to 4294967295"),
@@ -324,6 +341,7 @@ def check(config: TrainConfig) -> None:
     _check_name("loss", config.loss, LOSSES if config.margins is None else (*LOSSES, "combined"))
     _check_name("dtype", config.dtype, DTYPES)
     _check_name("head-dtype", config.head_dtype, HEAD_DTYPES)
+    _check_name("on-nan", config.on_nan, ON_NAN)
     _check_name("optimizer", config.optimizer, STATES)
     _check_name("lr-schedule", config.lr_schedule, SCHEDULES)
     backbones.check(config.network)

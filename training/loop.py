@@ -54,26 +54,35 @@ def fit(
     *,
     total_updates: int,
     images_per_update: int,
+    start_update: int = 0,
     interludes: Sequence[Interlude] = (),
     stop: Callable[[], int] = lambda: 0,
 ) -> int:
-    """Train for ``total_updates`` updates, or until the ranks are told to end.
+    """Train until ``total_updates`` updates are finished, or the ranks are told to end.
 
     Args:
         step: one update.
-        batches: endless.
+        batches: endless, from ``start_update`` on.
         schedule: the learning rate by update.
         log: told of every update.
         total_updates: the length of the run.
         images_per_update: the global batch.
+        start_update: the number of updates that an earlier run has finished. If that is all of
+            them, the interludes have their turn and nothing is trained.
         interludes: run in this order when due.
         stop: asked after each update but the last, whether to end now: 0, or an exit status.
 
     Returns:
         The status of ``stop`` that has ended the run; 0 at its regular end.
     """
-    log.start(total_updates)
-    for update in range(total_updates):
+    log.start(total_updates, start_update)
+    if start_update >= total_updates:
+        _log.info(
+            "update %d of %d is finished already: nothing to train", start_update, total_updates
+        )
+        for interlude in interludes:
+            interlude.action(start_update)
+    for update in range(start_update, total_updates):
         with log.stopwatch.part(WAITING):
             batch = next(batches)
         lr = schedule.lr_at(update)

@@ -8,11 +8,14 @@ program scales a gradient, save for the loss scale of float16.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from parallel.world import World
 from runtime.mxnet import mx
+from training.checkpoint_manifest import REPLICATED, Stored
 from training.precision import LossScale
+from training.state import Section, State
 
 
 class BackboneOptimizer:
@@ -54,10 +57,55 @@ class BackboneOptimizer:
 
     def step(self, update: int, lr: float) -> None:
         """Sum the gradients of the last backward pass over the ranks, and update."""
+        self.reduce()
+        self.update(update, lr)
+
+    def reduce(self) -> Any:
+        """Sum the gradients of the last backward pass over the ranks.
+
+        Returns:
+            NDArray [1], 1 if all sums are finite: the same on every rank, and nobody has waited
+            for it. With a dynamic loss scale it is always 1, because that expects some to overflow.
+        """
         self._world.allreduce_all(self._gradients, "backbone.gradient")
+        return self.loss_scale.judge(self._gradients)
+
+    def update(self, update: int, lr: float) -> None:
+        """Update the parameters by the reduced gradients."""
         if self.loss_scale.accept(self._gradients, update):
             self._trainer.set_learning_rate(lr)
             self._trainer.update(self.loss_scale.value)
+
+    def export_state(self, update: int) -> State:
+        """See ``Stateful.export_state``; MXNet's optimizers remember arrays and one count."""
+        arrays = {
+            f"{name}.{number}": Stored(REPLICATED, array.asnumpy())
+            for name, parts in self._memory()
+            for number, array in enumerate(parts)
+        }
+        count = {"updates": int(self._trainer.optimizer.num_update)}
+        return State(arrays, {**count, **self.loss_scale.export()})
+
+    def load_state(self, saved: Section) -> None:
+        """See ``Stateful.load_state``."""
+        for name, parts in self._memory():
+            for number, array in enumerate(parts):
+                array[:] = saved.replicated(f"{name}.{number}", array.shape)
+        optimizer = self._trainer.optimizer
+        # Where the counts of all parameters begin, which have none of their own before an update.
+        optimizer.begin_num_update = optimizer.num_update = saved.count("updates")
+        self.loss_scale.load(saved.number("loss_scale"), saved.count("good_updates"))
+
+    def _memory(self) -> Iterator[tuple[str, list[Any]]]:
+        """The arrays that MXNet's optimizer keeps of each parameter, made if it has none yet."""
+        updater = self._trainer._updaters[0]
+        for index, parameter in enumerate(self._trainer._params):
+            if parameter.grad_req == "null":
+                continue
+            if index not in updater.states:
+                state = updater.optimizer.create_state_multi_precision(index, parameter.data())
+                updater.states[index], updater.states_synced[index] = state, True
+            yield parameter.name, list(_arrays(updater.states[index]))
 
 
 class AdamW(mx.optimizer.Optimizer):
@@ -94,6 +142,15 @@ class AdamW(mx.optimizer.Optimizer):
             epsilon=self.epsilon,
             out=weight,
         )
+
+
+def _arrays(state: Any) -> Iterator[Any]:
+    """The arrays in a state of MXNet: none, one, or tuples of such."""
+    if isinstance(state, mx.nd.NDArray):
+        yield state
+    elif state is not None:
+        for part in state:
+            yield from _arrays(part)
 
 
 def _build(name: str, momentum: float, settings: dict[str, Any]) -> Any:

@@ -67,6 +67,19 @@ def head_memory(config: TrainConfig, shard: Shard) -> HeadMemory:
     )
 
 
+def checkpoint_bytes(config: TrainConfig, shard: Shard) -> int:
+    """The copy of a rank that is in memory while a checkpoint is written; rank 0's is the largest.
+
+    Its centers and their states, and on rank 0 the backbone's parameters and their states.
+    """
+    if not config.keep:
+        return 0
+    memory = head_memory(config, shard)
+    # Without the gradients.
+    backbone = (_backbone_copies(config) - 1) * _backbone_parameters(config) * _FLOAT
+    return memory.centers + memory.states + (backbone if shard.rank == 0 else 0)
+
+
 def collective_bytes(config: TrainConfig, world_size: int) -> dict[str, int]:
     """The size of each collective's result in one update, by its name.
 
@@ -153,6 +166,8 @@ def _describe_memory(config: TrainConfig, shard: Shard) -> list[str]:
     weights = _backbone_copies(config) * _backbone_parameters(config) * _FLOAT
     activations = backbones.activation_bytes(config.network, config.batch_size)
     libraries = _PROGRAM + _LIBRARY_COPIES * _backbone_parameters(config) * _FLOAT
+    together = memory.total + weights + activations + libraries
+    checkpoint = checkpoint_bytes(config, shard)
     return [
         f"memory of rank {shard.rank}",
         _row("class centers", memory.centers),
@@ -164,7 +179,8 @@ def _describe_memory(config: TrainConfig, shard: Shard) -> list[str]:
         _row("backbone", weights),
         _row("its activations", activations),
         _row("libraries and their copies", libraries),
-        _row("everything together", memory.total + weights + activations + libraries),
+        _row("everything together", together),
+        _row("while a checkpoint is written", together + checkpoint),
     ]
 
 
@@ -183,7 +199,7 @@ def _backbone_parameters(config: TrainConfig) -> int:
 
 
 def _row(name: str, size: int) -> str:
-    return f"  {name:<28}{_readable(size):>12}  {size:>18,}"
+    return f"  {name:<30}{_readable(size):>12}  {size:>18,}"
 
 
 def _readable(size: int) -> str:

@@ -32,6 +32,12 @@ class LossScale:
         self._good_updates = 0
         self.value = _INITIAL if dynamic else 1.0
 
+    def judge(self, gradients: Sequence[Any]) -> Any:
+        """NDArray [1], 1 if the gradients are finite or ``accept`` is going to look at them."""
+        if self._dynamic:
+            return mx.nd.ones((1,), ctx=gradients[0].context)
+        return _all_finite(gradients)
+
     def accept(self, gradients: Sequence[Any], update: int) -> bool:
         """Whether the gradients (NDArrays, reduced over the ranks) may be used; adapts the factor.
 
@@ -51,6 +57,15 @@ class LossScale:
         if self._good_updates % _GROWTH_INTERVAL == 0:
             self.value *= _FACTOR
         return True
+
+    def export(self) -> dict[str, float]:
+        """What ``load`` takes, by name."""
+        return {"loss_scale": self.value, "good_updates": self._good_updates}
+
+    def load(self, value: float, good_updates: int) -> None:
+        """Go on with this factor after this many good updates."""
+        if self._dynamic:
+            self.value, self._good_updates = value, good_updates
 
 
 def _all_finite(gradients: Sequence[Any]) -> Any:

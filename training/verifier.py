@@ -11,6 +11,7 @@ from evaluation import verification
 from parallel.world import World, allgather_numpy
 from training.logs import RunLog
 from training.replicas import average_statistics
+from training.state import Section, State
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,16 @@ class Verifier:
             self.last[target.name] = result.accuracy
             self.best[target.name] = max(self.best.get(target.name, 0.0), result.accuracy)
             self._log.verification(target.name, result, best=self.best[target.name], update=update)
+
+    def export_state(self, update: int) -> State:
+        """See ``Stateful.export_state``."""
+        values = {"first": self.first, "best": self.best, "last": self.last}
+        return State(values={name: dict(accuracies) for name, accuracies in values.items()})
+
+    def load_state(self, saved: Section) -> None:
+        """See ``Stateful.load_state``."""
+        for name in ("first", "best", "last"):
+            getattr(self, name).update(saved.numbers(name))
 
     def summarize(self) -> None:
         """Log how far each target has come since the network was untrained."""

@@ -43,6 +43,16 @@ def test_table_lines_have_as_many_cells_as_the_header() -> None:
     assert table == "| head | ms |\n| :-- | --: |\n| ours | 1 |\n| textbook | 4 |"
 
 
+def test_the_time_that_the_host_gave_to_others_is_a_share_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = measure._Ticks.now()
+    assert 0 <= ticks.stolen <= ticks.all
+    monkeypatch.setattr(measure, "_AT_START", measure._Ticks(100, 1000))
+    monkeypatch.setattr(measure._Ticks, "now", lambda: measure._Ticks(150, 1200))
+    assert "while this ran: 25%" in measure.machine()
+
+
 def test_machine_names_processor_flags_and_versions() -> None:
     text = measure.machine()
     with open("/proc/cpuinfo") as file:

@@ -82,6 +82,15 @@ def test_gloo_is_chosen_only_for_a_process_by_itself(
     assert launched == set(alone) - {"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"}
 
 
+@pytest.mark.parametrize(("threads", "cycle"), [("1", "5"), ("2", "5"), ("3", None), ("16", None)])
+def test_horovod_looks_for_work_less_often_where_that_takes_it_from_the_rank(
+    monkeypatch: pytest.MonkeyPatch, threads: str, cycle: str | None
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    defaults = {setting.name: setting.default for setting in environment.settings()}
+    assert defaults.get("HOROVOD_CYCLE_TIME") == cycle
+
+
 def printed_by_the_module(**variables: str) -> str:
     return subprocess.run(
         [sys.executable, "-m", "runtime.environment"],

@@ -19,7 +19,7 @@ class RecordingLog:
         self.pauses = 0
         self.stopwatch = Stopwatch()
 
-    def start(self, total_updates):
+    def start(self, total_updates, update=0):
         assert total_updates == 5
 
     def update(self, update, *, loss, lr, images):

@@ -9,7 +9,7 @@ from partial_fc.shard import Shard
 from runtime.errors import ConfigError
 from training.config import TrainConfig
 from training.options import parse
-from training.plan import collective_bytes, describe, head_memory, sampled_rows
+from training.plan import checkpoint_bytes, collective_bytes, describe, head_memory, sampled_rows
 
 
 def small_config() -> TrainConfig:
@@ -107,3 +107,13 @@ def test_memory_of_a_rank_by_hand() -> None:
     libraries = 350 * 2**20 + 2 * parameters
     total = head_memory(config, Shard(0, 3, 10)).total + 3 * parameters + activations + libraries
     assert f"{activations:,}" in text and f"{libraries:,}" in text and f"{total:,}" in text
+
+
+def test_the_copy_for_a_checkpoint_by_hand() -> None:
+    config = small_config()
+    centers_and_momenta = 2 * 4 * 8 * 4
+    weights_and_momenta = 2 * 4 * backbones.parameter_count("tiny", 8)
+    assert checkpoint_bytes(config, Shard(0, 3, 10)) == centers_and_momenta + weights_and_momenta
+    assert checkpoint_bytes(config, Shard(2, 3, 10)) == 2 * 3 * 8 * 4
+    assert checkpoint_bytes(dataclasses.replace(config, keep=0), Shard(0, 3, 10)) == 0
+    assert "while a checkpoint is written" in describe(config)

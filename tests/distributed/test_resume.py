@@ -1,0 +1,138 @@
+"""``train.py`` that stops and goes on, alone and under horovodrun: the same bytes at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data import synthetic
+from tests.support.launch import clean_environment
+from training.checkpoint_files import Checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+UPDATES, INTERVAL = 9, 3
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faces") / "set"
+    return synthetic.ensure(
+        folder, identities=20, images_per_identity=6, image_size=(64, 64), seed=3
+    )
+
+
+def train(ranks, faces, models, *options, **variables):
+    launcher = Path(sys.executable).with_name("horovodrun")
+    launch = [launcher, "--gloo", "-np", ranks, "-H", f"localhost:{ranks}", "bash", "config.sh"]
+    command = [
+        *(launch if ranks > 1 else [sys.executable, "train.py", "--network", "tiny"]),
+        *("--rec", faces, "--models-root", models, "--embedding-size", 16, "--frequent", 1),
+        *("--max-update", UPDATES, "--save-interval", INTERVAL, "--keep", 9),
+        *("--val-targets", "unseen", "--verbose", 100, "--loss", "adaface", *options),
+    ]
+    result = subprocess.run(
+        [str(word) for word in command],
+        cwd=ROOT,
+        env={**clean_environment(), "NETWORK": "tiny", **variables},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    return result
+
+
+def losses(models):
+    """The last report of each update."""
+    lines = (models / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return {record["update"]: record["loss"] for record in records if "loss" in record}
+
+
+def assert_equal(models, others):
+    """All losses, and every array of every rank after the last update."""
+    assert losses(models) == losses(others) and len(losses(models)) == UPDATES
+    last = f"checkpoints/update-{UPDATES:08d}"
+    first, second = Checkpoint(models / last), Checkpoint(others / last)
+    assert first.manifest.files == second.manifest.files, "with their checksums"
+    assert first.manifest.values == second.manifest.values
+
+
+def resume_from(models, copy, update):
+    """A copy of a run as it was after ``update`` updates."""
+    shutil.copytree(models, copy)
+    for folder in (copy / "checkpoints").iterdir():
+        if int(folder.name[-8:]) > update:
+            shutil.rmtree(folder)
+    return copy
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [1, pytest.param(2, marks=pytest.mark.launcher), pytest.param(3, marks=pytest.mark.launcher)],
+)
+def test_bit_for_bit(ranks, faces, tmp_path):
+    # More ranks than two add in the order in which Horovod sends gradients together.
+    variables = {"HOROVOD_FUSION_THRESHOLD": "0"} if ranks > 2 else {}
+    batch = ("--batch-size", 4)
+    whole = train(ranks, faces, tmp_path / "whole", *batch, **variables)
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    assert "no checkpoint in" in whole.stdout and "starting anew" in whole.stdout
+
+    copy = resume_from(tmp_path / "whole", tmp_path / "copy", INTERVAL)
+    rest = train(ranks, faces, copy, *batch, **variables)
+    assert rest.returncode == 0, rest.stdout + rest.stderr
+    assert f"resumed at update {INTERVAL} from {copy}/checkpoints/update-" in rest.stdout
+    assert f"update {INTERVAL}/" not in rest.stdout
+    assert_equal(tmp_path / "whole", copy)
+
+
+def test_a_finished_run_trains_nothing_and_a_longer_one_goes_on(faces, tmp_path):
+    models = tmp_path / "models"
+    train(1, faces, models, "--batch-size", 4, "--max-update", 2)
+    (models / "model-0000.params").unlink()
+    again = train(1, faces, models, "--batch-size", 4, "--max-update", 2)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "update 2 of 2 is finished already: nothing to train" in again.stdout
+    assert "loss" not in again.stdout and (models / "model-0000.params").exists()
+    longer = train(1, faces, models, "--batch-size", 4, "--max-update", 3, "--lr", 0.01)
+    assert "update 3/3" in longer.stdout and "update 2/3" not in longer.stdout
+    assert "--lr was 0.1 and is 0.01" in longer.stdout
+    other = train(1, faces, models, "--batch-size", 4, "--embedding-size", 8, "--loss", "cosface")
+    assert other.returncode == 2
+    assert "--embedding-size 16 there and 8 here, --loss adaface there and cosface" in other.stderr
+
+
+@pytest.mark.launcher
+def test_another_number_of_ranks(faces, tmp_path):
+    models = tmp_path / "models"
+    train(2, faces, models, "--batch-size", 6, "--max-update", 4)
+    one = train(1, faces, models, "--batch-size", 12, "--max-update", 6)
+    assert one.returncode == 0, one.stdout + one.stderr
+    assert "written by 2 ranks and re-cut for 1" in one.stdout
+    three = train(3, faces, models, "--batch-size", 8, "--max-update", 8)
+    assert three.returncode == 0, three.stdout + three.stderr
+    assert "the global batch was 12 and is 24: going on at image 72 of epoch 0" in three.stdout
+
+
+def test_a_folder_that_cannot_be_written(faces, tmp_path):
+    (tmp_path / "checkpoints").write_text("in the way")
+    result = train(1, faces, tmp_path, "--batch-size", 4)
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert "checkpoints cannot be written" in result.stderr and "--keep 0" in result.stderr
+    without = train(1, faces, tmp_path, "--batch-size", 4, "--keep", 0, "--resume", "never")
+    assert without.returncode == 0, without.stdout + without.stderr
+
+
+def test_training_that_diverges(faces, tmp_path):
+    result = train(1, faces, tmp_path, "--batch-size", 4, "--lr", 1e30, "--save-interval", 1)
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and "the loss is" in lines[0] and "last good checkpoint" in lines[0]
+    assert os.listdir(tmp_path / "checkpoints") == ["update-00000001"]

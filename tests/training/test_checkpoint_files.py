@@ -1,0 +1,210 @@
+"""The format: nothing half is ever seen, changed bytes are noticed, slices are cut anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+from partial_fc.shard import Shard
+from runtime.errors import DataError
+from training import checkpoint, checkpoint_files, checkpoint_manifest
+from training.checkpoint_files import Checkpoint
+from training.checkpoint_manifest import OWN, REPLICATED, SHARDED, Stored
+
+CLASSES, WIDTH = 11, 3
+CENTERS = np.arange(CLASSES * WIDTH, dtype=np.float32).reshape(CLASSES, WIDTH)
+COUNTS = np.arange(CLASSES, dtype=np.int32)
+
+
+def arrays_of(rank, ranks):
+    shard = Shard(rank, ranks, CLASSES)
+    rows = slice(shard.start, shard.stop)
+    arrays = {
+        "head/centers": Stored(SHARDED, CENTERS[rows], shard.start, CLASSES),
+        "head/counts": Stored(SHARDED, COUNTS[rows], shard.start, CLASSES),
+        "net/mean": Stored(OWN, np.full(2, rank, np.float32)),
+    }
+    if rank == 0:
+        arrays["net/weight"] = Stored(REPLICATED, np.ones((2, 2, 1), np.float32))
+        arrays["net/empty"] = Stored(REPLICATED, np.ones((0, 2), np.float32))
+    return arrays
+
+
+def write(root, update=7, ranks=3, keep=9, attempt="a"):
+    folder = checkpoint_files.hidden_folder(root, update, attempt)
+    for rank in reversed(range(ranks)):
+        checkpoint_files.write_rank(folder, rank, arrays_of(rank, ranks))
+    values = {"progress": {"update": update}}
+    return checkpoint_files.publish(
+        folder, ranks, update=update, values=values, about={"of": "a test"}, keep=keep
+    )
+
+
+def test_what_is_written_comes_back(tmp_path):
+    saved = Checkpoint(write(tmp_path))
+    assert saved.path == tmp_path / "update-00000007"
+    assert saved.manifest.values == {"progress": {"update": 7}}
+    assert saved.replicated("net/weight").shape == (2, 2, 1)
+    assert saved.replicated("net/empty").shape == (0, 2)
+    assert saved.own("net/mean", 2, 3).tolist() == [2, 2]
+    assert saved.own("net/mean", 0, 4).tolist() == [1, 1]
+    assert [path.name for path in tmp_path.iterdir()] == ["update-00000007"]
+
+
+@pytest.mark.parametrize("before", [1, 2, 3, 5])
+@pytest.mark.parametrize("now", [1, 2, 4])
+def test_slices_are_cut_anew_for_any_number_of_ranks(before, now, tmp_path):
+    saved = Checkpoint(write(tmp_path, ranks=before))
+    for name, whole in (("head/centers", CENTERS), ("head/counts", COUNTS)):
+        for rank in range(now):
+            shard = Shard(rank, now, CLASSES)
+            rows = np.full((shard.size, *whole.shape[1:]), -1, whole.dtype)
+            for first, piece in saved.pieces(name, shard.start, shard.stop):
+                assert isinstance(piece, np.memmap)
+                rows[first : first + len(piece)] = piece
+            np.testing.assert_array_equal(rows, whole[shard.start : shard.stop])
+
+
+def test_every_flipped_bit_is_noticed(tmp_path):
+    path = write(tmp_path, ranks=2)
+    rng = np.random.default_rng(0)
+    for file in sorted(path.iterdir()):
+        content = file.read_bytes()
+        for place in rng.choice(len(content), 40, replace=False):
+            changed = bytearray(content)
+            changed[place] ^= 1 << int(rng.integers(8))
+            file.write_bytes(changed)
+            if file.suffix == ".bin" and not is_inside_an_array(path, file, place):
+                continue
+            with pytest.raises(DataError, match=file.name):
+                checkpoint.verify(Checkpoint(path))
+        file.write_bytes(content)
+    checkpoint.verify(Checkpoint(path))
+
+
+def is_inside_an_array(path, file, place):
+    manifest = json.loads((path / "manifest.json").read_text())
+    entries = manifest["files"][int(file.stem[-4:])]["entries"]
+    starts = sorted(entry["offset"] for entry in entries)
+    sizes = {
+        entry["offset"]: int(np.prod(entry["shape"])) * np.dtype(entry["dtype"]).itemsize
+        for entry in entries
+    }
+    return any(start <= place < start + sizes[start] for start in starts)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rank-0001.bin"])
+def test_missing_and_cut_off_files_are_noticed(name, tmp_path):
+    path = write(tmp_path, ranks=2)
+    content = (path / name).read_bytes()
+    (path / name).write_bytes(content[:-1])
+    if name == "manifest.json":
+        (path / name).write_bytes(content[:-3])
+    with pytest.raises(DataError, match=name):
+        checkpoint.verify(Checkpoint(path))
+    (path / name).unlink()
+    with pytest.raises(DataError, match=name):
+        checkpoint.verify(Checkpoint(path))
+
+
+def test_a_checkpoint_exists_when_the_last_rank_has_written_it(tmp_path):
+    folder = checkpoint_files.hidden_folder(tmp_path, 7, "a")
+    checkpoint_files.write_rank(folder, 0, arrays_of(0, 2))
+    arguments = {"update": 7, "values": {}, "about": {}, "keep": 2}
+    publishing = threading.Thread(
+        target=checkpoint_files.publish, args=(folder, 2), kwargs=arguments
+    )
+    publishing.start()
+    publishing.join(0.3)
+    assert publishing.is_alive() and checkpoint_files.candidates(tmp_path) == []
+    checkpoint_files.write_rank(folder, 1, arrays_of(1, 2))
+    publishing.join(10)
+    assert checkpoint_files.candidates(tmp_path) == [tmp_path / "update-00000007"]
+
+
+def test_the_remains_of_a_killed_run_count_for_nothing(tmp_path):
+    killed = checkpoint_files.hidden_folder(tmp_path, 7, "killed")
+    checkpoint_files.write_rank(killed, 1, arrays_of(1, 2))
+    assert checkpoint_files.candidates(tmp_path) == []
+    folder = checkpoint_files.hidden_folder(tmp_path, 7, "b")
+    checkpoint_files.write_rank(folder, 0, arrays_of(0, 2))
+    checkpoint_files.report_failure(folder, 1, "no space left")
+    with pytest.raises(DataError, match="rank 0001: no space left"):
+        checkpoint_files.publish(folder, 2, update=7, values={}, about={}, keep=2)
+    checkpoint_files.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_newest_stay_whatever_their_update(tmp_path):
+    for update in (100, 200, 300):
+        write(tmp_path, update, keep=2)
+    # A run that started anew beside them.
+    write(tmp_path, 50, keep=2)
+    found = [path.name for path in checkpoint_files.candidates(tmp_path)]
+    assert found == ["update-00000050", "update-00000300"]
+    write(tmp_path, 300, keep=2)
+    found = [path.name for path in checkpoint_files.candidates(tmp_path)]
+    assert found == ["update-00000300", "update-00000050"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_checkpoint_without_a_readable_manifest_is_tried_first(tmp_path):
+    for update in (1, 2, 3):
+        write(tmp_path, update)
+    (tmp_path / "update-00000001" / "manifest.json").unlink()
+    assert [path.name[-1] for path in checkpoint_files.candidates(tmp_path)] == ["1", "3", "2"]
+    checkpoint_files.set_aside(tmp_path / "update-00000001")
+    assert [path.name[-1] for path in checkpoint_files.candidates(tmp_path)] == ["3", "2"]
+
+
+def test_numbers_that_are_not_finite_are_not_saved(tmp_path):
+    arrays = {"net/weight": Stored(REPLICATED, np.array([1.0, np.nan], np.float32))}
+    with pytest.raises(DataError, match="'net/weight' holds numbers that are not finite"):
+        checkpoint_files.write_rank(tmp_path / "x", 0, arrays)
+
+
+def test_files_that_do_not_fit_together(tmp_path):
+    folder = checkpoint_files.hidden_folder(tmp_path, 7, "a")
+    checkpoint_files.write_rank(folder, 0, arrays_of(0, 3))
+    checkpoint_files.write_rank(folder, 1, arrays_of(2, 3))
+    with pytest.raises(Exception, match="has a gap"):
+        checkpoint_files.publish(folder, 2, update=7, values={}, about={}, keep=2)
+    assert checkpoint_files.candidates(tmp_path) == []
+
+
+def test_another_format_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_manifest, "FORMAT", 2)
+    path = write(tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(DataError, match="has format 2, this program reads 1"):
+        Checkpoint(path)
+
+
+def test_info_verify_merge(tmp_path, capsys):
+    path = write(tmp_path, ranks=2)
+    checkpoint.main(["info", str(path)])
+    checkpoint.main(["verify", str(path)])
+    printed = capsys.readouterr().out
+    for part in ("7 updates", "2 ranks", "head/centers", "(11, 3)", "classes 6 to 10", "is intact"):
+        assert part in printed
+    checkpoint.main(["merge", str(path), "--output", str(tmp_path / "all.npz")])
+    with np.load(tmp_path / "all.npz", allow_pickle=False) as merged:
+        np.testing.assert_array_equal(merged["head/centers"], CENTERS)
+        np.testing.assert_array_equal(merged["head/counts"], COUNTS)
+        assert merged["net/mean"].tolist() == [0.5, 0.5]
+        assert merged["net/weight"].shape == (2, 2, 1) and merged["net/empty"].shape == (0, 2)
+
+
+def test_merge_names_a_broken_checkpoint(tmp_path):
+    path = write(tmp_path)
+    os.truncate(path / "rank-0000.bin", 10)
+    with pytest.raises(DataError, match="has 10 bytes"):
+        checkpoint.main(["merge", str(path)])
+    shutil.rmtree(path)
+    with pytest.raises(DataError, match="does not exist"):
+        checkpoint.main(["info", str(path)])

@@ -1,0 +1,150 @@
+"""Whatever a manifest's bytes are: a manifest whose arrays lie in their files, or a DataError."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runtime.errors import DataError
+from training import checkpoint_manifest as manifests
+
+FEW = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def body():
+    def entry(name, kind, shape, start=0, total=0, offset=0):
+        return {
+            "name": name, "kind": kind, "dtype": "float32", "shape": shape, "start": start,
+            "total": total, "offset": offset, "checksum": 5,
+        }  # fmt: skip
+
+    return {
+        "format": 1,
+        "update": 3,
+        "serial": 1,
+        "values": {},
+        "about": {},
+        "files": [
+            {
+                "size": 64,
+                "entries": [
+                    entry("head/centers", "sharded", [2, 4], 0, 3),
+                    entry("net/weight", "replicated", [4], offset=32),
+                    entry("net/mean", "own", [1], offset=48),
+                ],
+            },
+            {
+                "size": 64,
+                "entries": [
+                    entry("head/centers", "sharded", [1, 4], 2, 3),
+                    entry("net/mean", "own", [1], offset=48),
+                ],
+            },
+        ],
+    }
+
+
+def read(folder, content):
+    """Read a manifest with a right checksum, so that its rules are what is tested."""
+    if isinstance(content, dict):
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        content = json.dumps({**content, "checksum": zlib.crc32(text.encode())}).encode()
+    (folder / "manifest.json").write_bytes(content)
+    return manifests.read(folder)
+
+
+def test_the_body_of_these_tests_is_right(tmp_path):
+    manifest = read(tmp_path, body())
+    assert manifest.world_size == 2 and manifest.update == 3
+    assert [(rank, entry.start) for rank, entry in manifest.slices("head/centers")] == [
+        (0, 0),
+        (1, 2),
+    ]
+    (tmp_path / "manifest.json").write_text(manifest.dump())
+    assert manifests.read(tmp_path) == manifest
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda b: b["files"][1]["entries"][0].update(start=1), "gap in 'head/centers'"),
+        (lambda b: b["files"][0]["entries"][0].update(total=4), "another 'head/centers'"),
+        (lambda b: b["files"].pop(), "lacks rows of 'head/centers'"),
+        (lambda b: b["files"].clear(), "no files"),
+        (lambda b: b["files"][0]["entries"][0].update(offset=60), "outside its file"),
+        (lambda b: b["files"][0]["entries"][0].update(shape=[2**62, 2**62]), "outside its file"),
+        (lambda b: b["files"][0]["entries"][0].update(shape=[-1, 4]), "wrong shape"),
+        (lambda b: b["files"][0]["entries"][0].update(dtype="object"), "wrong type"),
+        (lambda b: b["files"][0]["entries"][0].update(kind=["own"]), "wrong kind"),
+        (lambda b: b["files"][0]["entries"][1].update(name="head/centers"), "twice"),
+        (lambda b: b["files"][1]["entries"].pop(), "other arrays on rank 1"),
+        (lambda b: b["files"][0].pop("size"), "without a size"),
+        (lambda b: b.update(update=True), "no update"),
+        (lambda b: b.update(format="1"), "no format"),
+    ],
+)
+def test_each_rule_is_named(change, rule, tmp_path):
+    content = body()
+    change(content)
+    with pytest.raises(DataError, match=rule):
+        read(tmp_path, content)
+
+
+def nodes(tree, path=()):
+    """The paths to everything in a tree of dictionaries and lists."""
+    yield path
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, child in items if isinstance(tree, (dict, list)) else ():
+        yield from nodes(child, (*path, key)) if isinstance(child, (dict, list)) else [(*path, key)]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+PATHS = [path for path in nodes(body()) if path]
+
+
+@FEW
+@given(changes=st.lists(st.tuples(st.sampled_from(PATHS), JSON), min_size=1, max_size=3))
+def test_any_value_in_any_place(changes, tmp_path):
+    content = body()
+    for path, value in changes:
+        place = content
+        try:
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = value
+        except (KeyError, IndexError, TypeError):
+            continue
+    check(tmp_path, content)
+
+
+@FEW
+@given(content=st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_bytes(content, tmp_path):
+    check(tmp_path, content)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff"])
+def test_content_that_parsers_choke_on(content, tmp_path):
+    with pytest.raises(DataError):
+        read(tmp_path, content)
+
+
+def check(folder, content):
+    try:
+        manifest = read(folder, content)
+    except DataError as error:
+        assert "\n" not in str(error)
+        return
+    for file in manifest.files:
+        for entry in file.entries:
+            assert 0 <= entry.offset <= entry.offset + entry.num_bytes <= file.size

@@ -1,0 +1,286 @@
+"""Runs on ranks as threads that stop and go on: bit for bit, and on other numbers of ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from backbones import layers
+from backbones.model import Backbone
+from data.loader import Batch
+from data.position import Course
+from partial_fc.head import PartialFC
+from partial_fc.margin import build
+from partial_fc.optimizers import build as build_rows
+from runtime.errors import ConfigError, DataError
+from runtime.mxnet import mx
+from tests.support.thread_world import run_ranks
+from training import checkpoint, resume
+from training.checkpoint_files import Checkpoint, candidates
+from training.checkpointer import Checkpointer
+from training.config import LOSSES
+from training.face_step import FaceStep
+from training.model_state import BackboneState, HeadState
+from training.optimizer import BackboneOptimizer
+from training.state import State
+
+GLOBAL_BATCH, CLASSES, EMBEDDING, IMAGES = 12, 31, 16, 12 * 9 + 5
+ABOUT = {"identity": {"--network": "r18", "classes": 31}, "configuration": {"lr": 0.1}}
+
+
+def make_backbone(batch_norm):
+    """With BatchNorm, whose batch is a rank's own, or without, for other numbers of ranks."""
+    x = layers.convolution(layers.pixels("float32"), "conv0", 4, kernel=3)
+    if batch_norm:
+        x = layers.batch_norm(x, "bn0")
+    x = layers.convolution(layers.relu(x, "relu0"), "conv1", 8, kernel=3, stride=2)
+    symbol = mx.sym.FullyConnected(layers.relu(x, "relu1"), num_hidden=EMBEDDING, name="fc1")
+    generator = np.random.default_rng(0)
+    arguments, _, statistics = symbol.infer_shape(data=(1, 3, 8, 8))
+    shapes = dict(zip(symbol.list_arguments(), arguments))
+    shapes.update(zip(symbol.list_auxiliary_states(), statistics))
+    del shapes["data"]
+    weights = {
+        name: mx.nd.array(np.abs(generator.normal(size=shape)) * 0.1)
+        if name.startswith("bn")
+        else mx.nd.array(generator.normal(size=shape) * 0.1)
+        for name, shape in shapes.items()
+    }
+    return Backbone(symbol, symbol, weights, mx.cpu())
+
+
+class Clock:
+    """Stands for the data: each update's global batch follows from its position."""
+
+    def export_state(self, update):
+        epoch, samples = Course(IMAGES, GLOBAL_BATCH).at(update)
+        return State(values={"update": update, "epoch": epoch, "samples": samples})
+
+    def load_state(self, saved):
+        self.update = saved.count("update")
+
+
+class Run:
+    """A training run on one rank, from its beginning or from a checkpoint."""
+
+    def __init__(
+        self, world, root, loss="arcface", optimizer="sgd", batch_norm=False, go_on="auto"
+    ):
+        self.world = world
+        backbone = make_backbone(batch_norm)
+        backbone.hybridize()
+        head = PartialFC.create(
+            CLASSES, EMBEDDING, world, mx.cpu(), margin=build(loss, LOSSES[loss]), scale=16.0,
+            sample_ratio=1.0, optimizer=build_rows(optimizer, momentum=0.9, weight_decay=5e-4),
+            seed=7,
+        )  # fmt: skip
+        trainer = BackboneOptimizer(
+            backbone.parameters, world, name=optimizer, momentum=0.9, weight_decay=5e-4,
+            dtype="float32",
+        )  # fmt: skip
+        self.clock = Clock()
+        self.clock.update = 0
+        self.backbone, self.head = backbone, head
+        self.parts = {
+            "backbone": BackboneState(backbone),
+            "optimizer": trainer,
+            "head": HeadState(head),
+            "progress": self.clock,
+        }
+        saved = resume.find(str(go_on), root, ABOUT, world)
+        if saved is not None:
+            saved.restore(self.parts)
+        self.saves = Checkpointer(
+            self.parts, world, root, keep=99, about=ABOUT, resumed=saved and saved.path
+        )
+        self.step = FaceStep(backbone, head, trainer, center_lr_factor=2.0)
+
+    def train(self, until):
+        losses = []
+        batch = GLOBAL_BATCH // self.world.size
+        own = slice(self.world.rank * batch, (self.world.rank + 1) * batch)
+        for update in range(self.clock.update, until):
+            generator = np.random.default_rng((1, update))
+            images = generator.integers(256, size=(GLOBAL_BATCH, 3, 8, 8)).astype(np.uint8)
+            labels = generator.integers(CLASSES, size=GLOBAL_BATCH)
+            loss = self.step(Batch(images[own], labels[own]), update, lr=0.02)
+            losses.append(float(loss.asscalar()))
+        self.clock.update = until
+        return losses
+
+    def save(self):
+        self.saves.save(self.clock.update)
+        self.saves.finish()
+
+
+def merged(root, update, tmp_path):
+    path = root / "checkpoints" / f"update-{update:08d}"
+    checkpoint.main(["merge", str(path), "--output", str(tmp_path / "merged.npz")])
+    with np.load(tmp_path / "merged.npz", allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def assert_same(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(actual[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("loss", "optimizer"), [("arcface", "sgd"), ("adaface", "adam"), ("curricularface", "adamw")]
+)
+def test_bit_for_bit(ranks, loss, optimizer, tmp_path):
+    def undisturbed(world):
+        run = Run(world, tmp_path / "a", loss, optimizer, batch_norm=True)
+        losses = run.train(3)
+        run.saves.save(3)
+        losses += run.train(6)
+        run.save()
+        return losses
+
+    def goes_on(world):
+        run = Run(
+            world, tmp_path / "b", loss, optimizer, batch_norm=True,
+            go_on=tmp_path / "a" / "checkpoints" / "update-00000003",
+        )  # fmt: skip
+        losses = run.train(6)
+        run.save()
+        return losses
+
+    before, after = run_ranks(ranks, undisturbed)[0], run_ranks(ranks, goes_on)[0]
+    assert after == before[3:] and len(set(before)) == 6
+    files = [Checkpoint(candidates(tmp_path / name / "checkpoints")[0]).manifest.files
+             for name in "ab"]  # fmt: skip
+    assert files[0] == files[1], "with its checksums"
+
+
+def test_four_three_two_one_four_ranks(tmp_path):
+    def undisturbed(world):
+        return Run(world, tmp_path / "whole", go_on="never").train(12)
+
+    expected = run_ranks(4, undisturbed)[0]
+    losses = []
+    root = tmp_path / "parts"
+    for number, ranks in enumerate((4, 3, 2, 1, 4)):
+
+        def goes_on(world, number=number):
+            run = Run(world, root)
+            assert run.clock.update == 2 * number
+            run.saves.last = None
+            run.save()
+            found = run.train(2 * number + 2)
+            run.save()
+            return found
+
+        before = merged(root, 2 * number, tmp_path) if number else None
+        losses += run_ranks(ranks, goes_on)[0]
+        if before is not None:
+            # Saved anew, before it trains, by another number of ranks.
+            path = root / "checkpoints" / f"update-{2 * number:08d}"
+            assert Checkpoint(path).manifest.world_size == ranks
+            assert_same(merged(root, 2 * number, tmp_path), before)
+    np.testing.assert_allclose(losses, expected[:10], rtol=1e-5)
+
+
+def saved_once(tmp_path, updates=(2,)):
+    def rank_main(world):
+        run = Run(world, tmp_path)
+        for update in updates:
+            run.train(update)
+            run.save()
+
+    run_ranks(2, rank_main)
+    return tmp_path / "checkpoints"
+
+
+def find(tmp_path, go_on="auto", about=ABOUT, ranks=2):
+    def rank_main(world):
+        saved = resume.find(str(go_on), tmp_path, about, world)
+        return saved and saved.path.name
+
+    return run_ranks(ranks, rank_main)[0]
+
+
+def test_a_broken_one_is_named_and_the_one_before_is_used(tmp_path, caplog):
+    folder = saved_once(tmp_path, (1, 2))
+    file = folder / "update-00000002" / "rank-0001.bin"
+    file.write_bytes(file.read_bytes()[:-4] + b"abcd")
+    assert find(tmp_path, ranks=3) == "update-00000001"
+    assert "BROKEN CHECKPOINT" in caplog.text and "rank-0001.bin" in caplog.text
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "update-00000001", "update-00000002.broken",
+    ]  # fmt: skip
+
+
+def test_a_named_one_that_is_broken_is_an_error(tmp_path):
+    folder = saved_once(tmp_path, (1, 2))
+    file = folder / "update-00000002" / "rank-0000.bin"
+    file.unlink()
+    with pytest.raises(DataError, match=r"rank-0000.bin cannot be read|another rank found"):
+        find(tmp_path, folder / "update-00000002")
+    assert find(tmp_path, folder / "update-00000001") == "update-00000001"
+
+
+def test_never_and_nothing_there_start_anew(tmp_path):
+    assert find(tmp_path) is None
+    saved_once(tmp_path)
+    assert find(tmp_path) == "update-00000002"
+    assert find(tmp_path, "never") is None
+
+
+def test_another_model_is_refused_with_all_differences(tmp_path):
+    saved_once(tmp_path)
+    about = {**ABOUT, "identity": {"--network": "r50", "classes": 30}}
+    with pytest.raises(ConfigError) as error:
+        find(tmp_path, about=about)
+    assert "--network r18 there and r50 here, classes 31 there and 30 here" in str(error.value)
+
+
+def test_other_changes_are_logged(tmp_path, caplog):
+    saved_once(tmp_path)
+    caplog.set_level("INFO")
+    find(tmp_path, about={**ABOUT, "configuration": {"lr": 0.2}})
+    assert "--lr was 0.1 and is 0.2" in caplog.text
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_cannot_write_ends_all_with_the_reason(rank, tmp_path, monkeypatch):
+    folder = saved_once(tmp_path)
+
+    def rank_main(world):
+        run = Run(world, tmp_path)
+        run.train(4)
+        if world.rank == rank:
+            run.parts["full"] = Full()
+        with pytest.raises(DataError, match="update-00000002 is untouched") as error:
+            run.save()
+        return str(error.value)
+
+    messages = run_ranks(2, rank_main)
+    assert "holds numbers that are not finite" in messages[rank]
+    assert f"rank {rank}" in messages[1 - rank] or "rank 000" in messages[1 - rank]
+    assert [path.name for path in folder.iterdir()] == ["update-00000002"]
+    assert find(tmp_path) == "update-00000002"
+
+
+class Full(Clock):
+    """A part that cannot be saved."""
+
+    def export_state(self, update):
+        from training.checkpoint_manifest import OWN, Stored
+
+        return State({"bad": Stored(OWN, np.array([np.inf]))})
+
+
+def test_the_same_update_is_saved_once(tmp_path):
+    def rank_main(world):
+        run = Run(world, tmp_path)
+        run.train(1)
+        run.save()
+        written = run.saves.last / "manifest.json"
+        before = written.stat().st_mtime_ns
+        run.save()
+        return before == written.stat().st_mtime_ns
+
+    assert run_ranks(1, rank_main) == [True]

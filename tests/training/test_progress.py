@@ -1,0 +1,70 @@
+"""The length and the learning rate of a run that goes on, also with another global batch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from data.position import Position
+from training.options import parse
+from training.progress import Progress
+from training.schedules import PolySchedule
+
+
+class Saved:
+    def __init__(self, values):
+        self._values = values
+
+    def count(self, name):
+        return self._values[name]
+
+
+def source(global_batch, num_images=1000):
+    return SimpleNamespace(
+        num_images=num_images,
+        global_batch=global_batch,
+        updates_per_epoch=num_images // global_batch,
+    )
+
+
+def config(*options):
+    return parse(["--dataset", "synthetic", *options])
+
+
+def go_on(config, first, stop, then):
+    before = Progress.plan(config, source(first))
+    saved = Saved(before.export_state(stop).values)
+    return before, Progress.plan(config, source(then), saved)
+
+
+@pytest.mark.parametrize("length", [("--epochs", "4"), ("--max-update", "40")])
+def test_with_the_same_global_batch_nothing_changes(length):
+    before, after = go_on(config(*length), 100, 17, 100)
+    assert (after.start_update, after.start) == (17, Position(1, 700))
+    assert before.total_updates == after.total_updates == 40
+    assert after.schedule_shift == 0 and after.schedule_updates == before.schedule_updates == 40
+
+
+def test_a_length_in_updates_stays():
+    _, after = go_on(config("--max-update", "40"), 100, 17, 50)
+    assert (after.total_updates, after.schedule_shift, after.start) == (40, 0, Position(1, 700))
+
+
+def test_a_length_in_epochs_ends_after_what_is_left_of_them():
+    before, after = go_on(config("--epochs", "4"), 100, 20, 50)
+    # Two epochs of ten updates are over; two of twenty are left.
+    assert after.total_updates == 20 + 40
+    schedules = [
+        run.shifted(PolySchedule(0.1, 0, run.schedule_updates)) for run in (before, after)
+    ]
+    assert schedules[0].lr_at(20) == schedules[1].lr_at(20)
+    assert schedules[0].lr_at(30) == schedules[1].lr_at(40)
+    assert schedules[1].lr_at(after.total_updates) == 0
+
+
+def test_going_on_twice_keeps_the_place():
+    _, after = go_on(config("--epochs", "4"), 100, 20, 50)
+    again = Progress.plan(config("--epochs", "4"), source(50), Saved(after.export_state(30).values))
+    assert (again.total_updates, again.schedule_shift) == (60, after.schedule_shift)
+    assert again.start == after.course.at(30) == Position(2, 500)

@@ -1,0 +1,214 @@
+"""Saves checkpoints while the ranks train on.
+
+A save copies what is to be saved, which is all that training waits for, and leaves the writing to a
+background thread. The threads of the ranks do not talk to each other (a collective from a thread
+would get in the way of the main one's): they leave files for each other, see ``checkpoint_files``.
+The next save, or the end of the run, waits for the one before and tells all ranks how it went, so
+that a full disk ends the run on all of them with the reason, and a rank alone never goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Optional
+
+from parallel.world import World
+from runtime.errors import DataError
+from runtime.mxnet import mx
+from training import checkpoint_files as files
+from training.checkpoint_manifest import REPLICATED, Stored
+from training.state import Stateful
+
+_log = logging.getLogger(__name__)
+
+# How long another host may take to see a new file.
+_SIGHT_SECONDS = 30.0
+# The writing gives way to the training. For a thread, on Linux.
+_NICENESS = 10
+
+
+class Checkpointer:
+    """Makes checkpoints of the parts of training, from all ranks together.
+
+    A context manager: the end of the block waits for the last checkpoint.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Stateful],
+        world: World,
+        models_root: Path,
+        *,
+        keep: int,
+        about: Mapping[str, Any],
+        resumed: Optional[Path] = None,
+    ) -> None:
+        """Prepare the folder; all ranks have to come here together.
+
+        Args:
+            parts: what to save, by name.
+            world: the ranks.
+            models_root: the folder of the run; all hosts have to see the same.
+            keep: how many checkpoints stay; 0 writes none.
+            about: what the manifest tells of the run: its configuration, versions.
+            resumed: the checkpoint that the run goes on from.
+
+        Raises:
+            DataError: the folder cannot be written, or is not the same on all hosts.
+        """
+        self._parts = parts
+        self._world = world
+        self._root = models_root / files.FOLDER
+        self._keep = keep
+        self._about = about
+        self.last = resumed
+        self._thread: Optional[threading.Thread] = None
+        self._pending: Optional[Path] = None
+        self._error: Optional[Exception] = None
+        self._attempt = world.broadcast_object(uuid.uuid4().hex[:12], "checkpoint.attempt")
+        if keep:
+            self._prepare_folder()
+
+    def save(self, update: int) -> None:
+        """Copy everything as it is after ``update`` updates, and begin to write it.
+
+        A second save of the same update does nothing.
+
+        Raises:
+            DataError: the checkpoint before this one could not be written, on some rank.
+        """
+        path = self._root / files.name_of(update)
+        if not self._keep or path in (self._pending, self.last):
+            return
+        started = time.perf_counter()
+        self.finish()
+        waited = time.perf_counter() - started
+        arrays, values = self._copy(update)
+        size = sum(stored.array.nbytes for stored in arrays.values())
+        self._pending = path
+        self._thread = threading.Thread(
+            target=self._write, args=(update, arrays, values), name="checkpoint", daemon=True
+        )
+        self._thread.start()
+        _log.info(
+            "update %d: checkpoint of %.1f MiB on this rank: training paused for %.2f s%s",
+            *(update, size / 2**20, time.perf_counter() - started),
+            f", {waited:.2f} s of it for the one before" if waited > 0.1 else "",
+        )
+
+    def finish(self) -> None:
+        """Wait until the checkpoint that is being written exists; all ranks together.
+
+        Raises:
+            DataError: it could not be written, on this rank or another.
+        """
+        if self._thread is None:
+            return
+        # A rank that does not come is noticed in a collective, and would not be in join().
+        self._world.barrier()
+        self._thread.join()
+        self._thread, path, self._pending = None, self._pending, None
+        failed = mx.nd.array([self._error is not None])
+        failures = self._world.allgather(failed, "checkpoint.failures").asnumpy().nonzero()[0]
+        if failures.size:
+            raise self._explain(path, int(failures[0])) from self._error
+        self.last = path
+
+    def last_good(self) -> Optional[Path]:
+        """The last checkpoint, when it exists; all ranks together."""
+        self.finish()
+        return self.last
+
+    def __enter__(self) -> Checkpointer:
+        """Return the checkpointer."""
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        """Wait for the last checkpoint, unless an error may keep other ranks from coming here."""
+        if error is None:
+            self.finish()
+
+    def _copy(self, update: int) -> tuple[dict[str, Stored], dict[str, Any]]:
+        arrays: dict[str, Stored] = {}
+        values = {}
+        for part, stateful in self._parts.items():
+            state = stateful.export_state(update)
+            values[part] = dict(state.values)
+            for name, stored in state.arrays.items():
+                if stored.kind != REPLICATED or self._world.rank == 0:
+                    arrays[f"{part}/{name}"] = stored
+        return arrays, values
+
+    def _write(self, update: int, arrays: dict[str, Stored], values: dict[str, Any]) -> None:
+        """Write this rank's part; rank 0 makes a checkpoint of all. Runs in a thread."""
+        rank, size = self._world.rank, self._world.size
+        folder = files.hidden_folder(self._root, update, self._attempt)
+        started = time.perf_counter()
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            files.write_rank(folder, rank, arrays)
+            if rank == 0:
+                about = {**self._about, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
+                where = files.publish(
+                    folder, size, update=update, values=values, about=about, keep=self._keep
+                )
+                seconds = time.perf_counter() - started
+                _log.info("update %d: checkpoint %s written in %.1f s", update, where, seconds)
+        # Whatever it is, the main thread has to hear of it.
+        except Exception as error:
+            self._error = error
+            files.report_failure(folder, rank, _reason(error))
+            if rank == 0:
+                files.discard(folder)
+
+    def _explain(self, path: Optional[Path], rank: int) -> DataError:
+        reason = _reason(self._error) if self._error else f"rank {rank} could not write its part"
+        before = f"{self.last} is untouched" if self.last else "there is none before it"
+        return DataError(
+            f"the checkpoint {path} could not be written: {reason}; {before}"
+        )
+
+    def _prepare_folder(self) -> None:
+        """Make the folder, and see that all ranks mean the same one."""
+        sign = self._root / f".run-{self._attempt}"
+        if self._world.rank == 0:
+            try:
+                self._root.mkdir(parents=True, exist_ok=True)
+                files.sweep(self._root)
+                sign.touch()
+            except OSError as error:
+                raise DataError(
+                    f"{self._root} cannot be written ({error.strerror}); give another "
+                    "--models-root, or --keep 0 to train without checkpoints"
+                ) from None
+        self._world.barrier()
+        deadline = time.monotonic() + _SIGHT_SECONDS
+        while not sign.exists():
+            if time.monotonic() > deadline:
+                raise DataError(
+                    f"rank {self._world.rank} on {os.uname().nodename} does not see {sign}, which "
+                    "rank 0 has made: checkpoints need a --models-root that all hosts share; "
+                    "--keep 0 trains without checkpoints"
+                )
+            time.sleep(0.1)
+        self._world.barrier()
+        if self._world.rank == 0:
+            sign.unlink()
+
+
+def _reason(error: Optional[Exception]) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or repr(error)

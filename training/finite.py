@@ -1,0 +1,82 @@
+"""What happens at a loss or a gradient that is not finite.
+
+A run that has diverged trains on for days if nobody looks: every number is NaN by then, the last
+checkpoints among them. So every update is looked at. Losses and gradients are sums over the ranks,
+in which a NaN of one rank is a NaN of all, so the ranks see the same without asking each other.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from runtime.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+# So many skipped updates in a row are no accident of the data.
+_MOST_IN_A_ROW = 100
+
+
+class NonFiniteError(ConfigError):
+    """Training has diverged: on every rank alike, and again if it were started again as it is."""
+
+
+class FiniteGuard:
+    """Stops the run at numbers that are not finite, or has the update skipped.
+
+    Attributes:
+        skips: whether updates are skipped, which their step then has to make possible.
+        skipped: how many were.
+    """
+
+    def __init__(
+        self, on_nan: str = "stop", last_good: Callable[[], Optional[Path]] = lambda: None
+    ) -> None:
+        """Decide what happens.
+
+        Args:
+            on_nan: stop, or skip.
+            last_good: the last checkpoint that exists; all ranks ask together.
+        """
+        self.skips = on_nan == "skip"
+        self.skipped = 0
+        self._in_a_row = 0
+        self._last_good = last_good
+
+    def accept(self, update: int, loss: Any, gradients_finite: Any) -> bool:
+        """Whether an update may count; waits for its numbers.
+
+        Args:
+            update: its number, from 0.
+            loss: NDArray [1], the same on every rank.
+            gradients_finite: NDArray [1], 1 if all reduced gradients are finite.
+
+        Raises:
+            NonFiniteError: it may not, and the run shall end.
+        """
+        value = float(loss.asscalar())
+        if math.isfinite(value) and bool(gradients_finite.asscalar()):
+            self._in_a_row = 0
+            return True
+        what = "a gradient of the backbone is not finite"
+        if not math.isfinite(value):
+            what = f"the loss is {value}"
+        self._in_a_row += 1
+        if not self.skips or self._in_a_row > _MOST_IN_A_ROW:
+            raise NonFiniteError(self._explain(update, what))
+        self.skipped += 1
+        _log.warning(
+            "update %d skipped: %s; %d skipped in all (--on-nan skip)",
+            *(update + 1, what, self.skipped),
+        )
+        return False
+
+    def _explain(self, update: int, what: str) -> str:
+        last = self._last_good()
+        saved = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
+        skips = f" after {self._in_a_row - 1} skipped updates" if self.skips else ""
+        remedy = "lower --lr" if self.skips else "lower --lr, or try --on-nan skip"
+        return f"update {update + 1}: {what}{skips}; {saved}; {remedy}"

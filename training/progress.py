@@ -1,0 +1,113 @@
+"""How far a run has come, and how long it still is.
+
+A run that goes on with another global batch has to say what its numbers mean from there on. What
+is given in updates (--max-update, --warmup, --lr-steps) counts updates, whatever their size. A
+length in epochs counts passes over the data: the run ends after those that are left, and the
+learning rate is the one that a run with this global batch would have at the same place.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Optional, Protocol
+
+from data.position import Course, Position
+from training.config import TrainConfig
+from training.schedules import Schedule
+from training.state import Section, State
+
+_log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """What is asked of the batches."""
+
+    num_images: int
+    global_batch: int
+    updates_per_epoch: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The course of a run through its data, from its first update or from where it goes on.
+
+    Attributes:
+        course: where each update begins in the data.
+        total_updates: the length of the run, with what has gone before.
+        schedule_updates: the length that the schedule of the learning rate goes by.
+        schedule_shift: what is added to an update before the schedule is asked.
+    """
+
+    course: Course
+    total_updates: int
+    schedule_updates: int
+    schedule_shift: int = 0
+
+    @classmethod
+    def plan(
+        cls, config: TrainConfig, source: Source, saved: Optional[Section] = None
+    ) -> Progress:
+        """Plan a run from its beginning, or from where ``saved`` says.
+
+        Raises:
+            DataError: the checkpoint says something else.
+        """
+        whole = config.total_updates(source.updates_per_epoch)
+        if saved is None:
+            return cls(Course(source.num_images, source.global_batch), whole, whole)
+        update = saved.count("update")
+        position = Position(saved.count("epoch"), saved.count("samples"))
+        course = Course(source.num_images, source.global_batch, update, position)
+        before = saved.count("global_batch")
+        if before != source.global_batch:
+            _log.info(
+                "the global batch was %d and is %d: going on at image %d of epoch %d",
+                *(before, source.global_batch, position.samples, position.epoch),
+            )
+        if config.epochs is None:
+            return cls(course, whole, whole)
+        passed = position.epoch * source.updates_per_epoch + position.samples // course.global_batch
+        return cls(course, course.first_update_of(config.epochs), whole, passed - update)
+
+    @property
+    def start_update(self) -> int:
+        """The update with which this run begins."""
+        return self.course.start_update
+
+    @property
+    def start(self) -> Position:
+        """Where that update begins in the data."""
+        return self.course.start
+
+    def shifted(self, schedule: Schedule) -> Schedule:
+        """A schedule of ``schedule_updates`` updates, as this run goes through it."""
+        return _ShiftedSchedule(schedule, self.schedule_shift)
+
+    def export_state(self, update: int) -> State:
+        """See ``Stateful.export_state``; ``plan`` takes it."""
+        position = self.course.at(update)
+        return State(
+            values={
+                "update": update,
+                "epoch": position.epoch,
+                "samples": position.samples,
+                "global_batch": self.course.global_batch,
+                "total_updates": self.total_updates,
+            }
+        )
+
+    def load_state(self, saved: Section) -> None:
+        """See ``Stateful.load_state``; ``plan`` has taken everything."""
+
+
+@dataclass(frozen=True)
+class _ShiftedSchedule:
+    """A schedule that is asked for other updates than those of the run."""
+
+    schedule: Schedule
+    shift: int
+
+    def lr_at(self, update: int) -> float:
+        """Return the learning rate of the given update."""
+        return self.schedule.lr_at(update + self.shift)
