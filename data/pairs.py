@@ -105,7 +105,7 @@ def _read_lines(path: Path) -> list[str]:
     try:
         # What is no file, such as a pipe, may never end.
         if path.exists() and not path.is_file():
-            raise DataError(f"{path} is no file; name a list of pairs (LFW's format)")
+            raise DataError(f"{path} cannot be read as a list of pairs: it is no file")
         return path.read_text("utf-8").splitlines() or [""]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as a list of pairs: {error}") from None

@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from tqdm import tqdm
-
 from runtime.errors import run_program
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -75,6 +73,9 @@ def run_stoppable(main: Callable[[], int | None]) -> NoReturn:
     try:
         run_program(main)
     except Stopped as stopped:
+        # Only here: importing it takes longer than answering a wrong option.
+        from tqdm import tqdm
+
         tqdm.write(
             f"stopped by {stopped.signal.name}: no unfinished file is left behind", file=sys.stderr
         )

@@ -73,7 +73,7 @@ def _round(models: Path, rng: random.Random, expected: Checkpoint) -> str:
 
 
 def _is_writing(models: Path) -> bool:
-    return any(models.glob("checkpoints/.*"))
+    return any(models.glob("checkpoints/.update-*.part"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -73,7 +73,7 @@ def test_parameters(folder: Path, tensors: dict[str, np.ndarray]) -> None:
 
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text() | st.binary(),
+    st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text() | st.binary(min_size=1),
     lambda inner: st.lists(inner) | st.tuples(inner, inner),
     max_leaves=20,
 )
