@@ -25,7 +25,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNAL_STATUS = 128
 # mpirun ends all ranks when it gets one of the usual signals, but hands these on to them; so run.sh
 # uses them in their place.
-_HANDED_ON = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
+_HANDED_ON: dict[int, int] = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
 
 
 class Stopped(BaseException):
@@ -56,7 +56,7 @@ class StopRequest:
     def _note(self, number: int, _: FrameType | None) -> None:
         if self._status:
             os._exit(self._status)
-        meant = _HANDED_ON.get(signal.Signals(number), signal.Signals(number))
+        meant = _HANDED_ON.get(number, number)
         self._status = _SIGNAL_STATUS + meant
 
 
