@@ -301,6 +301,34 @@ def _read_symbol(folder: Path, content: bytes) -> None:
     backbone.extract(np.zeros((2, 3, 32, 32), np.uint8))
 
 
+def _manifest_seeds(_: Path) -> list[bytes]:
+    from training.checkpoint_manifest import Entry, Manifest, RankFile
+
+    def of_rank(rank: int) -> RankFile:
+        centers = Entry("centers", "sharded", "float32", (3, 4), 3 * rank, 6, 0, 1)
+        mean = Entry("mean", "own", "float32", (2,), 0, 0, 48, 2)
+        weight = Entry("weight", "replicated", "int64", (2, 2), 0, 0, 56, 3)
+        return RankFile(88, (centers, mean, weight)[: 3 - rank])
+
+    files = (of_rank(0), of_rank(1))
+    return [Manifest(7, 3, files, {"verifier": {"best": {}}}, {"classes": 6}).dump().encode()]
+
+
+def _read_manifest(folder: Path, content: bytes) -> None:
+    """A manifest with the right checksum, and anything in it."""
+    from training import checkpoint_manifest
+
+    try:
+        body = json.loads(content)
+        body.pop("checksum")
+        checksum = zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+        content = json.dumps({**body, "checksum": checksum}).encode()
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
+    (folder / checkpoint_manifest.FILE_NAME).write_bytes(content)
+    checkpoint_manifest.read(folder)
+
+
 _HOSTS_LOOP = """
 source setup-utils/hosts.sh
 # In the C locale, since half a character would take the zero behind it for its other half.
@@ -367,6 +395,7 @@ READERS = {
     "image": Reader(_image_seeds, _read_image, 12),
     "params": Reader(_params_seeds, _read_params, 6),
     "symbol": Reader(_symbol_seeds, _read_symbol, 4),
+    "manifest": Reader(_manifest_seeds, _read_manifest, 8),
     "hosts": Reader(_hosts_seeds, _read_hosts, 5),
     "hostfile": Reader(_hostfile_seeds, _read_hostfile, 3),
 }
