@@ -379,7 +379,7 @@ def _fits_together(index: Arrays) -> bool:
         and len(keys) in (0, len(low))
         and len(index["first_key"]) == 1
         and [low.dtype.str, high.dtype.str] == ["<u4", "<u2"]
-        and (index["identity_offsets"] >= 0).all()
+        and bool((index["identity_offsets"] >= 0).all())
     )
 
 
