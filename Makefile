@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint bench clean
+.PHONY: help env train test lint bench fuzz faults endurance clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh setup-utils/*.sh .ci/run
@@ -44,6 +44,19 @@ bench: env ## measure, writes benchmarks/results; BENCHMARKS="head input backbon
 	    && mv benchmarks/results/$$name.md.tmp benchmarks/results/$$name.md \
 	    && cat benchmarks/results/$$name.md || exit; \
 	done
+
+# Long forms of tests that run in a small form with the others.
+INPUTS ?= 100000
+KILLS ?= 20
+SEED ?= 1
+fuzz: env ## feed damaged files to every reader; INPUTS=100000 SEED=1
+	@$(IN_VENV) python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)
+
+faults: env ## kill ranks, resume, compare with an undisturbed run; KILLS=20 SEED=1
+	@$(IN_VENV) python -m tests.faults --kills $(KILLS) --seed $(SEED)
+
+endurance: env ## 3,000 updates on three ranks: memory, Horovod's response cache, stalls
+	@$(IN_VENV) python -m tests.endurance
 
 clean: ## remove the environment and what the tools keep; not the data, not the models
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,9 +2,15 @@
 # Starts one training run with mpirun: config.sh on every rank. The arguments go on to config.sh and from there to
 # train.py, as in: bash run.sh --max-update 20
 #
-# NP         the number of ranks over all hosts; 2 without a word
+# NP         the number of ranks over all hosts; as many as the hosts have room for, on this host 2
 # HOSTS      the hosts with their number of ranks, as in HOSTS=ip1:8,ip2:8; this host without a word
 # HOSTFILE   the same as a file in Open MPI's form ("ip1 slots=8" on each line)
+#
+# --restarts N starts the ranks again after a crash, up to N times: they go on from the newest checkpoint. The hostfile is
+# read anew each time, so a host that is broken can be taken out of it meanwhile. A mistake that is the user's to mend
+# (status 2) and a run that was told to end are not started again.
+#
+# Ctrl-C and SIGTERM end the run after the running update, with a checkpoint; a second one ends it at once.
 #
 # With several hosts this folder is at the same place on each, and each can be reached by ssh without a password.
 set -euo pipefail
@@ -19,13 +25,28 @@ if ! mpirun=$(command -v mpirun); then
     exit 2
 fi
 
-NP=${NP:-2}
-arguments=(-np "$NP")
-if [[ -n ${HOSTFILE:-} ]]; then
-    arguments+=(--hostfile "$HOSTFILE")
-else
-    arguments+=(-H "${HOSTS:-localhost:$NP}")
+source setup-utils/hosts.sh
+
+restarts=0
+options=()
+while (($#)); do
+    case $1 in
+        --restarts=*) restarts=${1#*=} ;;
+        --restarts) restarts=${2-} && shift "$(($# > 1))" ;;
+        *) options+=("$1") ;;
+    esac
+    shift
+done
+if [[ ! $restarts =~ ^(0|[1-9][0-9]{0,4})$ ]]; then
+    echo "error: --restarts '$restarts' is no number of restarts" >&2
+    exit 2
 fi
+if [[ -n ${NP:-} && ! $NP =~ ^[1-9][0-9]{0,4}$ ]]; then
+    echo "error: NP='$NP' is no number of ranks" >&2
+    exit 2
+fi
+
+arguments=()
 
 # Open MPI refuses to start as root unless it is told that this is meant, as it is in a container.
 if [[ $EUID == 0 ]]; then
@@ -56,4 +77,61 @@ while read -r name; do
     arguments+=(-x "$name")
 done < <(compgen -e | grep -xE "PROGRESS|PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|(OMP|NUMBA|MXNET|HOROVOD|NCCL)_.*|$choices")
 
-exec mpirun "${arguments[@]}" bash config.sh "$@"
+# Sets where the ranks start, for one attempt.
+find_hosts() {
+    room=2
+    if [[ -n ${HOSTFILE:-} ]]; then
+        check_hostfile "$HOSTFILE" || exit
+        hosts=(-np "${NP:-$room}" --hostfile "$HOSTFILE")
+    else
+        if [[ -n ${HOSTS:-} ]]; then check_hosts "$HOSTS" || exit; fi
+        hosts=(-np "${NP:-$room}" -H "${HOSTS:-localhost:${NP:-$room}}")
+    fi
+}
+
+# mpirun ends the ranks when it is told to end. It hands these two signals on to them, and they know what is meant.
+mpirun_id='' told='' interrupted=''
+tell() {
+    interrupted=1
+    if [[ -z $mpirun_id ]]; then exit "$1"; fi
+    if [[ -n $told ]]; then
+        kill -TERM "$mpirun_id" 2>/dev/null || true
+    else
+        told=$1
+        echo "run.sh: the run ends after the running update; once more ends it at once" >&2
+        kill -s "$2" "$mpirun_id" 2>/dev/null || true
+    fi
+}
+trap 'tell 130 USR1' INT
+trap 'tell 143 USR2' TERM
+trap 'tell 129 USR2' HUP
+
+# Runs the ranks once and leaves their status in $status. In a process group of its own, mpirun does not get the Ctrl-C
+# of the terminal by itself.
+attempt() {
+    find_hosts
+    set -m
+    mpirun "${hosts[@]}" "${arguments[@]}" bash config.sh ${options[@]+"${options[@]}"} </dev/null &
+    mpirun_id=$!
+    set +m
+    # A signal ends the waiting, not what is waited for.
+    while
+        interrupted=""
+        status=0
+        wait "$mpirun_id" || status=$?
+        [[ -n $interrupted ]]
+    do :; done
+    mpirun_id=""
+}
+
+pause=5
+for ((left = restarts; ; left--)); do
+    attempt
+    if [[ -n $told ]]; then exit "$told"; fi
+    case $status in 0 | 2 | 129 | 130 | 143) exit "$status" ;; esac
+    if ((left == 0)); then exit "$status"; fi
+    echo "run.sh: the run ended with status $status; starting it again in $pause s, $left of $restarts restarts left" >&2
+    sleep "$pause" &
+    wait $! || true
+    pause=$((pause < 150 ? 2 * pause : 300))
+done

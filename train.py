@@ -11,30 +11,36 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from runtime import environment
 from runtime.errors import run_program
+from runtime.stopping import StopRequest
 from training import config as configuration
 from training import options, plan, schedules
 from training.config import TrainConfig
 
 
-def main() -> None:
+def main() -> int:
     """Understand the command line; plan the run, or train."""
     config = options.parse()
     if config.dry_run:
         print(plan.describe(config))
-    else:
-        train(config)
+        return 0
+    return train(config)
 
 
-def train(config: TrainConfig) -> None:
-    """Build the parts of this rank and fit."""
+def train(config: TrainConfig) -> int:
+    """Build the parts of this rank and fit; returns the exit status."""
+    request = StopRequest()
+    request.listen()
+    environment.prepare_stall_check(config.stall_timeout)
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
     from backbones.model import Backbone
     from parallel.world import HorovodWorld
     from partial_fc import margin, optimizers
     from partial_fc.head import PartialFC
-    from training import devices, inputs, resume
+    from training import devices, fine_tuning, inputs, resume
     from training.checkpointer import Checkpointer
+    from training.ending import AgreedStop
     from training.face_step import FaceStep
     from training.finite import FiniteGuard
     from training.logs import RunLog
@@ -51,7 +57,11 @@ def train(config: TrainConfig) -> None:
     device = devices.choose(world.local_rank, config.dtype)
     models_root = Path(config.models_root)
     with RunLog(
-        models_root, rank=world.rank, world_size=world.size, frequent=config.frequent
+        models_root,
+        rank=world.rank,
+        world_size=world.size,
+        frequent=config.frequent,
+        stall_timeout=config.stall_timeout,
     ) as log, inputs.open_batches(config, world) as batches:
         backbone = Backbone.create(
             config.network,
@@ -62,6 +72,8 @@ def train(config: TrainConfig) -> None:
             recompute=config.recompute,
             ctx=device,
         )
+        if config.pretrained_checkpoint:
+            fine_tuning.start_from(backbone, *config.pretrained_checkpoint)
         backbone.hybridize()
         timed_world = TimedWorld(world, log.stopwatch)
         head = PartialFC.create(
@@ -142,7 +154,7 @@ def train(config: TrainConfig) -> None:
             )
             if saved is None:
                 verifier.verify(0)
-            fit(
+            status = fit(
                 step,
                 batches.batches(progress.start_update, progress.start),
                 schedule,
@@ -153,11 +165,13 @@ def train(config: TrainConfig) -> None:
                 interludes=[
                     Interlude(verifier.verify, config.verbose),
                     Interlude(saver.save, config.save_interval),
-                    Interlude(checkpointer.save, config.save_interval),
+                    Interlude(checkpointer.save, config.save_interval, on_stop=True),
                 ],
+                stop=AgreedStop(request, world),
             )
         log.summarize(debug=config.debug)
         verifier.summarize()
+    return status
 
 
 if __name__ == "__main__":

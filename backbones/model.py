@@ -9,27 +9,39 @@ it has no say here.
 
 from __future__ import annotations
 
-import os
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 import backbones
 from backbones import cpu
+from backbones.graph_file import infer_shapes, read_graph
+from backbones.parameter_file import read_parameters, write_parameters
 from backbones.recompute import Part, Recomputation, cut
 from runtime.errors import DataError
+from runtime.files import StagedFiles
 from runtime.mxnet import mx
 
 FACE_SIZE = (112, 112)
-OUTPUT = "fc1_output"
 PRELU_SLOPE = 0.25
 
 NDArray = Any
 Context = Any
 Shape = tuple[int, ...]
+
+
+class TakenWeights(NamedTuple):
+    """What was found in a checkpoint: names of tensors without ``arg:`` and ``aux:``."""
+
+    path: Path
+    loaded: list[str]
+    missing: list[str]
+    """Of this network but not in the file; they keep their initial values."""
+    left_over: list[str]
+    """In the file but not of this network, such as those of a classifier."""
 
 
 class Backbone:
@@ -119,9 +131,42 @@ class Backbone:
         """
         ctx = ctx or mx.cpu()
         symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
-        symbol = _load_symbol(symbol_path)
-        weights = _load_weights(parameter_path, _shapes(symbol, image_size))
+        symbol = read_graph(symbol_path)
+        weights = _load_weights(parameter_path, infer_shapes(symbol, image_size, symbol_path))
         return cls(_form_for(ctx, symbol, image_size), symbol, weights, ctx)
+
+    def take_weights(self, prefix: str | Path, epoch: int) -> TakenWeights:
+        """Take the weights of another checkpoint over, as far as it has them under our names.
+
+        Args:
+            prefix: of the checkpoint, ours or one of InsightFace's; only its parameters are read.
+            epoch: the number in their file's name.
+
+        Raises:
+            DataError: the file is missing or broken, a tensor has another shape than here, or there
+                is none that can be taken.
+        """
+        _, path = checkpoint_paths(prefix, epoch)
+        found = _by_plain_name(read_parameters(path))
+        loaded = [name for name in self.parameters if name in found]
+        for name in loaded:
+            own = self.parameters[name].shape
+            if found[name].shape != own:
+                raise DataError(
+                    f"{path}: {name!r} has shape {found[name].shape}, this network's has {own}; "
+                    "choose the --network and --embedding-size that the checkpoint was made with"
+                )
+        if not loaded:
+            raise DataError(
+                f"{path} has no tensor of this network (its first is {next(iter(found), None)!r}); "
+                "choose the --network that the checkpoint was made with"
+            )
+        for name in loaded:
+            value = mx.nd.array(found[name], dtype=found[name].dtype)
+            self.parameters[name].set_data(value.astype(self.parameters[name].dtype))
+        missing = [name for name in self.parameters if name not in found]
+        left_over = [name for name in found if name not in set(loaded)]
+        return TakenWeights(path, loaded, missing, left_over)
 
     @property
     def parameters(self) -> Any:
@@ -183,25 +228,30 @@ class Backbone:
     def export(self, prefix: str | Path, epoch: int = 0) -> None:
         """Write ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``.
 
-        The graph is the plain float32 one whatever trained. Each file appears under its name only
-        when it is complete.
+        The graph is the plain float32 one whatever trained. The files appear under their names when
+        both are complete.
+
+        Raises:
+            DataError: they cannot be written.
         """
         auxiliary = set(self._exported.list_auxiliary_states())
-        tensors = {
+        arrays = {
             f"{'aux' if name in auxiliary else 'arg'}:{name}": parameter.data(self._ctx)
             .astype("float32")
-            .as_in_context(mx.cpu())
+            .asnumpy()
             for name, parameter in self.parameters.items()
         }
         symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
-        symbol_path.parent.mkdir(parents=True, exist_ok=True)
-        for path, save in (
-            (symbol_path, self._exported.save),
-            (parameter_path, lambda file: mx.nd.save(file, tensors)),
-        ):
-            unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-            save(str(unfinished))
-            os.replace(unfinished, path)
+        try:
+            symbol_path.parent.mkdir(parents=True, exist_ok=True)
+            with StagedFiles() as files:
+                files.open(symbol_path).write(self._exported.tojson().encode())
+                write_parameters(files.open(parameter_path), arrays)
+        except OSError as error:
+            raise DataError(
+                f"{parameter_path} cannot be written: {error.strerror}; what was there before is "
+                "unchanged, make room or choose another folder"
+            ) from None
 
 
 def checkpoint_paths(prefix: str | Path, epoch: int) -> tuple[Path, Path]:
@@ -250,32 +300,13 @@ def _fixed_gammas(symbol: Any) -> set[str]:
     }
 
 
-def _load_symbol(path: Path) -> Any:
-    if not path.is_file():
-        raise DataError(
-            f"{path} does not exist; give the prefix of a checkpoint, e.g. models/run/model"
-        )
-    try:
-        symbol = mx.sym.load(str(path))
-    # A ValueError comes up where MXNet's message quotes a byte that is no UTF-8.
-    except (mx.MXNetError, ValueError) as error:
-        raise DataError(f"{path} is no MXNet graph; copy the checkpoint again") from error
-    internals = symbol.get_internals()
-    if OUTPUT not in internals.list_outputs() or "data" not in internals.list_arguments():
-        raise DataError(f"{path} has no path from 'data' to {OUTPUT!r}; is it a face network?")
-    return internals[OUTPUT]
+def _by_plain_name(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return arrays by their names without MXNet's ``arg:`` and ``aux:``."""
+    return {name.split(":", 1)[-1]: array for name, array in arrays.items()}
 
 
 def _load_weights(path: Path, shapes: dict[str, Shape]) -> dict[str, NDArray]:
-    if not path.is_file():
-        raise DataError(f"{path} does not exist; name an epoch whose .params file is there")
-    try:
-        tensors = mx.nd.load(str(path))
-    except (mx.MXNetError, ValueError) as error:
-        raise DataError(f"{path} is no MXNet parameter file; copy it again") from error
-    if not isinstance(tensors, dict):
-        raise DataError(f"{path} holds arrays without names; it is no checkpoint")
-    weights = {key.partition(":")[2]: value for key, value in tensors.items()}
+    weights = _by_plain_name(read_parameters(path))
     for name, shape in shapes.items():
         if name not in weights:
             raise DataError(f"{path} lacks {name!r}; it belongs to another graph than its symbol")
@@ -284,4 +315,4 @@ def _load_weights(path: Path, shapes: dict[str, Shape]) -> dict[str, NDArray]:
                 f"{path}: {name!r} has shape {weights[name].shape}, but the graph needs {shape}; "
                 "do graph and image size belong to these parameters?"
             )
-    return {name: weights[name] for name in shapes}
+    return {name: mx.nd.array(weights[name], dtype=weights[name].dtype) for name in shapes}

@@ -1,1 +1,7 @@
 """Images and labels: record files, the loader, synthetic faces, the packer, verification sets."""
+
+import os
+
+# Read while OpenCV is imported, by any module of this package. A file of a few bytes may announce
+# an image of a billion pixels, OpenCV's own limit, and would get the memory for it.
+os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(1 << 26))

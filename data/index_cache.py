@@ -52,15 +52,20 @@ class IndexCache:
         self._path = path
         self._key = [_VERSION, *map(_stamp, sources)]
 
-    def arrays(self, build: Callable[[], Arrays]) -> Arrays:
+    def arrays(
+        self, build: Callable[[], Arrays], fit: Callable[[Arrays], bool] = lambda arrays: True
+    ) -> Arrays:
         """Return the arrays, mapped from the cache, or built and written to it for the next time.
 
         Args:
             build: makes the arrays; their types are uint16, uint32, int32 or int64.
+            fit: whether arrays from the cache are usable; a cache that came with the files may
+                have been made by anybody. A KeyError says no.
         """
         found = self._load()
-        if found is not None:
-            return found
+        with contextlib.suppress(KeyError):
+            if found is not None and fit(found):
+                return found
         arrays = build()
         try:
             self._store(arrays)
@@ -86,7 +91,7 @@ class IndexCache:
                 return _map(file, start, header["arrays"])
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             _log.info("%s is damaged and will be made again (%s)", self._path, error)
             return None
 
@@ -136,6 +141,8 @@ def _map(file: BinaryIO, start: int, described: Any) -> Arrays:
         if dtype not in _DTYPES:
             raise ValueError(f"it holds {dtype!r}")
         size = length * np.dtype(dtype).itemsize
+        if not 0 <= size <= len(content) - start:
+            raise ValueError("it is shorter than it says")
         arrays[name] = content[start : start + size].view(dtype)
         start += size + -size % _ALIGNMENT
     return arrays

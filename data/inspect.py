@@ -19,13 +19,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.jobs import add_workers, run_stoppable
-from data.records import RecordSet, write_atomically
+from data.jobs import add_workers
+from data.records import RecordSet
 from data.sheets import draw_histogram, draw_identities, draw_pairs
 from data.survey import Survey, survey_pairs, survey_records
 from data.verification_sets import VerificationSet, read_bin
 from runtime.command_line import Parser
 from runtime.errors import DataError
+from runtime.files import write_atomically
+from runtime.stopping import run_stoppable
 
 _BAD_STATUS = 1
 # More would push the rest of the report off the screen; the file has them all.

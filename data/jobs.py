@@ -3,16 +3,13 @@
 Their images are handled by threads: reading waits for the disk, and OpenCV works without Python's
 lock. (Processes were measured and are slower: handing an image over costs more than reading it.)
 Whatever the number of threads, results come in the order of the work, so that the same folder gives
-the same file everywhere. Meanwhile the user sees how far it is, and may stop it at any time: files
-under temporary names are then removed, which Python does only for an exception, not when a signal
-ends the process.
+the same file everywhere. Meanwhile the user sees how far it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections import deque
@@ -20,13 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
-from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import cv2
 from tqdm import tqdm
-
-from runtime.errors import run_program
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -36,17 +30,6 @@ _CHUNK = 32
 # Chunks under way for each thread, so that none waits for a slow neighbor.
 _CHUNKS_AHEAD = 3
 _SECONDS_BETWEEN_LINES = 10.0
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# What a shell reports for a program that a signal has ended.
-_SIGNAL_STATUS = 128
-
-
-class Stopped(BaseException):
-    """A signal asks the program to end. No ``Exception``: nobody shall take it for a failure."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.signal = signal.Signals(number)
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
@@ -115,48 +98,6 @@ def track(items: Iterable[_Item], total: int, what: str) -> Iterator[_Item]:
 def say(line: str) -> None:
     """Print a line to standard error, above the bar if there is one."""
     tqdm.write(line, file=sys.stderr)
-
-
-def run_stoppable(main: Callable[[], int | None]) -> NoReturn:
-    """Run a program that cleans up behind itself when it is told to stop.
-
-    Ctrl-C, ``kill`` and a closed terminal end it with one line and the shell's status for the
-    signal (130 for Ctrl-C). A signal that whoever started the program had it ignore (``nohup``)
-    stays ignored.
-    """
-    for number in _STOP_SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _stop)
-    try:
-        run_program(main)
-    except Stopped as stopped:
-        say(f"stopped by {stopped.signal.name}: no unfinished file is left behind")
-        sys.stdout.flush()
-        # Not sys.exit, which would wait for the threads.
-        os._exit(_SIGNAL_STATUS + stopped.signal)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Let a signal to stop wait for the end of a step that must not be left half done."""
-    waiting: list[int] = []
-    held = [number for number in _STOP_SIGNALS if signal.getsignal(number) is _stop]
-    for number in held:
-        signal.signal(number, lambda number, _: waiting.append(number))
-    try:
-        yield
-    finally:
-        for number in held:
-            signal.signal(number, _stop)
-    if waiting:
-        _stop(waiting[0], None)
-
-
-def _stop(number: int, _: FrameType | None) -> None:
-    # Once is enough: a second one would come in the middle of removing files.
-    for other in _STOP_SIGNALS:
-        signal.signal(other, signal.SIG_IGN)
-    raise Stopped(number)
 
 
 def _results(

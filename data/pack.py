@@ -21,12 +21,13 @@ from pathlib import Path
 
 from data.identities import Identity, find_identities, image_paths, split_holdout
 from data.image_files import EncodedImage, Preparation, usable_images
-from data.jobs import add_workers, run_stoppable, undisturbed
+from data.jobs import add_workers
 from data.pairs import Pair, draw_pairs, read_pairs
 from data.records import RecordWriter
 from data.verification_sets import write_bin
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
+from runtime.stopping import run_stoppable, undisturbed
 
 _MAX_SIDE = 4096
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from runtime.errors import ConfigError, DataError
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
+_LONGEST_NAME = 200
 
 
 class Pair(NamedTuple):
@@ -56,7 +57,7 @@ def read_pairs(path: Path, folder: Path) -> list[Pair]:
         if line.strip()
     ]
     header = lines[0].split()
-    if not 1 <= len(header) <= 2 or not all(word.isdecimal() for word in header):
+    if not 1 <= len(header) <= 2 or not all(map(_is_count, header)):
         raise DataError(
             f"{path}, line 1: {lines[0]!r:.60} instead of the numbers of folds and pairs"
         )
@@ -102,6 +103,9 @@ def draw_pairs(
 
 def _read_lines(path: Path) -> list[str]:
     try:
+        # What is no file, such as a pipe, may never end.
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path} cannot be read as a list of pairs: it is no file")
         return path.read_text("utf-8").splitlines() or [""]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as a list of pairs: {error}") from None
@@ -110,12 +114,21 @@ def _read_lines(path: Path) -> list[str]:
 def _parse_pair(words: list[str], folder: Path, place: str) -> Pair:
     same = len(words) == 3
     full = [words[0], words[1], words[0], words[2]] if same else words
-    if len(full) != 4 or not (full[1].isdecimal() and full[3].isdecimal()):
+    # Names that lead out of the folder, or are longer than a file's may be, are not names.
+    if len(full) != 4 or not (all(map(_is_count, full[1::2])) and all(map(_is_name, full[0::2]))):
         raise DataError(
             f"{place}: {' '.join(words)!r:.80} is neither 'name i j' nor 'name1 i name2 j'"
         )
     first = _image_of(folder, full[0], int(full[1]), place)
     return Pair(first, _image_of(folder, full[2], int(full[3]), place), same)
+
+
+def _is_count(word: str) -> bool:
+    return word.isdecimal() and len(word) < 10
+
+
+def _is_name(word: str) -> bool:
+    return "/" not in word and word[0] != "." and len(word.encode()) <= _LONGEST_NAME
 
 
 def _image_of(folder: Path, name: str, number: int, place: str) -> Path:

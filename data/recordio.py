@@ -13,6 +13,7 @@ three bits of the length tell whole records from first, middle and last parts.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from pathlib import Path
 from typing import NamedTuple, Union
@@ -63,15 +64,22 @@ class RecordFile:
         try:
             with path.open("rb") as file:
                 self._buffer = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                self._status = os.fstat(file.fileno())
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{path} cannot be read ({error}); check that the set was copied completely"
             ) from None
+        if len(self._buffer) < _FRAME.size:
+            raise DataError(f"{path} has {len(self._buffer)} bytes, no record; copy the set again")
         self._last_start = len(self._buffer) - _FRAME.size - _HEADER.size
 
     def __len__(self) -> int:
         """Return the size of the file in bytes."""
         return len(self._buffer)
+
+    def is_at(self, path: Path) -> bool:
+        """Whether a path still names this very file."""
+        return path.exists() and os.path.samestat(path.stat(), self._status)
 
     def read(self, offset: int) -> Content:
         """Return labels and payload of the record at ``offset``.

@@ -26,14 +26,13 @@ from data.images import decode_rgb
 from data.index_cache import Arrays, IndexCache
 from data.recordio import BrokenRecordError, Payload, RecordFile, encode
 from runtime.errors import DataError
+from runtime.files import StagedFiles
 
 FLOAT32_EXACT = 1 << 24
 """Up to here float32, the type of every label in a record file, tells all integers apart."""
 
 _MAX_KEY = 1 << 40
 _MAX_SIDE = 4096
-# Small writes cost more than the copying, and a thread that reads its turn.
-_WRITE_BUFFER = 1 << 20
 _WORD_BYTES = 4
 _LOW_BITS = 32
 
@@ -73,12 +72,14 @@ class RecordSet:
         self._file = RecordFile(self.path)
         self._sources = (self.path, self.path.with_suffix(".idx"))
         index = IndexCache(self.path.with_suffix(".idx.cache"), self._sources).arrays(
-            self._build_index
+            self._build_index, _fits_together
         )
         self._low, self._high = index["low"], index["high"]
         self._identity_offsets = index["identity_offsets"]
         self._first_key, self._keys = int(index["first_key"][0]), index["keys"]
         self._describe()
+        if not self._file.is_at(self.path):
+            raise DataError(f"{self.path} was replaced while it was opened; start again")
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -138,7 +139,9 @@ class RecordSet:
             DataError: a label is not one of the classes.
         """
         cache = IndexCache(self.path.with_suffix(".labels.cache"), self._sources)
-        labels: NDArray[np.int32] = cache.arrays(self._build_labels)["labels"]
+        labels: NDArray[np.int32] = cache.arrays(
+            self._build_labels, lambda arrays: _is_label_of_each(arrays["labels"], len(self))
+        )["labels"]
         if labels.max() >= self.num_classes:
             wrong = int(np.argmax(labels >= self.num_classes))
             raise self._label_error(labels[wrong], wrong)
@@ -302,14 +305,14 @@ class RecordWriter:
         """
         path = Path(path)
         self.path = path if path.suffix == ".rec" else path / "train.rec"
-        self._partial = _partial_name(self.path)
+        self._files = StagedFiles()
         self._image_size = image_size
         self._starts: list[int] = []
         self._index: list[str] = []
         self._size = 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._partial.open("wb", _WRITE_BUFFER)
+            self._file = self._files.open(self.path)
         except OSError as error:
             raise DataError(f"{self.path} cannot be written: {error.strerror}") from None
         self._append((0.0, 0.0), b"")
@@ -333,14 +336,12 @@ class RecordWriter:
         trace: TracebackType | None,
     ) -> None:
         """Finish the set, or remove it if it could not be written completely."""
-        with self._file:
-            try:
-                if error is None:
-                    self._write_identities()
-                    self._file.flush()
-                    self._publish()
-            finally:
-                self._partial.unlink(missing_ok=True)
+        try:
+            if error is None:
+                self._write_identities()
+                self._publish()
+        finally:
+            self._files.discard()
 
     def _append(self, labels: tuple[float, ...], payload: Payload) -> None:
         key = len(self._index)
@@ -357,23 +358,33 @@ class RecordWriter:
         self._file.write(encode((float(first), float(len(self._index))), 0, b""))
 
     def _publish(self) -> None:
-        """Give the files their names, the ``.rec`` last: who sees it sees a complete set."""
+        """Give the files their names when all are complete.
+
+        A ``.rec`` by itself is a set, too: so who opens it in between sees the old one or the new
+        one without what belongs to it, but no mixture.
+        """
         height, width = self._image_size
         description = f"{len(self._starts)},{height},{width}\n"
-        write_atomically(self.path.with_name("property"), description.encode())
-        write_atomically(self.path.with_suffix(".idx"), "".join(self._index).encode())
-        self._partial.replace(self.path)
+        others = [self.path.with_suffix(".idx"), self.path.with_name("property")]
+        for path, content in zip(others, ("".join(self._index), description)):
+            self._files.open(path).write(content.encode())
+        self._files.publish(remove_first=others)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it, so that no half file is ever seen."""
-    partial = _partial_name(path)
-    partial.write_bytes(content)
-    partial.replace(path)
+def _fits_together(index: Arrays) -> bool:
+    """Whether an index from a cache is one; offsets that are wrong are found when they are used."""
+    low, high, keys = index["low"], index["high"], index["keys"]
+    return (
+        0 < len(low) == len(high)
+        and len(keys) in (0, len(low))
+        and len(index["first_key"]) == 1
+        and [low.dtype.str, high.dtype.str] == ["<u4", "<u2"]
+        and bool((index["identity_offsets"] >= 0).all())
+    )
 
 
-def _partial_name(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
+def _is_label_of_each(labels: NDArray[np.int32], images: int) -> bool:
+    return labels.dtype.str == "<i4" and len(labels) == images and bool((labels >= -1).all())
 
 
 def _find_rec(path: Path) -> Path:

@@ -26,9 +26,10 @@ import numpy as np
 
 from data.faces import Person, draw_person, draw_view, render
 from data.pairs import draw_pairs
-from data.records import RecordWriter, write_atomically
+from data.records import RecordWriter
 from data.verification_sets import write_bin
 from runtime.errors import DataError
+from runtime.files import write_atomically
 
 _VERIFICATION_IDENTITIES = 100
 _VERIFICATION_PAIRS = 3000
@@ -92,12 +93,23 @@ def ensure(
         if not _is_there(root, description):
             partial = root.with_name(f".{root.name}.part")
             shutil.rmtree(partial, ignore_errors=True)
-            _write_training(partial, identities, images_per_identity, image_size, seed)
-            _write_verification(partial, identities, image_size, seed)
-            write_atomically(partial / _DESCRIPTION, description.encode())
+            try:
+                _write_training(partial, identities, images_per_identity, image_size, seed)
+                _write_verification(partial, identities, image_size, seed)
+                write_atomically(partial / _DESCRIPTION, description.encode())
+            except OSError as error:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise _unwritable(root, error) from None
             shutil.rmtree(root, ignore_errors=True)
             partial.replace(root)
     return root
+
+
+def _unwritable(root: Path, error: OSError) -> DataError:
+    return DataError(
+        f"the synthetic set cannot be made in {root}: {error.strerror}; choose a folder that "
+        "can be written and has room"
+    )
 
 
 @contextmanager
@@ -107,10 +119,7 @@ def _locked(root: Path) -> Iterator[None]:
         root.parent.mkdir(parents=True, exist_ok=True)
         lock = root.with_name(f".{root.name}.lock").open("w")
     except OSError as error:
-        raise DataError(
-            f"the synthetic set cannot be made in {root}: {error.strerror}; choose a folder that "
-            "can be written"
-        ) from None
+        raise _unwritable(root, error) from None
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,16 +1,14 @@
 """Verification sets: pairs of faces and the answers, in InsightFace's ``.bin`` format.
 
-Such a file is a pickle, and a pickle from a stranger runs code when it is loaded plainly. Here an
-unpickler builds lists, bytes and booleans and nothing else: of NumPy's classes, which some files
-name, it only collects the raw bytes.
+Such a file is a pickle, and a pickle from a stranger runs code when it is loaded plainly. It is
+read by ``data.plain_pickle``, which makes lists, bytes and booleans and nothing else.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,15 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from data import plain_pickle
 from data.images import decode_rgb
+from data.plain_pickle import UnsafePickleError
 from data.recordio import BrokenRecordError
-from data.records import write_atomically
 from runtime.errors import DataError
+from runtime.files import write_atomically
+
+# A hundred times LFW; it is read as a whole.
+_MAX_BYTES = 1 << 33
 
 
 @dataclass(frozen=True)
@@ -78,19 +81,14 @@ def read_bin(path: str | os.PathLike[str]) -> VerificationSet:
         DataError: no such file, or anything else in it than encoded images and booleans.
     """
     path = Path(path)
+    content = _read(path)
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    try:
-        images, same = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
-        images = [_as_bytes(image) for image in images]
-        answers = np.array([_as_bool(answer) for answer in same], np.bool_)
-    except Exception as error:
-        # A damaged pickle may raise anything at all; for the user it is one and the same mistake.
+        images, answers = _unpack(plain_pickle.load(content))
+    except UnsafePickleError as error:
+        reason = " ".join(str(error).split())
         raise DataError(
-            f"{path} is no verification set ({type(error).__name__}: {error}); copy it again, or "
-            "make one with python -m data.pack --pairs"
+            f"{path} is no verification set ({reason}); copy it again, or make one with "
+            "python -m data.pack --pairs"
         ) from None
     if not images or len(images) != 2 * len(answers):
         raise DataError(
@@ -98,6 +96,18 @@ def read_bin(path: str | os.PathLike[str]) -> VerificationSet:
             "it again"
         )
     return VerificationSet(path, images, answers)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        # What is no file, such as a pipe, may never end.
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path} is no file; name a verification set (.bin)")
+        if path.stat().st_size > _MAX_BYTES:
+            raise DataError(f"{path} has more than {_MAX_BYTES:,} bytes; no verification set has")
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def write_bin(
@@ -115,82 +125,23 @@ def write_bin(
     write_atomically(Path(path), pickle.dumps(content, protocol=4))
 
 
-class _RawArray:
-    """Collects the state of a pickled NumPy array."""
-
-    def __init__(self, *_: Any) -> None:
-        self.content = b""
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        dtype, content = state[2], state[4]
-        if not (
-            isinstance(dtype, _RawDtype) and dtype.code == b"u1" and isinstance(content, bytes)
-        ):
-            raise pickle.UnpicklingError("an array of something else than bytes")
-        self.content = content
-
-
-class _RawDtype:
-    """Collects the name of a pickled NumPy type."""
-
-    def __init__(self, code: Any, *_: Any) -> None:
-        self.code = code if isinstance(code, bytes) else str(code).encode()
-
-    def __setstate__(self, state: Any) -> None:
-        """Ignore byte order and alignment: single bytes have none."""
-
-
-def _raw_scalar(dtype: Any, content: Any) -> bool:
-    if not (isinstance(dtype, _RawDtype) and dtype.code == b"b1" and isinstance(content, bytes)):
-        raise pickle.UnpicklingError("a scalar of another type than bool")
-    return content != b"\0"
-
-
-def _raw_buffer(content: Any, dtype: Any, *_: Any) -> _RawArray:
-    array = _RawArray()
-    array.__setstate__((1, (), dtype, False, bytes(memoryview(content))))
-    return array
-
-
-def _latin1(text: Any, encoding: Any) -> bytes:
-    """Rebuild bytes as protocol 2 stores them."""
-    if encoding not in ("latin1", b"latin1"):
-        raise pickle.UnpicklingError(f"text in the encoding {encoding!r}")
-    return str(text).encode("latin1")
-
-
-class _Subtype:
-    """Stands for ``numpy.ndarray``, which is named as an argument only."""
-
-
-_PLAIN: dict[tuple[str, str], Callable[..., Any]] = {
-    ("_codecs", "encode"): _latin1,
-    ("numpy", "ndarray"): _Subtype,
-    ("numpy", "dtype"): _RawDtype,
-}
-for _core in ("numpy.core", "numpy._core"):
-    _PLAIN[f"{_core}.multiarray", "_reconstruct"] = _RawArray
-    _PLAIN[f"{_core}.multiarray", "scalar"] = _raw_scalar
-    _PLAIN[f"{_core}.numeric", "_frombuffer"] = _raw_buffer
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        """Return our own stand-in for the few names that verification sets need."""
-        if (module, name) not in _PLAIN:
-            raise pickle.UnpicklingError(f"it wants to run {module}.{name}")
-        return _PLAIN[module, name]
+def _unpack(content: Any) -> tuple[list[bytes], NDArray[np.bool_]]:
+    if not (isinstance(content, tuple) and len(content) == 2):
+        raise UnsafePickleError("it holds no pair of images and answers")
+    images, same = content
+    for part in (images, same):
+        if not isinstance(part, (list, tuple)):
+            raise UnsafePickleError(f"a {type(part).__name__} in the place of a list")
+    return list(map(_as_bytes, images)), np.array(list(map(_as_bool, same)), np.bool_)
 
 
 def _as_bytes(image: Any) -> bytes:
-    if isinstance(image, _RawArray):
-        return image.content
-    if not isinstance(image, (bytes, bytearray)):
-        raise pickle.UnpicklingError(f"an image is a {type(image).__name__}")
-    return bytes(image)
+    if not isinstance(image, bytes):
+        raise UnsafePickleError(f"an image is a {type(image).__name__}")
+    return image
 
 
 def _as_bool(answer: Any) -> bool:
     if not isinstance(answer, (bool, int)) or answer not in (0, 1):
-        raise pickle.UnpicklingError(f"an answer is {answer!r:.40}, not a boolean")
+        raise UnsafePickleError(f"an answer is a {type(answer).__name__} that is no boolean")
     return bool(answer)

@@ -116,12 +116,21 @@ def _for_every_rank() -> tuple[Setting, ...]:
             "300",
             "ranks that share few processors take longer than 30 s to import and meet",
         ),
-        Setting(
-            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
-            "1800",
-            "end a run whose ranks wait for each other in vain, instead of blocking its machines",
-        ),
     )
+
+
+def prepare_stall_check(seconds: int) -> None:
+    """Have Horovod end a run whose ranks wait for each other in vain.
+
+    Not in the table, because the time is an option of the program. Call it before Horovod starts;
+    what the user has set stays.
+
+    Args:
+        seconds: of waiting that end the run. A tenth of it, at most a minute, brings a warning that
+            names the missing ranks.
+    """
+    os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(min(60, max(1, seconds // 10))))
+    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(seconds))
 
 
 def prepare() -> None:

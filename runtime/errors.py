@@ -62,7 +62,8 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     traceback and gives status 1. Neither runs exit handlers: Horovod's would wait for ranks that
     in turn wait for this one. Since a launcher ends all ranks as soon as the first has failed, a
     rank other than 0 leaves a ``ConfigError`` to rank 0 and speaks up only if it is still alive
-    some seconds later, when rank 0 evidently does not have the same error.
+    some seconds later, when rank 0 evidently does not have the same error. So does a rank whose
+    collective fails: the rank that is gone has failed first, and its status is the job's.
     """
     try:
         status = main() or 0
@@ -72,10 +73,18 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
         _end(str(error), USER_ERROR_STATUS)
     except UserError as error:
         _end(str(error), USER_ERROR_STATUS)
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
+        sys.stderr.flush()
+        if is_launched() and _comes_from_elsewhere(error):
+            time.sleep(_LAUNCHER_GRACE_SECONDS)
         _exit_now(_CRASH_STATUS)
     sys.exit(status)
+
+
+def _comes_from_elsewhere(error: Exception) -> bool:
+    """Whether a rank fails only because another one is gone, whose status shall be the job's."""
+    return "horovod" in f"{type(error).__name__} {error}".lower()
 
 
 def _end(message: str, status: int) -> NoReturn:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 import backbones
 from partial_fc.states import STATES
 from runtime.errors import ConfigError, did_you_mean
+from runtime.files import write_atomically
 from training import presets
 from training.schedules import SCHEDULES
 
@@ -87,6 +88,9 @@ class TrainConfig:
 
     network: str = "r50"
     """Backbone: r18, r34, r50, r100, ... (layers as InsightFace counts them), mbf, or tiny."""
+
+    pretrained: Optional[str] = None
+    """Checkpoint PREFIX,EPOCH whose backbone the run starts from, under a new head."""
 
     embedding_size: int = 512
     """Length of an embedding."""
@@ -166,6 +170,9 @@ class TrainConfig:
     on_nan: str = "stop"
     """At a loss or gradient that is not finite: stop, or skip that update."""
 
+    stall_timeout: int = 600
+    """Seconds without progress in an update that end the run; six times that between updates."""
+
     models_root: str = "./models"
     """Folder for the model, its configuration, logs and metrics."""
 
@@ -190,6 +197,14 @@ class TrainConfig:
     def head_lr(self) -> float:
         """The learning rate of the class centers after warm-up."""
         return self.lr if self.center_lr is None else self.center_lr
+
+    @property
+    def pretrained_checkpoint(self) -> Optional[tuple[str, int]]:
+        """Prefix and epoch of ``--pretrained``."""
+        if self.pretrained is None:
+            return None
+        prefix, _, epoch = self.pretrained.rpartition(",")
+        return prefix, int(epoch)
 
     def total_updates(self, updates_per_epoch: int) -> int:
         """The length of the run in updates."""
@@ -259,9 +274,7 @@ def values(config: TrainConfig) -> dict[str, Any]:
 
 def save(config: TrainConfig, path: Union[str, Path]) -> None:
     """Write the resolved configuration as JSON, whole or not at all."""
-    unfinished = Path(f"{path}.{os.getpid()}.tmp")
-    unfinished.write_text(json.dumps(values(config), indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    write_atomically(Path(path), (json.dumps(values(config), indent=2) + "\n").encode())
 
 
 class _Range(NamedTuple):
@@ -308,6 +321,9 @@ _RANGES = {
     "epochs": _POSITIVE_COUNT,
     "frequent": _POSITIVE_COUNT,
     "verbose": _POSITIVE_COUNT,
+    "stall_timeout": _Range(
+        _POSITIVE_COUNT.holds, "must be at least 1 second; several times the longest update"
+    ),
     "keep": _Range(_COUNT.holds, "must not be negative; 0 writes no checkpoints"),
     "save_interval": _Range(_COUNT.holds, "must not be negative; 0 saves at the end alone"),
     # MXNet and NumPy's legacy generators take 32 bits.
@@ -332,6 +348,7 @@ def check(config: TrainConfig) -> None:
     _check_name("optimizer", config.optimizer, STATES)
     _check_name("lr-schedule", config.lr_schedule, SCHEDULES)
     backbones.check(config.network)
+    _check_pretrained(config.pretrained)
     _check_margins(config.head_margins)
     _check_schedule(config)
     _check_targets(config)
@@ -350,6 +367,22 @@ def _check_name(option: str, name: str, known: Sequence[str] | Mapping[str, Any]
         raise ConfigError(
             f"--{option} {name!r} is unknown{did_you_mean(name, known)}; "
             f"choose from {', '.join(known)}"
+        )
+
+
+def _check_pretrained(value: Optional[str]) -> None:
+    if value is None:
+        return
+    prefix, _, epoch = value.rpartition(",")
+    if not prefix or not re.fullmatch("[0-9]{1,9}", epoch):
+        raise ConfigError(
+            f"--pretrained {value!r} is not PREFIX,EPOCH; PREFIX-0000.params is given as PREFIX,0"
+        )
+    path = Path(f"{prefix}-{int(epoch):04d}.params")
+    if not path.is_file():
+        raise ConfigError(
+            f"--pretrained {value} names {path}, which does not exist; give the prefix of a "
+            "checkpoint and the number in its file's name, as in models/run/model,0"
         )
 
 

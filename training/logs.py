@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ from tqdm import tqdm
 from runtime.errors import ConfigError, is_launched
 from training.meter import Meter, Report
 from training.stopwatch import Stopwatch
+from training.watchdog import Watchdog
 
 # float() of an NDArray waits for the device, which is why the loss arrives unconverted.
 Loss = Union[SupportsFloat, Callable[[], SupportsFloat]]
@@ -73,6 +74,7 @@ class RunLog:
         frequent: int,
         screen: Optional[TextIO] = None,
         clock: Callable[[], float] = time.monotonic,
+        stall_timeout: Optional[float] = None,
     ) -> None:
         """Open the files and attach to Python's logging.
 
@@ -83,6 +85,7 @@ class RunLog:
             frequent: updates between reports.
             screen: where lines go; standard output unless given. A terminal gets a progress bar.
             clock: seconds from any origin.
+            stall_timeout: seconds without progress after which the process is ended.
 
         Raises:
             ConfigError: the folder cannot be written.
@@ -108,6 +111,12 @@ class RunLog:
                 "give a folder in which you may write"
             ) from error
         self._attach(rank)
+        self._watchdog = stall_timeout and Watchdog(
+            stall_timeout,
+            rank=rank,
+            stopwatch=self.stopwatch,
+            log_file=_log_path(root, rank),
+        )
         _LOGGER.info("rank %d of %d, files in %s", rank, world_size, root)
 
     def start(self, total_updates: int, update: int = 0) -> None:
@@ -134,6 +143,8 @@ class RunLog:
             images: images of the update, over all ranks.
         """
         self._update = update
+        if self._watchdog:
+            self._watchdog.beat(update)
         self._meter.count(update, images)
         if self._bar is not None:
             self._bar.update(update - self._bar.n)
@@ -145,7 +156,8 @@ class RunLog:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Keep what happens inside (a verification, a save) out of images/s and the shares."""
-        with self._meter.paused():
+        watchdog = self._watchdog.patience() if self._watchdog else nullcontext()
+        with self._meter.paused(), watchdog:
             yield
 
     def verification(self, name: str, result: Verification, *, best: float, update: int) -> None:
@@ -184,6 +196,8 @@ class RunLog:
 
     def close(self) -> None:
         """Close the files and detach from Python's logging."""
+        if self._watchdog:
+            self._watchdog.close()
         if self._bar is not None:
             self._bar.close()
         if self._records is not None:
@@ -270,9 +284,13 @@ class _ScreenHandler(logging.Handler):
 
 
 def _file_handler(root: Path, rank: int) -> logging.Handler:
-    folder = root / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    return logging.FileHandler(folder / f"rank-{rank:04d}.log", encoding="utf-8")
+    path = _log_path(root, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return logging.FileHandler(path, encoding="utf-8")
+
+
+def _log_path(root: Path, rank: int) -> Path:
+    return root / "logs" / f"rank-{rank:04d}.log"
 
 
 def _open_bar(total_updates: int, update: int, screen: TextIO) -> Any:

@@ -38,6 +38,9 @@ class Interlude:
     interval: int
     """Updates between two calls; 0 for the end alone."""
 
+    on_stop: bool = False
+    """Whether it happens, too, when the run is told to end early."""
+
     def is_due(self, update: int, total_updates: int) -> bool:
         """Whether it is time, after ``update`` finished updates."""
         return update == total_updates or (self.interval > 0 and update % self.interval == 0)
@@ -53,8 +56,9 @@ def fit(
     images_per_update: int,
     start_update: int = 0,
     interludes: Sequence[Interlude] = (),
-) -> None:
-    """Train until ``total_updates`` updates are finished.
+    stop: Callable[[], int] = lambda: 0,
+) -> int:
+    """Train until ``total_updates`` updates are finished, or the ranks are told to end.
 
     Args:
         step: one update.
@@ -66,6 +70,10 @@ def fit(
         start_update: the number of updates that an earlier run has finished. If that is all of
             them, the interludes have their turn and nothing is trained.
         interludes: run in this order when due.
+        stop: asked after each update but the last, whether to end now: 0, or an exit status.
+
+    Returns:
+        The status of ``stop`` that has ended the run; 0 at its regular end.
     """
     log.start(total_updates, start_update)
     if start_update >= total_updates:
@@ -80,7 +88,12 @@ def fit(
         lr = schedule.lr_at(update)
         loss = step(batch, update, lr)
         log.update(update + 1, loss=loss.asscalar, lr=lr, images=images_per_update)
+        status = stop() if update + 1 < total_updates else 0
         for interlude in interludes:
-            if interlude.is_due(update + 1, total_updates):
+            if interlude.is_due(update + 1, total_updates) or (status and interlude.on_stop):
                 with log.paused():
                     interlude.action(update + 1)
+        if status:
+            _log.info("told to end: stopped after update %d of %d", update + 1, total_updates)
+            return status
+    return 0

@@ -42,6 +42,11 @@ class Stopwatch:
         self._seconds = dict.fromkeys((*PARTS, _REST), 0.0)
         self._deferred: list[tuple[str, Callable[[], Any]]] = []
 
+    @property
+    def current(self) -> str:
+        """The part that is counted now."""
+        return self._part
+
     @contextmanager
     def part(self, part: str) -> Iterator[None]:
         """Count the time inside as that of ``part``, one of ``PARTS``."""

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-import json
+import errno
 
 import numpy as np
 import pytest
 
+from backbones import model
 from backbones.model import Backbone
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
@@ -308,14 +309,57 @@ def test_an_interrupted_export_leaves_the_old_files(tmp_path, monkeypatch, image
     backbone.export(tmp_path / "model")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def fails(path, tensors) -> None:
-        with open(path, "wb") as file:
-            file.write(b"half")
-        raise OSError("no space left on device")
+    def fails(file, arrays) -> None:
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(mx.nd, "save", fails)
+    monkeypatch.setattr(model, "write_parameters", fails)
     train_step(backbone, images)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(DataError, match="cannot be written: No space left"):
         backbone.export(tmp_path / "model")
-    assert (tmp_path / "model-0000.params").read_bytes() == before["model-0000.params"]
-    assert json.loads((tmp_path / "model-symbol.json").read_bytes())
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+class TestTakenWeights:
+    @pytest.fixture
+    def prefix(self, tmp_path):
+        make(seed=2).export(tmp_path / "model")
+        return tmp_path / "model"
+
+    def test_everything_is_taken(self, prefix) -> None:
+        backbone = make(seed=1)
+        taken = backbone.take_weights(prefix, 0)
+        assert_equal_values(backbone, make(seed=2))
+        assert set(taken.loaded) == set(backbone.parameters)
+        assert (taken.missing, taken.left_over) == ([], [])
+
+    def test_what_is_missing_keeps_its_value_and_the_rest_is_named(self, prefix) -> None:
+        weights = mx.nd.load(f"{prefix}-0000.params")
+        weights["arg:fc7_weight"] = mx.nd.ones((3, 16))
+        del weights["arg:bn0_beta"], weights["aux:bn0_moving_var"]
+        mx.nd.save(f"{prefix}-0000.params", weights)
+        backbone = make(seed=1)
+        backbone.parameters["bn0_beta"].data()[:] = 7
+        taken = backbone.take_weights(prefix, 0)
+        assert sorted(taken.missing) == ["bn0_beta", "bn0_moving_var"]
+        assert taken.left_over == ["fc7_weight"]
+        assert (values(backbone)["bn0_beta"] == 7).all()
+        assert (values(backbone)["conv0_weight"] == values(make(seed=2))["conv0_weight"]).all()
+
+    def test_another_shape_changes_nothing(self, prefix) -> None:
+        backbone = Backbone.create("tiny", embedding_size=8, seed=1)
+        before = values(backbone)
+        with pytest.raises(DataError, match="has shape .*choose the --network and --embedding"):
+            backbone.take_weights(prefix, 0)
+        assert all((values(backbone)[name] == value).all() for name, value in before.items())
+
+    def test_nothing_in_common(self, prefix) -> None:
+        mx.nd.save(f"{prefix}-0000.params", {"arg:other": mx.nd.ones((2,))})
+        with pytest.raises(DataError, match="no tensor of this network .*'other'"):
+            make().take_weights(prefix, 0)
+
+
+def test_a_published_checkpoint_is_taken_whole(toolkit_data) -> None:
+    backbone = Backbone.create("mbf", embedding_size=128)
+    taken = backbone.take_weights(toolkit_data / "mobilefacenet_y1/model", 0)
+    assert taken.missing == [] and taken.left_over == []

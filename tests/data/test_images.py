@@ -38,3 +38,11 @@ def test_planes_are_written_into_the_batch(mirrored: bool) -> None:
     expected = image[:, ::-1] if mirrored else image
     assert (batch[1] == expected.transpose(2, 0, 1)).all()
     assert not batch[[0, 2]].any()
+
+
+@pytest.mark.parametrize("place", [8, 33])
+def test_a_png_whose_chunk_is_longer_than_the_file_gets_no_memory(make_image, place: int) -> None:
+    image = bytearray(make_image(1))
+    image[place : place + 4] = (2**31 - 1).to_bytes(4, "big")
+    with pytest.raises(BrokenRecordError, match="cut off or damaged"):
+        decode_rgb(memoryview(bytes(image)))

@@ -2,20 +2,15 @@ from __future__ import annotations
 
 import io
 import itertools
-import signal
-import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from data import jobs
 from data.jobs import in_order, track
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
@@ -71,42 +66,3 @@ def test_a_terminal_gets_a_bar(monkeypatch) -> None:
     monkeypatch.setattr(sys, "stderr", screen)
     assert list(track(range(5), 5, "packing images")) == list(range(5))
     assert "packing images: " in screen.getvalue() and "0/5" in screen.getvalue()
-
-
-def test_a_signal_waits_for_the_end_of_a_step() -> None:
-    program = """
-import os, signal
-from data.jobs import run_stoppable, undisturbed
-
-def main():
-    with undisturbed():
-        os.kill(os.getpid(), signal.SIGTERM)
-        print("the step is done")
-    print("the program goes on")
-
-run_stoppable(main)
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert result.returncode == 128 + signal.SIGTERM
-    assert result.stdout == "the step is done\n"
-    assert result.stderr == "stopped by SIGTERM: no unfinished file is left behind\n"
-
-
-def test_an_ignored_signal_stays_ignored() -> None:
-    program = """
-import os, signal
-from data.jobs import run_stoppable, undisturbed
-
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-def main():
-    with undisturbed():
-        os.kill(os.getpid(), signal.SIGHUP)
-    return 7
-
-run_stoppable(main)
-"""
-    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60)
-    assert result.returncode == 7

@@ -232,3 +232,55 @@ def test_an_interrupted_writer_leaves_nothing(tmp_path: Path, make_image) -> Non
 def test_identities_out_of_order_are_a_bug(tmp_path: Path, make_image) -> None:
     with pytest.raises(AssertionError), RecordWriter(tmp_path, image_size=(16, 16)) as writer:
         writer.write(make_image(0), 1)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".cache"}
+
+
+def test_a_reader_never_sees_a_mixed_set(write_set, monkeypatch) -> None:
+    """Whoever opens the set at any moment of a replacement gets the old one or the new one."""
+    folder = write_set([3, 1, 2])
+    seen = []
+
+    def look(step):
+        def looking(self, *arguments, **options):
+            records = RecordSet(folder)
+            seen.append((len(records), records.num_classes))
+            return step(self, *arguments, **options)
+
+        return looking
+
+    for name in ("unlink", "replace"):
+        monkeypatch.setattr(Path, name, look(getattr(Path, name)))
+    monkeypatch.setattr("data.index_cache.IndexCache._store", lambda self, arrays: None)
+    write_set([1, 1])
+    monkeypatch.undo()
+    assert set(seen) == {(6, 3), (2, 2)} and len(seen) >= 5
+    assert (len(RecordSet(folder)), (folder / "property").read_text()) == (2, "2,16,16\n")
+
+
+def test_a_full_disk_leaves_the_old_set(write_set, monkeypatch) -> None:
+    folder = write_set([3, 1, 2])
+    before = files_of(folder)
+
+    def full(file) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_set([1, 1])
+    assert files_of(folder) == before
+
+
+def test_a_set_that_is_replaced_while_it_is_opened_is_refused(write_set, monkeypatch) -> None:
+    folder = write_set([3, 1, 2])
+    describe = RecordSet._describe
+
+    def describe_late(self) -> None:
+        describe(self)
+        write_set([1, 1])
+
+    monkeypatch.setattr(RecordSet, "_describe", describe_late)
+    with pytest.raises(DataError, match="was replaced while it was opened"):
+        RecordSet(folder)

@@ -7,6 +7,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
 
+SILENT = "#!/usr/bin/env bash\n"
 SETTINGS = """\
 #!/usr/bin/env bash
 echo "python $*" >>"$CALLS"
@@ -34,8 +35,105 @@ def test_run_starts_two_ranks_on_this_host(sandbox: Sandbox) -> None:
 def test_run_takes_hosts_and_a_hostfile(sandbox: Sandbox) -> None:
     sandbox.run("bash", "run.sh", NP="16", HOSTS="ip1:8,ip2:8")
     assert mpirun_arguments(sandbox)[:4] == ["-np", "16", "-H", "ip1:8,ip2:8"]
-    sandbox.run("bash", "run.sh", NP="4", HOSTFILE="hosts.txt")
-    assert mpirun_arguments(sandbox)[:4] == ["-np", "4", "--hostfile", "hosts.txt"]
+    assert mpirun_arguments_with(sandbox, HOSTS="ip1:8,ip2")[:4] == ["-np", "9", "-H", "ip1:8,ip2"]
+    (sandbox.folder / "hosts.txt").write_text("# ours\nip1 slots=3\n\nip2 max_slots=9 slots=2\nip3")
+    found = mpirun_arguments_with(sandbox, NP="4", HOSTFILE="hosts.txt")
+    assert found[:4] == ["-np", "4", "--hostfile", "hosts.txt"]
+    assert mpirun_arguments_with(sandbox, HOSTFILE="hosts.txt")[:2] == ["-np", "6"]
+
+
+def mpirun_arguments_with(sandbox: Sandbox, **variables: str) -> list[str]:
+    result = sandbox.run("bash", "run.sh", **variables)
+    assert result.returncode == 0, result.stderr
+    return mpirun_arguments(sandbox)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"NP": "two"}, {"NP": "0"}, {"HOSTS": "ip1:8;ip2"}, {"HOSTS": "-x"}, {"HOSTS": "a,"},
+     {"HOSTFILE": "nowhere"}, {"HOSTFILE": "train.py"}, {"HOSTFILE": "empty"}],
+)  # fmt: skip
+def test_run_refuses_what_is_no_host(sandbox: Sandbox, variables: dict[str, str]) -> None:
+    (sandbox.folder / "train.py").write_text('"""No host."""\n')
+    (sandbox.folder / "empty").write_text("# nobody\n")
+    result = sandbox.run("bash", "run.sh", **variables)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("error: ")
+    assert not sandbox.calls
+
+
+CRASHES = """\
+#!/usr/bin/env bash
+echo "mpirun $*" >>"$CALLS"
+read -r status rest <statuses
+echo "$rest" >statuses
+exit "$status"
+"""
+
+
+def run_with_ends(sandbox: Sandbox, ends: str, *options: str) -> tuple[int, list[str]]:
+    """Run with an mpirun that ends with these statuses; return the last and the calls."""
+    sandbox.stub("mpirun", CRASHES)
+    sandbox.stub("sleep", '#!/usr/bin/env bash\necho "sleep $1" >>"$CALLS"\n')
+    (sandbox.folder / "statuses").write_text(ends + "\n")
+    result = sandbox.run("bash", "run.sh", *options)
+    return result.returncode, sandbox.calls.splitlines()
+
+
+def test_run_starts_again_after_a_crash(sandbox: Sandbox) -> None:
+    status, calls = run_with_ends(sandbox, "1 137 75 0", "--restarts", "5", "--lr", "0.1")
+    starts = [call for call in calls if call.startswith("mpirun")]
+    assert status == 0
+    assert [call for call in calls if call.startswith("sleep")] == [
+        "sleep 5", "sleep 10", "sleep 20",
+    ]  # fmt: skip
+    assert len(starts) == 4 and len(set(starts)) == 1
+    assert starts[0].endswith("bash config.sh --lr 0.1")
+
+
+def test_run_gives_up_after_its_restarts(sandbox: Sandbox) -> None:
+    status, calls = run_with_ends(sandbox, "1 1 9 9 9", "--restarts=2")
+    assert status == 9
+    assert sum(call.startswith("mpirun") for call in calls) == 3
+    assert run_with_ends(sandbox, "9 0")[0] == 9
+
+
+@pytest.mark.parametrize("end", [0, 2, 129, 130, 143])
+def test_run_does_not_start_again_what_was_meant_to_end(sandbox: Sandbox, end: int) -> None:
+    status, calls = run_with_ends(sandbox, f"{end} 0", "--restarts", "3")
+    assert (status, len(calls)) == (end, 1)
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "-1"])
+def test_run_refuses_a_wrong_number_of_restarts(sandbox: Sandbox, wrong: str) -> None:
+    assert run_with_ends(sandbox, "0", "--restarts", wrong) == (2, [])
+
+
+def test_run_reads_the_hostfile_anew(sandbox: Sandbox) -> None:
+    (sandbox.folder / "hosts").write_text("ip1 slots=2\nip2 slots=2\n")
+    sandbox.stub(
+        "mpirun",
+        '#!/usr/bin/env bash\necho "mpirun $*" >>"$CALLS"\n'
+        "[[ $2 == 4 ]] || exit 0\necho ip1 slots=2 >hosts\nexit 1\n",
+    )
+    sandbox.stub("sleep", SILENT)
+    result = sandbox.run("bash", "run.sh", "--restarts", "1", HOSTFILE="hosts")
+    assert result.returncode == 0, result.stderr
+    assert [call.split()[2] for call in sandbox.calls.splitlines()] == ["4", "2"]
+
+
+@pytest.mark.parametrize(("number", "status"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
+def test_run_hands_signals_on(sandbox: Sandbox, number: str, status: int) -> None:
+    """The stub is mpirun and its ranks: told by USR1 or USR2, it ends in its own time."""
+    sandbox.stub(
+        "mpirun",
+        "#!/usr/bin/env bash\ntrap 'echo USR1 >>\"$CALLS\"; exit 1' USR1\n"
+        "trap 'echo USR2 >>\"$CALLS\"; exit 1' USR2\n"
+        f"kill -{number} $PPID\nfor i in {{1..200}}; do read -t 0.05 <> <(:) || :; done\n",
+    )
+    result = sandbox.run("bash", "run.sh", "--restarts", "3")
+    assert result.returncode == status, result.stderr
+    assert sandbox.calls.split() == ["USR1" if number == "INT" else "USR2"]
 
 
 def test_run_hands_choices_and_settings_to_the_other_hosts(sandbox: Sandbox) -> None:

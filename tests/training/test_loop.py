@@ -91,3 +91,27 @@ def test_only_the_batch_is_waited_for():
 def test_an_interlude_is_due_at_its_interval_and_at_the_end(interval, due):
     interlude = Interlude(lambda update: None, interval)
     assert [update for update in range(1, 11) if interlude.is_due(update, 10)] == due
+
+
+def test_the_run_ends_early_when_it_is_told_to():
+    events, log, answers = [], RecordingLog(), iter([0, 0, 143])
+
+    def step(batch, update, lr):
+        events.append(update)
+        return mx.nd.array([0.0])
+
+    status = fit(
+        step,
+        itertools.count(),
+        TenthOfUpdate(),
+        log,
+        total_updates=5,
+        images_per_update=1,
+        interludes=[
+            Interlude(lambda update: events.append(("verify", update)), 2),
+            Interlude(lambda update: events.append(("save", update)), 0, on_stop=True),
+        ],
+        stop=lambda: next(answers),
+    )
+    assert status == 143
+    assert events == [0, 1, ("verify", 2), 2, ("save", 3)]

@@ -1,0 +1,159 @@
+"""MXNet's file of named arrays (``.params``), read and written without MXNet.
+
+MXNet's own reader believes every number in the file: a length of 2^60 or a shape that is not there
+ends the process, and with it all ranks. Checkpoints come from strangers, so here each number is
+held against what the file has left before anything is done with it. What is kept from the file is
+a view of its bytes; nothing is copied, and nothing larger than the file is made.
+
+The form, all little-endian: ``0x112, 0`` (two uint64), a uint64 count and as many arrays, a uint64
+count and as many names (uint64 length, bytes). An array is a magic number of its version, its kind
+of storage (int32, 0 for dense; from version 2 on), its shape (int32 rank, int64 sizes; uint32 in
+the oldest version, where the rank takes the place of the magic number), device type and number
+(two int32), the type of its elements (int32), and the elements.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.errors import DataError
+
+_FILE_MAGIC = 0x112
+_V1, _V2, _V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
+_DENSE = 0
+_MAX_RANK = 32
+_MAX_NAME = 1024
+# By MXNet's numbers of its types (mshadow/base.h); bfloat16 (12) is in no checkpoint.
+_DTYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "u1", 4: "<i4", 5: "i1", 6: "<i8", 7: "b1"}
+_CODES = {name: code for code, name in _DTYPES.items()}
+_CPU = 1
+
+
+def read_parameters(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a ``.params`` file by name, views of the mapped file.
+
+    Raises:
+        DataError: it cannot be read, is no such file, or holds what no checkpoint has: arrays
+            without names, of a sparse kind, or names twice.
+    """
+    if not path.is_file():
+        raise DataError(f"{path} does not exist; name an epoch whose .params file is there")
+    try:
+        with path.open("rb") as file:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}); copy it again") from None
+    try:
+        return _Reader(content).parameters()
+    except _Damage as damage:
+        raise DataError(f"{path} is no MXNet parameter file: {damage}; copy it again") from None
+
+
+def write_parameters(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays by name, in the form of MXNet 1.9 and with its bytes.
+
+    MXNet's own writer does not notice when the last bytes find no room on the disk.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    file.write(struct.pack("<QQQ", _FILE_MAGIC, 0, len(arrays)))
+    for array in arrays.values():
+        rank = array.ndim
+        file.write(struct.pack(f"<Iii{rank}q", _V2, _DENSE, rank, *array.shape))
+        file.write(struct.pack("<iii", _CPU, 0, _CODES[array.dtype.str.lstrip("|")]))
+        file.write(np.ascontiguousarray(array).data)
+    file.write(struct.pack("<Q", len(arrays)))
+    for name in map(str.encode, arrays):
+        file.write(struct.pack("<Q", len(name)) + name)
+
+
+class _Damage(Exception):
+    """What is wrong with the file."""
+
+
+class _Reader:
+    """Goes through the file once, from front to back."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content = content
+        self._position = 0
+
+    def parameters(self) -> dict[str, NDArray[Any]]:
+        magic, _ = self._numbers("QQ")
+        if magic != _FILE_MAGIC:
+            raise _Damage("it begins with another magic number")
+        # Every array takes four bytes at least, every name eight; so the counts stay small.
+        arrays = [self._array(index) for index in range(self._count("arrays", 4))]
+        names = [self._name(index) for index in range(self._count("names", 8))]
+        if self._position != len(self._content):
+            raise _Damage(f"{len(self._content) - self._position} bytes follow its end")
+        if arrays and not names:
+            raise _Damage("it holds arrays without names, which is no checkpoint")
+        if len(names) != len(arrays):
+            raise _Damage(f"it has {len(arrays)} arrays and {len(names)} names")
+        if len(set(names)) != len(names):
+            raise _Damage("two arrays have the same name")
+        return dict(zip(names, arrays))
+
+    def _numbers(self, form: str) -> tuple[int, ...]:
+        layout = struct.Struct("<" + form)
+        return layout.unpack(self._bytes(layout.size))
+
+    def _bytes(self, length: int) -> memoryview:
+        start = self._position
+        if length > len(self._content) - start:
+            raise _Damage(f"it ends at byte {len(self._content)}, within what begins at {start}")
+        self._position += length
+        return self._content[start : self._position]
+
+    def _count(self, what: str, least_bytes: int) -> int:
+        (count,) = self._numbers("Q")
+        if count > (len(self._content) - self._position) // least_bytes:
+            raise _Damage(f"it announces {count} {what}, more than fit into it")
+        return count
+
+    def _array(self, index: int) -> NDArray[Any]:
+        shape = self._shape(index)
+        _, _, code = self._numbers("iii")
+        if code not in _DTYPES:
+            raise _Damage(f"array {index} has elements of the unknown type {code}")
+        dtype = np.dtype(_DTYPES[code])
+        size = math.prod(shape)
+        content = self._bytes(size * dtype.itemsize)
+        return np.frombuffer(content, dtype).reshape(shape)
+
+    def _shape(self, index: int) -> tuple[int, ...]:
+        (magic,) = self._numbers("I")
+        if magic in (_V2, _V3):
+            (storage,) = self._numbers("i")
+            if storage != _DENSE:
+                raise _Damage(f"array {index} is sparse, which no checkpoint's are")
+        if magic in (_V1, _V2, _V3):
+            (rank,) = self._numbers("i")
+            sizes = "q"
+        else:
+            rank, sizes = magic, "I"
+        if not 0 < rank <= _MAX_RANK:
+            raise _Damage(f"array {index} has {rank} dimensions")
+        shape = self._numbers(f"{rank}{sizes}")
+        if min(shape) < 1:
+            raise _Damage(f"array {index} has the shape {shape}")
+        return shape
+
+    def _name(self, index: int) -> str:
+        (length,) = self._numbers("Q")
+        if not 0 < length <= _MAX_NAME:
+            raise _Damage(f"the name of array {index} has {length} bytes")
+        try:
+            return str(self._bytes(length), "utf-8")
+        except UnicodeDecodeError:
+            raise _Damage(f"the name of array {index} is no text") from None

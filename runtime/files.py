@@ -1,0 +1,100 @@
+"""Files that appear under their names only when they are complete and on the disk.
+
+A disk fills up, a machine loses its power, somebody presses Ctrl-C: whoever reads a file later must
+find either what was there before or what was meant to be there. So everything is written under a
+temporary name beside its place, flushed to the disk, and renamed when nothing can go wrong any
+more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+# Small writes cost more than the copying, and a thread that reads its turn.
+_BUFFER = 1 << 20
+
+
+class StagedFiles:
+    """Files of one folder that belong together and get their names together.
+
+    A context manager: leaving it with an exception removes what has been written; otherwise the
+    files get their names in the order in which they were opened. What was there before stays
+    untouched until all of them are complete and flushed.
+
+    Raises:
+        OSError: when opening, writing or leaving, for want of room or permission.
+    """
+
+    def __init__(self) -> None:
+        self._files: list[tuple[BinaryIO, Path, Path]] = []
+
+    def open(self, path: Path) -> BinaryIO:
+        """Begin a file that will be called ``path``."""
+        partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+        file = partial.open("wb", _BUFFER)
+        self._files.append((file, partial, path))
+        return file
+
+    def __enter__(self) -> StagedFiles:
+        """Return the files."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the files their names, or remove them."""
+        try:
+            if error is None:
+                self.publish()
+        finally:
+            self.discard()
+
+    def publish(self, remove_first: Iterable[Path] = ()) -> None:
+        """Flush all files to the disk, and then give them their names.
+
+        Args:
+            remove_first: files that do not go with the first of the new ones; they are removed
+                before it appears.
+        """
+        for file, _, _ in self._files:
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+        for path in remove_first:
+            path.unlink(missing_ok=True)
+        for _, partial, path in self._files:
+            partial.replace(path)
+        for folder in {path.parent for _, _, path in self._files}:
+            _flush_folder(folder)
+
+    def discard(self) -> None:
+        """Close the files and remove those that have got no name."""
+        for file, partial, _ in self._files:
+            # What it holds back may find no room either, which has been reported.
+            with contextlib.suppress(OSError):
+                file.close()
+            partial.unlink(missing_ok=True)
+        self._files = []
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write one file, whole or not at all."""
+    with StagedFiles() as files:
+        files.open(path).write(content)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Have the new names survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

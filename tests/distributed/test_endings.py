@@ -1,0 +1,84 @@
+"""However a job ends, it ends on all ranks, in bounded time, and says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.job import Job
+
+OPTIONS = (
+    "--debug", "--num-classes", 50, "--num-images", 50, "--embedding-size", 16, "--batch-size", 4,
+    "--max-update", 100_000, "--frequent", 1, "--verbose", 100_000, "--save-interval", 0,
+)  # fmt: skip
+LAUNCHERS = ("run.sh", "--gloo", "--mpi")
+pytestmark = pytest.mark.launcher
+
+
+def start(launcher: str, models: Path, *options: object) -> Job:
+    job = Job(launcher, 2, models, *OPTIONS, *options)
+    job.wait_until(lambda: "update 3/" in job.log(0))
+    assert sorted(job.processes()) == [0, 1]
+    return job
+
+
+def wait_for_the_end(job: Job, seconds: float) -> tuple[int, float]:
+    """Return the status of the launcher, and how long the last process took to be gone."""
+    began = time.monotonic()
+    status = job.wait(seconds)
+    while job.processes():
+        assert time.monotonic() - began < seconds, job.processes()
+        time.sleep(0.05)
+    return status, time.monotonic() - began
+
+
+def assert_agreed(job: Job) -> None:
+    """Both ranks ended after the same update, which is saved."""
+    (ours,), (theirs,) = (
+        [line for line in job.log(rank).splitlines() if "told to end:" in line] for rank in (0, 1)
+    )
+    assert ours.split("told")[-1] == theirs.split("told")[-1]
+    update = int(ours.split("after update")[1].split()[0])
+    assert (job.models / f"checkpoints/update-{update:08d}/manifest.json").exists()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_run_sh_ends_well_when_it_is_told_to(number: int, status: int, tmp_path: Path) -> None:
+    with start("run.sh", tmp_path, "--restarts", 2) as job:
+        job.process.send_signal(number)
+        assert wait_for_the_end(job, 60)[0] == status
+        assert "starting it again" not in job.said()
+        assert_agreed(job)
+
+
+def test_one_rank_that_is_told_ends_all(tmp_path: Path) -> None:
+    with start("--gloo", tmp_path) as job:
+        os.kill(job.processes()[1], signal.SIGTERM)
+        assert wait_for_the_end(job, 60)[0] != 0
+        assert_agreed(job)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_dies_ends_all(launcher: str, rank: int, tmp_path: Path) -> None:
+    with start(launcher, tmp_path) as job:
+        os.kill(job.processes()[rank], signal.SIGKILL)
+        status, seconds = wait_for_the_end(job, 60)
+        assert status not in (0, 2)
+        assert seconds < 30
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_rank_that_hangs_ends_all(launcher: str, tmp_path: Path) -> None:
+    with start(launcher, tmp_path, "--stall-timeout", 4) as job:
+        os.kill(job.processes()[1], signal.SIGSTOP)
+        status, seconds = wait_for_the_end(job, 90)
+        assert status not in (0, 2)
+        assert seconds < 60
+        said = job.log(0)
+        assert "rank 0 has made no progress for" in said and "communication" in said
+        assert "training/loop.py" in said, "the stacks of all threads"

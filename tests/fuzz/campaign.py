@@ -1,0 +1,195 @@
+"""Many inputs for all readers, in processes whose death or silence is a finding.
+
+    python -m tests.fuzz --inputs 100000 --seed 1
+    python -m tests.fuzz --reproduce symbol:1000017
+
+Input number N of a reader is always the same bytes; the number of a finding makes it again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.fuzz.worker import STATUS
+
+ROOT = Path(__file__).resolve().parents[2]
+_SECONDS_BETWEEN_LOOKS = 0.05
+# The import of MXNet on a busy machine; and what no input may take, in seconds of waiting.
+_START_SECONDS, _INPUT_SECONDS = 240.0, 30.0
+_INPUTS_PER_PROCESS = 5000
+_LAST_LINES = 400
+# Seeds of campaigns lie apart: input numbers of one seed are not those of another.
+SPAN = 1_000_000
+
+
+@dataclass
+class Result:
+    """What one reader did with its inputs."""
+
+    inputs: int = 0
+    accepted: int = 0
+    refused: int = 0
+    executions: int = 0
+    crashes: list[str] = field(default_factory=list)
+    hangs: list[str] = field(default_factory=list)
+
+    def add(self, other: Result) -> None:
+        """Count another result in."""
+        self.inputs += other.inputs
+        self.accepted += other.accepted
+        self.refused += other.refused
+        self.executions += other.executions
+        self.crashes += other.crashes
+        self.hangs += other.hangs
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found."""
+        return not (self.crashes or self.hangs or self.executions)
+
+
+def run(
+    shares: dict[str, int],
+    inputs: int,
+    seed: int,
+    processes: int,
+    module: str = "tests.fuzz.worker",
+    input_seconds: float = _INPUT_SECONDS,
+) -> dict[str, Result]:
+    """Feed ``inputs`` inputs to the readers by their shares, and return what came out.
+
+    Args:
+        shares: the readers, and how many of the inputs each gets beside the others.
+        inputs: for all of them together.
+        seed: of the inputs.
+        processes: how many run at once.
+        module: the worker.
+        input_seconds: longer than this without progress is a hang.
+    """
+    results = {name: Result() for name in shares}
+    jobs = []
+    for name, share in shares.items():
+        first, count = seed * SPAN, -(-inputs * share // sum(shares.values()))
+        for start in range(first, first + count, _INPUTS_PER_PROCESS):
+            jobs.append((name, start, min(start + _INPUTS_PER_PROCESS, first + count)))
+    with ThreadPoolExecutor(processes) as pool:
+        done = pool.map(lambda job: (job[0], run_range(*job, module, input_seconds)), jobs)
+        for name, result in done:
+            results[name].add(result)
+    return results
+
+
+def run_range(
+    name: str,
+    first: int,
+    stop: int,
+    module: str = "tests.fuzz.worker",
+    input_seconds: float = _INPUT_SECONDS,
+) -> Result:
+    """Feed the inputs ``first … stop - 1`` to a reader, in as many processes as it takes."""
+    total = Result()
+    while first < stop:
+        result, last = _one_process(name, first, stop, module, input_seconds)
+        result.inputs = last + 1 - first
+        total.add(result)
+        first = last + 1
+    return total
+
+
+def _one_process(
+    name: str, first: int, stop: int, module: str, input_seconds: float
+) -> tuple[Result, int]:
+    """Run a worker until it ends or is stuck; return what it did and its last input."""
+    with tempfile.TemporaryDirectory() as folder:
+        status, errors = Path(folder) / "status", Path(folder) / "errors"
+        status.write_bytes(STATUS.pack(-1, 0, 0, 0))
+        command = [sys.executable, "-m", module, name, str(first), str(stop), str(status)]
+        # One thread: an input shall not be slow because others run.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": folder}
+        with errors.open("wb") as output:
+            worker = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=output, stderr=output
+            )
+            try:
+                is_stuck = _watch(worker, status, input_seconds)
+            finally:
+                worker.kill()
+                worker.wait()
+        last, accepted, refused, executions = STATUS.unpack(status.read_bytes())
+        said = errors.read_text(errors="replace")[-_LAST_LINES:]
+    assert last >= first, f"the worker of {name} did not start: {said}"
+    result = Result(accepted=accepted, refused=refused, executions=executions)
+    if is_stuck:
+        result.hangs.append(f"{name}:{last}")
+    elif worker.returncode:
+        result.crashes.append(f"{name}:{last} (status {worker.returncode}) {said}")
+    return result, last
+
+
+def _watch(worker: subprocess.Popen[bytes], status: Path, input_seconds: float) -> bool:
+    """Wait for a worker; return whether it makes no progress.
+
+    Looks are counted, not seconds: a machine that was stopped has not made the worker hang.
+    """
+    seen, looks = -1, 0
+    while worker.poll() is None:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        (current, *_) = STATUS.unpack(status.read_bytes())
+        looks = looks + 1 if current == seen else 0
+        seen = current
+        limit = _START_SECONDS if current < 0 else input_seconds
+        if looks * _SECONDS_BETWEEN_LOOKS > limit:
+            return True
+    return False
+
+
+def describe(results: dict[str, Result], seconds: float) -> str:
+    """Return a table of the results, and each finding in a line."""
+    total = Result()
+    lines = [f"{'reader':<10}{'inputs':>9}{'accepted':>10}{'refused':>9}  crashes hangs executions"]
+    for name, result in results.items():
+        lines.append(_row(name, result))
+        total.add(result)
+    lines += [_row("all", total), f"{seconds:.0f} s"]
+    lines += [f"crash {' | '.join(finding.split(chr(10)))}" for finding in total.crashes]
+    lines += [f"hang {finding}" for finding in total.hangs]
+    return "\n".join(lines)
+
+
+def _row(name: str, result: Result) -> str:
+    return (
+        f"{name:<10}{result.inputs:>9,}{result.accepted:>10,}{result.refused:>9,}  "
+        f"{len(result.crashes):>7}{len(result.hangs):>6}{result.executions:>11}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a campaign, or one input; return 1 if something was found."""
+    import argparse
+
+    from tests.fuzz.readers import READERS
+
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("--inputs", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only", default=",".join(READERS), metavar="READER,READER")
+    parser.add_argument("--reproduce", metavar="READER:NUMBER")
+    options = parser.parse_args(argv)
+    began = time.monotonic()
+    if options.reproduce:
+        name, _, number = options.reproduce.partition(":")
+        results = {name: run_range(name, int(number), int(number) + 1)}
+    else:
+        shares = {name: READERS[name].share for name in options.only.split(",")}
+        results = run(shares, options.inputs, options.seed, options.processes)
+    print(describe(results, time.monotonic() - began))
+    return 0 if all(result.is_clean for result in results.values()) else 1

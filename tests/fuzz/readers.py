@@ -1,0 +1,401 @@
+"""The readers under test: each with valid files, and what is done with a damaged one.
+
+A reader is right when it returns, or raises a ``DataError`` (or its kind, a ``BrokenRecordError``,
+which a loader counts and skips). Whatever else comes out of it ends its process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import struct
+import subprocess
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from data.images import decode_rgb
+from data.index_cache import IndexCache
+from data.joined import JoinedSet
+from data.pairs import read_pairs
+from data.recordio import BrokenRecordError, RecordFile, encode
+from data.records import RecordSet, RecordWriter
+from data.verification_sets import read_bin, write_bin
+from runtime.errors import DataError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Reader(NamedTuple):
+    """What makes valid files, and what reads a file in a folder of its own."""
+
+    seeds: Callable[[Path], list[bytes]]
+    read: Callable[[Path, bytes], None]
+    share: int
+    """Of the inputs of a campaign, beside those of the others: more for quicker readers."""
+
+
+def _image(number: int, suffix: str = ".png", side: int = 8) -> bytes:
+    pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), np.uint8)
+    return bytes(cv2.imencode(suffix, pixels)[1])
+
+
+def _write_set(folder: Path) -> None:
+    with RecordWriter(folder, image_size=(8, 8)) as writer:
+        for label in range(3):
+            for image in range(3):
+                writer.write(_image(3 * label + image, (".png", ".jpg")[image % 2]), label)
+
+
+def _flat_set() -> bytes:
+    return b"".join(encode((float(i % 2),), i, _image(i)) for i in range(5))
+
+
+def _use_set(folder: Path) -> None:
+    """Open a set and do with it what training does."""
+    records = RecordSet(folder)
+    joined = JoinedSet([records])
+    joined.labels()
+    records.image_counts()
+    records.identity_ranges()
+    for index in [*range(min(len(records), 12)), len(records) - 1]:
+        try:
+            decode_rgb(records.image(index)[0])
+        except BrokenRecordError:
+            pass
+
+
+def _rec_seeds(folder: Path) -> list[bytes]:
+    _write_set(folder)
+    magic = struct.pack("<I", 0xCED7230A)
+    cut = encode((1.0,), 1, b"abcd" + magic + b"efgh" + magic)
+    return [(folder / "train.rec").read_bytes(), _flat_set(), cut + _flat_set()]
+
+
+def _read_rec(folder: Path, content: bytes) -> None:
+    """Without an index, with one, and record by record at any place."""
+    path = folder / "train.rec"
+    if not (folder / "train.idx").exists():
+        _write_set(folder)
+        (folder / "train.idx").rename(folder / "kept.idx")
+        (folder / "train.idx").touch()
+    # Nothing of what was found out about the file before may help.
+    for cache in folder.glob("*.cache"):
+        cache.unlink()
+    path.write_bytes(content)
+    with _refusals():
+        file = RecordFile(path)
+        for offset in range(0, min(len(content), 256), 4):
+            with _refusals():
+                file.read(offset)
+        file.first_labels(np.arange(0, len(content), 4))
+    (folder / "train.idx").write_bytes((folder / "kept.idx").read_bytes())
+    with _refusals():
+        _use_set(folder)
+    (folder / "train.idx").unlink()
+    try:
+        _use_set(folder)
+    finally:
+        (folder / "train.idx").touch()
+
+
+def _idx_seeds(folder: Path) -> list[bytes]:
+    _write_set(folder)
+    index = (folder / "train.idx").read_bytes()
+    return [index, index.replace(b"\t", b" "), b"".join(reversed(index.splitlines(True)))]
+
+
+def _beside_a_set(name: str) -> Callable[[Path, bytes], None]:
+    def read(folder: Path, content: bytes) -> None:
+        if not (folder / "train.rec").exists():
+            _write_set(folder)
+        for cache in folder.glob("*.cache"):
+            cache.unlink()
+        (folder / name).write_bytes(content)
+        _use_set(folder)
+
+    return read
+
+
+def _property_seeds(_: Path) -> list[bytes]:
+    return [b"3,8,8\n", b"85742,112,112\nextra\n", b"3,8,8"]
+
+
+def _cache_seeds(folder: Path) -> list[bytes]:
+    _write_set(folder)
+    _use_set(folder)
+    return [(folder / f"train.{kind}.cache").read_bytes() for kind in ("idx", "labels")]
+
+
+def _read_cache(folder: Path, content: bytes) -> None:
+    """A cache with the right key and checksum, and anything behind them."""
+    if not (folder / "train.rec").exists():
+        _write_set(folder)
+    sources = (folder / "train.rec", folder / "train.idx")
+    key = IndexCache(folder / "x", sources)._key
+    head, _, arrays = content.partition(b"\n")
+    try:
+        header = json.loads(head)
+        described = header["arrays"]
+        checksum = zlib.crc32(arrays, zlib.crc32(json.dumps(described).encode()))
+        header.update(key=key, checksum=checksum)
+        content = json.dumps(header).encode() + b"\n" + arrays
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
+    for kind in ("idx", "labels"):
+        (folder / f"train.{kind}.cache").write_bytes(content)
+    _use_set(folder)
+
+
+def _list_seeds(_: Path) -> list[bytes]:
+    return [
+        b"1\t1\nAnn\t1\t2\nAnn\t1\tBob\t1\n",
+        b"2\nAnn 1 2\nAnn 2 1\nAnn 1 Bob 1\nBob 1 Ann 2\n",
+    ]
+
+
+def _read_list(folder: Path, content: bytes) -> None:
+    for name, count in (("Ann", 2), ("Bob", 1)):
+        (folder / name).mkdir(exist_ok=True)
+        for number in range(count):
+            (folder / name / f"{name}_{number + 1:04d}.jpg").touch()
+    (folder / "pairs.lst").write_bytes(content)
+    read_pairs(folder / "pairs.lst", folder)
+
+
+class _Attack:
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, ("touch executed",)
+
+
+def _bin_seeds(folder: Path) -> list[bytes]:
+    images = [_image(number) for number in range(4)]
+    write_bin(folder / "a.bin", images, [True, False])
+    arrays = [np.frombuffer(image, np.uint8) for image in images]
+    python_2 = b"\x80\x02](U\x05\xff\xd8oneU\x04\xfftwoe](\x88e\x86."
+    return [
+        (folder / "a.bin").read_bytes(),
+        python_2,
+        *(pickle.dumps((images, [True, False]), protocol) for protocol in range(6)),
+        *(pickle.dumps((arrays, [np.bool_(True), False]), protocol) for protocol in range(6)),
+        *(pickle.dumps((images[:2], [_Attack()]), protocol) for protocol in (0, 2, 4)),
+        pickle.dumps(_Attack(), 0),
+    ]
+
+
+def _read_bin(folder: Path, content: bytes) -> None:
+    (folder / "a.bin").write_bytes(content)
+    target = read_bin(folder / "a.bin")
+    target.decode(0, min(len(target), 4), (8, 8))
+
+
+def _image_seeds(_: Path) -> list[bytes]:
+    return [_image(i, suffix, 24) for i, suffix in enumerate((".jpg", ".png", ".bmp", ".webp"))]
+
+
+def _read_image(_: Path, content: bytes) -> None:
+    from data.image_headers import encoded_size
+
+    with _refusals():
+        encoded_size(content)
+    decode_rgb(content)
+
+
+def _export(folder: Path) -> None:
+    from backbones.model import Backbone
+
+    Backbone.create("tiny", embedding_size=8, image_size=(32, 32)).export(folder / "model")
+
+
+def _params_seeds(folder: Path) -> list[bytes]:
+    from runtime.mxnet import mx
+
+    _export(folder)
+    arrays = {f"arg:{t}": mx.nd.ones((2, 3), dtype=t) for t in ("float16", "int64", "uint8")}
+    mx.nd.save(str(folder / "types"), arrays)
+    mx.nd.save(str(folder / "list"), list(arrays.values()))
+    oldest = struct.pack("<QQQIIIiiiff", 0x112, 0, 1, 2, 1, 2, 1, 0, 0, 1.0, 2.0)
+    oldest += struct.pack("<QQ", 1, 1) + b"a"
+    model = (folder / "model-0000.params").read_bytes()
+    return [model, (folder / "types").read_bytes(), (folder / "list").read_bytes(), oldest]
+
+
+def _symbol_seeds(folder: Path) -> list[bytes]:
+    _export(folder)
+    symbol = (folder / "model-symbol.json").read_bytes()
+    graph = json.loads(symbol)
+    for node in graph["nodes"]:
+        if "attrs" in node:
+            node["attr"] = node.pop("attrs")
+    del graph["attrs"]
+    # Short ones, in which damage is likely to matter.
+    small = json.dumps(
+        {
+            "nodes": [
+                {"op": "null", "name": "data", "inputs": []},
+                {"op": "null", "name": "w", "inputs": []},
+                {
+                    "op": "Convolution", "name": "c", "inputs": [[0, 0, 0], [1, 0, 0]],
+                    "attrs": {
+                        "kernel": "(3, 3)", "stride": "(2, 2)", "pad": "(1, 1)", "dilate": "(1, 1)",
+                        "num_filter": "4", "no_bias": "True", "num_group": "1",
+                    },
+                },
+                {
+                    "op": "Pooling", "name": "p", "inputs": [[2, 0, 0]],
+                    "attrs": {"kernel": "(2, 2)", "stride": "(2, 2)", "pool_type": "max"},
+                },
+                {
+                    "op": "SliceChannel", "name": "s", "inputs": [[3, 0, 0]],
+                    "attrs": {"num_outputs": "2", "axis": "1"},
+                },
+                {
+                    "op": "Concat", "name": "j", "inputs": [[4, 0, 0], [4, 1, 0]],
+                    "attrs": {"num_args": "2", "dim": "1"},
+                },
+                {"op": "Reshape", "name": "r", "inputs": [[5, 0]], "attrs": {"shape": "(0, -1)"}},
+                {"op": "null", "name": "v", "inputs": []},
+                {
+                    "op": "FullyConnected", "name": "fc1", "inputs": [[6, 0], [7, 0]],
+                    "attrs": {"num_hidden": "8", "no_bias": "True"},
+                },
+            ],
+            "arg_nodes": [0, 1, 7],
+            "heads": [[8, 0]],
+            "attrs": {"mxnet_version": ["int", 10901]},
+        }
+    ).encode()  # fmt: skip
+    return [symbol, json.dumps(graph).encode(), small, small, small]
+
+
+def _read_params(folder: Path, content: bytes) -> None:
+    from backbones.model import Backbone
+
+    if not (folder / "model-symbol.json").exists():
+        _export(folder)
+    (folder / "model-0000.params").write_bytes(content)
+    Backbone.load(folder / "model", image_size=(32, 32))
+
+
+def _read_symbol(folder: Path, content: bytes) -> None:
+    """A graph, with parameters of the shapes it asks for, and one image through the network."""
+    from backbones.graph_file import infer_shapes, read_graph
+    from backbones.model import Backbone
+    from backbones.parameter_file import write_parameters
+
+    path = folder / "model-symbol.json"
+    path.write_bytes(content)
+    shapes = infer_shapes(read_graph(path), (32, 32), path)
+    if sum(map(np.prod, shapes.values())) > 1 << 20:
+        return
+    with (folder / "model-0000.params").open("wb") as file:
+        arrays = {f"arg:{name}": np.ones(shape, np.float32) for name, shape in shapes.items()}
+        write_parameters(file, arrays)
+    backbone = Backbone.load(folder / "model", image_size=(32, 32))
+    backbone.extract(np.zeros((2, 3, 32, 32), np.uint8))
+
+
+def _manifest_seeds(_: Path) -> list[bytes]:
+    from training.checkpoint_manifest import Entry, Manifest, RankFile
+
+    def of_rank(rank: int) -> RankFile:
+        centers = Entry("centers", "sharded", "float32", (3, 4), 3 * rank, 6, 0, 1)
+        mean = Entry("mean", "own", "float32", (2,), 0, 0, 48, 2)
+        weight = Entry("weight", "replicated", "int64", (2, 2), 0, 0, 56, 3)
+        return RankFile(88, (centers, mean, weight)[: 3 - rank])
+
+    files = (of_rank(0), of_rank(1))
+    return [Manifest(7, 3, files, {"verifier": {"best": {}}}, {"classes": 6}).dump().encode()]
+
+
+def _read_manifest(folder: Path, content: bytes) -> None:
+    """A manifest with the right checksum, and anything in it."""
+    from training import checkpoint_manifest
+
+    try:
+        body = json.loads(content)
+        body.pop("checksum")
+        checksum = zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+        content = json.dumps({**body, "checksum": checksum}).encode()
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
+    (folder / checkpoint_manifest.FILE_NAME).write_bytes(content)
+    checkpoint_manifest.read(folder)
+
+
+_HOSTS_LOOP = """
+source setup-utils/hosts.sh
+# In the C locale, since half a character would take the zero behind it for its other half.
+while LC_ALL=C IFS= read -r -d '' kind && LC_ALL=C IFS= read -r -d '' value; do
+    if "$kind" "$value" >/dev/null 2>&1; then echo accepted; else echo refused; fi
+done
+"""
+
+
+class _Hosts:
+    """One shell that answers for many inputs."""
+
+    shell: subprocess.Popen[str] | None = None
+
+    @classmethod
+    def ask(cls, kind: str, value: str) -> None:
+        if cls.shell is None:
+            cls.shell = subprocess.Popen(
+                ["bash", "-c", _HOSTS_LOOP], cwd=ROOT, text=True, errors="surrogateescape",
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+        assert cls.shell.stdin is not None and cls.shell.stdout is not None
+        cls.shell.stdin.write(f"{kind}\0{value}\0")
+        cls.shell.stdin.flush()
+        answer = cls.shell.stdout.readline().strip()
+        if answer == "refused":
+            raise DataError("refused")
+        assert answer == "accepted", answer
+
+
+def _hosts_seeds(_: Path) -> list[bytes]:
+    return [b"localhost:2", b"ip1:8,ip2:8", b"10.0.0.1,10.0.0.2:4", b"[::1]:2"]
+
+
+def _read_hosts(_: Path, content: bytes) -> None:
+    _Hosts.ask("check_hosts", content.decode("utf-8", "surrogateescape").replace("\0", ""))
+
+
+def _hostfile_seeds(_: Path) -> list[bytes]:
+    return [b"ip1 slots=8\nip2 slots=8 # two\n\n", b"# none\nip1\n", b"ip1 max_slots=4 slots=2\n"]
+
+
+def _read_hostfile(folder: Path, content: bytes) -> None:
+    (folder / "hosts").write_bytes(content)
+    _Hosts.ask("check_hostfile", str(folder / "hosts"))
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Refusing one way of reading does not end the others."""
+    try:
+        yield
+    except DataError:
+        pass
+
+
+READERS = {
+    "rec": Reader(_rec_seeds, _read_rec, 14),
+    "idx": Reader(_idx_seeds, _beside_a_set("train.idx"), 12),
+    "property": Reader(_property_seeds, _beside_a_set("property"), 8),
+    "cache": Reader(_cache_seeds, _read_cache, 8),
+    "lst": Reader(_list_seeds, _read_list, 10),
+    "bin": Reader(_bin_seeds, _read_bin, 18),
+    "image": Reader(_image_seeds, _read_image, 12),
+    "params": Reader(_params_seeds, _read_params, 6),
+    "symbol": Reader(_symbol_seeds, _read_symbol, 4),
+    "manifest": Reader(_manifest_seeds, _read_manifest, 8),
+    "hosts": Reader(_hosts_seeds, _read_hosts, 5),
+    "hostfile": Reader(_hostfile_seeds, _read_hostfile, 3),
+}

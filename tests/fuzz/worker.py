@@ -1,0 +1,97 @@
+"""Feeds one reader inputs, in a process that may die of them: ``worker READER FIRST STOP STATUS``.
+
+What has happened so far stands in a file that the campaign reads, too, so that it is known when
+this process is gone.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import struct
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.mutate import make_input
+
+STATUS = struct.Struct("<qqqq")
+"""The input under way, and how many were accepted, refused, and executed something."""
+
+_MEMORY = 6 << 30
+_EXECUTIONS = (
+    "os.system os.exec os.fork os.forkpty os.posix_spawn os.spawn os.kill subprocess.Popen "
+    "socket.connect socket.bind ctypes.dlopen pickle.find_class"
+).split()
+
+
+class Worker:
+    """Runs inputs and keeps the status."""
+
+    def __init__(self, status: Path) -> None:
+        with status.open("r+b") as file:
+            self._status = mmap.mmap(file.fileno(), STATUS.size)
+        self._accepted = self._refused = self._executed = 0
+        self._armed = False
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self._armed:
+            return
+        # Modules that are imported late are compiled and run as well, but under their own names.
+        named = str(arguments[1]) if event == "compile" else ""
+        if event == "exec":
+            named = str(getattr(arguments[0], "co_filename", ""))
+        if event in _EXECUTIONS or named in ("<string>", "<unknown>"):
+            self._executed += 1
+
+    def run(self, name: str, first: int, stop: int) -> None:
+        """Feed the inputs ``first … stop - 1``; ends the process where a reader is wrong."""
+        from runtime.errors import DataError
+        from tests.fuzz.readers import READERS
+
+        reader = READERS[name]
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "seeds").mkdir()
+            (Path(folder) / "read").mkdir()
+            os.chdir(folder)
+            seeds = reader.seeds(Path(folder) / "seeds")
+            for content in seeds:
+                self._feed(reader.read, content, Path(folder) / "read", DataError)
+            self._accepted = self._refused = 0
+            for number in range(first, stop):
+                self._note(number)
+                content = make_input(seeds, number)
+                self._armed = True
+                self._feed(reader.read, content, Path(folder) / "read", DataError)
+                self._armed = False
+                self._executed += os.path.exists("executed")
+                self._note(number)
+
+    def _feed(self, read: Any, content: bytes, folder: Path, refusal: type[Exception]) -> None:
+        try:
+            read(folder, content)
+            self._accepted += 1
+        except refusal as error:
+            assert "\n" not in str(error) and len(str(error)) < 2000, "not one line"
+            self._refused += 1
+
+    def _note(self, number: int) -> None:
+        self._status[:] = STATUS.pack(number, self._accepted, self._refused, self._executed)
+
+
+def main() -> None:
+    """Feed what the command line says."""
+    name, first, stop, status = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    Worker(Path(status)).run(name, int(first), int(stop))
+    # Not through the destructors of MXNet, which have nothing to do with the readers.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_signal_waits_for_the_end_of_a_step() -> None:
+    program = """
+import os, signal
+from runtime.stopping import run_stoppable, undisturbed
+
+def main():
+    with undisturbed():
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("the step is done")
+    print("the program goes on")
+
+run_stoppable(main)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 128 + signal.SIGTERM
+    assert result.stdout == "the step is done\n"
+    assert result.stderr == "stopped by SIGTERM: no unfinished file is left behind\n"
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    program = """
+import os, signal
+from runtime.stopping import run_stoppable, undisturbed
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+def main():
+    with undisturbed():
+        os.kill(os.getpid(), signal.SIGHUP)
+    return 7
+
+run_stoppable(main)
+"""
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60)
+    assert result.returncode == 7
+
+
+REQUEST = """
+import os, signal, sys, time
+from runtime.stopping import StopRequest
+
+request = StopRequest()
+request.listen()
+for number in map(int, sys.argv[1:]):
+    os.kill(os.getpid(), number)
+    print(request.status, flush=True)
+"""
+
+
+def ask(*signals: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", REQUEST, *map(str, signals)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_the_first_signal_is_a_request() -> None:
+    assert ask(signal.SIGTERM).stdout == "143\n"
+    assert ask(signal.SIGINT).stdout == "130\n"
+    # What mpirun hands on in their place.
+    assert ask(signal.SIGUSR1).stdout == "130\n"
+    assert ask(signal.SIGUSR2).stdout == "143\n"
+
+
+def test_the_second_signal_ends_at_once() -> None:
+    result = ask(signal.SIGINT, signal.SIGTERM, signal.SIGTERM)
+    assert (result.returncode, result.stdout) == (130, "130\n")

@@ -1,0 +1,100 @@
+"""A training job under a launcher, which a test disturbs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.launch import clean_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+_LOOK_SECONDS = 0.05
+_RANK_NAMES = (b"HOROVOD_RANK=", b"OMPI_COMM_WORLD_RANK=")
+
+
+class Job:
+    """Ranks of ``train.py`` that write into a folder, by which their processes are known."""
+
+    def __init__(self, launcher: str, ranks: int, models: Path, *options: object) -> None:
+        """Start a job.
+
+        Args:
+            launcher: "run.sh", or horovodrun's "--gloo" or "--mpi".
+            ranks: how many.
+            models: the folder, one that no other job has.
+            options: of train.py, or of run.sh.
+        """
+        self.models, self.launcher = models, launcher
+        if launcher == "run.sh":
+            command = ["bash", "run.sh"]
+        else:
+            horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+            command = [horovodrun, launcher, "-np", str(ranks), "-H", f"localhost:{ranks}"]
+            command += ["bash", "config.sh"]
+        variables = {"NETWORK": "tiny", "NP": str(ranks), "MODELS_ROOT": str(models)}
+        models.mkdir(parents=True, exist_ok=True)
+        self.output = models / "output"
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*command, *map(str, options)], cwd=ROOT, stdout=output, stderr=output,
+                env={**clean_environment(), **variables}, start_new_session=True,
+            )  # fmt: skip
+
+    def processes(self) -> dict[int, int]:
+        """Return the ranks' processes: rank to process id."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                variables = (folder / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"train.py" in words and f"MODELS_ROOT={self.models}".encode() in variables:
+                for variable in variables:
+                    if variable.startswith(_RANK_NAMES):
+                        found[int(variable.split(b"=")[1])] = int(folder.name)
+        return found
+
+    def log(self, rank: int) -> str:
+        """Return what a rank has written into its file."""
+        path = self.models / "logs" / f"rank-{rank:04d}.log"
+        return path.read_text() if path.exists() else ""
+
+    def said(self) -> str:
+        """Return everything that went to the screen."""
+        return self.output.read_text(errors="replace")
+
+    def wait_until(self, true: Callable[[], object], seconds: float = 150) -> None:
+        """Wait for something to become true while the job runs."""
+        end = time.monotonic() + seconds
+        while not true():
+            assert self.process.poll() is None, f"the job has ended: {self.said()}"
+            assert time.monotonic() < end, f"waited in vain: {self.said()}"
+            time.sleep(_LOOK_SECONDS)
+
+    def wait(self, seconds: float = 150) -> int:
+        """Wait for the end and return the launcher's status."""
+        return self.process.wait(seconds)
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever state the job is in."""
+        pids = [self.process.pid, *self.processes().values()]
+        for pid in pids if self.process.poll() is None else pids[1:]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait(30)
+
+    def __enter__(self) -> Job:
+        """Return the job."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self.end()
