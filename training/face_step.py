@@ -64,7 +64,9 @@ class FaceStep:
             finite = self._optimizer.reduce()
         if undo is not None:
             self._stopwatch.settle()
-            if not guard.accept(update, result.loss, finite):
+            with self._stopwatch.part(BACKBONE):
+                accepted = guard.accept(update, result.loss, finite)
+            if not accepted:
                 undo()
                 return result.loss
             with self._stopwatch.part(HEAD):
@@ -73,8 +75,9 @@ class FaceStep:
             self._optimizer.update(update, lr)
         self._stopwatch.settle()
         if undo is None:
-            # Last, when nothing has to be waited for any more.
-            guard.accept(update, result.loss, finite)
+            # Last, when the optimizer's work has been queued and the reduction is over.
+            with self._stopwatch.part(BACKBONE):
+                guard.accept(update, result.loss, finite)
         return result.loss
 
     def _remember(self) -> Callable[[], None]:
