@@ -1,16 +1,11 @@
-"""A backbone with its weights: creation, training, inference, and the checkpoint on disk.
+"""A backbone with its weights: created, or loaded from a checkpoint.
 
-Two graphs share one set of weights. The graph that runs may compute in float16, or be rewritten for
-a CPU; the graph that is exported is always the plain float32 one, with the names the InsightFace
-world knows, so that any tool can load it on any device. Initial weights depend on the seed and the
-tensor's name alone: MXNet seeds every process alike and its stream depends on what ran before, so
-it has no say here.
+On a CPU its graph runs in another form (``backbones.cpu``); what is exported is always the plain
+one, with the names the InsightFace world knows.
 """
 
 from __future__ import annotations
 
-import os
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,45 +14,24 @@ import numpy.typing as npt
 
 import backbones
 from backbones import cpu
+from backbones.network import (
+    Context,
+    NDArray,
+    Network,
+    Shape,
+    checkpoint_paths,
+    initial_value,
+    shapes,
+)
 from runtime.errors import DataError
 from runtime.mxnet import mx
 
 FACE_SIZE = (112, 112)
 OUTPUT = "fc1_output"
-PRELU_SLOPE = 0.25
-
-NDArray = Any
-Context = Any
-Shape = tuple[int, ...]
 
 
-class Backbone:
-    """A network from images to embeddings.
-
-    Call it inside ``mx.autograd.record()`` to train (BatchNorm then uses the batch and updates its
-    running statistics), outside to infer.
-    """
-
-    def __init__(self, trained: Any, exported: Any, weights: dict[str, NDArray], ctx: Context):
-        """Use ``Backbone.create`` or ``Backbone.load``.
-
-        Args:
-            trained: the symbol that runs.
-            exported: the symbol that is written to disk, with the same parameters.
-            weights: an array for every parameter and auxiliary state.
-            ctx: the device.
-        """
-        self._exported = exported
-        self._ctx = ctx
-        self._block = mx.gluon.SymbolBlock(trained, mx.sym.var("data", dtype="float32"))
-        fixed = _fixed_gammas(trained)
-        for name, parameter in self.parameters.items():
-            parameter.shape = weights[name].shape
-            parameter.initialize(mx.init.Zero(), ctx=ctx)
-            parameter.set_data(weights[name].astype(parameter.dtype))
-            parameter.wd_mult = float(name.endswith("_weight"))
-            if name in fixed:
-                parameter.grad_req = "null"
+class Backbone(Network):
+    """A network from images to embeddings; see ``Network`` for what can be done with it."""
 
     @classmethod
     def create(
@@ -80,8 +54,8 @@ class Backbone:
         exported = backbones.build(name, embedding_size=embedding_size)
         trained = backbones.build(name, embedding_size=embedding_size, dtype=dtype, dropout=dropout)
         weights = {
-            key: mx.nd.array(_initial_value(key, shape, seed))
-            for key, shape in _shapes(exported, image_size).items()
+            key: mx.nd.array(initial_value(key, shape, seed))
+            for key, shape in shapes(exported, (3, *image_size)).items()
         }
         return cls(_form_for(ctx, trained, image_size), exported, weights, ctx)
 
@@ -105,119 +79,23 @@ class Backbone:
         ctx = ctx or mx.cpu()
         symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
         symbol = _load_symbol(symbol_path)
-        weights = _load_weights(parameter_path, _shapes(symbol, image_size))
+        weights = _load_weights(parameter_path, shapes(symbol, (3, *image_size)))
         return cls(_form_for(ctx, symbol, image_size), symbol, weights, ctx)
-
-    @property
-    def parameters(self) -> Any:
-        """The ``gluon.ParameterDict``; weight decay applies to convolution and linear weights only.
-
-        Biases, gammas, betas and PReLU slopes have ``wd_mult`` 0. Running statistics and fixed
-        gammas have ``grad_req`` "null": a trainer neither reduces nor updates them.
-        """
-        return self._block.collect_params()
-
-    @property
-    def statistic_names(self) -> list[str]:
-        """The names of BatchNorm's running means and variances, in a fixed order."""
-        names: list[str] = self._exported.list_auxiliary_states()
-        return names
-
-    @property
-    def statistics(self) -> list[NDArray]:
-        """BatchNorm's running means and variances, in a fixed order, to be averaged over ranks."""
-        return [self.parameters[name].data(self._ctx) for name in self.statistic_names]
 
     @property
     def embedding_size(self) -> int:
         """Numbers per embedding."""
         return int(self.parameters["fc1_beta"].shape[0])
 
-    def __call__(self, images: NDArray) -> NDArray:
-        """Return features float32 [b, embedding_size] of images [b, 3, h, w].
-
-        Args:
-            images: RGB, 0-255, uint8 or float32, on any device.
-        """
-        return self._block(images.as_in_context(self._ctx).astype("float32", copy=False))
-
     def extract(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Return features [b, embedding_size] of images uint8 [b, 3, h, w], without training."""
         features: npt.NDArray[np.float32] = self(mx.nd.array(images, dtype="uint8")).asnumpy()
         return features
 
-    def hybridize(self) -> None:
-        """Plan memory and operators once per shape; worth it when most batches have one shape."""
-        self._block.hybridize(static_alloc=True, static_shape=True)
-
-    def export(self, prefix: str | Path, epoch: int = 0) -> None:
-        """Write ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``.
-
-        The graph is the plain float32 one whatever trained. Each file appears under its name only
-        when it is complete.
-        """
-        auxiliary = set(self._exported.list_auxiliary_states())
-        tensors = {
-            f"{'aux' if name in auxiliary else 'arg'}:{name}": parameter.data(self._ctx)
-            .astype("float32")
-            .as_in_context(mx.cpu())
-            for name, parameter in self.parameters.items()
-        }
-        symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
-        symbol_path.parent.mkdir(parents=True, exist_ok=True)
-        for path, save in (
-            (symbol_path, self._exported.save),
-            (parameter_path, lambda file: mx.nd.save(file, tensors)),
-        ):
-            unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-            save(str(unfinished))
-            os.replace(unfinished, path)
-
-
-def checkpoint_paths(prefix: str | Path, epoch: int) -> tuple[Path, Path]:
-    """Return the files of a checkpoint: the graph and the parameters."""
-    return Path(f"{prefix}-symbol.json"), Path(f"{prefix}-{epoch:04d}.params")
-
-
-def _initial_value(name: str, shape: Shape, seed: int) -> npt.NDArray[np.float32]:
-    """Return the initial value of a tensor, a pure function of its name, shape and the seed.
-
-    Weights come from N(0, 2 / fan_in) (He et al., arXiv:1502.01852), PReLU slopes start at 0.25,
-    BatchNorm starts as the identity.
-    """
-    if name.endswith("_weight"):
-        generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
-        deviation = np.float32(np.sqrt(2.0 / np.prod(shape[1:])))
-        return generator.standard_normal(shape, dtype=np.float32) * deviation
-    if name.endswith("_gamma") and "relu" in name:
-        return np.full(shape, PRELU_SLOPE, np.float32)
-    if name.endswith(("_gamma", "_moving_var")):
-        return np.ones(shape, np.float32)
-    assert name.endswith(("_bias", "_beta", "_moving_mean")), name
-    return np.zeros(shape, np.float32)
-
-
-def _shapes(symbol: Any, image_size: tuple[int, int]) -> dict[str, Shape]:
-    """Return the shape of every parameter and auxiliary state of a graph."""
-    arguments, _, auxiliary = symbol.infer_shape(data=(1, 3, *image_size))
-    shapes = dict(zip(symbol.list_arguments(), arguments))
-    shapes.update(zip(symbol.list_auxiliary_states(), auxiliary))
-    del shapes["data"]
-    return shapes
-
 
 def _form_for(ctx: Context, symbol: Any, image_size: tuple[int, int]) -> Any:
     """Return the graph as it runs on a device: rewritten on a CPU, as it is on a GPU."""
     return cpu.form(symbol, image_size) if ctx.device_type == "cpu" else symbol
-
-
-def _fixed_gammas(symbol: Any) -> set[str]:
-    """Return the names of the gammas that BatchNorm holds at one."""
-    return {
-        f"{name}_gamma"
-        for name, attributes in symbol.attr_dict().items()
-        if attributes.get("fix_gamma") == "True"
-    }
 
 
 def _load_symbol(path: Path) -> Any:
