@@ -13,13 +13,13 @@ from pathlib import Path
 
 from runtime.errors import run_program
 from training import config as configuration
-from training import options, plan, schedules
+from training import plan, schedules
 from training.config import TrainConfig
 
 
 def main() -> None:
     """Understand the command line; plan the run, or train."""
-    config = options.parse()
+    config = configuration.parse()
     if config.dry_run:
         print(plan.describe(config))
     else:

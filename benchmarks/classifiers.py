@@ -1,6 +1,6 @@
 """How many CIFAR-10 images per second each classifier trains on, and classifies, on the CPU.
 
-    python -m benchmarks.classifiers [--model ResNet18,VGG16] [--batch B] [--threads 2] [--json FILE]
+    python -m benchmarks.classifiers [--model ResNet18,DLA] [--batch B] [--threads 2] [--json FILE]
 
 A training step is forward, backward and the update by SGD. The report goes to the standard output.
 """
@@ -70,7 +70,7 @@ def _introduction(rounds: int) -> str:
 
 {measure.machine()}
 
-Medians of {rounds} steps. A training step is forward, backward, SGD; inference is the forward pass."""
+Medians of {rounds} steps. A training step is forward, backward, SGD; inference is forward alone."""
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -1,16 +1,14 @@
 """Verification sets: pairs of faces and the answers, in InsightFace's ``.bin`` format.
 
-Such a file is a pickle, and a pickle from a stranger runs code when it is loaded plainly. Here an
-unpickler builds lists, bytes and booleans and nothing else: of NumPy's classes, which some files
-name, it only collects the raw bytes.
+Such a file is a pickle, and a pickle from a stranger runs code when it is loaded plainly: see
+``data.plain_pickle``.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from data import plain_pickle
 from data.images import decode_rgb
+from data.plain_pickle import RawArray
 from data.recordio import BrokenRecordError
 from data.records import write_atomically
 from runtime.errors import DataError
@@ -83,7 +83,7 @@ def read_bin(path: str | os.PathLike[str]) -> VerificationSet:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        images, same = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
+        images, same = plain_pickle.loads(content)
         images = [_as_bytes(image) for image in images]
         answers = np.array([_as_bool(answer) for answer in same], np.bool_)
     except Exception as error:
@@ -115,75 +115,8 @@ def write_bin(
     write_atomically(Path(path), pickle.dumps(content, protocol=4))
 
 
-class _RawArray:
-    """Collects the state of a pickled NumPy array."""
-
-    def __init__(self, *_: Any) -> None:
-        self.content = b""
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        dtype, content = state[2], state[4]
-        if not (
-            isinstance(dtype, _RawDtype) and dtype.code == b"u1" and isinstance(content, bytes)
-        ):
-            raise pickle.UnpicklingError("an array of something else than bytes")
-        self.content = content
-
-
-class _RawDtype:
-    """Collects the name of a pickled NumPy type."""
-
-    def __init__(self, code: Any, *_: Any) -> None:
-        self.code = code if isinstance(code, bytes) else str(code).encode()
-
-    def __setstate__(self, state: Any) -> None:
-        """Ignore byte order and alignment: single bytes have none."""
-
-
-def _raw_scalar(dtype: Any, content: Any) -> bool:
-    if not (isinstance(dtype, _RawDtype) and dtype.code == b"b1" and isinstance(content, bytes)):
-        raise pickle.UnpicklingError("a scalar of another type than bool")
-    return content != b"\0"
-
-
-def _raw_buffer(content: Any, dtype: Any, *_: Any) -> _RawArray:
-    array = _RawArray()
-    array.__setstate__((1, (), dtype, False, bytes(memoryview(content))))
-    return array
-
-
-def _latin1(text: Any, encoding: Any) -> bytes:
-    """Rebuild bytes as protocol 2 stores them."""
-    if encoding not in ("latin1", b"latin1"):
-        raise pickle.UnpicklingError(f"text in the encoding {encoding!r}")
-    return str(text).encode("latin1")
-
-
-class _Subtype:
-    """Stands for ``numpy.ndarray``, which is named as an argument only."""
-
-
-_PLAIN: dict[tuple[str, str], Callable[..., Any]] = {
-    ("_codecs", "encode"): _latin1,
-    ("numpy", "ndarray"): _Subtype,
-    ("numpy", "dtype"): _RawDtype,
-}
-for _core in ("numpy.core", "numpy._core"):
-    _PLAIN[f"{_core}.multiarray", "_reconstruct"] = _RawArray
-    _PLAIN[f"{_core}.multiarray", "scalar"] = _raw_scalar
-    _PLAIN[f"{_core}.numeric", "_frombuffer"] = _raw_buffer
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        """Return our own stand-in for the few names that verification sets need."""
-        if (module, name) not in _PLAIN:
-            raise pickle.UnpicklingError(f"it wants to run {module}.{name}")
-        return _PLAIN[module, name]
-
-
 def _as_bytes(image: Any) -> bytes:
-    if isinstance(image, _RawArray):
+    if isinstance(image, RawArray):
         return image.content
     if not isinstance(image, (bytes, bytearray)):
         raise pickle.UnpicklingError(f"an image is a {type(image).__name__}")

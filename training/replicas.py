@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from backbones.model import Backbone
+from backbones.network import Network
 from parallel.world import World
 
 _log = logging.getLogger(__name__)
 
 
-def average_statistics(backbone: Backbone, world: World) -> None:
+def average_statistics(backbone: Network, world: World) -> None:
     """Give every rank the mean of all ranks' BatchNorm statistics."""
     world.allreduce_all(backbone.statistics, "backbone.statistics", op="mean")
 
@@ -24,7 +24,7 @@ def average_statistics(backbone: Backbone, world: World) -> None:
 class ModelSaver:
     """Writes ``model-symbol.json`` and ``model-0000.params`` into the run's folder, from rank 0."""
 
-    def __init__(self, backbone: Backbone, world: World, models_root: Path) -> None:
+    def __init__(self, backbone: Network, world: World, models_root: Path) -> None:
         """Args: what to save, over which ranks, where."""
         self._backbone = backbone
         self._world = world
