@@ -30,12 +30,16 @@ def classify(config: ClassifyConfig) -> None:
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
     from backbones.classifiers.classifier import Classifier
     from parallel.world import HorovodWorld, Wire
-    from training import devices
+    from training import devices, resume
+    from training.checkpointer import Checkpointer
     from training.classify_step import ClassifyStep
+    from training.finite import FiniteGuard
     from training.logs import RunLog
     from training.loop import Interlude, fit
+    from training.model_state import BackboneState
     from training.optimizer import BackboneOptimizer
     from training.pictures import open_pictures
+    from training.progress import Progress
     from training.replicas import ModelSaver
     from training.tally import Tally
     from training.timed_world import TimedWorld
@@ -74,24 +78,6 @@ def classify(config: ClassifyConfig) -> None:
         )
         epoch = loader.updates_per_epoch
         tally = Tally(epoch)
-        step = ClassifyStep(
-            classifier,
-            optimizer,
-            timed_world,
-            tally,
-            num_classes=pictures.num_classes,
-            label_smoothing=config.label_smoothing,
-            mixup=config.mixup,
-            seed=config.seed,
-            stopwatch=log.stopwatch,
-        )
-        schedule = schedules.build(
-            config.lr_schedule,
-            lr=config.peak_lr(world.size),
-            total_updates=config.epochs * epoch,
-            warmup=round(config.warmup_epochs * epoch),
-            steps=[step * epoch for step in config.lr_steps],
-        )
         validator = Validator(
             classifier,
             partial(pictures.validation_batches, config, world),
@@ -99,24 +85,67 @@ def classify(config: ClassifyConfig) -> None:
             world,
             log,
             updates_per_epoch=epoch,
+            save_best=ModelSaver(classifier, world, models_root, "best").save,
         )
         saver = ModelSaver(classifier, world, models_root)
+
+        about = resume.describe(
+            asdict(config),
+            num_classes=pictures.num_classes,
+            image_size=pictures.shape[1:],
+            fixed=classify_config.IDENTITY,
+        )
+        saved = resume.find(config.resume, models_root, about, world)
+        progress = Progress.plan(config, loader, saved and saved.section("progress"))
+        parts = {
+            "classifier": BackboneState(classifier),
+            "optimizer": optimizer,
+            "validator": validator,
+            "progress": progress,
+        }
+        if saved is not None:
+            saved.restore(parts)
+        schedule = progress.shifted(
+            schedules.build(
+                config.lr_schedule,
+                lr=config.peak_lr(world.size),
+                total_updates=progress.schedule_updates,
+                warmup=round(config.warmup_epochs * epoch),
+                steps=[step * epoch for step in config.lr_steps],
+            )
+        )
         if world.rank == 0:
             configuration.write(asdict(config), models_root / "config.json")
-
-        fit(
-            step,
-            loader.batches(),
-            schedule,
-            log,
-            total_updates=config.epochs * epoch,
-            images_per_update=config.batch_size * world.size,
-            averages=tally.averages,
-            interludes=[
-                Interlude(validator.validate, config.eval_frequency * epoch),
-                Interlude(saver.save, config.save_frequency * epoch),
-            ],
-        )
+        with Checkpointer(
+            parts, world, models_root, keep=config.keep, about=about, resumed=saved and saved.path
+        ) as checkpointer:
+            step = ClassifyStep(
+                classifier,
+                optimizer,
+                timed_world,
+                tally,
+                num_classes=pictures.num_classes,
+                label_smoothing=config.label_smoothing,
+                mixup=config.mixup,
+                seed=config.seed,
+                stopwatch=log.stopwatch,
+                guard=FiniteGuard("stop", checkpointer.last_good, remedy="lower --lr"),
+            )
+            fit(
+                step,
+                loader.batches(progress.start_update, progress.start),
+                schedule,
+                log,
+                total_updates=progress.total_updates,
+                images_per_update=loader.global_batch,
+                start_update=progress.start_update,
+                averages=tally.averages,
+                interludes=[
+                    Interlude(validator.validate, config.eval_frequency * epoch),
+                    Interlude(saver.save, config.save_frequency * epoch),
+                    Interlude(checkpointer.save, config.save_frequency * epoch),
+                ],
+            )
         log.summarize(debug=False)
 
 

@@ -125,9 +125,7 @@ class FaceLoader:
         """How many different records this rank has found broken."""
         return len(self._bad)
 
-    def batches(
-        self, start_update: int = 0, position: Position | None = None
-    ) -> Iterator[Batch]:
+    def batches(self, start_update: int = 0, position: Position | None = None) -> Iterator[Batch]:
         """Yield this rank's batches of the updates from ``start_update`` on, without end.
 
         Args:
@@ -277,9 +275,7 @@ class MemoryBatches:
         rng = np.random.default_rng((_CHANGE, seed, rank))
         self._images = rng.integers(0, 256, (batch_size, 3, *image_size), np.uint8)
 
-    def batches(
-        self, start_update: int = 0, position: Position | None = None
-    ) -> Iterator[Batch]:
+    def batches(self, start_update: int = 0, position: Position | None = None) -> Iterator[Batch]:
         """Yield this rank's batches of the updates from ``start_update`` on, without end.
 
         They follow from the update alone; the position in the data makes no difference.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from data.images import Image
 from data.pictures import PictureSet
+from data.position import Course, Position
 from data.prefetch import Batch, EpochOrders, Filling, Prefetcher
 from data.recipes import Recipe
 from runtime.errors import DataError
@@ -33,6 +34,8 @@ class PictureLoader:
     A context manager: leaving it ends the threads.
 
     Attributes:
+        num_images: the pictures of an epoch.
+        global_batch: pictures per update over all ranks.
         updates_per_epoch: full global batches per epoch. The pictures beyond them are left out,
             other ones each epoch.
     """
@@ -67,23 +70,34 @@ class PictureLoader:
         assert 0 <= rank < world_size and batch_size > 0
         self._pictures, self._recipe, self._shape = pictures, recipe, shape
         self._batch_size, self._rank, self._seed = batch_size, rank, seed
-        self._global_batch = batch_size * world_size
-        self.updates_per_epoch = len(pictures) // self._global_batch
+        self.num_images = len(pictures)
+        self.global_batch = batch_size * world_size
+        self.updates_per_epoch = self.num_images // self.global_batch
         if not self.updates_per_epoch:
             raise DataError(
                 f"the training set has {len(pictures)} pictures, fewer than one global batch of "
-                f"{self._global_batch}; choose a smaller --batch-size or use fewer ranks"
+                f"{self.global_batch}; choose a smaller --batch-size or use fewer ranks"
             )
         self._prefetcher = Prefetcher(threads, _AHEAD)
         self._orders = EpochOrders(self._prefetcher, self._shuffled)
 
-    def batches(self, start_update: int = 0) -> Iterator[Batch]:
+    def batches(self, start_update: int = 0, position: Position | None = None) -> Iterator[Batch]:
         """Yield this rank's batches of the updates from ``start_update`` on, without end.
+
+        Args:
+            start_update: the first update.
+            position: its place in the data; left out, that of a run that has had this global
+                batch from its first update on.
 
         Raises:
             DataError: a picture cannot be read.
         """
-        return self._prefetcher.run(map(self._filling, itertools.count(start_update)))
+        course = Course(self.num_images, self.global_batch)
+        if position is not None:
+            course = Course(self.num_images, self.global_batch, start_update, position)
+        return self._prefetcher.run(
+            self._filling(update, course.at(update)) for update in itertools.count(start_update)
+        )
 
     def __enter__(self) -> PictureLoader:
         """Return the loader."""
@@ -93,13 +107,12 @@ class PictureLoader:
         """End the threads."""
         self._prefetcher.close()
 
-    def _filling(self, update: int) -> Filling:
-        epoch, update_of_epoch = divmod(update, self.updates_per_epoch)
-        first = update_of_epoch * self._global_batch + self._rank * self._batch_size
-        indices = self._orders.rows(epoch, first, self._batch_size)
+    def _filling(self, update: int, position: Position) -> Filling:
+        first = position.samples + self._rank * self._batch_size
+        indices = self._orders.rows(position.epoch, first, self._batch_size)
         rng = np.random.default_rng((_CHANGE, self._seed, update))
         own = slice(self._rank * self._batch_size, (self._rank + 1) * self._batch_size)
-        draws = self._recipe.draw(rng, self._global_batch)[own]
+        draws = self._recipe.draw(rng, self.global_batch)[own]
         return _from(self._pictures, self._recipe, indices, draws, self._shape)
 
     def _shuffled(self, epoch: int) -> NDArray[np.int32]:

@@ -35,7 +35,10 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-ALL = [*modules(*ROOMS, "training", "runtime", "benchmarks"), ROOT / "train.py", ROOT / "classify.py"]
+ALL = [
+    *modules(*ROOMS, "training", "runtime", "benchmarks"),
+    *(ROOT / program for program in ("train.py", "classify.py")),
+]
 
 
 @pytest.mark.parametrize("path", ALL, ids=name)

@@ -10,7 +10,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from backbones import classifiers
@@ -136,7 +136,13 @@ class ClassifyConfig:
     """Epochs between validations."""
 
     save_frequency: int = 1
-    """Epochs between saves of the model; 0 saves at the end alone."""
+    """Epochs between saves of the model and checkpoints; 0 saves at the end alone."""
+
+    keep: int = 2
+    """Checkpoints that stay, the newest ones; 0 writes none."""
+
+    resume: str = field(default="auto", metadata={options.BARE: "auto"})
+    """Go on from the newest checkpoint in --models-root (auto), from none (never), or from PATH."""
 
     frequent: int = 20
     """Updates between log lines."""
@@ -150,6 +156,14 @@ class ClassifyConfig:
     def peak_lr(self, world_size: int) -> float:
         """The learning rate after warm-up (linear scaling: Goyal et al., arXiv:1706.02677)."""
         return self.lr if self.no_lr_scaling else self.lr * world_size
+
+    def total_updates(self, updates_per_epoch: int) -> int:
+        """The length of the run in updates."""
+        return self.epochs * updates_per_epoch
+
+
+# What a run that goes on from a checkpoint may not change.
+IDENTITY = ("model", "dtype")
 
 
 def parse(argv: Optional[Sequence[str]] = None) -> ClassifyConfig:
@@ -186,10 +200,10 @@ _DATASETS_OF_OPTIONS = {
 
 
 def _check_options_of_dataset(given: Mapping[str, Any]) -> None:
-    for field, datasets in _DATASETS_OF_OPTIONS.items():
-        if field in given and given["dataset"] not in datasets:
+    for name, datasets in _DATASETS_OF_OPTIONS.items():
+        if name in given and given["dataset"] not in datasets:
             raise ConfigError(
-                f"{options.option(field)} {given[field]} goes with --dataset "
+                f"{options.option(name)} {given[name]} goes with --dataset "
                 f"{' or '.join(datasets)}, not with {given['dataset']}; leave it out"
             )
 
@@ -216,6 +230,7 @@ _RANGES = {
     "gradient_predivide_factor": Range(POSITIVE.holds, "must be above 0; 1 turns it off"),
     "eval_frequency": POSITIVE_COUNT,
     "save_frequency": Range(COUNT.holds, "must not be negative; 0 saves at the end alone"),
+    "keep": Range(COUNT.holds, "must not be negative; 0 writes no checkpoints"),
     "frequent": POSITIVE_COUNT,
     "seed": SEED_RANGE,
 }

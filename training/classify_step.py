@@ -11,6 +11,7 @@ from backbones.network import Network
 from data.prefetch import Batch
 from parallel.world import World
 from runtime.mxnet import mx
+from training.finite import FiniteGuard
 from training.optimizer import BackboneOptimizer
 from training.stopwatch import BACKBONE, Stopwatch
 from training.tally import Tally
@@ -38,6 +39,7 @@ class ClassifyStep:
         mixup: float,
         seed: int,
         stopwatch: Stopwatch,
+        guard: FiniteGuard,
     ) -> None:
         """Assemble the step.
 
@@ -53,15 +55,20 @@ class ClassifyStep:
                 al., arXiv:1710.09412); each is mixed with its mirror place in the rank's batch.
             seed: of these shares.
             stopwatch: where the time of the parts is counted.
+            guard: stops the run at numbers that are not finite.
         """
         self._classifier, self._optimizer = classifier, optimizer
         self._world, self._tally = world, tally
         self._num_classes = num_classes
         self._label_smoothing, self._mixup, self._seed = label_smoothing, mixup, seed
-        self._stopwatch = stopwatch
+        self._stopwatch, self._guard = stopwatch, guard
 
     def __call__(self, batch: Batch, update: int, lr: float) -> Any:
-        """Train on one batch; returns the mean loss of the global batch, NDArray [1]."""
+        """Train on one batch; returns the mean loss of the global batch, NDArray [1].
+
+        Raises:
+            NonFiniteError: the loss or a gradient is not finite.
+        """
         global_batch = len(batch.labels) * self._world.size
         with self._stopwatch.part(BACKBONE):
             images = mx.nd.array(batch.images, dtype="uint8")
@@ -81,9 +88,12 @@ class ClassifyStep:
             # Queued before the gradients: who reads it later does not wait for them.
             self._world.allreduce(counted, "training.counts")
             self._tally.add(counted, update)
-            self._optimizer.step(update, lr)
+            finite = self._optimizer.reduce()
+            self._optimizer.update(update, lr)
         self._stopwatch.settle()
-        return counted[:1] / global_batch
+        mean_loss = counted[:1] / global_batch
+        self._guard.accept(update, mean_loss, finite)
+        return mean_loss
 
     def targets(self, labels: NDArray[np.int64]) -> NDArray[np.float32]:
         """The share of each class in each target, float32 [b, classes]."""

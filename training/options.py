@@ -32,6 +32,8 @@ _Config = TypeVar("_Config")
 
 # The metadata of a field whose option may be given several times, with one value each.
 REPEATABLE = {"repeatable": True}
+# The key of the metadata that tells what an option without its value means.
+BARE = "bare"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +105,14 @@ def _build_parser(program: Program[Any]) -> argparse.ArgumentParser:
             )
             continue
         convert, metavar = _CONVERTERS[_without_optional(types[field.name])]
+        bare = {"nargs": "?", "const": field.metadata[BARE]} if BARE in field.metadata else {}
         default = f" (default {field.default})" if field.default not in (None, ()) else ""
         parser.add_argument(
-            option(field.name), type=convert, metavar=metavar, help=helps[field.name] + default
+            option(field.name),
+            type=convert,
+            metavar=metavar,
+            help=helps[field.name] + default,
+            **bare,
         )
     return parser
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from runtime.mxnet import mx
@@ -17,13 +18,13 @@ class Counts(NamedTuple):
 
     @property
     def mean_loss(self) -> float:
-        """Per picture."""
-        return self.loss / self.total
+        """Per picture; NaN if there were none."""
+        return self.loss / self.total if self.total else math.nan
 
     @property
     def accuracy(self) -> float:
-        """Share of the pictures that were classified correctly."""
-        return self.correct / self.total
+        """Share of the pictures that were classified correctly; NaN if there were none."""
+        return self.correct / self.total if self.total else math.nan
 
 
 class Tally:
@@ -32,14 +33,14 @@ class Tally:
     def __init__(self, updates_per_epoch: int) -> None:
         """Args: updates_per_epoch: after so many updates it begins anew."""
         self._updates_per_epoch = updates_per_epoch
-        self._sums: Any = None
+        self._sums = mx.nd.zeros((3,), dtype="float64")
 
     def add(self, counted: Any, update: int) -> None:
         """Add an update's sum of losses, hits and pictures: NDArray [3], over all ranks."""
-        if self._sums is None or update % self._updates_per_epoch == 0:
-            # In double precision: sums of single numbers would be rounded in a large epoch.
-            self._sums = mx.nd.zeros((3,), ctx=counted.context, dtype="float64")
-        self._sums = self._sums + counted.astype("float64")
+        # In double precision: sums of single numbers would be rounded in a large epoch.
+        wide = counted.astype("float64")
+        begins = update % self._updates_per_epoch == 0
+        self._sums = wide if begins else self._sums.as_in_context(wide.context) + wide
 
     def counts(self) -> Counts:
         """What was counted in this epoch; waits for the device."""

@@ -16,6 +16,7 @@ from parallel.world import World
 from runtime.mxnet import mx
 from training.logs import RunLog
 from training.replicas import average_statistics
+from training.state import Section, State
 from training.tally import Tally
 
 _log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class Validator:
         log: RunLog,
         *,
         updates_per_epoch: int,
+        save_best: Callable[[int], None],
     ) -> None:
         """Assemble it.
 
@@ -45,26 +47,28 @@ class Validator:
             world: the ranks.
             log: where it is reported.
             updates_per_epoch: to tell the epoch from an update.
+            save_best: called with the update when the accuracy is the best so far.
         """
         self._classifier, self._batches, self._tally = classifier, batches, tally
         self._world, self._log = world, log
         self._updates_per_epoch = updates_per_epoch
+        self._save_best = save_best
         self.best = 0.0
-        self.accuracy = 0.0
 
     def validate(self, update: int) -> None:
         """Validate, and report the epoch."""
         average_statistics(self._classifier, self._world)
         sums = np.sum([self._count(batch) for batch in self._batches()] or [np.zeros(4)], axis=0)
         loss, correct, correct_of_top, total = self._over_ranks(sums).tolist()
-        self.accuracy = correct / total
-        self.best = max(self.best, self.accuracy)
+        accuracy = correct / total
+        is_best = accuracy > self.best
+        self.best = max(self.best, accuracy)
         training = self._tally.counts()
         epoch = update / self._updates_per_epoch
         _log.info(
             "epoch %g: training loss %.4f, accuracy %.4f; validation loss %.4f, accuracy %.4f "
             "(%d of %d), top-%d %.4f, best %.4f",
-            *(epoch, training.mean_loss, training.accuracy, loss / total, self.accuracy),
+            *(epoch, training.mean_loss, training.accuracy, loss / total, accuracy),
             *(correct, total, _TOP, correct_of_top / total, self.best),
         )
         numbers = {
@@ -72,13 +76,23 @@ class Validator:
             "training_loss": training.mean_loss,
             "training_accuracy": training.accuracy,
             "loss": loss / total,
-            "accuracy": self.accuracy,
+            "accuracy": accuracy,
             f"top_{_TOP}": correct_of_top / total,
             "correct": correct,
             "total": total,
             "best": self.best,
         }
         self._log.record(update, numbers, target="validation")
+        if is_best:
+            self._save_best(update)
+
+    def export_state(self, update: int) -> State:
+        """See ``Stateful.export_state``."""
+        return State(values={"accuracy": {"best": self.best}})
+
+    def load_state(self, saved: Section) -> None:
+        """See ``Stateful.load_state``."""
+        self.best = saved.numbers("accuracy")["best"]
 
     def _count(self, batch: Batch) -> NDArray[np.float64]:
         """Sum of losses, hits, hits among the first five, and pictures of a batch."""
