@@ -58,6 +58,7 @@ def train(config: TrainConfig) -> None:
             dtype=config.dtype,
             seed=config.seed,
             image_size=batches.image_size,
+            recompute=config.recompute,
             ctx=device,
         )
         backbone.hybridize()

@@ -10,6 +10,12 @@ it. So PReLU is put together from what oneDNN has:
 in which a factor per channel is a depthwise convolution of one pixel. The usual split into the
 positive and the negative part needs a difference, which oneDNN does not compute here either.
 
+Where a PReLU leads to nothing but a convolution that is depthwise, or of one pixel and to no more
+channels, as in a MobileFaceNet, even those passes over the maps are too many. There the factors go
+into the kernel K, and it is cheaper to convolve twice:
+
+    K * PReLU(x) = (slope K) * x + ((1 - slope) K) * relu(x)
+
 Graphs that are created and graphs that are read from checkpoints take the same way. What is written
 to disk is never this form.
 """
@@ -35,20 +41,61 @@ def form(symbol: Symbol, image_size: tuple[int, int]) -> Symbol:
     Returns:
         A graph with the same parameters, names of outputs, outputs and gradients.
     """
-    channels = _channels_of_maps(symbol, image_size)
+    shapes = _shapes(symbol, image_size)
+    channels = {name: shape[1] for name, shape in shapes.items() if len(shape) == 4}
     graph = json.loads(symbol.tojson())
+    nodes: list[_Node] = graph["nodes"]
+    absorbed = _absorbed_prelus(nodes, channels)
     writer = _Writer()
-    # Where the output of each node of the given graph is to be found in the new one.
+    # Where the output of each node of the given graph is to be found in the new one; for a PReLU
+    # that goes into the next convolution, where its input is.
     moved: list[int] = []
-    for node in graph["nodes"]:
+    for number, node in enumerate(nodes):
         inputs = [[moved[entry[0]], *entry[1:]] for entry in node["inputs"]]
-        source = graph["nodes"][node["inputs"][0][0]]["name"] if inputs else ""
-        if _is_prelu(node) and source in channels:
-            moved.append(writer.add_prelu(node["name"], inputs, channels[source]))
+        source = node["inputs"][0][0] if inputs else -1
+        if node["op"] == "null" and node["name"] != "data":
+            # Nobody could tell the shape of a parameter from that of its product.
+            known = {"__shape__": str(shapes[node["name"]])}
+            moved.append(writer.add({**node, "attrs": {**node.get("attrs", {}), **known}}))
+        elif number in absorbed:
+            moved.append(inputs[0][0])
+        elif source in absorbed:
+            slope = nodes[source]["inputs"][1]
+            moved.append(writer.add_absorbing(node, inputs, [moved[slope[0]], *slope[1:]]))
+        elif _is_prelu(node) and nodes[source]["name"] in channels:
+            moved.append(writer.add_prelu(node["name"], inputs, channels[nodes[source]["name"]]))
         else:
             moved.append(writer.add({**node, "inputs": inputs}))
     heads = [[moved[entry[0]], *entry[1:]] for entry in graph["heads"]]
     return mx.sym.load_json(writer.to_json(heads, graph["attrs"]))
+
+
+def _absorbed_prelus(nodes: list[_Node], channels: dict[str, int]) -> set[int]:
+    """Return the PReLUs on maps whose factors can go into the convolution behind them."""
+    consumers: dict[int, list[_Node]] = {}
+    for node in nodes:
+        for place, entry in enumerate(node["inputs"]):
+            consumers.setdefault(entry[0], []).append(node if place == 0 else {"op": "other"})
+    return {
+        number
+        for number, node in enumerate(nodes)
+        if _is_prelu(node)
+        # The maps have to be the first output of their operator, as those of all layers are.
+        and node["inputs"][0][1] == 0
+        and nodes[node["inputs"][0][0]]["name"] in channels
+        and len(consumers.get(number, [])) == 1
+        and _is_cheap(consumers[number][0], channels[nodes[node["inputs"][0][0]]["name"]])
+    }
+
+
+def _is_cheap(node: _Node, channels: int) -> bool:
+    """Whether this is a convolution of ``channels`` that takes no longer than the passes saved."""
+    if node["op"] != "Convolution" or node["attrs"].get("no_bias") != "True":
+        return False
+    outputs, groups = (int(node["attrs"].get(key, "1")) for key in ("num_filter", "num_group"))
+    if groups == channels:
+        return outputs == channels
+    return groups == 1 and node["attrs"]["kernel"] == "(1, 1)" and outputs <= channels
 
 
 def _is_prelu(node: _Node) -> bool:
@@ -56,14 +103,13 @@ def _is_prelu(node: _Node) -> bool:
     return bool(node["op"] == "LeakyReLU" and attributes.get("act_type") == "prelu")
 
 
-def _channels_of_maps(symbol: Symbol, image_size: tuple[int, int]) -> dict[str, int]:
-    """Return the channels of each operator whose output is [batch, channels, height, width]."""
+def _shapes(symbol: Symbol, image_size: tuple[int, int]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each variable, and of the first output of each operator, by its name."""
     internals = symbol.get_internals()
     _, shapes, _ = internals.infer_shape(data=(1, 3, *image_size))
     return {
-        name[: -len("_output")]: shape[1]
+        name[: -len("_output")] if name.endswith("_output") else name: shape
         for name, shape in zip(internals.list_outputs(), shapes)
-        if name.endswith("_output") and len(shape) == 4
     }
 
 
@@ -81,15 +127,34 @@ class _Writer:
     def add_prelu(self, name: str, inputs: list[list[int]], channels: int) -> int:
         """Append a PReLU of x and slope [channels]; the last of its nodes has its name."""
         x, slope = inputs
-        kernel = {"shape": str((channels, 1, 1, 1))}
-        linear_factor = self._operator("Reshape", f"{name}_slope", [slope], **kernel)
-        bent_factor = self._operator(
-            "_rminus_scalar", f"{name}_bend", [linear_factor], scalar="1.0"
-        )
-        positive = self._operator("Activation", f"{name}_positive", [x], act_type="relu")
+        linear_factor, bent_factor = self._factors(name, slope, (channels, 1, 1, 1))
         linear = self._scale(f"{name}_linear", [x, linear_factor], channels)
-        bent = self._scale(f"{name}_bent", [positive, bent_factor], channels)
+        bent = self._scale(f"{name}_bent", [self._positive(name, x), bent_factor], channels)
         return self._operator("elemwise_add", name, [linear, bent])[0]
+
+    def add_absorbing(self, node: _Node, inputs: list[list[int]], slope: list[int]) -> int:
+        """Append a convolution of PReLU(x), given x, its kernel, and the slope [channels]."""
+        name, attributes = node["name"], node["attrs"]
+        x, kernel = inputs
+        # A kernel is [outputs, inputs of the group, height, width].
+        dense = attributes.get("num_group", "1") == "1"
+        factors = self._factors(name, slope, (1, -1, 1, 1) if dense else (-1, 1, 1, 1))
+        parts = []
+        for part, maps, factor in zip(("linear", "bent"), (x, self._positive(name, x)), factors):
+            own_name = f"{name}_{part}"
+            own = self._operator("broadcast_mul", f"{own_name}_kernel", [factor, kernel])
+            parts.append(self._operator("Convolution", own_name, [maps, own], **attributes))
+        return self._operator("elemwise_add", name, parts)[0]
+
+    def _factors(
+        self, name: str, slope: list[int], shape: tuple[int, ...]
+    ) -> tuple[list[int], list[int]]:
+        """Append the factors of x and of relu(x)."""
+        linear = self._operator("Reshape", f"{name}_slope", [slope], shape=str(shape))
+        return linear, self._operator("_rminus_scalar", f"{name}_bend", [linear], scalar="1.0")
+
+    def _positive(self, name: str, x: list[int]) -> list[int]:
+        return self._operator("Activation", f"{name}_positive", [x], act_type="relu")
 
     def _scale(self, name: str, inputs: list[list[int]], channels: int) -> list[int]:
         return self._operator(

@@ -23,6 +23,7 @@ from backbones.network import (
     initial_value,
     shapes,
 )
+from backbones.recompute import Part, Recomputation, cut
 from runtime.errors import DataError
 from runtime.mxnet import mx
 
@@ -32,6 +33,26 @@ OUTPUT = "fc1_output"
 
 class Backbone(Network):
     """A network from images to embeddings; see ``Network`` for what can be done with it."""
+
+    def __init__(
+        self,
+        trained: Any,
+        exported: Any,
+        weights: dict[str, NDArray],
+        ctx: Context,
+        parts: list[Part] | None = None,
+    ):
+        """Use ``Backbone.create`` or ``Backbone.load``.
+
+        Args:
+            trained: the symbol that runs.
+            exported: the symbol that is written to disk, with the same parameters.
+            weights: an array for every parameter and auxiliary state.
+            ctx: the device.
+            parts: of ``trained``, if they shall be computed a second time to save memory.
+        """
+        super().__init__(trained, exported, weights, ctx)
+        self._recomputation = Recomputation(parts, self.parameters, ctx) if parts else None
 
     @classmethod
     def create(
@@ -43,9 +64,12 @@ class Backbone(Network):
         dropout: float = 0.0,
         seed: int = 0,
         image_size: tuple[int, int] = FACE_SIZE,
+        recompute: bool = False,
         ctx: Context = None,
     ) -> Backbone:
         """Return an untrained network; equal seeds give equal weights on every rank.
+
+        With ``recompute`` its training pass keeps little and computes the rest twice.
 
         Raises:
             ConfigError: if there is no network of this name.
@@ -57,7 +81,9 @@ class Backbone(Network):
             key: mx.nd.array(initial_value(key, shape, seed))
             for key, shape in shapes(exported, (3, *image_size)).items()
         }
-        return cls(_form_for(ctx, trained, image_size), exported, weights, ctx)
+        running = _form_for(ctx, trained, image_size)
+        parts = cut(running, image_size) if recompute else None
+        return cls(running, exported, weights, ctx, parts)
 
     @classmethod
     def load(
@@ -86,6 +112,24 @@ class Backbone(Network):
     def embedding_size(self) -> int:
         """Numbers per embedding."""
         return int(self.parameters["fc1_beta"].shape[0])
+
+    def __call__(self, images: NDArray) -> NDArray:
+        """See ``Network``; with recomputation, a forward pass to train keeps less."""
+        if self._recomputation is not None and mx.autograd.is_recording():
+            return self._recomputation.forward(self._pixels(images))
+        return super().__call__(images)
+
+    def backward(self, features: NDArray, gradient: NDArray) -> None:
+        """Compute the gradient of every parameter.
+
+        Args:
+            features: of the last call inside ``mx.autograd.record()``.
+            gradient: that of the features [b, embedding_size].
+        """
+        if self._recomputation is not None:
+            self._recomputation.backward(features, gradient)
+        else:
+            features.backward(gradient)
 
     def extract(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Return features [b, embedding_size] of images uint8 [b, 3, h, w], without training."""

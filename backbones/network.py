@@ -79,7 +79,11 @@ class Network:
         Args:
             images: RGB, 0-255, uint8 or float32, on any device.
         """
-        return self._block(images.as_in_context(self._ctx).astype("float32", copy=False))
+        return self._block(self._pixels(images))
+
+    def _pixels(self, images: NDArray) -> NDArray:
+        """Bring images to the device, in float32."""
+        return images.as_in_context(self._ctx).astype("float32", copy=False)
 
     def hybridize(self) -> None:
         """Plan memory and operators once per shape; worth it when most batches have one shape."""

@@ -2,10 +2,10 @@
 
     python -m benchmarks.backbone [--network r50,r100,mbf] [--batch B] [--threads 2] [--json FILE]
 
-Three take turns: the backbone as this project runs it (``ours``), the graph that it exports, with
-MXNet's own PReLU (``plain``), and the same layers in PyTorch (``pytorch``, where it is installed
-and has the network). A step is forward, backward and the update by SGD. The report goes to the
-standard output.
+Four take turns: the backbone as this project runs it (``ours``), the graph that it exports, with
+MXNet's own PReLU (``plain``), the first with ``--recompute`` (``recompute``), and the same layers
+in PyTorch (``pytorch``, where it is installed and has the network). A step is forward, backward and
+the update by SGD. The report goes to the standard output.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from runtime.errors import run_program
 SUBJECTS = {
     "ours": "benchmarks.our_backbone:OurBackbone",
     "plain": "benchmarks.our_backbone:PlainBackbone",
+    "recompute": "benchmarks.our_backbone:RecomputingBackbone",
     "pytorch": "benchmarks.pytorch_backbone:PyTorchBackbone",
 }
 _NETWORKS = "r50,r100,mbf"

@@ -51,9 +51,22 @@ class OurBackbone:
         self._updates += 1
         with mx.autograd.record():
             features = self.backbone(self._images)
-        features.backward(self._gradient)
+        self.backbone.backward(features, self._gradient)
         self._optimizer.step(self._updates, LEARNING_RATE)
         mx.nd.waitall()
+
+
+class RecomputingBackbone(OurBackbone):
+    """The same with ``--recompute``."""
+
+    def _create(self, case: BackboneCase) -> Backbone:
+        return Backbone.create(
+            case.network,
+            embedding_size=EMBEDDING,
+            seed=SEED,
+            image_size=IMAGE_SIZE,
+            recompute=True,
+        )
 
 
 class PlainBackbone(OurBackbone):

@@ -91,6 +91,9 @@ class TrainConfig:
     dtype: str = "float32"
     """Number format of the backbone: float32, or float16 (GPU only, with dynamic loss scaling)."""
 
+    recompute: bool = False
+    """Keep few feature maps of the backbone and compute the others twice: less memory, slower."""
+
     head_dtype: str = "float32"
     """Number format of the head's products: float32, or bfloat16 (CPUs with AMX only)."""
 

@@ -59,7 +59,8 @@ class FaceStep:
         with self._stopwatch.part(HEAD):
             result = self._head.step(features, batch.labels, update, center_lr, hold=guard.skips)
         with self._stopwatch.part(BACKBONE):
-            features.backward(result.gradient * self._optimizer.loss_scale.value)
+            gradient = result.gradient * self._optimizer.loss_scale.value
+            self._backbone.backward(features, gradient)
             finite = self._optimizer.reduce()
         if undo is not None:
             self._stopwatch.settle()

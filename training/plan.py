@@ -164,7 +164,9 @@ def _describe_memory(config: TrainConfig, shard: Shard) -> list[str]:
     memory = head_memory(config, shard)
     rows = sampled_rows(config, shard)
     weights = _backbone_copies(config) * _backbone_parameters(config) * _FLOAT
-    activations = backbones.activation_bytes(config.network, config.batch_size)
+    activations = backbones.activation_bytes(
+        config.network, config.batch_size, recompute=config.recompute
+    )
     libraries = _PROGRAM + _LIBRARY_COPIES * _backbone_parameters(config) * _FLOAT
     together = memory.total + weights + activations + libraries
     checkpoint = checkpoint_bytes(config, shard)

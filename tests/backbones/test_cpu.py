@@ -76,6 +76,41 @@ def test_a_single_prelu_by_hand() -> None:
     assert output.tolist() == [[[[1.0, -0.5]], [[2.0, 4.0]]]]
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_convolution_behind_a_prelu_by_hand(groups: int) -> None:
+    """Kernel and slopes become two kernels; of several groups only if each is one channel."""
+    x, slope = mx.sym.var("data"), mx.sym.var("relu0_gamma")
+    sizes = {"kernel": (1, 1), "num_filter": 2, "no_bias": True}
+    first = mx.sym.Convolution(x, weight=mx.sym.var("w"), name="conv0", **sizes)
+    bent = mx.sym.LeakyReLU(first, gamma=slope, act_type="prelu", name="relu0")
+    plain = mx.sym.Convolution(
+        bent, weight=mx.sym.var("k"), num_group=groups, name="conv1", **sizes
+    )
+    fast = cpu.form(plain, (1, 2))
+    assert operators(fast).count("Convolution") == 3
+    assert fast.list_arguments() == plain.list_arguments()
+    kernel = mx.nd.array([[10, 1], [100, 1000]] if groups == 1 else [[10], [100]])
+    arguments = {
+        "data": mx.nd.array([[[[1.0, -2.0]], [[0.0, 0.0]], [[0.0, 0.0]]]]),
+        "w": mx.nd.array([[1, 0, 0], [2, 0, 0]]).reshape((2, 3, 1, 1)),
+        "relu0_gamma": mx.nd.array([0.25, -1.0]),
+        "k": kernel.reshape((2, -1, 1, 1)),
+    }
+    # PReLU gives [1, -0.5] and [2, 4].
+    expected = [[[12.0, -1.0]], [[2100.0, 3950.0]]] if groups == 1 else [[[10, -5]], [[200, 400]]]
+    for graph in (plain, fast):
+        assert graph.bind(mx.cpu(), arguments).forward()[0].asnumpy()[0].tolist() == expected
+
+
+@pytest.mark.parametrize("options", [{"kernel": (3, 3)}, {"num_filter": 8}, {"no_bias": False}])
+def test_a_costly_convolution_is_not_done_twice(options) -> None:
+    x = mx.sym.Convolution(mx.sym.var("data"), kernel=(1, 1), num_filter=4, name="conv0")
+    x = mx.sym.LeakyReLU(x, act_type="prelu", name="relu0")
+    settings = {"kernel": (1, 1), "num_filter": 4, "no_bias": True, **options}
+    graph = cpu.form(mx.sym.Convolution(x, name="conv1", **settings), (8, 8))
+    assert "broadcast_mul" not in operators(graph)
+
+
 def test_what_is_exported_is_the_plain_graph(tmp_path) -> None:
     backbone = Backbone.create("mbf", embedding_size=16)
     backbone.export(tmp_path / "model")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import backbones
+from backbones.recompute import cut
 from runtime.errors import ConfigError
 
 
@@ -58,6 +59,23 @@ def test_activations_are_those_of_the_graph(name) -> None:
     assert backbones.activation_bytes(name, 3) == pytest.approx(
         3 * 4 * counted * backbones._NETWORKS[name].kept
     )
+
+
+@pytest.mark.parametrize("name", backbones.names())
+def test_activations_of_parts_are_those_of_the_graph(name) -> None:
+    symbol = backbones.build(name)
+    internals = symbol.get_internals()
+    _, shapes, _ = internals.infer_shape(data=(1, 3, 112, 112))
+    sizes = {key: int(np.prod(shape)) for key, shape in zip(internals.list_outputs(), shapes)}
+    parts = cut(symbol, (112, 112))
+    largest = 0
+    for part in parts:
+        names = part.symbol.get_internals().list_outputs()
+        variables = set(part.symbol.list_inputs())
+        largest = max(largest, sum(sizes[key] for key in names if key not in variables))
+    between = sum(sizes[f"{part.source}_output"] for part in parts[1:])
+    network = backbones._NETWORKS[name]
+    assert (network.part_outputs, network.between_parts) == (largest, between)
 
 
 @pytest.mark.parametrize(

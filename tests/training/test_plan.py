@@ -116,3 +116,10 @@ def test_the_copy_for_a_checkpoint_by_hand() -> None:
     assert checkpoint_bytes(config, Shard(2, 3, 10)) == 2 * 3 * 8 * 4
     assert checkpoint_bytes(dataclasses.replace(config, keep=0), Shard(0, 3, 10)) == 0
     assert "while a checkpoint is written" in describe(config)
+
+
+def test_recomputing_needs_less_memory() -> None:
+    activations = backbones.activation_bytes("r50", 16, recompute=True)
+    assert activations < 0.75 * backbones.activation_bytes("r50", 16)
+    line = "--rec . --network r50 --num-classes 10 --dry-run --batch-size 16 --recompute"
+    assert f"{activations:,}" in describe(parse(line.split()))
