@@ -10,7 +10,6 @@ becomes this one.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -90,7 +89,7 @@ def classify(config: ClassifyConfig) -> None:
         saver = ModelSaver(classifier, world, models_root)
 
         about = resume.describe(
-            asdict(config),
+            classify_config.values(config),
             num_classes=pictures.num_classes,
             image_size=pictures.shape[1:],
             fixed=classify_config.IDENTITY,
@@ -115,7 +114,7 @@ def classify(config: ClassifyConfig) -> None:
             )
         )
         if world.rank == 0:
-            configuration.write(asdict(config), models_root / "config.json")
+            configuration.write(classify_config.values(config), models_root / "config.json")
         with Checkpointer(
             parts, world, models_root, keep=config.keep, about=about, resumed=saved and saved.path
         ) as checkpointer:

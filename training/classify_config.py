@@ -9,8 +9,9 @@ once.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 from backbones import classifiers
@@ -164,6 +165,12 @@ class ClassifyConfig:
 
 # What a run that goes on from a checkpoint may not change.
 IDENTITY = ("model", "dtype")
+
+
+def values(config: ClassifyConfig) -> dict[str, Any]:
+    """The resolved configuration as JSON has it."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    return plain
 
 
 def parse(argv: Optional[Sequence[str]] = None) -> ClassifyConfig:
