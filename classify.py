@@ -121,7 +121,7 @@ def classify(config: ClassifyConfig) -> None:
             step = ClassifyStep(
                 classifier,
                 optimizer,
-                timed_world,
+                world,
                 tally,
                 num_classes=pictures.num_classes,
                 label_smoothing=config.label_smoothing,

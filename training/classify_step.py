@@ -46,7 +46,7 @@ class ClassifyStep:
         Args:
             classifier: images to logits.
             optimizer: of the classifier.
-            world: the ranks.
+            world: the ranks; not a timed one, which would wait for the counts.
             tally: counts loss and hits over all ranks.
             num_classes: the number of logits.
             label_smoothing: share of the target that is spread over all classes (Szegedy et al.,
@@ -84,7 +84,9 @@ class ClassifyStep:
                 loss = losses.sum() * (self._optimizer.loss_scale.value / global_batch)
             loss.backward()
             hits = (logits.argmax(axis=1) == wanted.argmax(axis=1)).sum()
-            counted = mx.nd.concat(losses.sum(), hits, mx.nd.full((1,), len(wanted)), dim=0)
+            counted = mx.nd.concat(
+                losses.sum(), hits, mx.nd.full((1,), len(wanted), ctx=logits.context), dim=0
+            )
             # Queued before the gradients: who reads it later does not wait for them.
             self._world.allreduce(counted, "training.counts")
             self._tally.add(counted, update)

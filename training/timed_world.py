@@ -14,8 +14,8 @@ from typing import Any
 from parallel.world import PLAIN, Wire, World
 from training.stopwatch import COMMUNICATION, Stopwatch
 
-# Training goes on while these are reduced; it needs all others at once.
-OVERLAPPING = frozenset({"head.gradient", "training.counts"})
+# The head goes on while these are reduced; it needs all others at once.
+OVERLAPPING = frozenset({"head.gradient"})
 
 
 class TimedWorld:

@@ -125,7 +125,7 @@ def test_a_tally_begins_anew_with_each_epoch() -> None:
 def test_a_loss_that_is_not_finite_ends_the_run() -> None:
     def diverge(world):
         step, classifier, _ = make_step(world)
-        classifier.parameters["fc1_weight"].data()[:] = np.nan
+        classifier.parameters["fc_output_weight"].data()[:] = np.nan
         with pytest.raises(NonFiniteError, match="update 1: the loss is nan"):
             step(batch(), 0, 0.1)
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from data.position import Position
-from training.options import parse
+from training.config import parse
 from training.progress import Progress
 from training.schedules import PolySchedule
 
