@@ -40,6 +40,7 @@ def classify(config: ClassifyConfig) -> None:
     from training.pictures import open_pictures
     from training.progress import Progress
     from training.replicas import ModelSaver
+    from training.state import Stateful
     from training.tally import Tally
     from training.timed_world import TimedWorld
     from training.validator import Validator
@@ -95,8 +96,10 @@ def classify(config: ClassifyConfig) -> None:
             fixed=classify_config.IDENTITY,
         )
         saved = resume.find(config.resume, models_root, about, world)
-        progress = Progress.plan(config, loader, saved and saved.section("progress"))
-        parts = {
+        progress = Progress.plan(
+            config, loader, None if saved is None else saved.section("progress")
+        )
+        parts: dict[str, Stateful] = {
             "classifier": BackboneState(classifier),
             "optimizer": optimizer,
             "validator": validator,
@@ -116,7 +119,12 @@ def classify(config: ClassifyConfig) -> None:
         if world.rank == 0:
             configuration.write(classify_config.values(config), models_root / "config.json")
         with Checkpointer(
-            parts, world, models_root, keep=config.keep, about=about, resumed=saved and saved.path
+            parts,
+            world,
+            models_root,
+            keep=config.keep,
+            about=about,
+            resumed=None if saved is None else saved.path,
         ) as checkpointer:
             step = ClassifyStep(
                 classifier,

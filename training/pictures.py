@@ -21,6 +21,7 @@ from parallel.world import World
 from runtime import environment
 from training.classify_config import ClassifyConfig
 
+_PARTS = ("training", "validation")
 _VALIDATION_SHARE = 5
 _AHEAD = 4
 
@@ -82,11 +83,11 @@ def open_pictures(config: ClassifyConfig) -> Pictures:
         DataError: the data is missing or broken.
     """
     if config.dataset == "mnist":
-        digits = [mnist.read(_folder(config), part) for part in ("training", "validation")]
-        return Pictures(*digits, (1, 28, 28), _MNIST, Unchanged(), Unchanged())
+        training, validation = (mnist.read(_folder(config), part) for part in _PARTS)
+        return Pictures(training, validation, (1, 28, 28), _MNIST, Unchanged(), Unchanged())
     if config.dataset == "cifar10":
-        small = [cifar10.read(_folder(config), part) for part in ("training", "validation")]
-        return Pictures(*small, (3, 32, 32), _CIFAR10, PadCropFlip(), Unchanged())
+        training, validation = (cifar10.read(_folder(config), part) for part in _PARTS)
+        return Pictures(training, validation, (3, 32, 32), _CIFAR10, PadCropFlip(), Unchanged())
     size = config.image_size
     assert size is not None, "the recipes of the other data sets have one"
     if config.dataset == "imagenet":
@@ -101,11 +102,8 @@ def open_pictures(config: ClassifyConfig) -> Pictures:
 
 def _draw(config: ClassifyConfig, size: int) -> Pictures:
     assert config.dataset == "synthetic" and config.num_classes and config.num_images
-    counts = {
-        "training": config.num_images,
-        "validation": max(1, config.num_images // _VALIDATION_SHARE),
-    }
-    drawn = [
+    counts = (config.num_images, max(1, config.num_images // _VALIDATION_SHARE))
+    training, validation = (
         DrawnPictures(
             part,
             num_classes=config.num_classes,
@@ -113,9 +111,9 @@ def _draw(config: ClassifyConfig, size: int) -> Pictures:
             shape=(size, size, 3),
             seed=config.seed,
         )
-        for part, count in counts.items()
-    ]
-    return Pictures(*drawn, (3, size, size), _DRAWN, Unchanged(), Unchanged())
+        for part, count in zip(_PARTS, counts)
+    )
+    return Pictures(training, validation, (3, size, size), _DRAWN, Unchanged(), Unchanged())
 
 
 def _folder(config: ClassifyConfig) -> Path:
