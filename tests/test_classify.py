@@ -74,7 +74,7 @@ def test_a_truncated_file_is_one_line(tmp_path):
 
 
 def test_one_rank_learns_and_what_it_exports_classifies(tmp_path):
-    result = classify(*SMALL, "--epochs", 2, "--lr", 0.02, "--models-root", tmp_path)
+    result = classify(*SMALL, "--epochs", 2, "--models-root", tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     found = validations(tmp_path)
     assert [record["total"] for record in found] == [102, 102]
