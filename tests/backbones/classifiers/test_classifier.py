@@ -90,8 +90,8 @@ def test_an_image_is_classified_alone_as_among_127_others(name: str) -> None:
 )
 def test_it_learns_a_batch_by_heart(name, shape, normalization) -> None:
     classifier = make(name, image_shape=shape, normalization=normalization, seed=1)
-    losses = train(classifier, pictures(8, shape[0], shape[1]), steps=12, lr=0.02)
-    assert losses[-1] < 0.3 * losses[0]
+    losses = train(classifier, pictures(8, shape[0], shape[1]), steps=25, lr=0.005)
+    assert losses[-1] < 0.5 * losses[0]
 
 
 def test_pixels_are_normalized_inside() -> None:
