@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint bench fuzz faults endurance clean
+.PHONY: help env train test lint models bench fuzz faults endurance clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh setup-utils/*.sh .ci/run
@@ -28,6 +28,10 @@ train: env ## train on the synthetic faces with two ranks on this host; NP=... c
 test: ## install everything and run all tests
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest
+
+models: ## every classifier on a batch of 128, which the other tests leave out
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) python -m pytest -m models
 
 lint: ## check the style of the Python files (ruff), their types (mypy) and the shell scripts (shellcheck)
 	@bash setup-utils/install.sh --dev

@@ -15,13 +15,13 @@ from runtime import environment
 from runtime.errors import run_program
 from runtime.stopping import StopRequest
 from training import config as configuration
-from training import options, plan, schedules
+from training import plan, schedules
 from training.config import TrainConfig
 
 
 def main() -> int:
     """Understand the command line; plan the run, or train."""
-    config = options.parse()
+    config = configuration.parse()
     if config.dry_run:
         print(plan.describe(config))
         return 0

@@ -1,15 +1,11 @@
-"""A backbone with its weights: creation, training, inference, and the checkpoint on disk.
+"""A backbone with its weights: created, or loaded from a checkpoint.
 
-Two graphs share one set of weights. The graph that runs may compute in float16, or be rewritten for
-a CPU; the graph that is exported is always the plain float32 one, with the names the InsightFace
-world knows, so that any tool can load it on any device. Initial weights depend on the seed and the
-tensor's name alone: MXNet seeds every process alike and its stream depends on what ran before, so
-it has no say here.
+On a CPU its graph runs in another form (``backbones.cpu``); what is exported is always the plain
+one, with the names the InsightFace world knows.
 """
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,18 +15,21 @@ import numpy.typing as npt
 import backbones
 from backbones import cpu
 from backbones.graph_file import infer_shapes, read_graph
-from backbones.parameter_file import read_parameters, write_parameters
+from backbones.network import (
+    Context,
+    NDArray,
+    Network,
+    Shape,
+    checkpoint_paths,
+    initial_value,
+    shapes,
+)
+from backbones.parameter_file import read_parameters
 from backbones.recompute import Part, Recomputation, cut
 from runtime.errors import DataError
-from runtime.files import StagedFiles
 from runtime.mxnet import mx
 
 FACE_SIZE = (112, 112)
-PRELU_SLOPE = 0.25
-
-NDArray = Any
-Context = Any
-Shape = tuple[int, ...]
 
 
 class TakenWeights(NamedTuple):
@@ -44,12 +43,8 @@ class TakenWeights(NamedTuple):
     """In the file but not of this network, such as those of a classifier."""
 
 
-class Backbone:
-    """A network from images to embeddings.
-
-    Call it inside ``mx.autograd.record()`` to train (BatchNorm then uses the batch and updates its
-    running statistics), outside to infer.
-    """
+class Backbone(Network):
+    """A network from images to embeddings; see ``Network`` for what can be done with it."""
 
     def __init__(
         self,
@@ -68,17 +63,7 @@ class Backbone:
             ctx: the device.
             parts: of ``trained``, if they shall be computed a second time to save memory.
         """
-        self._exported = exported
-        self._ctx = ctx
-        self._block = mx.gluon.SymbolBlock(trained, mx.sym.var("data", dtype="float32"))
-        fixed = _fixed_gammas(trained)
-        for name, parameter in self.parameters.items():
-            parameter.shape = weights[name].shape
-            parameter.initialize(mx.init.Zero(), ctx=ctx)
-            parameter.set_data(weights[name].astype(parameter.dtype))
-            parameter.wd_mult = float(name.endswith("_weight"))
-            if name in fixed:
-                parameter.grad_req = "null"
+        super().__init__(trained, exported, weights, ctx)
         self._recomputation = Recomputation(parts, self.parameters, ctx) if parts else None
 
     @classmethod
@@ -105,8 +90,8 @@ class Backbone:
         exported = backbones.build(name, embedding_size=embedding_size)
         trained = backbones.build(name, embedding_size=embedding_size, dtype=dtype, dropout=dropout)
         weights = {
-            key: mx.nd.array(_initial_value(key, shape, seed))
-            for key, shape in _shapes(exported, image_size).items()
+            key: mx.nd.array(initial_value(key, shape, seed))
+            for key, shape in shapes(exported, (3, *image_size)).items()
         }
         running = _form_for(ctx, trained, image_size)
         parts = cut(running, image_size) if recompute else None
@@ -169,40 +154,15 @@ class Backbone:
         return TakenWeights(path, loaded, missing, left_over)
 
     @property
-    def parameters(self) -> Any:
-        """The ``gluon.ParameterDict``; weight decay applies to convolution and linear weights only.
-
-        Biases, gammas, betas and PReLU slopes have ``wd_mult`` 0. Running statistics and fixed
-        gammas have ``grad_req`` "null": a trainer neither reduces nor updates them.
-        """
-        return self._block.collect_params()
-
-    @property
-    def statistic_names(self) -> list[str]:
-        """The names of BatchNorm's running means and variances, in a fixed order."""
-        names: list[str] = self._exported.list_auxiliary_states()
-        return names
-
-    @property
-    def statistics(self) -> list[NDArray]:
-        """BatchNorm's running means and variances, in a fixed order, to be averaged over ranks."""
-        return [self.parameters[name].data(self._ctx) for name in self.statistic_names]
-
-    @property
     def embedding_size(self) -> int:
         """Numbers per embedding."""
         return int(self.parameters["fc1_beta"].shape[0])
 
     def __call__(self, images: NDArray) -> NDArray:
-        """Return features float32 [b, embedding_size] of images [b, 3, h, w].
-
-        Args:
-            images: RGB, 0-255, uint8 or float32, on any device.
-        """
-        images = images.as_in_context(self._ctx).astype("float32", copy=False)
+        """See ``Network``; with recomputation, a forward pass to train keeps less."""
         if self._recomputation is not None and mx.autograd.is_recording():
-            return self._recomputation.forward(images)
-        return self._block(images)
+            return self._recomputation.forward(self._pixels(images))
+        return super().__call__(images)
 
     def backward(self, features: NDArray, gradient: NDArray) -> None:
         """Compute the gradient of every parameter.
@@ -221,83 +181,10 @@ class Backbone:
         features: npt.NDArray[np.float32] = self(mx.nd.array(images, dtype="uint8")).asnumpy()
         return features
 
-    def hybridize(self) -> None:
-        """Plan memory and operators once per shape; worth it when most batches have one shape."""
-        self._block.hybridize(static_alloc=True, static_shape=True)
-
-    def export(self, prefix: str | Path, epoch: int = 0) -> None:
-        """Write ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``.
-
-        The graph is the plain float32 one whatever trained. The files appear under their names when
-        both are complete.
-
-        Raises:
-            DataError: they cannot be written.
-        """
-        auxiliary = set(self._exported.list_auxiliary_states())
-        arrays = {
-            f"{'aux' if name in auxiliary else 'arg'}:{name}": parameter.data(self._ctx)
-            .astype("float32")
-            .asnumpy()
-            for name, parameter in self.parameters.items()
-        }
-        symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
-        try:
-            symbol_path.parent.mkdir(parents=True, exist_ok=True)
-            with StagedFiles() as files:
-                files.open(symbol_path).write(self._exported.tojson().encode())
-                write_parameters(files.open(parameter_path), arrays)
-        except OSError as error:
-            raise DataError(
-                f"{parameter_path} cannot be written: {error.strerror}; what was there before is "
-                "unchanged, make room or choose another folder"
-            ) from None
-
-
-def checkpoint_paths(prefix: str | Path, epoch: int) -> tuple[Path, Path]:
-    """Return the files of a checkpoint: the graph and the parameters."""
-    return Path(f"{prefix}-symbol.json"), Path(f"{prefix}-{epoch:04d}.params")
-
-
-def _initial_value(name: str, shape: Shape, seed: int) -> npt.NDArray[np.float32]:
-    """Return the initial value of a tensor, a pure function of its name, shape and the seed.
-
-    Weights come from N(0, 2 / fan_in) (He et al., arXiv:1502.01852), PReLU slopes start at 0.25,
-    BatchNorm starts as the identity.
-    """
-    if name.endswith("_weight"):
-        generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
-        deviation = np.float32(np.sqrt(2.0 / np.prod(shape[1:])))
-        return generator.standard_normal(shape, dtype=np.float32) * deviation
-    if name.endswith("_gamma") and "relu" in name:
-        return np.full(shape, PRELU_SLOPE, np.float32)
-    if name.endswith(("_gamma", "_moving_var")):
-        return np.ones(shape, np.float32)
-    assert name.endswith(("_bias", "_beta", "_moving_mean")), name
-    return np.zeros(shape, np.float32)
-
-
-def _shapes(symbol: Any, image_size: tuple[int, int]) -> dict[str, Shape]:
-    """Return the shape of every parameter and auxiliary state of a graph."""
-    arguments, _, auxiliary = symbol.infer_shape(data=(1, 3, *image_size))
-    shapes = dict(zip(symbol.list_arguments(), arguments))
-    shapes.update(zip(symbol.list_auxiliary_states(), auxiliary))
-    del shapes["data"]
-    return shapes
-
 
 def _form_for(ctx: Context, symbol: Any, image_size: tuple[int, int]) -> Any:
     """Return the graph as it runs on a device: rewritten on a CPU, as it is on a GPU."""
     return cpu.form(symbol, image_size) if ctx.device_type == "cpu" else symbol
-
-
-def _fixed_gammas(symbol: Any) -> set[str]:
-    """Return the names of the gammas that BatchNorm holds at one."""
-    return {
-        f"{name}_gamma"
-        for name, attributes in symbol.attr_dict().items()
-        if attributes.get("fix_gamma") == "True"
-    }
 
 
 def _by_plain_name(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:

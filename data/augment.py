@@ -50,17 +50,10 @@ class Augmentation:
             draws: this image's row of ``draw``.
         """
         if self.color_jitter:
-            image = cv2.transform(image, self._color_matrix(draws[:3]))
+            image = cv2.transform(image, color_matrix(self.color_jitter, draws[:3]))
         if self.cutout:
             self._cut_out(image, draws[3:])
         return image
-
-    def _color_matrix(self, draws: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the 3 x 4 matrix that changes brightness, contrast and saturation at once."""
-        brightness, contrast, saturation = 1 + self.color_jitter * (2 * draws - 1)
-        mixing = saturation * np.eye(3, dtype=np.float32) + (1 - saturation) * _LUMA
-        offset = np.full((3, 1), (1 - contrast) * _GRAY, np.float32)
-        return np.hstack([brightness * contrast * mixing, offset])
 
     def _cut_out(self, image: Image, draws: NDArray[np.float32]) -> None:
         height, width = image.shape[:2]
@@ -69,3 +62,16 @@ class Augmentation:
         rows = slice(max(0, round(row - half_height)), round(row + half_height))
         columns = slice(max(0, round(column - half_width)), round(column + half_width))
         image[rows, columns] = round(_GRAY)
+
+
+def color_matrix(strength: float, draws: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the 3 x 4 matrix that changes brightness, contrast and saturation at once.
+
+    Args:
+        strength: largest relative change of each.
+        draws: three numbers of 0 … 1.
+    """
+    brightness, contrast, saturation = 1 + strength * (2 * draws - 1)
+    mixing = saturation * np.eye(3, dtype=np.float32) + (1 - saturation) * _LUMA
+    offset = np.full((3, 1), (1 - contrast) * _GRAY, np.float32)
+    return np.hstack([brightness * contrast * mixing, offset])

@@ -12,18 +12,16 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from data.augment import Augmentation
 from data.images import Image, decode_rgb, write_planes
 from data.position import Course, Position
+from data.prefetch import Batch, EpochOrders, Filling, Prefetcher
 from data.recordio import BrokenRecordError, Payload
 from data.selection import LabeledImages, Selection
 from runtime.errors import DataError
@@ -32,15 +30,7 @@ _log = logging.getLogger("data")
 
 # The first number of every seed, so that no two uses share their random numbers.
 _SHUFFLE, _CHANGE, _LABELS = range(3)
-_ROWS_PER_TASK = 32
 _MIRRORED_SHARE = 0.5
-
-
-class Batch(NamedTuple):
-    """One rank's part of a global batch: uint8 RGB ``[b, 3, height, width]`` and int64 ``[b]``."""
-
-    images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
 
 
 class _Changes(NamedTuple):
@@ -48,13 +38,6 @@ class _Changes(NamedTuple):
 
     mirrored: NDArray[np.bool_]
     augmentation: NDArray[np.float32]
-
-
-class _Pending(NamedTuple):
-    """A batch that threads are filling."""
-
-    batch: Batch
-    tasks: list[Future[None]]
 
 
 class ImageSet(LabeledImages, Protocol):
@@ -116,11 +99,11 @@ class FaceLoader:
         Raises:
             DataError: there are fewer images than one global batch.
         """
-        assert 0 <= rank < world_size and batch_size > 0 and threads > 0 and prefetch > 0
+        assert 0 <= rank < world_size and batch_size > 0
         self._dataset = dataset
         self._batch_size, self._rank, self._seed = batch_size, rank, seed
         self.global_batch = batch_size * world_size
-        self._prefetch, self._mirror, self._augmentation = prefetch, mirror, augmentation
+        self._mirror, self._augmentation = mirror, augmentation
         self._selection = Selection(dataset, min_images)
         self.num_classes = self._selection.num_classes
         self.image_size = dataset.image_size
@@ -134,17 +117,15 @@ class FaceLoader:
         self._max_bad_records = max_bad_records
         self._bad: set[int] = set()
         self._bad_lock = threading.Lock()
-        self._orders: dict[int, Future[NDArray[np.int32]]] = {}
-        self._pool = ThreadPoolExecutor(threads, "decode", initializer=_keep_opencv_single_threaded)
+        self._prefetcher = Prefetcher(threads, prefetch)
+        self._orders = EpochOrders(self._prefetcher, self._shuffled)
 
     @property
     def bad_records(self) -> int:
         """How many different records this rank has found broken."""
         return len(self._bad)
 
-    def batches(
-        self, start_update: int = 0, position: Position | None = None
-    ) -> Iterator[Batch]:
+    def batches(self, start_update: int = 0, position: Position | None = None) -> Iterator[Batch]:
         """Yield this rank's batches of the updates from ``start_update`` on, without end.
 
         Args:
@@ -155,22 +136,16 @@ class FaceLoader:
         Raises:
             DataError: a label outside the classes, or more broken records than allowed.
         """
-        pending: deque[_Pending] = deque()
         course = Course(self.num_images, self.global_batch)
         if position is not None:
             course = Course(self.num_images, self.global_batch, start_update, position)
-        try:
-            for update in itertools.count(start_update):
-                pending.append(self._begin(update, course.at(update)))
-                if len(pending) > self._prefetch:
-                    yield _finish(pending.popleft())
-        finally:
-            for task in itertools.chain.from_iterable(waiting.tasks for waiting in pending):
-                task.cancel()
+        return self._prefetcher.run(
+            self._filling(update, course.at(update)) for update in itertools.count(start_update)
+        )
 
     def close(self) -> None:
         """End the threads."""
-        self._pool.shutdown(cancel_futures=True)
+        self._prefetcher.close()
 
     def __enter__(self) -> FaceLoader:
         """Return the loader."""
@@ -180,30 +155,16 @@ class FaceLoader:
         """End the threads."""
         self.close()
 
-    def _begin(self, update: int, position: Position) -> _Pending:
-        """Hand the batch of an update to the threads."""
+    def _filling(self, update: int, position: Position) -> Filling:
+        """Say what is in the batch of an update, and how it is filled."""
         first = position.samples + self._rank * self._batch_size
-        # A copy, since a view would keep the whole order of an epoch that is over.
-        indices = self._order(position.epoch)[first : first + self._batch_size].copy()
+        indices = self._orders.rows(position.epoch, first, self._batch_size)
         changes = self._draw_changes(update)
         shape = (self._batch_size, 3, *self.image_size)
         batch = Batch(np.empty(shape, np.uint8), np.empty(self._batch_size, np.int64))
-        tasks = [
-            self._pool.submit(self._fill, batch, slice(row, row + _ROWS_PER_TASK), indices, changes)
-            for row in range(0, self._batch_size, _ROWS_PER_TASK)
-        ]
-        return _Pending(batch, tasks)
+        return Filling(batch, lambda rows: self._fill(batch, rows, indices, changes))
 
-    def _order(self, epoch: int) -> NDArray[np.int32]:
-        """Return the order of an epoch's images; the next one is made in the background."""
-        orders = {
-            number: self._orders.get(number) or self._pool.submit(self._shuffle, number)
-            for number in (epoch, epoch + 1)
-        }
-        self._orders = orders
-        return orders[epoch].result()
-
-    def _shuffle(self, epoch: int) -> NDArray[np.int32]:
+    def _shuffled(self, epoch: int) -> NDArray[np.int32]:
         return self._selection.shuffled(np.random.default_rng((_SHUFFLE, self._seed, epoch)))
 
     def _draw_changes(self, update: int) -> _Changes:
@@ -314,9 +275,7 @@ class MemoryBatches:
         rng = np.random.default_rng((_CHANGE, seed, rank))
         self._images = rng.integers(0, 256, (batch_size, 3, *image_size), np.uint8)
 
-    def batches(
-        self, start_update: int = 0, position: Position | None = None
-    ) -> Iterator[Batch]:
+    def batches(self, start_update: int = 0, position: Position | None = None) -> Iterator[Batch]:
         """Yield this rank's batches of the updates from ``start_update`` on, without end.
 
         They follow from the update alone; the position in the data makes no difference.
@@ -332,15 +291,3 @@ class MemoryBatches:
 
     def __exit__(self, *_: object) -> None:
         """End nothing."""
-
-
-def _finish(pending: _Pending) -> Batch:
-    """Wait for a batch; an error in a thread is raised here."""
-    for task in pending.tasks:
-        task.result()
-    return pending.batch
-
-
-def _keep_opencv_single_threaded() -> None:
-    # Threads of its own would compete with ours for the same cores.
-    cv2.setNumThreads(0)

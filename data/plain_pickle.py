@@ -1,11 +1,11 @@
-"""Lists, bytes and booleans out of a pickle, and nothing else.
+"""Lists, dictionaries, bytes and booleans out of a pickle, and nothing else.
 
 A pickle is a program for a small machine, and one of that machine's instructions calls any function
-of Python. InsightFace's verification sets are pickles, and come from strangers. This is a machine
-of its own, which has no such instruction: it looks up no name, calls nothing and imports nothing.
-Four names mean something to it, because NumPy and Python 2 write bytes and booleans with their
-help; what they stand for is written out here, and every other name ends the reading. The time and
-the memory that it takes are those of the file.
+of Python. InsightFace's verification sets and CIFAR-10's batches are pickles, and come from
+strangers. This is a machine of its own, which has no such instruction: it looks up no name, calls
+nothing and imports nothing. Four names mean something to it, because NumPy and Python 2 write bytes
+and booleans with their help; what they stand for is written out here, and every other name ends the
+reading. The time and the memory that it takes are those of the file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_NAME = 100
 
 
 class UnsafePickleError(Exception):
-    """The pickle holds something else than lists of bytes and booleans, or is damaged."""
+    """The pickle holds something else than plain values and bytes, or is damaged."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class _Mark:
 
 
 def load(content: bytes) -> Any:
-    """Return what a pickle holds: lists, tuples, bytes, str, int, bool and None.
+    """Return what a pickle holds: lists, tuples, dictionaries, bytes, str, int, bool and None.
+
+    An array of bytes becomes its bytes, in the order of its last axis.
 
     Raises:
         UnsafePickleError: there is anything else in it, or it is damaged.
@@ -160,6 +162,23 @@ class _Machine:
         found: list[Any] = self._stack[-1]
         return found
 
+    def _make_dict(self, _: Any) -> None:
+        self._stack.append(_pairs(self._since_mark()))
+
+    def _set_item(self, _: Any) -> None:
+        value, key = self._stack.pop(), self._stack.pop()
+        self._dict().update(_pairs([key, value]))
+
+    def _set_items(self, _: Any) -> None:
+        items = self._since_mark()
+        self._dict().update(_pairs(items))
+
+    def _dict(self) -> dict[Any, Any]:
+        if not isinstance(self._stack[-1], dict):
+            raise UnsafePickleError("something is set in what is no dictionary")
+        found: dict[Any, Any] = self._stack[-1]
+        return found
+
     def _name(self, argument: Any) -> None:
         self._push_name(str(argument))
 
@@ -190,6 +209,8 @@ class _Machine:
             return
         if not isinstance(target, _Array) or not isinstance(state, tuple) or len(state) != 5:
             raise UnsafePickleError("it sets what is no array")
+        if state[3] and len(state[1]) > 1:
+            raise UnsafePickleError("an array in Fortran's order")
         target.content = _bytes_of(state[4], state[2], _BYTE)
 
     def _rebuild_bytes(self, text: Any, encoding: Any) -> bytes:
@@ -247,6 +268,14 @@ def _read_escaped(file: io.BytesIO) -> bytes:
     return bytes(unescaped)
 
 
+def _pairs(items: list[Any]) -> dict[Any, Any]:
+    """Return keys and values that follow each other; only what cannot change is a key."""
+    keys, values = items[::2], items[1::2]
+    if len(keys) != len(values) or not all(isinstance(key, (str, bytes, int)) for key in keys):
+        raise UnsafePickleError("a dictionary with keys of its own kind")
+    return dict(zip(keys, map(plain, values)))
+
+
 def _text(value: Any) -> str:
     if isinstance(value, bytes):
         value = value.decode("latin1")
@@ -270,6 +299,7 @@ _CONSTANTS: dict[str, Callable[[], Any]] = {
     "NEWTRUE": lambda: True,
     "NEWFALSE": lambda: False,
     "EMPTY_LIST": list,
+    "EMPTY_DICT": dict,
     "EMPTY_TUPLE": tuple,
     "MARK": _Mark,
 }
@@ -283,6 +313,9 @@ _OTHERS: dict[str, Callable[[_Machine, Any], None]] = {
     "TUPLE": _Machine._make_tuple,
     "APPEND": _Machine._append,
     "APPENDS": _Machine._extend,
+    "DICT": _Machine._make_dict,
+    "SETITEM": _Machine._set_item,
+    "SETITEMS": _Machine._set_items,
     "GLOBAL": _Machine._name,
     "STACK_GLOBAL": _Machine._name_from_stack,
     "REDUCE": _Machine._reduce,

@@ -10,13 +10,29 @@ made long runs thrash that cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import ConfigError, launcher_number
 from runtime.mxnet import mx
+
+
+class Wire(NamedTuple):
+    """How sums travel between the ranks.
+
+    Attributes:
+        is_float16: in half precision, whatever the arrays are.
+        predivide_factor: divides the addends and multiplies the sum, so that it stays small on the
+            way.
+    """
+
+    is_float16: bool = False
+    predivide_factor: float = 1.0
+
+
+PLAIN = Wire()
 
 
 class World(Protocol):
@@ -49,7 +65,9 @@ class World(Protocol):
     def wait(self, array: Any) -> None:
         """Wait for the reduction of an array, after all work that can hide it."""
 
-    def allreduce_all(self, arrays: Sequence[Any], name: str, op: str = "sum") -> None:
+    def allreduce_all(
+        self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
+    ) -> None:
         """Reduce several arrays; all are queued before any is waited for."""
 
     def allgather(self, array: Any, name: str) -> Any:
@@ -90,14 +108,26 @@ class HorovodWorld:
         """See ``World.wait``."""
         array.wait_to_read()
 
-    def allreduce_all(self, arrays: Sequence[Any], name: str, op: str = "sum") -> None:
+    def allreduce_all(
+        self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
+    ) -> None:
         """See ``World.allreduce_all``."""
+        if self.size == 1:
+            return
+        compression = self._hvd.Compression.fp16 if wire.is_float16 else self._hvd.Compression.none
         for index, array in enumerate(arrays):
+            sent, dtype = compression.compress(array)
             # Backward finishes the last layers first, but the first are needed first.
-            if self.size > 1:
-                self._hvd.allreduce_(
-                    array, name=f"{name}.{index}", op=self._ops[op], priority=-index
-                )
+            self._hvd.allreduce_(
+                sent,
+                name=f"{name}.{index}",
+                op=self._ops[op],
+                priority=-index,
+                prescale_factor=1.0 / wire.predivide_factor,
+                postscale_factor=wire.predivide_factor,
+            )
+            if sent is not array:
+                array[:] = compression.decompress(sent, dtype)
 
     def allgather(self, array: Any, name: str) -> Any:
         """See ``World.allgather``."""

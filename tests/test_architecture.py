@@ -35,7 +35,10 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-ALL = [*modules(*ROOMS, "training", "runtime", "benchmarks"), ROOT / "train.py"]
+ALL = [
+    *modules(*ROOMS, "training", "runtime", "benchmarks"),
+    *(ROOT / program for program in ("train.py", "classify.py")),
+]
 
 
 @pytest.mark.parametrize("path", ALL, ids=name)
@@ -49,13 +52,13 @@ def test_horovod_and_mxnet_have_one_door_each(path: Path) -> None:
 def test_a_room_knows_no_other(path: Path) -> None:
     room = path.relative_to(ROOT).parts[0]
     known = {module.split(".")[0] for module in imports(path)}
-    others = known & ({*ROOMS, "training", "train"} - {room})
+    others = known & ({*ROOMS, "training", "train", "classify"} - {room})
     assert others <= PROGRAMS.get(name(path), set())
     at_the_top = {module.split(".")[0] for module in imports(path, inside_functions=False)}
-    assert not at_the_top & ({*ROOMS, "training", "train"} - {room})
+    assert not at_the_top & ({*ROOMS, "training", "train", "classify"} - {room})
 
 
 @pytest.mark.parametrize("path", modules("runtime"), ids=name)
 def test_the_ground_floor_knows_nobody(path: Path) -> None:
     known = {module.split(".")[0] for module in imports(path)}
-    assert not known & {*ROOMS, "training", "train"}
+    assert not known & {*ROOMS, "training", "train", "classify"}

@@ -256,5 +256,3 @@ def set_aside(checkpoint: Path) -> Path:
     aside = checkpoint.with_name(f"{checkpoint.name}.broken")
     shutil.rmtree(aside, ignore_errors=True)
     return checkpoint.rename(aside)
-
-

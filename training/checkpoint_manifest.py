@@ -273,9 +273,7 @@ def check_slices(files: Sequence[RankFile]) -> None:
     stops = dict.fromkeys(first, 0)
     for rank, file in enumerate(files):
         entries = {entry.name: entry for entry in file.entries}
-        expected = {
-            name for name, entry in first.items() if rank == 0 or entry.kind != REPLICATED
-        }
+        expected = {name for name, entry in first.items() if rank == 0 or entry.kind != REPLICATED}
         _require(set(entries) == expected, f"has other arrays on rank {rank} than on rank 0")
         for name, entry in entries.items():
             like = first[name]

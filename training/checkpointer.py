@@ -179,9 +179,7 @@ class Checkpointer:
     def _explain(self, path: Optional[Path], rank: int) -> DataError:
         reason = _reason(self._error) if self._error else f"rank {rank} could not write its part"
         before = f"{self.last} is untouched" if self.last else "there is none before it"
-        return DataError(
-            f"the checkpoint {path} could not be written: {reason}; {before}"
-        )
+        return DataError(f"the checkpoint {path} could not be written: {reason}; {before}")
 
     def _prepare_folder(self) -> None:
         """Make the folder, and see that all ranks mean the same one."""

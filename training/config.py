@@ -24,7 +24,8 @@ import backbones
 from partial_fc.states import STATES
 from runtime.errors import ConfigError, did_you_mean
 from runtime.files import write_atomically
-from training import presets
+from training import options, presets
+from training.options import REPEATABLE, option
 from training.schedules import SCHEDULES
 
 Margins = tuple[float, float, float]
@@ -46,10 +47,6 @@ _ADAM_RECIPES = {"adam": "--lr 1e-3 --wd 0", "adamw": "--lr 1e-3 --wd 0.05"}
 DTYPES = ("float32", "float16")
 HEAD_DTYPES = ("float32", "bfloat16")
 ON_NAN = ("stop", "skip")
-
-
-# A field whose option may be given several times, with one value each.
-REPEATABLE = {"repeatable": True}
 
 
 @dataclass(frozen=True)
@@ -214,11 +211,6 @@ class TrainConfig:
         return self.epochs * updates_per_epoch
 
 
-def option(field: str) -> str:
-    """The option of a field."""
-    return "--" + field.replace("_", "-")
-
-
 def resolve(given: Mapping[str, Any]) -> TrainConfig:
     """Lay the given values over the preset's, and those over the defaults.
 
@@ -232,8 +224,7 @@ def resolve(given: Mapping[str, Any]) -> TrainConfig:
         )
     if "margins" in given and LOSSES.get(given.get("loss", ""), given["margins"]) is None:
         raise ConfigError(
-            f"--margins mean nothing to --loss {given['loss']}, which adapts its own; "
-            "leave one out"
+            f"--margins mean nothing to --loss {given['loss']}, which adapts its own; leave one out"
         )
     _check_recipe_of_optimizer(given)
     recipe = presets.find(given["dataset"]) if "dataset" in given else presets.OWN_DATA
@@ -274,61 +265,65 @@ def values(config: TrainConfig) -> dict[str, Any]:
 
 def save(config: TrainConfig, path: Union[str, Path]) -> None:
     """Write the resolved configuration as JSON, whole or not at all."""
-    write_atomically(Path(path), (json.dumps(values(config), indent=2) + "\n").encode())
+    write(values(config), path)
 
 
-class _Range(NamedTuple):
+def write(values: Mapping[str, Any], path: Union[str, Path]) -> None:
+    """Write values as JSON, whole or not at all."""
+    write_atomically(Path(path), (json.dumps(values, indent=2) + "\n").encode())
+
+
+class Range(NamedTuple):
     """What a number may be, in the words of an error message, and how to test it."""
 
     holds: Callable[[float], bool]
     rule: str
 
 
-_POSITIVE_COUNT = _Range(lambda value: value >= 1, "must be at least 1")
-_COUNT = _Range(lambda value: value >= 0, "must not be negative")
-_POSITIVE = _Range(lambda value: value > 0, "must be above 0")
+POSITIVE_COUNT = Range(lambda value: value >= 1, "must be at least 1")
+COUNT = Range(lambda value: value >= 0, "must not be negative")
+POSITIVE = Range(lambda value: value > 0, "must be above 0")
+# MXNet and NumPy's legacy generators take 32 bits.
+SEED_RANGE = Range(lambda value: 0 <= value < 2**32, "must be from 0 to 4294967295")
 
 _RANGES = {
-    "num_classes": _Range(
+    "num_classes": Range(
         lambda value: value >= 2, "must be at least 2: one class cannot be told from others"
     ),
-    "num_images": _POSITIVE_COUNT,
-    "min_images": _Range(_COUNT.holds, "must not be negative; 0 keeps every identity"),
-    "color_jitter": _Range(lambda value: 0 <= value <= 1, "must be from 0 (off) to 1"),
-    "cutout": _Range(lambda value: 0 <= value <= 1, "must be from 0 (off) to 1"),
-    "max_bad_records": _Range(
-        _COUNT.holds, "must not be negative; 0 stops at the first bad record"
+    "num_images": POSITIVE_COUNT,
+    "min_images": Range(COUNT.holds, "must not be negative; 0 keeps every identity"),
+    "color_jitter": Range(lambda value: 0 <= value <= 1, "must be from 0 (off) to 1"),
+    "cutout": Range(lambda value: 0 <= value <= 1, "must be from 0 (off) to 1"),
+    "max_bad_records": Range(COUNT.holds, "must not be negative; 0 stops at the first bad record"),
+    "threads": Range(
+        COUNT.holds, "must not be negative; 0 takes the rank's share of the processors"
     ),
-    "threads": _Range(
-        _COUNT.holds, "must not be negative; 0 takes the rank's share of the processors"
-    ),
-    "embedding_size": _Range(_POSITIVE_COUNT.holds, "must be at least 1; 512 is usual"),
-    "scale": _Range(_POSITIVE.holds, "must be above 0; 64 is usual"),
-    "filter_threshold": _Range(
+    "embedding_size": Range(POSITIVE_COUNT.holds, "must be at least 1; 512 is usual"),
+    "scale": Range(POSITIVE.holds, "must be above 0; 64 is usual"),
+    "filter_threshold": Range(
         lambda value: 0 < value <= 1, "must be above 0 and at most 1; 1 turns the filter off"
     ),
-    "sample_ratio": _Range(
+    "sample_ratio": Range(
         lambda value: 0 < value <= 1,
         "must be above 0 and at most 1; 1 uses all class centers, 0.1 a tenth of them",
     ),
-    "batch_size": _Range(_POSITIVE_COUNT.holds, "must be at least 1 image per rank"),
-    "lr": _Range(_POSITIVE.holds, "must be above 0; 0.1 is usual for a global batch of 512"),
-    "center_lr": _Range(_POSITIVE.holds, "must be above 0; leave it out to follow --lr"),
-    "momentum": _Range(lambda value: 0 <= value < 1, "must be from 0 to below 1; 0.9 is usual"),
-    "wd": _Range(_COUNT.holds, "must not be negative; 0 turns weight decay off"),
-    "warmup": _Range(_COUNT.holds, "must not be negative; 0 turns warm-up off"),
-    "max_update": _POSITIVE_COUNT,
-    "epochs": _POSITIVE_COUNT,
-    "frequent": _POSITIVE_COUNT,
-    "verbose": _POSITIVE_COUNT,
-    "stall_timeout": _Range(
-        _POSITIVE_COUNT.holds, "must be at least 1 second; several times the longest update"
+    "batch_size": Range(POSITIVE_COUNT.holds, "must be at least 1 image per rank"),
+    "lr": Range(POSITIVE.holds, "must be above 0; 0.1 is usual for a global batch of 512"),
+    "center_lr": Range(POSITIVE.holds, "must be above 0; leave it out to follow --lr"),
+    "momentum": Range(lambda value: 0 <= value < 1, "must be from 0 to below 1; 0.9 is usual"),
+    "wd": Range(COUNT.holds, "must not be negative; 0 turns weight decay off"),
+    "warmup": Range(COUNT.holds, "must not be negative; 0 turns warm-up off"),
+    "max_update": POSITIVE_COUNT,
+    "epochs": POSITIVE_COUNT,
+    "frequent": POSITIVE_COUNT,
+    "verbose": POSITIVE_COUNT,
+    "stall_timeout": Range(
+        POSITIVE_COUNT.holds, "must be at least 1 second; several times the longest update"
     ),
-    "keep": _Range(_COUNT.holds, "must not be negative; 0 writes no checkpoints"),
-    "save_interval": _Range(_COUNT.holds, "must not be negative; 0 saves at the end alone"),
-    # MXNet and NumPy's legacy generators take 32 bits.
-    "seed": _Range(lambda value: 0 <= value < 2**32, "must be from 0 to 4294967295"),
-    "world_size": _POSITIVE_COUNT,
+    "keep": Range(COUNT.holds, "must not be negative; 0 writes no checkpoints"),
+    "save_interval": Range(COUNT.holds, "must not be negative; 0 saves at the end alone"),
+    "seed": SEED_RANGE,
+    "world_size": POSITIVE_COUNT,
 }
 
 
@@ -340,13 +335,13 @@ def check(config: TrainConfig) -> None:
     Raises:
         ConfigError: With the option, its value, the reason and the remedy.
     """
-    _check_ranges(config)
-    _check_name("loss", config.loss, LOSSES if config.margins is None else (*LOSSES, "combined"))
-    _check_name("dtype", config.dtype, DTYPES)
-    _check_name("head-dtype", config.head_dtype, HEAD_DTYPES)
-    _check_name("on-nan", config.on_nan, ON_NAN)
-    _check_name("optimizer", config.optimizer, STATES)
-    _check_name("lr-schedule", config.lr_schedule, SCHEDULES)
+    check_ranges(config, _RANGES)
+    check_name("loss", config.loss, LOSSES if config.margins is None else (*LOSSES, "combined"))
+    check_name("dtype", config.dtype, DTYPES)
+    check_name("head-dtype", config.head_dtype, HEAD_DTYPES)
+    check_name("on-nan", config.on_nan, ON_NAN)
+    check_name("optimizer", config.optimizer, STATES)
+    check_name("lr-schedule", config.lr_schedule, SCHEDULES)
     backbones.check(config.network)
     _check_pretrained(config.pretrained)
     _check_margins(config.head_margins)
@@ -355,14 +350,16 @@ def check(config: TrainConfig) -> None:
     _check_data(config)
 
 
-def _check_ranges(config: TrainConfig) -> None:
-    for field, allowed in _RANGES.items():
+def check_ranges(config: object, ranges: Mapping[str, Range]) -> None:
+    """Raise ``ConfigError`` for the first field that is given and outside its range."""
+    for field, allowed in ranges.items():
         value = getattr(config, field)
         if value is not None and not allowed.holds(value):
             raise ConfigError(f"{option(field)} {value:.12g} {allowed.rule}")
 
 
-def _check_name(option: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> None:
+def check_name(option: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> None:
+    """Raise ``ConfigError`` if ``--option`` has been given another name than those that exist."""
     if name not in known:
         raise ConfigError(
             f"--{option} {name!r} is unknown{did_you_mean(name, known)}; "
@@ -472,3 +469,17 @@ def _check_folder(config: TrainConfig) -> None:
         f"--dataset {config.dataset} needs its record set in {missing[0]}, which does not exist; "
         "give its folder with --rec DIR, or add --debug to train without data"
     )
+
+
+_PROGRAM = options.Program(
+    TrainConfig,
+    description="Train a face recognition network with Partial FC on MXNet and Horovod.",
+    epilog=f"presets: {', '.join(presets.PRESETS)}",
+    resolve=resolve,
+    check=check,
+)
+
+
+def parse(argv: Optional[Sequence[str]] = None) -> TrainConfig:
+    """Understand the command line of ``train.py``; see ``options.parse``."""
+    return options.parse(_PROGRAM, argv)

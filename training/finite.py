@@ -33,18 +33,22 @@ class FiniteGuard:
     """
 
     def __init__(
-        self, on_nan: str = "stop", last_good: Callable[[], Optional[Path]] = lambda: None
+        self,
+        on_nan: str = "stop",
+        last_good: Callable[[], Optional[Path]] = lambda: None,
+        remedy: str = "lower --lr, or try --on-nan skip",
     ) -> None:
         """Decide what happens.
 
         Args:
             on_nan: stop, or skip.
             last_good: the last checkpoint that exists; all ranks ask together.
+            remedy: what the user can do when the run stops.
         """
         self.skips = on_nan == "skip"
         self.skipped = 0
         self._in_a_row = 0
-        self._last_good = last_good
+        self._last_good, self._remedy = last_good, remedy
 
     def accept(self, update: int, loss: Any, gradients_finite: Any) -> bool:
         """Whether an update may count; waits for its numbers.
@@ -78,5 +82,5 @@ class FiniteGuard:
         last = self._last_good()
         saved = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
         skips = f" after {self._in_a_row - 1} skipped updates" if self.skips else ""
-        remedy = "lower --lr" if self.skips else "lower --lr, or try --on-nan skip"
+        remedy = "lower --lr" if self.skips else self._remedy
         return f"update {update + 1}: {what}{skips}; {saved}; {remedy}"

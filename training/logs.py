@@ -132,7 +132,15 @@ class RunLog:
         if self._has_bar:
             self._bar = _open_bar(total_updates, update, self._screen)
 
-    def update(self, update: int, *, loss: Loss, lr: float, images: int) -> None:
+    def update(
+        self,
+        update: int,
+        *,
+        loss: Loss,
+        lr: float,
+        images: int,
+        averages: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
         """Count a finished update; every ``frequent`` updates and at the end, report.
 
         Args:
@@ -141,6 +149,7 @@ class RunLog:
                 that returns one. It is looked at only when it is reported.
             lr: the learning rate that the update used.
             images: images of the update, over all ranks.
+            averages: further numbers to be reported; called only when they are.
         """
         self._update = update
         if self._watchdog:
@@ -151,7 +160,8 @@ class RunLog:
         if update % self._frequent == 0 or update == self._total:
             # Before the clock is read, so that the device's pending work is in the measured time.
             value = float(loss() if callable(loss) else loss)
-            self._report(update, self._meter.report(value, lr, self._total))
+            further = averages()
+            self._report(update, self._meter.report(value, lr, self._total), further)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -182,6 +192,11 @@ class RunLog:
             }
             numbers.update({f"tar_at_far_{far:g}": tar for far, tar in result.tar_at_far.items()})
             self._records.write(update, {**numbers, "xnorm": result.xnorm}, target=name)
+
+    def record(self, update: int, numbers: Mapping[str, float], *, target: str) -> None:
+        """Write numbers for machines, if this is rank 0."""
+        if self._records is not None:
+            self._records.write(update, numbers, target=target)
 
     def summarize(self, *, debug: bool) -> None:
         """Say where the time of the run went and whether input was its bottleneck.
@@ -235,13 +250,14 @@ class RunLog:
             )
             root_logger.addHandler(handler)
 
-    def _report(self, update: int, report: Report) -> None:
-        line = f"update {update}/{self._total}  {report}"
+    def _report(self, update: int, report: Report, further: Mapping[str, float]) -> None:
+        text = "  ".join([*(f"{name} {value:.4f}" for name, value in further.items()), str(report)])
+        line = f"update {update}/{self._total}  {text}"
         _LOGGER.info(line, extra={"off_screen": self._bar is not None})
         if self._bar is not None:
-            self._bar.set_postfix_str(str(report))
+            self._bar.set_postfix_str(text)
         if self._records is not None:
-            self._records.write(update, asdict(report))
+            self._records.write(update, {**asdict(report), **further})
 
 
 class _Records:
@@ -294,7 +310,7 @@ def _log_path(root: Path, rank: int) -> Path:
 
 
 def _open_bar(total_updates: int, update: int, screen: TextIO) -> Any:
-    layout = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
+    layout = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_inv_fmt}]{postfix}"
     return tqdm(
         total=total_updates, initial=update, file=screen, bar_format=layout, dynamic_ncols=True
     )

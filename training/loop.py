@@ -8,7 +8,7 @@ of events, its clock and its log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,6 +55,7 @@ def fit(
     total_updates: int,
     images_per_update: int,
     start_update: int = 0,
+    averages: Callable[[], Mapping[str, float]] = dict,
     interludes: Sequence[Interlude] = (),
     stop: Callable[[], int] = lambda: 0,
 ) -> int:
@@ -69,6 +70,7 @@ def fit(
         images_per_update: the global batch.
         start_update: the number of updates that an earlier run has finished. If that is all of
             them, the interludes have their turn and nothing is trained.
+        averages: further numbers of a report; called when one is due.
         interludes: run in this order when due.
         stop: asked after each update but the last, whether to end now: 0, or an exit status.
 
@@ -87,7 +89,9 @@ def fit(
             batch = next(batches)
         lr = schedule.lr_at(update)
         loss = step(batch, update, lr)
-        log.update(update + 1, loss=loss.asscalar, lr=lr, images=images_per_update)
+        log.update(
+            update + 1, loss=loss.asscalar, lr=lr, images=images_per_update, averages=averages
+        )
         status = stop() if update + 1 < total_updates else 0
         for interlude in interludes:
             if interlude.is_due(update + 1, total_updates) or (status and interlude.on_stop):

@@ -37,7 +37,9 @@ class Report:
 
     def __str__(self) -> str:
         digits = 0 if self.images_per_second >= 100 else 1
-        shares = "  ".join(f"{part} {getattr(self, part):.0%}" for part in PARTS)
+        shares = "  ".join(
+            f"{part} {getattr(self, part):.0%}" for part in PARTS if getattr(self, part) > 0
+        )
         left = timedelta(seconds=round(self.seconds_left))
         return (
             f"loss {self.loss:.4f}  {self.images_per_second:,.{digits}f} images/s  "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backbones.model import Backbone
+from backbones.network import Network
 from partial_fc.head import PartialFC
 from training.checkpoint_manifest import OWN, REPLICATED, SHARDED, Stored
 from training.state import Section, State
@@ -11,7 +11,7 @@ from training.state import Section, State
 class BackboneState:
     """The backbone's parameters, and each rank's own BatchNorm statistics."""
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Network) -> None:
         """Args: the backbone."""
         self._backbone = backbone
 

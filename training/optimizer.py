@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from parallel.world import World
+from parallel.world import PLAIN, Wire, World
 from runtime.mxnet import mx
 from training.checkpoint_manifest import REPLICATED, Stored
 from training.precision import LossScale
@@ -30,6 +30,7 @@ class BackboneOptimizer:
         momentum: float,
         weight_decay: float,
         dtype: str,
+        wire: Wire = PLAIN,
     ) -> None:
         """Make rank 0's parameters everybody's, and set up the optimizer.
 
@@ -40,8 +41,9 @@ class BackboneOptimizer:
             momentum: of SGD.
             weight_decay: times each parameter's ``wd_mult``.
             dtype: the network's; float16 gets a float32 copy of its weights and a loss scale.
+            wire: how gradients travel.
         """
-        self._world = world
+        self._world, self._wire = world, wire
         for parameter_name, parameter in parameters.items():
             world.broadcast(parameter.data(), f"backbone.initial.{parameter_name}")
         settings = {
@@ -67,7 +69,7 @@ class BackboneOptimizer:
             NDArray [1], 1 if all sums are finite: the same on every rank, and nobody has waited
             for it. With a dynamic loss scale it is always 1, because that expects some to overflow.
         """
-        self._world.allreduce_all(self._gradients, "backbone.gradient")
+        self._world.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
         return self.loss_scale.judge(self._gradients)
 
     def update(self, update: int, lr: float) -> None:

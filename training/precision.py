@@ -69,4 +69,7 @@ class LossScale:
 
 
 def _all_finite(gradients: Sequence[Any]) -> Any:
-    return mx.nd.multi_all_finite(*gradients, num_arrays=len(gradients))
+    # On a CPU multi_all_finite takes 20 times as long. A sum of squares that overflows float32 is
+    # no gradient to go on with either.
+    sums = mx.nd.multi_sum_sq(*gradients, num_arrays=len(gradients))
+    return (sums - sums == 0).min()

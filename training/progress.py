@@ -13,11 +13,21 @@ from dataclasses import dataclass
 from typing import Optional, Protocol
 
 from data.position import Course, Position
-from training.config import TrainConfig
 from training.schedules import Schedule
 from training.state import Section, State
 
 _log = logging.getLogger(__name__)
+
+
+class Length(Protocol):
+    """What is asked of the configuration."""
+
+    @property
+    def epochs(self) -> Optional[int]:
+        """The length of the run in epochs, unless it is given in updates."""
+
+    def total_updates(self, updates_per_epoch: int) -> int:
+        """The length of the run in updates."""
 
 
 class Source(Protocol):
@@ -45,9 +55,7 @@ class Progress:
     schedule_shift: int = 0
 
     @classmethod
-    def plan(
-        cls, config: TrainConfig, source: Source, saved: Optional[Section] = None
-    ) -> Progress:
+    def plan(cls, config: Length, source: Source, saved: Optional[Section] = None) -> Progress:
         """Plan a run from its beginning, or from where ``saved`` says.
 
         Raises:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from backbones.model import Backbone
+from backbones.network import Network
 from parallel.world import World
 
 _log = logging.getLogger(__name__)
 
 
-def average_statistics(backbone: Backbone, world: World) -> None:
+def average_statistics(backbone: Network, world: World) -> None:
     """Give every rank the mean of all ranks' BatchNorm statistics."""
     world.allreduce_all(backbone.statistics, "backbone.statistics", op="mean")
 
@@ -24,16 +24,18 @@ def average_statistics(backbone: Backbone, world: World) -> None:
 class ModelSaver:
     """Writes ``model-symbol.json`` and ``model-0000.params`` into the run's folder, from rank 0."""
 
-    def __init__(self, backbone: Backbone, world: World, models_root: Path) -> None:
-        """Args: what to save, over which ranks, where."""
+    def __init__(
+        self, backbone: Network, world: World, models_root: Path, name: str = "model"
+    ) -> None:
+        """Args: what to save, over which ranks, in which folder, under which name."""
         self._backbone = backbone
         self._world = world
-        self._models_root = models_root
+        self._prefix = models_root / name
 
     def save(self, update: int) -> None:
         """Save the network after ``update`` updates; returns when it is on disk, on all ranks."""
         average_statistics(self._backbone, self._world)
         if self._world.rank == 0:
-            self._backbone.export(self._models_root / "model")
-            _log.info("update %d: model saved in %s", update, self._models_root)
+            self._backbone.export(self._prefix)
+            _log.info("update %d: model saved in %s-*", update, self._prefix)
         self._world.barrier()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Optional
@@ -24,7 +24,7 @@ from training.state import Section, Stateful
 _log = logging.getLogger(__name__)
 
 AUTO, NEVER = "auto", "never"
-# What a run may not change on the way.
+# What a face run may not change on the way.
 _IDENTITY = ("network", "embedding_size", "loss", "optimizer", "dtype")
 
 
@@ -89,14 +89,24 @@ def find(
 
 
 def describe(
-    configuration: Mapping[str, Any], *, num_classes: int, image_size: tuple[int, int]
+    configuration: Mapping[str, Any],
+    *,
+    num_classes: int,
+    image_size: tuple[int, int],
+    fixed: Sequence[str] = _IDENTITY,
 ) -> dict[str, Any]:
     """What a checkpoint tells of the run that writes it.
+
+    Args:
+        configuration: all options.
+        num_classes: of the data.
+        image_size: height and width.
+        fixed: the options that no run that goes on from it may change.
 
     Returns:
         ``identity``, which no run that goes on from it may change; ``configuration``; ``versions``.
     """
-    identity = {_option(name): configuration[name] for name in _IDENTITY}
+    identity = {_option(name): configuration[name] for name in fixed}
     identity.update({"classes": num_classes, "image size": "x".join(map(str, image_size))})
     versions = {name: metadata.version(name) for name in ("numpy", "numba", "horovod")}
     return {

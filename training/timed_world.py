@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parallel.world import World
+from parallel.world import PLAIN, Wire, World
 from training.stopwatch import COMMUNICATION, Stopwatch
 
 # The head goes on while these are reduced; it needs all others at once.
@@ -41,13 +41,15 @@ class TimedWorld:
         with self._stopwatch.part(COMMUNICATION):
             self._world.wait(array)
 
-    def allreduce_all(self, arrays: Sequence[Any], name: str, op: str = "sum") -> None:
+    def allreduce_all(
+        self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
+    ) -> None:
         """See ``World.allreduce_all``; ``arrays[0]`` is the one that becomes ready last.
 
         So it is with the gradients of a backward pass, which ends at the first layer.
         """
         ready = _marker(arrays[0])
-        self._world.allreduce_all(arrays, name, op)
+        self._world.allreduce_all(arrays, name, op, wire)
         self._defer(ready, arrays)
 
     def allgather(self, array: Any, name: str) -> Any:

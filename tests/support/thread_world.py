@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel.world import PLAIN, Wire
 from runtime.mxnet import mx
 
 REDUCTIONS = {"sum": np.sum, "mean": np.mean, "max": np.max}
@@ -58,7 +59,10 @@ class ThreadWorld:
     def wait(self, array: Any) -> None:
         """Everything is reduced at once here."""
 
-    def allreduce_all(self, arrays: Sequence[Any], name: str, op: str = "sum") -> None:
+    def allreduce_all(
+        self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
+    ) -> None:
+        assert wire == PLAIN, "threads send nothing"
         for index, array in enumerate(arrays):
             self.allreduce(array, f"{name}.{index}", op)
 

@@ -12,8 +12,7 @@ import pytest
 
 from runtime.errors import ConfigError
 from training import presets
-from training.config import LOSSES, TrainConfig, check, save
-from training.options import parse
+from training.config import LOSSES, TrainConfig, check, parse, save
 
 ROOT = Path(__file__).parents[2]
 
@@ -234,7 +233,7 @@ def test_check_refuses_what_no_command_line_gave() -> None:
 PROGRAM = """
 import sys
 from runtime.errors import run_program
-from training.options import parse
+from training.config import parse
 from training.plan import describe
 
 def main():

@@ -7,8 +7,7 @@ import pytest
 import backbones
 from partial_fc.shard import Shard
 from runtime.errors import ConfigError
-from training.config import TrainConfig
-from training.options import parse
+from training.config import TrainConfig, parse
 from training.plan import checkpoint_bytes, collective_bytes, describe, head_memory, sampled_rows
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from data.position import Position
-from training.options import parse
+from training.config import parse
 from training.progress import Progress
 from training.schedules import PolySchedule
 
@@ -55,9 +55,7 @@ def test_a_length_in_epochs_ends_after_what_is_left_of_them():
     before, after = go_on(config("--epochs", "4"), 100, 20, 50)
     # Two epochs of ten updates are over; two of twenty are left.
     assert after.total_updates == 20 + 40
-    schedules = [
-        run.shifted(PolySchedule(0.1, 0, run.schedule_updates)) for run in (before, after)
-    ]
+    schedules = [run.shifted(PolySchedule(0.1, 0, run.schedule_updates)) for run in (before, after)]
     assert schedules[0].lr_at(20) == schedules[1].lr_at(20)
     assert schedules[0].lr_at(30) == schedules[1].lr_at(40)
     assert schedules[1].lr_at(after.total_updates) == 0

@@ -53,7 +53,7 @@ class SlowWorld:
     def wait(self, array):
         array.wait_to_read()
 
-    def allreduce_all(self, arrays, name, op="sum"):
+    def allreduce_all(self, arrays, name, op="sum", wire=None):
         for array in arrays:
             array.ready_at += EXCHANGING
 

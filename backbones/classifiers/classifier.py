@@ -1,0 +1,94 @@
+"""A classifier with its weights."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from backbones import classifiers
+from backbones.classifiers import Normalization
+from backbones.network import Context, Network, Shape, initial_value, shapes
+from runtime.errors import ConfigError
+from runtime.mxnet import mx
+
+_SUMS = ("elemwise_add", "broadcast_add", "_Plus")
+
+
+class Classifier(Network):
+    """A network from images to logits; see ``Network`` for what can be done with it."""
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        *,
+        classes: int,
+        image_shape: Shape,
+        normalization: Normalization,
+        dtype: str = "float32",
+        has_zero_last_gammas: bool = False,
+        seed: int = 0,
+        ctx: Context = None,
+    ) -> Classifier:
+        """Return an untrained network; equal seeds give equal weights on every rank.
+
+        Args:
+            name: one of ``classifiers.names()``.
+            classes: the number of logits.
+            image_shape: channels, height and width.
+            normalization: of the data.
+            dtype: in which the network computes.
+            has_zero_last_gammas: whether every residual unit begins as the identity (Goyal et al.,
+                arXiv:1706.02677, section 5.1).
+            seed: of the initial weights.
+            ctx: the device; the CPU unless given.
+
+        Raises:
+            ConfigError: there is no such classifier, it cannot take such images, or it has no
+                residual unit whose gamma could be zero.
+        """
+        exported = classifiers.build(name, classes=classes, normalization=normalization)
+        trained = classifiers.build(name, classes=classes, normalization=normalization, dtype=dtype)
+        weights = {
+            key: mx.nd.array(initial_value(key, shape, seed))
+            for key, shape in _checked_shapes(name, exported, image_shape).items()
+        }
+        if has_zero_last_gammas:
+            for gamma in _last_gammas(name, exported):
+                weights[gamma][:] = 0
+        return cls(trained, exported, weights, ctx or mx.cpu())
+
+
+def _checked_shapes(name: str, symbol: Any, image_shape: Shape) -> dict[str, Shape]:
+    try:
+        return shapes(symbol, image_shape)
+    except mx.MXNetError:
+        channels, height, width = image_shape
+        raise ConfigError(
+            f"--model {name} cannot take images of {channels} x {height} x {width} (channels, "
+            "height, width): they shrink to nothing in it; choose larger images or another model"
+        ) from None
+
+
+def _last_gammas(name: str, symbol: Any) -> list[str]:
+    """Return the names of the gammas of the BatchNorms that end the residual units of a graph.
+
+    These feed a sum. Where its other addend comes from a BatchNorm, too (a projection, or the unit
+    before), the one with the longer way behind it ends the residual.
+    """
+    nodes = json.loads(symbol.tojson())["nodes"]
+    depths: list[int] = []
+    found = []
+    for node in nodes:
+        sources = [entry[0] for entry in node["inputs"]]
+        depths.append(1 + max((depths[source] for source in sources), default=0))
+        if node["op"] in _SUMS:
+            last = max(sources, key=depths.__getitem__)
+            if nodes[last]["op"] == "BatchNorm":
+                found.append(nodes[nodes[last]["inputs"][1][0]]["name"])
+    if not found:
+        raise ConfigError(
+            f"--last-gamma means nothing to --model {name}, which has no residual units that end "
+            "in BatchNorm; leave it out"
+        )
+    return found

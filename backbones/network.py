@@ -1,0 +1,166 @@
+"""A network with its weights: training, inference, and its files on disk.
+
+Two graphs share one set of weights. The graph that runs may compute in float16, or be rewritten for
+a CPU; the graph that is exported is always the plain float32 one, so that any tool can load it on
+any device. Initial weights depend on the seed and the tensor's name alone: MXNet seeds every
+process alike and its stream depends on what ran before, so it has no say here.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from backbones.parameter_file import write_parameters
+from runtime.errors import DataError
+from runtime.files import StagedFiles
+from runtime.mxnet import mx
+
+PRELU_SLOPE = 0.25
+
+NDArray = Any
+Context = Any
+Shape = tuple[int, ...]
+
+
+class Network:
+    """Weights, and the graphs that use them.
+
+    Call it inside ``mx.autograd.record()`` to train (BatchNorm then uses the batch and updates its
+    running statistics), outside to infer.
+    """
+
+    def __init__(self, trained: Any, exported: Any, weights: dict[str, NDArray], ctx: Context):
+        """Use the functions of the derived classes.
+
+        Args:
+            trained: the symbol that runs.
+            exported: the symbol that is written to disk, with the same parameters.
+            weights: an array for every parameter and auxiliary state.
+            ctx: the device.
+        """
+        self._exported = exported
+        self._ctx = ctx
+        self._block = mx.gluon.SymbolBlock(trained, mx.sym.var("data", dtype="float32"))
+        fixed = _fixed_gammas(trained)
+        for name, parameter in self.parameters.items():
+            parameter.shape = weights[name].shape
+            parameter.initialize(mx.init.Zero(), ctx=ctx)
+            parameter.set_data(weights[name].astype(parameter.dtype))
+            parameter.wd_mult = float(name.endswith("_weight"))
+            if name in fixed:
+                parameter.grad_req = "null"
+
+    @property
+    def parameters(self) -> Any:
+        """The ``gluon.ParameterDict``; weight decay applies to convolution and linear weights only.
+
+        Biases, gammas, betas and PReLU slopes have ``wd_mult`` 0. Running statistics and fixed
+        gammas have ``grad_req`` "null": a trainer neither reduces nor updates them.
+        """
+        return self._block.collect_params()
+
+    @property
+    def statistic_names(self) -> list[str]:
+        """The names of BatchNorm's running means and variances, in a fixed order."""
+        names: list[str] = self._exported.list_auxiliary_states()
+        return names
+
+    @property
+    def statistics(self) -> list[NDArray]:
+        """BatchNorm's running means and variances, in a fixed order, to be averaged over ranks."""
+        return [self.parameters[name].data(self._ctx) for name in self.statistic_names]
+
+    def __call__(self, images: NDArray) -> NDArray:
+        """Return the output of the graph, float32 [b, n], for images [b, channels, h, w].
+
+        Args:
+            images: RGB, 0-255, uint8 or float32, on any device.
+        """
+        return self._block(self._pixels(images))
+
+    def _pixels(self, images: NDArray) -> NDArray:
+        """Bring images to the device, in float32."""
+        return images.as_in_context(self._ctx).astype("float32", copy=False)
+
+    def hybridize(self) -> None:
+        """Plan memory and operators once per shape; worth it when most batches have one shape."""
+        self._block.hybridize(static_alloc=True, static_shape=True)
+
+    def export(self, prefix: str | Path, epoch: int = 0) -> None:
+        """Write ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``.
+
+        The graph is the plain float32 one whatever trained. The files appear under their names when
+        both are complete.
+
+        Raises:
+            DataError: they cannot be written.
+        """
+        auxiliary = set(self._exported.list_auxiliary_states())
+        arrays = {
+            f"{'aux' if name in auxiliary else 'arg'}:{name}": parameter.data(self._ctx)
+            .astype("float32")
+            .asnumpy()
+            for name, parameter in self.parameters.items()
+        }
+        symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
+        try:
+            symbol_path.parent.mkdir(parents=True, exist_ok=True)
+            with StagedFiles() as files:
+                files.open(symbol_path).write(self._exported.tojson().encode())
+                write_parameters(files.open(parameter_path), arrays)
+        except OSError as error:
+            raise DataError(
+                f"{parameter_path} cannot be written: {error.strerror}; what was there before is "
+                "unchanged, make room or choose another folder"
+            ) from None
+
+
+def checkpoint_paths(prefix: str | Path, epoch: int) -> tuple[Path, Path]:
+    """Return the files of a checkpoint: the graph and the parameters."""
+    return Path(f"{prefix}-symbol.json"), Path(f"{prefix}-{epoch:04d}.params")
+
+
+def initial_value(name: str, shape: Shape, seed: int) -> npt.NDArray[np.float32]:
+    """Return the initial value of a tensor, a pure function of its name, shape and the seed.
+
+    Weights come from N(0, 2 / fan_in) (He et al., arXiv:1502.01852), PReLU slopes start at 0.25,
+    BatchNorm starts as the identity.
+    """
+    if name.endswith("_weight"):
+        generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        deviation = np.float32(np.sqrt(2.0 / np.prod(shape[1:])))
+        return generator.standard_normal(shape, dtype=np.float32) * deviation
+    if name.endswith("_gamma") and "relu" in name:
+        return np.full(shape, PRELU_SLOPE, np.float32)
+    if name.endswith(("_gamma", "_moving_var", "_running_var")):
+        return np.ones(shape, np.float32)
+    assert name.endswith(("_bias", "_beta", "_moving_mean", "_running_mean")), name
+    return np.zeros(shape, np.float32)
+
+
+def shapes(symbol: Any, image_shape: Shape) -> dict[str, Shape]:
+    """Return the shape of every parameter and auxiliary state of a graph.
+
+    Args:
+        symbol: the graph, with the input ``data``.
+        image_shape: channels, height and width.
+    """
+    arguments, _, auxiliary = symbol.infer_shape(data=(1, *image_shape))
+    found = dict(zip(symbol.list_arguments(), arguments))
+    found.update(zip(symbol.list_auxiliary_states(), auxiliary))
+    del found["data"]
+    return found
+
+
+def _fixed_gammas(symbol: Any) -> set[str]:
+    """Return the names of the gammas that BatchNorm holds at one."""
+    return {
+        f"{name}_gamma"
+        for name, attributes in symbol.attr_dict().items()
+        if attributes.get("fix_gamma") == "True"
+    }

@@ -1,0 +1,53 @@
+"""A classifier of this project on images of CIFAR-10's size, trained or asked."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backbones.classifiers import Normalization
+from backbones.classifiers.classifier import Classifier
+from runtime.mxnet import mx
+
+_CLASSES = 10
+_IMAGE_SHAPE = (3, 32, 32)
+
+
+class AskedClassifier:
+    """The forward pass."""
+
+    def __init__(self, model: str, batch: int) -> None:
+        """Args: the model's name; images of a step."""
+        self._classifier = Classifier.create(
+            model,
+            classes=_CLASSES,
+            image_shape=_IMAGE_SHAPE,
+            normalization=Normalization((0.5,) * 3, (0.25,) * 3),
+        )
+        self._classifier.hybridize()
+        rng = np.random.default_rng(0)
+        images = rng.integers(0, 256, (batch, *_IMAGE_SHAPE), np.uint8)
+        self._images = mx.nd.array(images, dtype="uint8")
+        self._labels = mx.nd.array(rng.integers(0, _CLASSES, batch))
+
+    def step(self) -> None:
+        """See ``Subject.step``."""
+        self._classifier(self._images).wait_to_read()
+
+
+class TrainedClassifier(AskedClassifier):
+    """Forward pass, backward pass and update."""
+
+    def __init__(self, model: str, batch: int) -> None:
+        """Args: the model's name; images of a step."""
+        super().__init__(model, batch)
+        optimizer = mx.optimizer.SGD(learning_rate=1e-3, momentum=0.9, wd=5e-4)
+        self._trainer = mx.gluon.Trainer(self._classifier.parameters, optimizer, kvstore=None)
+        self._loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+
+    def step(self) -> None:
+        """See ``Subject.step``."""
+        with mx.autograd.record():
+            loss = self._loss(self._classifier(self._images), self._labels)
+        loss.backward()
+        self._trainer.step(len(self._labels))
+        mx.nd.waitall()

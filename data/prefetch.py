@@ -1,0 +1,132 @@
+"""Threads that fill the batches of the next updates while the network works on this one.
+
+Whoever makes batches says what is in each and how some of its rows are filled; here they are
+filled ahead of their use and handed out in their order. The random order of an epoch is made ahead
+as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Callable, NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+_ROWS_PER_TASK = 32
+
+EpochOrder = Future[NDArray[np.int32]]
+
+
+class Batch(NamedTuple):
+    """One rank's part of a global batch: uint8 ``[b, channels, height, width]`` and int64 ``[b]``.
+
+    Colors are RGB.
+    """
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+class Filling(NamedTuple):
+    """A batch to be filled."""
+
+    batch: Batch
+    fill: Callable[[slice], None]
+    """Fills some rows; called in threads, with all rows in the end."""
+
+
+class _Pending(NamedTuple):
+    """A batch that threads are filling."""
+
+    batch: Batch
+    tasks: list[Future[None]]
+
+
+class Prefetcher:
+    """The threads. OpenCV works without Python's lock, so they decode at the same time.
+
+    A context manager: leaving it ends the threads.
+    """
+
+    def __init__(self, threads: int, ahead: int) -> None:
+        """Start the threads.
+
+        Args:
+            threads: how many fill.
+            ahead: batches that are filled before they are asked for.
+        """
+        assert threads > 0 and ahead > 0
+        self._ahead = ahead
+        self._pool = ThreadPoolExecutor(threads, "decode", initializer=_keep_opencv_single_threaded)
+
+    def run(self, fillings: Iterable[Filling]) -> Iterator[Batch]:
+        """Yield the batches in their order; an error in a thread is raised here."""
+        pending: deque[_Pending] = deque()
+        try:
+            for filling in fillings:
+                pending.append(self._begin(filling))
+                if len(pending) > self._ahead:
+                    yield _finish(pending.popleft())
+            while pending:
+                yield _finish(pending.popleft())
+        finally:
+            for task in itertools.chain.from_iterable(waiting.tasks for waiting in pending):
+                task.cancel()
+
+    def begin(self, make: Callable[[int], NDArray[np.int32]], number: int) -> EpochOrder:
+        """Let a thread call ``make(number)``."""
+        return self._pool.submit(make, number)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Prefetcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _begin(self, filling: Filling) -> _Pending:
+        tasks = [
+            self._pool.submit(filling.fill, slice(row, row + _ROWS_PER_TASK))
+            for row in range(0, len(filling.batch.labels), _ROWS_PER_TASK)
+        ]
+        return _Pending(filling.batch, tasks)
+
+
+class EpochOrders:
+    """The order of the images in each epoch; that of the next one is made in the background."""
+
+    def __init__(
+        self, prefetcher: Prefetcher, shuffled: Callable[[int], NDArray[np.int32]]
+    ) -> None:
+        """Args: whose threads make the orders; the order of an epoch."""
+        self._prefetcher, self._shuffled = prefetcher, shuffled
+        self._orders: dict[int, EpochOrder] = {}
+
+    def rows(self, epoch: int, first: int, count: int) -> NDArray[np.int32]:
+        """Return ``count`` images of an epoch's order, from place ``first`` on."""
+        self._orders = {
+            number: self._orders.get(number) or self._prefetcher.begin(self._shuffled, number)
+            for number in (epoch, epoch + 1)
+        }
+        # A copy, since a view would keep the whole order of an epoch that is over.
+        return self._orders[epoch].result()[first : first + count].copy()
+
+
+def _finish(pending: _Pending) -> Batch:
+    """Wait for a batch; an error in a thread is raised here."""
+    for task in pending.tasks:
+        task.result()
+    return pending.batch
+
+
+def _keep_opencv_single_threaded() -> None:
+    # Threads of its own would compete with ours for the same cores.
+    cv2.setNumThreads(0)

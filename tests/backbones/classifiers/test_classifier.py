@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from backbones import classifiers
+from backbones.classifiers import Normalization
+from backbones.classifiers.classifier import Classifier
+from runtime.errors import ConfigError
+from runtime.mxnet import mx
+
+CIFAR = [name for name in classifiers._MODELS if name != "LeNet"]
+COLOR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+GRAY = Normalization((0.1307,), (0.3081,))
+
+
+def make(name: str, **options) -> Classifier:
+    settings = {"classes": 10, "image_shape": (3, 32, 32), "normalization": COLOR, **options}
+    return Classifier.create(name, **settings)
+
+
+def pictures(count: int, channels: int = 3, size: int = 32) -> mx.nd.NDArray:
+    rng = np.random.default_rng(3)
+    images = rng.integers(0, 256, (count, channels, size, size), np.uint8)
+    return mx.nd.array(images, dtype="uint8")
+
+
+def values(classifier: Classifier) -> dict[str, np.ndarray]:
+    return {name: p.data().asnumpy() for name, p in classifier.parameters.items()}
+
+
+def train(classifier: Classifier, images: mx.nd.NDArray, steps: int = 1, lr: float = 0.01) -> list:
+    """Take steps of SGD on one batch whose labels are 0, 1, ...; return the losses."""
+    labels = mx.nd.arange(len(images)) % 10
+    optimizer = mx.optimizer.SGD(learning_rate=lr, momentum=0.9)
+    trainer = mx.gluon.Trainer(classifier.parameters, optimizer, kvstore=None)
+    measure = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    losses = []
+    for _ in range(steps):
+        with mx.autograd.record():
+            loss = measure(classifier(images), labels)
+        loss.backward()
+        trainer.step(len(images))
+        losses.append(float(loss.mean().asscalar()))
+    return losses
+
+
+def reload(prefix) -> mx.gluon.SymbolBlock:
+    return mx.gluon.SymbolBlock.imports(f"{prefix}-symbol.json", ["data"], f"{prefix}-0000.params")
+
+
+@pytest.mark.parametrize("name", CIFAR)
+def test_a_step_trains_and_an_export_gives_the_same(name: str, tmp_path) -> None:
+    classifier = make(name, seed=2)
+    before = values(classifier)
+    (loss,) = train(classifier, pictures(2))
+    assert np.isfinite(loss)
+    after = values(classifier)
+    assert all(np.isfinite(value).all() for value in after.values())
+    # A gamma of one swallows the smallest gradients, and BatchNorm takes those of biases away.
+    unchanged = [key for key in after if np.array_equal(before[key], after[key])]
+    assert not [key for key in unchanged if key.endswith("_weight")]
+    single = pictures(1)
+    logits = classifier(single)
+    assert logits.shape == (1, 10) and logits.dtype == np.float32
+    classifier.export(tmp_path / "model")
+    np.testing.assert_array_equal(
+        reload(tmp_path / "model")(single.astype("float32")).asnumpy(), logits.asnumpy()
+    )
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", CIFAR)
+def test_an_image_is_classified_alone_as_among_127_others(name: str) -> None:
+    classifier = make(name)
+    images = pictures(128)
+    together = classifier(images).asnumpy()
+    assert together.shape == (128, 10)
+    alone = classifier(images[:1]).asnumpy()
+    np.testing.assert_allclose(alone[0], together[0], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "normalization"),
+    [
+        ("LeNet", (1, 28, 28), GRAY),
+        ("resnet18_v1", (3, 64, 64), COLOR),
+        ("MobileNetV2", (3, 32, 32), COLOR),
+    ],
+)
+def test_it_learns_a_batch_by_heart(name, shape, normalization) -> None:
+    classifier = make(name, image_shape=shape, normalization=normalization, seed=1)
+    losses = train(classifier, pictures(8, shape[0], shape[1]), steps=25, lr=0.005)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_pixels_are_normalized_inside() -> None:
+    classifier = make("LeNet")
+    symbol = classifiers.build("LeNet", classes=10, normalization=COLOR)
+    internals = symbol.get_internals()
+    node = mx.gluon.SymbolBlock(internals["normalized_output"], mx.sym.var("data"))
+    images = pictures(2)
+    expected = images.asnumpy().astype(np.float32) / 255
+    mean, deviation = (np.array(part).reshape(3, 1, 1) for part in COLOR)
+    np.testing.assert_allclose(
+        node(images.astype("float32")).asnumpy(),
+        (expected - mean) / deviation,
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    np.testing.assert_array_equal(
+        classifier(images).asnumpy(), classifier(images.astype("float32")).asnumpy()
+    )
+
+
+def test_equal_seeds_give_equal_weights() -> None:
+    first, second, other = (values(make("MobileNetV2", seed=seed)) for seed in (4, 4, 5))
+    for key, value in first.items():
+        np.testing.assert_array_equal(value, second[key])
+        assert np.array_equal(value, other[key]) == (not key.endswith("_weight"))
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("ResNet18", 8), ("ResNet50", 16), ("MobileNetV2", 14), ("RegNetX_200MF", 13), ("DLA", 14)],
+)
+def test_last_gammas_are_those_that_end_the_residuals(name: str, count: int) -> None:
+    zero = [key for key, value in values(make(name, has_zero_last_gammas=True)).items()
+            if key.endswith("_gamma") and not value.any()]  # fmt: skip
+    last = "conv2" if name in ("ResNet18", "DLA") else "conv3"
+    assert len(zero) == count
+    assert all(key.endswith(f"_{last}_bn_gamma") for key in zero)
+
+
+@pytest.mark.parametrize(
+    ("name", "units"), [("resnet50_v1", (3, 4, 6, 3)), ("resnet18_v1", (2,) * 4)]
+)
+def test_last_gammas_of_the_zoo(name: str, units) -> None:
+    """Of each unit in a stage the BatchNorm before the sum, not that of the projection."""
+    classifier = make(name, image_shape=(3, 64, 64), has_zero_last_gammas=True)
+    zero = [
+        key
+        for key, value in values(classifier).items()
+        if key.endswith("_gamma") and not value.any()
+    ]
+    layers = 3 if name == "resnet50_v1" else 2
+    expected = []
+    for stage, count in enumerate(units, start=1):
+        # The projection of the first unit is counted behind the unit's own layers.
+        projected = name == "resnet50_v1" or stage > 1
+        places = [layers - 1 + unit * layers + (projected and unit > 0) for unit in range(count)]
+        expected += [f"zoo_stage{stage}_batchnorm{place}_gamma" for place in places]
+    assert sorted(zero) == sorted(expected)
+
+
+@pytest.mark.parametrize("name", ["VGG16", "PreActResNet18", "DenseNet121", "resnet18_v2"])
+def test_last_gamma_needs_a_residual_that_ends_in_batch_norm(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"--last-gamma.*{name}"):
+        make(name, has_zero_last_gammas=True)
+
+
+def test_images_too_small_for_a_model() -> None:
+    with pytest.raises(ConfigError, match=r"inceptionv3 cannot take images of 3 x 32 x 32"):
+        make("inceptionv3")

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from backbones import classifiers
+from backbones.classifiers import Normalization
+from runtime.errors import ConfigError
+from runtime.mxnet import mx
+
+# Of the originals, https://github.com/kuangliu/pytorch-cifar, at 32x32 pixels and 10 classes.
+PARAMETERS = {
+    "VGG16": 14_728_266,
+    "ResNet18": 11_173_962,
+    "ResNet50": 23_520_842,
+    "ResNet101": 42_512_970,
+    "RegNetX_200MF": 2_321_946,
+    "RegNetY_400MF": 5_714_362,
+    "MobileNetV2": 2_296_922,
+    "ResNeXt29_32x4d": 4_774_218,
+    "ResNeXt29_2x64d": 9_128_778,
+    "SimpleDLA": 15_142_970,
+    "DenseNet121": 6_956_298,
+    "PreActResNet18": 11_171_146,
+    "DPN92": 34_236_634,
+    "DLA": 16_291_386,
+}
+MULTIPLY_ADDS = {
+    "VGG16": 313,
+    "ResNet18": 555,
+    "ResNet50": 1298,
+    "ResNet101": 2510,
+    "RegNetX_200MF": 223,
+    "RegNetY_400MF": 467,
+    "MobileNetV2": 91,
+    "ResNeXt29_32x4d": 773,
+    "ResNeXt29_2x64d": 1410,
+    "SimpleDLA": 914,
+    "DenseNet121": 888,
+    "PreActResNet18": 555,
+    "DPN92": 2042,
+    "DLA": 1031,
+}
+COLOR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+
+
+def shapes(symbol, size=32) -> dict[str, tuple[int, ...]]:
+    arguments, _, _ = symbol.infer_shape(data=(1, 3, size, size))
+    found = dict(zip(symbol.list_arguments(), arguments))
+    del found["data"]
+    return found
+
+
+def multiply_adds(symbol) -> int:
+    """Those of convolutions and linear layers, for one image."""
+    internals = symbol.get_internals()
+    _, outputs, _ = internals.infer_shape(data=(1, 3, 32, 32))
+    sizes = dict(zip(internals.list_outputs(), outputs))
+    return sum(
+        int(np.prod(shape[1:])) * int(np.prod(sizes[name.replace("_weight", "_output")]))
+        for name, shape in shapes(symbol).items()
+        if name.endswith("_weight")
+    )
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_and_multiply_adds_are_those_of_the_originals(name: str) -> None:
+    symbol = classifiers.build(name, classes=10, normalization=COLOR)
+    assert sum(int(np.prod(shape)) for shape in shapes(symbol).values()) == PARAMETERS[name]
+    assert multiply_adds(symbol) / 1e6 == pytest.approx(MULTIPLY_ADDS[name], abs=1)
+
+
+def test_lenet_is_that_of_the_examples() -> None:
+    symbol = classifiers.build("LeNet", classes=10, normalization=Normalization((0.1,), (0.3,)))
+    arguments, _, _ = symbol.infer_shape(data=(1, 1, 28, 28))
+    assert dict(zip(symbol.list_arguments(), arguments)) == {
+        "data": (1, 1, 28, 28),
+        "conv1_weight": (20, 1, 5, 5),
+        "conv1_bias": (20,),
+        "conv2_weight": (50, 20, 5, 5),
+        "conv2_bias": (50,),
+        "fc1_weight": (512, 50 * 4 * 4),
+        "fc1_bias": (512,),
+        "fc_output_weight": (10, 512),
+        "fc_output_bias": (10,),
+    }
+
+
+def test_the_zoo_is_written_down_completely() -> None:
+    with pytest.raises(ValueError, match="Available options are") as caught:
+        mx.gluon.model_zoo.vision.get_model("")
+    known = str(caught.value).split("\t", 1)[1].split("\n\t")
+    assert sorted(classifiers._ZOO) == sorted(known)
+
+
+@pytest.mark.parametrize("name", classifiers._ZOO)
+def test_every_network_of_the_zoo_can_be_built(name: str) -> None:
+    symbol = classifiers.build(name, classes=7, normalization=COLOR)
+    _, outputs, _ = symbol.infer_shape(data=(2, 3, 299, 299))
+    assert outputs == [(2, 7)]
+
+
+def test_resnet50_has_the_published_size() -> None:
+    symbol = classifiers.build("resnet50_v1", classes=1000, normalization=COLOR)
+    counted = sum(int(np.prod(shape)) for shape in shapes(symbol, 224).values())
+    # The zoo's 1x1 convolutions have biases that the paper's do not; 25.56 M without them.
+    assert round(counted / 1e6, 1) == 25.6
+
+
+def test_unknown_names_get_the_closest_one() -> None:
+    with pytest.raises(ConfigError, match=r"'ResNet19' is unknown \(did you mean 'ResNet18'\?\)"):
+        classifiers.check("ResNet19")
+    with pytest.raises(ConfigError, match="resnet50_v1"):
+        classifiers.build("resnet50_v3", classes=2, normalization=COLOR)
+
+
+def test_the_error_is_one_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        classifiers.check("ResNet19")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_registry_does_not_load_mxnet() -> None:
+    program = (
+        "import sys; from backbones import classifiers; classifiers.check('ResNet18');"
+        "classifiers.check('resnet50_v1'); sys.exit('mxnet' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_equal_names_whatever_was_built_before() -> None:
+    for name in ("resnet18_v1", "MobileNetV2"):
+        first = classifiers.build(name, classes=10, normalization=COLOR)
+        classifiers.build("resnet34_v1", classes=10, normalization=COLOR)
+        again = classifiers.build(name, classes=10, normalization=COLOR)
+        assert again.tojson() == first.tojson()
+
+
+@pytest.mark.parametrize("name", ["ResNet18", "RegNetY_400MF", "DPN92", "resnet18_v1"])
+def test_float16_computes_the_network_only(name: str) -> None:
+    symbol = classifiers.build(name, classes=10, normalization=COLOR, dtype="float16")
+    arguments, outputs, statistics = symbol.infer_type(data="float32")
+    types = dict(zip(symbol.list_arguments(), arguments))
+    weights = {key: kind for key, kind in types.items() if key.endswith("_weight")}
+    assert set(weights.values()) == {np.float16}
+    assert {types["data"], *outputs, *statistics} == {np.float32}

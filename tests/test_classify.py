@@ -1,0 +1,120 @@
+"""The classification program as its users start it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runtime.mxnet import mx
+from tests.support.launch import clean_environment
+
+ROOT = Path(__file__).resolve().parents[1]
+# LeNet on small drawn pictures: seconds, of which the imports take most.
+SMALL = ["--dataset", "synthetic", "--image-size", 16, "--num-images", 512, "--batch-size", 32]
+
+
+def start(*command):
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=ROOT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+
+def classify(*options):
+    return start(sys.executable, "classify.py", *options)
+
+
+def horovodrun(ranks, *options):
+    launcher = Path(sys.executable).with_name("horovodrun")
+    return start(
+        *(launcher, "--gloo", "-np", ranks, "-H", f"localhost:{ranks}"),
+        *(sys.executable, "classify.py", *options),
+    )
+
+
+def validations(models: Path) -> list[dict]:
+    records = [json.loads(line) for line in (models / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if record.get("target") == "validation"]
+
+
+def assert_one_line(result, *parts):
+    lines = [line for line in result.stderr.splitlines() if "error: " in line]
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert len(lines) == 1 and "Traceback" not in result.stderr, result.stderr
+    for part in parts:
+        assert part in lines[0]
+
+
+def test_a_wrong_model_is_one_line_with_the_remedy():
+    assert_one_line(classify("--dataset", "synthetic", "--model", "ResNet19"), "ResNet18")
+
+
+def test_missing_data_is_one_line_with_the_files(tmp_path):
+    result = classify("--dataset", "mnist", "--data-dir", tmp_path, "--models-root", tmp_path)
+    assert_one_line(result, "train-images-idx3-ubyte", "MNIST Database")
+
+
+def test_a_truncated_file_is_one_line(tmp_path):
+    (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073 * 99))
+    for number in range(2, 6):
+        (tmp_path / f"data_batch_{number}.bin").touch()
+    (tmp_path / "test_batch.bin").touch()
+    result = classify("--dataset", "cifar10", "--data-dir", tmp_path, "--models-root", tmp_path)
+    assert_one_line(result, "data_batch_1.bin", "30730000")
+
+
+def test_one_rank_learns_and_what_it_exports_classifies(tmp_path):
+    result = classify(*SMALL, "--epochs", 2, "--models-root", tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = validations(tmp_path)
+    assert [record["total"] for record in found] == [102, 102]
+    assert found[-1]["best"] > 0.7
+    for name in ("model", "best"):
+        network = mx.gluon.SymbolBlock.imports(
+            str(tmp_path / f"{name}-symbol.json"), ["data"], str(tmp_path / f"{name}-0000.params")
+        )
+        assert network(mx.nd.zeros((1, 3, 16, 16))).shape == (1, 10)
+    assert json.loads((tmp_path / "config.json").read_text())["epochs"] == 2
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_count_every_validation_picture_once(ranks, tmp_path):
+    result = horovodrun(
+        ranks,
+        *(*SMALL, "--epochs", 2, "--models-root", tmp_path, "--label-smoothing", 0.1),
+        *("--mixup", 0.2, "--warmup-epochs", 0.5),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = validations(tmp_path)
+    assert [record["total"] for record in found] == [102, 102]
+
+
+@pytest.mark.launcher
+def test_two_ranks_go_on_where_two_others_ended(tmp_path):
+    """Right epoch, best accuracy, learning rate; the gradients travel in float16."""
+    wire = ["--fp16-allreduce", "--gradient-predivide-factor", 2.0]
+    options = [*SMALL, *wire, "--models-root", tmp_path, "--lr-schedule", "poly"]
+    first = horovodrun(2, *options, "--epochs", 1)
+    assert first.returncode == 0, first.stdout + first.stderr
+    (before,) = validations(tmp_path)
+    second = horovodrun(2, *options, "--epochs", 2, "--resume", "--lr=0.001")
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "resumed at update 8" in second.stdout and "--lr was 0.01 and is 0.001" in second.stdout
+    after = validations(tmp_path)[-1]
+    assert after["epoch"] == 2 and after["best"] >= before["best"]
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rates = [record["lr"] for record in records if "lr" in record and record["update"] == 16]
+    # Two ranks, and the last of sixteen updates: 1 / 16 of the way is left.
+    assert rates == pytest.approx([2 * 0.001 * (1 / 16) ** 2])
+    assert np.isfinite(after["loss"])

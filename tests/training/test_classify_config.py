@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from runtime.errors import ConfigError
+from training.classify_config import RECIPES, parse
+
+
+def parse_line(line: str):
+    return parse(line.split())
+
+
+def test_a_data_set_brings_its_recipe_and_the_command_line_wins() -> None:
+    config = parse_line("--dataset imagenet --data-dir d --epochs 3 --model ResNet18")
+    assert (config.epochs, config.model, config.lr_steps) == (3, "ResNet18", (30, 60, 80))
+    assert parse_line("--dataset imagenet --data-dir d --lr-schedule cosine").lr_steps == ()
+
+
+@pytest.mark.parametrize("dataset", RECIPES)
+def test_every_recipe_is_complete(dataset: str) -> None:
+    files = "" if dataset == "synthetic" else " --data-dir d"
+    config = parse_line(f"--dataset {dataset}{files}")
+    assert config.total_updates(10) == 10 * config.epochs
+    assert dataset in ("mnist", "cifar10") or config.image_size
+
+
+def test_linear_scaling() -> None:
+    assert parse_line("--dataset synthetic --lr 0.1").peak_lr(4) == pytest.approx(0.4)
+    assert parse_line("--dataset synthetic --lr 0.1 --no-lr-scaling").peak_lr(4) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("line", "resume"),
+    [
+        ("", "auto"),
+        ("--resume", "auto"),
+        ("--resume --lr=0.01", "auto"),
+        ("--resume never", "never"),
+        ("--resume models/checkpoints/update-00000002", "models/checkpoints/update-00000002"),
+    ],
+)
+def test_resume_needs_no_value(line: str, resume: str) -> None:
+    assert parse_line(f"--dataset synthetic {line}").resume == resume
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("", ["--dataset", "synthetic"]),
+        ("--dataset cifar", ["'cifar'", "did you mean 'cifar10'?"]),
+        ("--dataset mnist", ["--data-dir"]),
+        ("--dataset imagenet", ["--rec-train", "--data-dir"]),
+        ("--dataset imagenet --rec-train a.rec", ["--rec-val"]),
+        ("--dataset imagenet --rec-train a --rec-val b --data-dir c", ["leave one out"]),
+        ("--dataset mnist --data-dir d --image-size 32", ["--image-size 32", "imagenet"]),
+        ("--dataset synthetic --data-dir d", ["--data-dir d", "mnist"]),
+        ("--dataset synthetic --model ResNet19", ["ResNet19", "did you mean 'ResNet18'?"]),
+        ("--dataset synthetic --label-smoothing 1", ["--label-smoothing 1", "below 1"]),
+        ("--dataset synthetic --mixup -1", ["--mixup -1"]),
+        ("--dataset synthetic --gradient-predivide-factor 0", ["above 0"]),
+        ("--dataset synthetic --dtype bfloat16", ["--dtype 'bfloat16'", "float32"]),
+        ("--dataset synthetic --lr-schedule step", ["--lr-steps"]),
+        ("--dataset synthetic --lr-schedule step --lr-steps 3,2", ["3,2", "rise"]),
+        ("--dataset synthetic --epoch 3", ["--epoch", "did you mean '--epochs'?"]),
+        ("--dataset synthetic --batch-size 0", ["--batch-size 0"]),
+    ],
+)
+def test_mistakes_are_one_line_with_the_remedy(line: str, parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_line(line)
+    assert "\n" not in str(caught.value)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_a_wrong_option_loads_nothing_large() -> None:
+    program = (
+        "import sys; from training.classify_config import parse; parse(['--dataset', 'synthetic']);"
+        "sys.exit(bool({'mxnet', 'horovod', 'cv2'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from data.picture_loader import NOBODY
+from data.prefetch import Batch
+from runtime.mxnet import mx
+from tests.support.thread_world import run_ranks
+from training.tally import Tally
+from training.validator import Validator, count
+
+
+def test_counts_by_hand() -> None:
+    logits = np.float32([[2, 1, 0, 0, 0, 0], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
+    loss, correct, of_top, total = count(logits, np.array([0, 1, 0]))
+    assert (correct, of_top, total) == (1, 2, 3)
+    shares = np.exp(logits.astype(float))
+    shares /= shares.sum(axis=1, keepdims=True)
+    assert loss == pytest.approx(-np.log(shares[[0, 1, 2], [0, 1, 0]]).sum())
+
+
+@pytest.mark.parametrize("value", [np.nan, 0.0])
+def test_a_network_that_tells_nothing_apart_has_no_hits(value: float) -> None:
+    logits = np.full((3, 4), value, np.float32)
+    with np.errstate(invalid="ignore"):
+        assert count(logits, np.array([0, 1, 2]))[1] == 0
+
+
+class FirstPixels:
+    """A network without statistics, whose logits are the first pixels."""
+
+    statistics: tuple[()] = ()
+
+    def __call__(self, images):
+        return images[:, 0, 0, :].astype("float32")
+
+
+class Log:
+    def __init__(self) -> None:
+        self.records: list[dict[str, float]] = []
+
+    def record(self, update, numbers, *, target) -> None:
+        self.records.append({"update": update, **numbers})
+
+
+def shares(rank: int, size: int, hits: int):
+    """Eleven pictures, the first of which are hits, cut into batches of four rows."""
+    labels = np.arange(11) % 4
+    images = np.zeros((11, 1, 1, 8), np.uint8)
+    images[np.arange(11), 0, 0, np.where(np.arange(11) < hits, labels, 7)] = 1
+    own = np.arange(rank, 11, size)
+    for start in range(0, len(own), 4):
+        rows = own[start : start + 4]
+        filled = np.full(4, NOBODY)
+        filled[: len(rows)] = labels[rows]
+        pictures = np.zeros((4, 1, 1, 8), np.uint8)
+        pictures[: len(rows)] = images[rows]
+        yield Batch(pictures, filled)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_every_picture_counts_once_on_any_number_of_ranks(size: int, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    saved: list[int] = []
+
+    def validate(world):
+        hits = iter((5, 9, 7))
+        log = Log()
+        tally = Tally(10)
+        tally.add(mx.nd.array([2.0, 3, 8]), 0)
+        validator = Validator(
+            FirstPixels(),
+            lambda: shares(world.rank, world.size, next(hits)),
+            tally,
+            world,
+            log,
+            updates_per_epoch=10,
+            save_best=saved.append,
+        )
+        for update in (10, 20, 30):
+            validator.validate(update)
+        return log.records, validator
+
+    for records, validator in run_ranks(size, validate):
+        assert [record["correct"] for record in records] == [5, 9, 7]
+        assert {record["total"] for record in records} == {11}
+        assert [record["best"] for record in records] == [5 / 11, 9 / 11, 9 / 11]
+        assert records[0]["training_accuracy"] == 3 / 8 and records[2]["epoch"] == 3
+        assert validator.export_state(30).values == {"accuracy": {"best": 9 / 11}}
+    assert saved == [10] * size + [20] * size
+    assert "accuracy 0.8182 (9 of 11), top-5 " in caplog.text

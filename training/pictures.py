@@ -1,0 +1,125 @@
+"""What a classification run reads: pictures to train on and pictures to validate on.
+
+Turns the configuration's words into objects of ``data``, so that the program itself does not care
+where pictures come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from backbones.classifiers import Normalization
+from data import cifar10, imagenet, mnist
+from data.drawn_pictures import DrawnPictures
+from data.picture_loader import PictureLoader, each_once
+from data.pictures import PictureSet
+from data.prefetch import Batch, Prefetcher
+from data.recipes import CenterCrop, PadCropFlip, RandomResizedCrop, Recipe, Unchanged
+from parallel.world import World
+from runtime import environment
+from training.classify_config import ClassifyConfig
+
+_PARTS = ("training", "validation")
+_VALIDATION_SHARE = 5
+_AHEAD = 4
+
+_MNIST = Normalization((0.1307,), (0.3081,))
+# The deviations are those of the CIFAR-10 tutorial.
+_CIFAR10 = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+_IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_DRAWN = Normalization((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A data set, and what is done to its pictures."""
+
+    training: PictureSet
+    validation: PictureSet
+    shape: tuple[int, int, int]
+    """Channels, height and width in a batch."""
+    normalization: Normalization
+    training_recipe: Recipe
+    validation_recipe: Recipe
+
+    @property
+    def num_classes(self) -> int:
+        """The classes of the labels."""
+        return self.training.num_classes
+
+    def open_loader(self, config: ClassifyConfig, world: World) -> PictureLoader:
+        """Return the batches to train on."""
+        return PictureLoader(
+            self.training,
+            self.training_recipe,
+            shape=self.shape,
+            batch_size=config.batch_size,
+            rank=world.rank,
+            world_size=world.size,
+            seed=config.seed,
+            threads=_threads(config),
+        )
+
+    def validation_batches(self, config: ClassifyConfig, world: World) -> Iterator[Batch]:
+        """Yield this rank's share of the pictures to validate on."""
+        with Prefetcher(_threads(config), _AHEAD) as prefetcher:
+            yield from each_once(
+                self.validation,
+                self.validation_recipe,
+                prefetcher,
+                shape=self.shape,
+                batch_size=config.batch_size,
+                rank=world.rank,
+                world_size=world.size,
+            )
+
+
+def open_pictures(config: ClassifyConfig) -> Pictures:
+    """Open the data set of a run.
+
+    Raises:
+        DataError: the data is missing or broken.
+    """
+    if config.dataset == "mnist":
+        training, validation = (mnist.read(_folder(config), part) for part in _PARTS)
+        return Pictures(training, validation, (1, 28, 28), _MNIST, Unchanged(), Unchanged())
+    if config.dataset == "cifar10":
+        training, validation = (cifar10.read(_folder(config), part) for part in _PARTS)
+        return Pictures(training, validation, (3, 32, 32), _CIFAR10, PadCropFlip(), Unchanged())
+    size = config.image_size
+    assert size is not None, "the recipes of the other data sets have one"
+    if config.dataset == "imagenet":
+        recipes = RandomResizedCrop(size), CenterCrop(size)
+        if config.rec_train is not None and config.rec_val is not None:
+            sets = imagenet.read_records(Path(config.rec_train), Path(config.rec_val))
+        else:
+            sets = imagenet.read_folders(_folder(config))
+        return Pictures(*sets, (3, size, size), _IMAGENET, *recipes)
+    return _draw(config, size)
+
+
+def _draw(config: ClassifyConfig, size: int) -> Pictures:
+    assert config.dataset == "synthetic" and config.num_classes and config.num_images
+    counts = (config.num_images, max(1, config.num_images // _VALIDATION_SHARE))
+    training, validation = (
+        DrawnPictures(
+            part,
+            num_classes=config.num_classes,
+            count=count,
+            shape=(size, size, 3),
+            seed=config.seed,
+        )
+        for part, count in zip(_PARTS, counts)
+    )
+    return Pictures(training, validation, (3, size, size), _DRAWN, Unchanged(), Unchanged())
+
+
+def _folder(config: ClassifyConfig) -> Path:
+    assert config.data_dir is not None, "check() lets no run without data pass"
+    return Path(config.data_dir)
+
+
+def _threads(config: ClassifyConfig) -> int:
+    return config.threads or environment.visible_threads()

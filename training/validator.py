@@ -1,0 +1,125 @@
+"""Validation of a classifier: every picture counted once, over all ranks, and the best accuracy."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbones.network import Network
+from data.picture_loader import NOBODY
+from data.prefetch import Batch
+from parallel.world import World
+from runtime.mxnet import mx
+from training.logs import RunLog
+from training.replicas import average_statistics
+from training.state import Section, State
+from training.tally import Tally
+
+_log = logging.getLogger(__name__)
+
+_TOP = 5
+
+
+class Validator:
+    """Validates the classifier and remembers the best accuracy."""
+
+    def __init__(
+        self,
+        classifier: Network,
+        batches: Callable[[], Iterator[Batch]],
+        tally: Tally,
+        world: World,
+        log: RunLog,
+        *,
+        updates_per_epoch: int,
+        save_best: Callable[[int], None],
+    ) -> None:
+        """Assemble it.
+
+        Args:
+            classifier: images to logits.
+            batches: this rank's share of the validation set, anew with each call.
+            tally: what was counted in training.
+            world: the ranks.
+            log: where it is reported.
+            updates_per_epoch: to tell the epoch from an update.
+            save_best: called with the update when the accuracy is the best so far.
+        """
+        self._classifier, self._batches, self._tally = classifier, batches, tally
+        self._world, self._log = world, log
+        self._updates_per_epoch = updates_per_epoch
+        self._save_best = save_best
+        self.best = 0.0
+
+    def validate(self, update: int) -> None:
+        """Validate, and report the epoch."""
+        average_statistics(self._classifier, self._world)
+        sums = np.sum([self._count(batch) for batch in self._batches()] or [np.zeros(4)], axis=0)
+        loss, correct, correct_of_top, total = self._over_ranks(sums).tolist()
+        accuracy = correct / total
+        is_best = accuracy > self.best
+        self.best = max(self.best, accuracy)
+        training = self._tally.counts()
+        epoch = update / self._updates_per_epoch
+        _log.info(
+            "epoch %g: training loss %.4f, accuracy %.4f; validation loss %.4f, accuracy %.4f "
+            "(%d of %d), top-%d %.4f, best %.4f",
+            *(epoch, training.mean_loss, training.accuracy, loss / total, accuracy),
+            *(correct, total, _TOP, correct_of_top / total, self.best),
+        )
+        numbers = {
+            "epoch": epoch,
+            "training_loss": training.mean_loss,
+            "training_accuracy": training.accuracy,
+            "loss": loss / total,
+            "accuracy": accuracy,
+            f"top_{_TOP}": correct_of_top / total,
+            "correct": correct,
+            "total": total,
+            "best": self.best,
+        }
+        self._log.record(update, numbers, target="validation")
+        if is_best:
+            self._save_best(update)
+
+    def export_state(self, update: int) -> State:
+        """See ``Stateful.export_state``."""
+        return State(values={"accuracy": {"best": self.best}})
+
+    def load_state(self, saved: Section) -> None:
+        """See ``Stateful.load_state``."""
+        self.best = saved.numbers("accuracy")["best"]
+
+    def _count(self, batch: Batch) -> NDArray[np.float64]:
+        """Sum of losses, hits, hits among the first five, and pictures of a batch."""
+        counted = batch.labels != NOBODY
+        logits = self._classifier(mx.nd.array(batch.images, dtype="uint8")).asnumpy()[counted]
+        return count(logits, batch.labels[counted])
+
+    def _over_ranks(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        array = mx.nd.array(sums, dtype="float64")
+        self._world.allreduce(array, "validation.counts")
+        total: NDArray[np.float64] = array.asnumpy()
+        return total
+
+
+def count(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the sum of losses, the hits, the hits among the first five, and the pictures.
+
+    A hit is a picture whose class has a larger logit than every other; what is not a number is
+    larger than nothing.
+
+    Args:
+        logits: ``[b, classes]``.
+        labels: ``[b]``.
+    """
+    wide = logits.astype(np.float64)
+    largest = wide.max(axis=1)
+    of_label = wide[np.arange(len(labels)), labels]
+    losses = np.log(np.exp(wide - largest[:, None]).sum(axis=1)) + largest - of_label
+    ranks = (~(wide < of_label[:, None])).sum(axis=1) - 1
+    return np.array([losses.sum(), (ranks == 0).sum(), (ranks < _TOP).sum(), len(labels)])
