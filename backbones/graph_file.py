@@ -84,24 +84,35 @@ def infer_shapes(
     Raises:
         DataError: its nodes do not fit together, or results would not fit into any memory.
     """
-    try:
-        arguments, outputs, auxiliary = symbol.get_internals().infer_shape(
-            **{INPUT: (1, 3, *image_size)}
-        )
-    except (mx.MXNetError, ValueError) as error:
-        raise DataError(
-            f"{path} does not take images of {image_size[0]} x {image_size[1]} pixels "
-            f"({_first_line(error)})"
-        ) from None
-    found = (arguments or []) + (auxiliary or [])
+    found, outputs = _infer(symbol, 1, image_size, path)
     if not found or any(not shape or min(shape) < 1 for shape in [*found, *outputs]):
         raise DataError(f"{path} leaves the shapes of its parameters open; copy it again")
     if max(math.prod(shape) for shape in [*found, *outputs]) > _MAX_ELEMENTS:
         raise DataError(f"{path} has results of more than {_MAX_ELEMENTS:,} numbers for one image")
     names = symbol.list_arguments() + symbol.list_auxiliary_states()
     shapes = dict(zip(names, found))
+    # A graph may be made for one image alone: then its parameters change with the batch.
+    of_two = dict(zip(names, _infer(symbol, 2, image_size, path)[0]))
+    if {**of_two, INPUT: None} != {**shapes, INPUT: None}:
+        raise DataError(f"{path} does not take several images at once; copy it again")
     del shapes[INPUT]
     return shapes
+
+
+def _infer(
+    symbol: Any, batch: int, image_size: tuple[int, int], path: Path
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Return the shapes of arguments and auxiliary states, and of everything computed."""
+    try:
+        arguments, outputs, auxiliary = symbol.get_internals().infer_shape(
+            **{INPUT: (batch, 3, *image_size)}
+        )
+    except (mx.MXNetError, ValueError) as error:
+        raise DataError(
+            f"{path} does not take images of {image_size[0]} x {image_size[1]} pixels "
+            f"({_first_line(error)})"
+        ) from None
+    return (arguments or []) + (auxiliary or []), outputs or []
 
 
 def _first_line(error: Exception) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.job import Job
-from training.checkpoint_files import Checkpoint
+from training.checkpoint_reader import Checkpoint
 
 RANKS, UPDATES, INTERVAL = 2, 120, 5
 OPTIONS = (
