@@ -29,7 +29,7 @@ test: ## install everything and run all tests
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest
 
-models: ## every classifier on a batch of 128, which the other tests leave out
+models: ## every classifier takes a step and a batch of 128; the other tests do that with four of them
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m models
 

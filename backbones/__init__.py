@@ -121,7 +121,7 @@ def parameter_count(name: str, embedding_size: int = 512) -> int:
 def activation_bytes(name: str, batch_size: int, *, recompute: bool = False) -> int:
     """Return the memory of a float32 training step that grows with the batch, in bytes.
 
-    Feature maps, their gradients and workspace at 112x112 pixels, to some 10 %.
+    Feature maps, their gradients and workspace at 112x112 pixels; measured with r18, r50 and mbf.
     """
     check(name)
     network = _NETWORKS[name]
