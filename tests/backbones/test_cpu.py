@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,6 +112,12 @@ def test_a_costly_convolution_is_not_done_twice(options) -> None:
     assert "broadcast_mul" not in operators(graph)
 
 
+def nodes(path: Path) -> list[dict]:
+    """Return the nodes of a graph on disk; MXNet leaves attributes of operators on variables."""
+    found = json.loads(path.read_text())["nodes"]
+    return [{**node, "attrs": {} if node["op"] == "null" else node.get("attrs", {})} for node in found]
+
+
 def test_what_is_exported_is_the_plain_graph(tmp_path) -> None:
     backbone = Backbone.create("mbf", embedding_size=16)
     backbone.export(tmp_path / "model")
@@ -118,9 +125,7 @@ def test_what_is_exported_is_the_plain_graph(tmp_path) -> None:
     assert operators(exported) == operators(backbones.build("mbf", embedding_size=16))
     loaded = Backbone.load(tmp_path / "model")
     loaded.export(tmp_path / "again")
-    assert (tmp_path / "again-symbol.json").read_text() == (
-        tmp_path / "model-symbol.json"
-    ).read_text()
+    assert nodes(tmp_path / "again-symbol.json") == nodes(tmp_path / "model-symbol.json")
 
 
 def test_a_graph_without_prelu_stays_as_it_is() -> None:
