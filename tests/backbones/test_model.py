@@ -5,7 +5,7 @@ import errno
 import numpy as np
 import pytest
 
-from backbones import model
+from backbones import network
 from backbones.model import Backbone
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
@@ -320,7 +320,7 @@ def test_an_interrupted_export_leaves_the_old_files(tmp_path, monkeypatch, image
         file.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(model, "write_parameters", fails)
+    monkeypatch.setattr(network, "write_parameters", fails)
     train_step(backbone, images)
     with pytest.raises(DataError, match="cannot be written: No space left"):
         backbone.export(tmp_path / "model")
