@@ -82,35 +82,34 @@ def infer_shapes(
     """Return the shapes of all parameters and auxiliary states of a graph.
 
     Raises:
-        DataError: its nodes do not fit together, or results would not fit into any memory.
+        DataError: its nodes do not fit together, or not with every size of batch, or results would
+            not fit into any memory.
     """
-    found, outputs = _infer(symbol, 1, image_size, path)
+    found, outputs = _inferred(symbol, (1, 3, *image_size), path)
     if not found or any(not shape or min(shape) < 1 for shape in [*found, *outputs]):
         raise DataError(f"{path} leaves the shapes of its parameters open; copy it again")
     if max(math.prod(shape) for shape in [*found, *outputs]) > _MAX_ELEMENTS:
         raise DataError(f"{path} has results of more than {_MAX_ELEMENTS:,} numbers for one image")
+    of_two, results = _inferred(symbol, (2, 3, *image_size), path)
     names = symbol.list_arguments() + symbol.list_auxiliary_states()
-    shapes = dict(zip(names, found))
-    # A graph may be made for one image alone: then its parameters change with the batch.
-    of_two = dict(zip(names, _infer(symbol, 2, image_size, path)[0]))
-    if {**of_two, INPUT: None} != {**shapes, INPUT: None}:
-        raise DataError(f"{path} does not take several images at once; copy it again")
+    shapes, others = dict(zip(names, found)), dict(zip(names, of_two))
     del shapes[INPUT]
+    others.pop(INPUT, None)
+    if shapes != others or not results or results[-1][0] != 2:
+        raise DataError(f"{path} is a graph for one size of batch alone; export it anew")
     return shapes
 
 
-def _infer(
-    symbol: Any, batch: int, image_size: tuple[int, int], path: Path
+def _inferred(
+    symbol: Any, batch_shape: tuple[int, ...], path: Path
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Return the shapes of arguments and auxiliary states, and of everything computed."""
+    """The shapes of all inputs, and of all results with the embedding as the last."""
     try:
-        arguments, outputs, auxiliary = symbol.get_internals().infer_shape(
-            **{INPUT: (batch, 3, *image_size)}
-        )
+        arguments, outputs, auxiliary = symbol.get_internals().infer_shape(**{INPUT: batch_shape})
     except (mx.MXNetError, ValueError) as error:
+        _, _, height, width = batch_shape
         raise DataError(
-            f"{path} does not take images of {image_size[0]} x {image_size[1]} pixels "
-            f"({_first_line(error)})"
+            f"{path} does not take images of {height} x {width} pixels ({_first_line(error)})"
         ) from None
     return (arguments or []) + (auxiliary or []), outputs or []
 

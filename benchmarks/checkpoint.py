@@ -92,20 +92,26 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def read_cost(metrics: Path, saved: int) -> Cost:
-    """What the checkpoint after update ``saved`` cost a run, from its metrics and its log."""
+    """What the checkpoint after update ``saved`` cost a run, from its metrics and its log.
+
+    Raises:
+        RuntimeError: the run ended before the checkpoint was written.
+    """
     records = [json.loads(line) for line in metrics.read_text().splitlines()]
     ends = {record["update"]: record["time"] for record in records if "loss" in record}
     seconds = {update: ends[update] - ends[update - 1] for update in ends if update - 1 in ends}
     log = (metrics.parent / "logs" / "rank-0000.log").read_text()
-    (size, pause), writing = _PAUSED.findall(log)[0], float(_WRITTEN.findall(log)[0])
-    update = statistics.median(
-        seconds[number] for number in range(WARM_UP_UPDATES + 1, saved + 1)
-    )
-    during = [
-        number for number in seconds if number > saved and ends[number - 1] < ends[saved] + writing
-    ]
+    size, pause = map(float, _PAUSED.findall(log)[0])
+    writing = float(_WRITTEN.findall(log)[0])
+    written = ends[saved] + pause + writing
+    if written > max(ends.values()):
+        raise RuntimeError(
+            f"the checkpoint took {writing:.0f} s, longer than the run; give more --updates"
+        )
+    update = statistics.median(seconds[number] for number in range(WARM_UP_UPDATES + 1, saved + 1))
+    during = [number for number in seconds if number > saved and ends[number - 1] < written]
     lost = sum(seconds[number] - update for number in during)
-    return Cost(float(size), float(pause), writing, update, lost)
+    return Cost(size, pause, writing, update, lost)
 
 
 def time_copy(mebibytes: float, ranks: int) -> float:

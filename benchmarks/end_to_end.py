@@ -67,9 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = _parse(argv)
     # Without this, the end of this process would leave its runs behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
-    case = TrainingCase(
-        options.network, options.classes, options.ratio, options.batch, options.rec
-    )
+    case = TrainingCase(options.network, options.classes, options.ratio, options.batch, options.rec)
     sections: list[str] = []
     rows: list[measure.Row] = []
     for threads in options.threads:

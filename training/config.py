@@ -269,8 +269,17 @@ def save(config: TrainConfig, path: Union[str, Path]) -> None:
 
 
 def write(values: Mapping[str, Any], path: Union[str, Path]) -> None:
-    """Write values as JSON, whole or not at all."""
-    write_atomically(Path(path), (json.dumps(values, indent=2) + "\n").encode())
+    """Write values as JSON, whole or not at all.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    try:
+        write_atomically(Path(path), (json.dumps(values, indent=2) + "\n").encode())
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written ({error.strerror}); make room or give another --models-root"
+        ) from None
 
 
 class Range(NamedTuple):

@@ -9,14 +9,12 @@ for the device on an update that is not reported.
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +24,7 @@ from tqdm import tqdm
 
 from runtime.errors import ConfigError, is_launched
 from training.meter import Meter, Report
+from training.metrics import MetricFiles
 from training.stopwatch import Stopwatch
 from training.watchdog import Watchdog
 
@@ -103,7 +102,7 @@ class RunLog:
         self._bar: Any = None
         root = Path(models_root)
         try:
-            self._records = _Records(root) if rank == 0 else None
+            self._records = MetricFiles(root) if rank == 0 else None
             self._handlers = (_file_handler(root, rank), _ScreenHandler(self._screen, rank))
         except OSError as error:
             raise ConfigError(
@@ -260,28 +259,27 @@ class RunLog:
             self._records.write(update, {**asdict(report), **further})
 
 
-class _Records:
-    """The numbers of rank 0 for machines: JSON lines and mxboard's event files."""
+class _FileHandler(logging.FileHandler):
+    """Writes the file of a rank; without it the run goes on, and one line says so."""
 
-    def __init__(self, root: Path) -> None:
-        root.mkdir(parents=True, exist_ok=True)
-        self._lines = open(root / "metrics.jsonl", "a", encoding="utf-8")
-        self._scalars = _open_scalars(root / "scalars")
+    _has_failed = False
 
-    def write(self, update: int, numbers: Mapping[str, float], target: str = "") -> None:
-        """Write one record; JSON has no word for NaN and infinity, they become null."""
-        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-        about = {"target": target} if target else {}
-        record = {"time": round(time.time(), 3), "update": update, **about, **finite}
-        self._lines.write(json.dumps(record) + "\n")
-        self._lines.flush()
-        for name, value in numbers.items():
-            self._scalars.add_scalar(f"{target or 'training'}/{name}", value, update)
-        self._scalars.flush()
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Complain once, and not with a traceback for each line."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._has_failed:
+            self._has_failed = True
+            what = f"{self.baseFilename} cannot be written ({error.strerror})"
+            # The screen may be a file on the same disk.
+            with suppress(OSError):
+                print(f"warning: {what}; lines are missing from it", file=sys.stderr)
 
     def close(self) -> None:
-        self._lines.close()
-        self._scalars.close()
+        """Close the file, also where what it holds back finds no room."""
+        with suppress(OSError):
+            super().close()
 
 
 class _ScreenHandler(logging.Handler):
@@ -302,7 +300,7 @@ class _ScreenHandler(logging.Handler):
 def _file_handler(root: Path, rank: int) -> logging.Handler:
     path = _log_path(root, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    return logging.FileHandler(path, encoding="utf-8")
+    return _FileHandler(path, encoding="utf-8")
 
 
 def _log_path(root: Path, rank: int) -> Path:
@@ -314,13 +312,3 @@ def _open_bar(total_updates: int, update: int, screen: TextIO) -> Any:
     return tqdm(
         total=total_updates, initial=update, file=screen, bar_format=layout, dynamic_ncols=True
     )
-
-
-def _open_scalars(folder: Path) -> Any:
-    # mxboard imports MXNet by itself, which works only after our own import of it.
-    import runtime.mxnet  # noqa: F401
-
-    # isort: split
-    from mxboard import SummaryWriter
-
-    return SummaryWriter(logdir=str(folder), verbose=False)

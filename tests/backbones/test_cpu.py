@@ -115,7 +115,7 @@ def test_a_costly_convolution_is_not_done_twice(options) -> None:
 def nodes(path: Path) -> list[dict]:
     """Return the nodes of a graph on disk; MXNet leaves attributes of operators on variables."""
     found = json.loads(path.read_text())["nodes"]
-    return [{**node, "attrs": {} if node["op"] == "null" else node.get("attrs", {})} for node in found]
+    return [{**node, "attrs": node["op"] != "null" and node.get("attrs")} for node in found]
 
 
 def test_what_is_exported_is_the_plain_graph(tmp_path) -> None:

@@ -26,5 +26,5 @@ def test_shapes_of_the_parameters(tmp_path: Path) -> None:
 
 def test_a_graph_for_one_image_alone_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, (1, -1))
-    with pytest.raises(DataError, match="does not take several images at once"):
+    with pytest.raises(DataError, match="for one size of batch alone"):
         infer_shapes(read_graph(path), (4, 4), path)

@@ -278,6 +278,13 @@ class TestBrokenCheckpoints:
         with pytest.raises(DataError, match="no path from 'data' to 'fc1_output'"):
             Backbone.load(prefix)
 
+    def test_graph_for_one_size_of_batch(self, prefix) -> None:
+        """As a node with the batch in its shape makes it: another batch needs other weights."""
+        flat = mx.sym.reshape(mx.sym.var("data"), shape=(1, -1))
+        mx.sym.FullyConnected(flat, num_hidden=2, name="fc1").save(f"{prefix}-symbol.json")
+        with pytest.raises(DataError, match="for one size of batch alone"):
+            Backbone.load(prefix)
+
     def test_broken_parameters(self, prefix) -> None:
         prefix.with_name("model-0000.params").write_bytes(b"no parameters at all")
         with pytest.raises(DataError, match="model-0000.params is no MXNet parameter file"):

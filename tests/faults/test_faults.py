@@ -1,4 +1,4 @@
-"""Three kills; ``make faults`` does more."""
+"""Three kills of one run; ``make faults`` does more."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.faults import campaign
 
 
 @pytest.mark.launcher
-def test_killed_runs_go_on_and_end_equal(tmp_path: Path) -> None:
-    lines = campaign.run(3, 7, tmp_path)
-    assert [line.endswith(": equal") for line in lines] == [True] * 3, lines
+@pytest.mark.timeout(1200)
+def test_a_killed_run_goes_on_and_ends_equal(tmp_path: Path) -> None:
+    (line,) = campaign.run(1, 7, tmp_path, kills_each=3)
+    assert line.endswith(": equal"), line

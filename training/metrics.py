@@ -1,0 +1,83 @@
+"""The numbers of a run for machines: JSON lines, and mxboard's event files."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import DataError
+
+# mxboard flushes from a thread, in which an error ends just the thread, and whoever hands it the
+# next number waits forever. So it never does: every record is flushed by the one who writes it.
+_NEVER_SECONDS = 1e12
+
+
+class MetricFiles:
+    """``metrics.jsonl`` and ``scalars/`` in the folder of a run; rank 0 has them."""
+
+    def __init__(self, root: Path) -> None:
+        """Open or continue the files.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        root.mkdir(parents=True, exist_ok=True)
+        self._path = root / "metrics.jsonl"
+        self._lines = open(self._path, "ab", buffering=0)
+        self._scalars = _open_scalars(root / "scalars")
+
+    def write(self, update: int, numbers: Mapping[str, float], target: str = "") -> None:
+        """Write one record; JSON has no word for NaN and infinity, they become null.
+
+        Args:
+            update: how many updates are finished.
+            numbers: by name.
+            target: what was verified, if this is about a verification.
+
+        Raises:
+            DataError: there is no room for it; no half of it is left in ``metrics.jsonl``.
+        """
+        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        about = {"target": target} if target else {}
+        record = {"time": round(time.time(), 3), "update": update, **about, **finite}
+        try:
+            self._append(json.dumps(record).encode() + b"\n")
+            for name, value in numbers.items():
+                self._scalars.add_scalar(f"{target or 'training'}/{name}", value, update)
+            self._scalars.flush()
+        except OSError as error:
+            raise DataError(
+                f"{self._path} cannot be written ({error.strerror}); mend that and start the same "
+                "command again: it goes on from the last checkpoint"
+            ) from None
+
+    def close(self) -> None:
+        """Close the files. What is not in them by now has been reported as an error."""
+        self._lines.close()
+        with suppress(OSError):
+            self._scalars.close()
+
+    def _append(self, line: bytes) -> None:
+        """Write a whole line or none: a disk that becomes full takes a part of one."""
+        end = self._lines.tell()
+        try:
+            while line:
+                line = line[self._lines.write(line) :]
+        except OSError:
+            self._lines.truncate(end)
+            raise
+
+
+def _open_scalars(folder: Path) -> Any:
+    # mxboard imports MXNet by itself, which works only after our own import of it.
+    import runtime.mxnet  # noqa: F401
+
+    # isort: split
+    from mxboard import SummaryWriter
+
+    return SummaryWriter(logdir=str(folder), verbose=False)
