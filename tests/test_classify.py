@@ -63,11 +63,19 @@ def test_a_wrong_model_is_one_line_with_the_remedy():
 
 
 def test_missing_data_is_one_line_with_the_files(tmp_path):
+    result = classify("--dataset", "mnist", "--data-dir", "/nowhere", "--models-root", tmp_path)
+    assert_one_line(result, "/nowhere/train-images-idx3-ubyte", "MNIST Database")
+
+
+def test_a_truncated_idx_file_is_one_line(tmp_path):
+    header = np.array([0x0803, 60_000, 28, 28], ">u4").tobytes()
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(header + bytes(1000))
+    (tmp_path / "train-labels-idx1-ubyte").touch()
     result = classify("--dataset", "mnist", "--data-dir", tmp_path, "--models-root", tmp_path)
-    assert_one_line(result, "train-images-idx3-ubyte", "MNIST Database")
+    assert_one_line(result, "train-images-idx3-ubyte", "has 1016 bytes", "copy it again")
 
 
-def test_a_truncated_file_is_one_line(tmp_path):
+def test_a_cifar_batch_of_the_wrong_length_is_one_line(tmp_path):
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073 * 99))
     for number in range(2, 6):
         (tmp_path / f"data_batch_{number}.bin").touch()

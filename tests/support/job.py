@@ -30,7 +30,7 @@ class Job:
             ranks: how many.
             models: the folder, one that no other job has.
             options: of the program, or of run.sh.
-            program: train.py, which config.sh starts, or classify.py.
+            program: train.py, which config.sh starts, another one, or a module.
         """
         self.models, self.launcher, self._program = models, launcher, program
         if launcher == "run.sh":
@@ -41,7 +41,9 @@ class Job:
             if program == "train.py":
                 command += ["bash", "config.sh"]
             else:
-                command += [sys.executable, program, "--models-root", str(models)]
+                is_module = not program.endswith(".py")
+                command += [sys.executable, *(["-m"] if is_module else []), program]
+                options = (*options, "--models-root", models)
         variables = {"NETWORK": "tiny", "NP": str(ranks), "MODELS_ROOT": str(models)}
         models.mkdir(parents=True, exist_ok=True)
         self.output = models / "output"
