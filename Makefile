@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models bench fuzz faults endurance clean
+.PHONY: help env train test lint models classification bench fuzz faults endurance clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh setup-utils/*.sh .ci/run
@@ -17,7 +17,7 @@ export TOOLKIT_DATA ?= $(abspath ../shared/data)
 endif
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: ## install everything into .venv; PYTHON=... and MXNET_PACKAGE=mxnet-cu112 choose
 	@bash setup-utils/install.sh
@@ -32,6 +32,10 @@ test: ## install everything and run all tests
 models: ## every classifier takes a step and a batch of 128; the other tests do that with four of them
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m models
+
+classification: ## ResNet18 on files of CIFAR-10's format, ResNet50 on a record file; killed, resumed, counted
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) python -m pytest -m classification tests/test_classify_sets.py
 
 lint: ## check the style of the Python files (ruff), their types (mypy) and the shell scripts (shellcheck)
 	@bash setup-utils/install.sh --dev

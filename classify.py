@@ -13,34 +13,37 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from runtime import environment
 from runtime.errors import run_program
+from runtime.stopping import StopRequest
 from training import classify_config, schedules
-from training import config as configuration
 from training.classify_config import ClassifyConfig
 
 
-def main() -> None:
+def main() -> int:
     """Understand the command line and train."""
-    classify(classify_config.parse())
+    return classify(classify_config.parse())
 
 
-def classify(config: ClassifyConfig) -> None:
-    """Build the parts of this rank and fit."""
+def classify(config: ClassifyConfig) -> int:
+    """Build the parts of this rank and fit; returns the exit status."""
+    request = StopRequest()
+    request.listen()
+    environment.prepare_stall_check(config.stall_timeout)
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
     from backbones.classifiers.classifier import Classifier
     from parallel.world import HorovodWorld, Wire
-    from training import devices, resume
-    from training.checkpointer import Checkpointer
+    from training import devices
     from training.classify_step import ClassifyStep
+    from training.ending import AgreedStop
     from training.finite import FiniteGuard
     from training.logs import RunLog
     from training.loop import Interlude, fit
     from training.model_state import BackboneState
     from training.optimizer import BackboneOptimizer
     from training.pictures import open_pictures
-    from training.progress import Progress
     from training.replicas import ModelSaver
-    from training.state import Stateful
+    from training.run import begin
     from training.tally import Tally
     from training.timed_world import TimedWorld
     from training.validator import Validator
@@ -49,12 +52,13 @@ def classify(config: ClassifyConfig) -> None:
     device = devices.choose(world.local_rank, config.dtype)
     models_root = Path(config.models_root)
     pictures = open_pictures(config)
-    with (
-        RunLog(
-            models_root, rank=world.rank, world_size=world.size, frequent=config.frequent
-        ) as log,
-        pictures.open_loader(config, world) as loader,
-    ):
+    with RunLog(
+        models_root,
+        rank=world.rank,
+        world_size=world.size,
+        frequent=config.frequent,
+        stall_timeout=config.stall_timeout,
+    ) as log, pictures.open_loader(config, world) as loader:
         classifier = Classifier.create(
             config.model,
             classes=pictures.num_classes,
@@ -89,24 +93,21 @@ def classify(config: ClassifyConfig) -> None:
         )
         saver = ModelSaver(classifier, world, models_root)
 
-        about = resume.describe(
+        run = begin(
+            config,
             classify_config.values(config),
+            {
+                "classifier": BackboneState(classifier),
+                "optimizer": optimizer,
+                "validator": validator,
+            },
+            loader,
+            world,
             num_classes=pictures.num_classes,
             image_size=pictures.shape[1:],
             fixed=classify_config.IDENTITY,
         )
-        saved = resume.find(config.resume, models_root, about, world)
-        progress = Progress.plan(
-            config, loader, None if saved is None else saved.section("progress")
-        )
-        parts: dict[str, Stateful] = {
-            "classifier": BackboneState(classifier),
-            "optimizer": optimizer,
-            "validator": validator,
-            "progress": progress,
-        }
-        if saved is not None:
-            saved.restore(parts)
+        progress = run.progress
         schedule = progress.shifted(
             schedules.build(
                 config.lr_schedule,
@@ -116,16 +117,7 @@ def classify(config: ClassifyConfig) -> None:
                 steps=[step * epoch for step in config.lr_steps],
             )
         )
-        if world.rank == 0:
-            configuration.write(classify_config.values(config), models_root / "config.json")
-        with Checkpointer(
-            parts,
-            world,
-            models_root,
-            keep=config.keep,
-            about=about,
-            resumed=None if saved is None else saved.path,
-        ) as checkpointer:
+        with run.checkpointer as checkpointer:
             step = ClassifyStep(
                 classifier,
                 optimizer,
@@ -138,7 +130,7 @@ def classify(config: ClassifyConfig) -> None:
                 stopwatch=log.stopwatch,
                 guard=FiniteGuard("stop", checkpointer.last_good, remedy="lower --lr"),
             )
-            fit(
+            status = fit(
                 step,
                 loader.batches(progress.start_update, progress.start),
                 schedule,
@@ -150,10 +142,12 @@ def classify(config: ClassifyConfig) -> None:
                 interludes=[
                     Interlude(validator.validate, config.eval_frequency * epoch),
                     Interlude(saver.save, config.save_frequency * epoch),
-                    Interlude(checkpointer.save, config.save_frequency * epoch),
+                    Interlude(checkpointer.save, config.save_frequency * epoch, on_stop=True),
                 ],
+                stop=AgreedStop(request, world),
             )
         log.summarize(debug=False)
+    return status
 
 
 if __name__ == "__main__":

@@ -38,8 +38,7 @@ def train(config: TrainConfig) -> int:
     from parallel.world import HorovodWorld
     from partial_fc import margin, optimizers
     from partial_fc.head import PartialFC
-    from training import devices, fine_tuning, inputs, resume
-    from training.checkpointer import Checkpointer
+    from training import devices, fine_tuning, inputs
     from training.ending import AgreedStop
     from training.face_step import FaceStep
     from training.finite import FiniteGuard
@@ -47,9 +46,8 @@ def train(config: TrainConfig) -> int:
     from training.loop import Interlude, fit
     from training.model_state import BackboneState, HeadState
     from training.optimizer import BackboneOptimizer
-    from training.progress import Progress
     from training.replicas import ModelSaver
-    from training.state import Stateful
+    from training.run import begin
     from training.timed_world import TimedWorld
     from training.verifier import Verifier
 
@@ -109,22 +107,22 @@ def train(config: TrainConfig) -> int:
         )
         saver = ModelSaver(backbone, world, models_root)
 
-        about = resume.describe(
+        run = begin(
+            config,
             configuration.values(config),
+            {
+                "backbone": BackboneState(backbone),
+                "optimizer": optimizer,
+                "head": HeadState(head),
+                "verifier": verifier,
+            },
+            batches,
+            world,
             num_classes=batches.num_classes,
             image_size=batches.image_size,
+            fixed=configuration.IDENTITY,
         )
-        saved = resume.find(config.resume, models_root, about, world)
-        progress = Progress.plan(config, batches, saved.section("progress") if saved else None)
-        parts: dict[str, Stateful] = {
-            "backbone": BackboneState(backbone),
-            "optimizer": optimizer,
-            "head": HeadState(head),
-            "verifier": verifier,
-            "progress": progress,
-        }
-        if saved is not None:
-            saved.restore(parts)
+        progress = run.progress
         schedule = progress.shifted(
             schedules.build(
                 config.lr_schedule,
@@ -134,16 +132,7 @@ def train(config: TrainConfig) -> int:
                 steps=config.lr_steps,
             )
         )
-        if world.rank == 0:
-            configuration.save(config, models_root / "config.json")
-        with Checkpointer(
-            parts,
-            world,
-            models_root,
-            keep=config.keep,
-            about=about,
-            resumed=saved.path if saved else None,
-        ) as checkpointer:
+        with run.checkpointer as checkpointer:
             step = FaceStep(
                 backbone,
                 head,
@@ -152,7 +141,7 @@ def train(config: TrainConfig) -> int:
                 stopwatch=log.stopwatch,
                 guard=FiniteGuard(config.on_nan, checkpointer.last_good),
             )
-            if saved is None:
+            if run.is_new:
                 verifier.verify(0)
             status = fit(
                 step,

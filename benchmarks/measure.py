@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--json",
-        type=_file_to_write,
+        type=file_to_write,
         metavar="FILE",
         help='write a list of {"case", "name", "value", "unit"}',
     )
@@ -97,7 +97,8 @@ def _thread_counts(text: str) -> tuple[int, ...]:
     return counts
 
 
-def _file_to_write(text: str) -> Path:
+def file_to_write(text: str) -> Path:
+    """Convert an option that is a file to be written into a folder that exists."""
     # Found out before the minutes of measuring, not after them.
     path = Path(text)
     if not path.parent.is_dir() or path.is_dir():

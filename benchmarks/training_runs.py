@@ -94,7 +94,7 @@ def train(
         roots = [Path(folder) / str(copy) for copy in range(copies)]
         command = _command(case, ranks, WARM_UP_UPDATES + updates)
         runs = [
-            stack.enter_context(_started(command, _choices(case, root, threads))) for root in roots
+            stack.enter_context(started(command, _choices(case, root, threads))) for root in roots
         ]
         for run in runs:
             output, _ = run.communicate()
@@ -128,7 +128,7 @@ def _choices(case: TrainingCase, models_root: Path, threads: int) -> dict[str, s
 
 
 @contextmanager
-def _started(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+def started(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     """A process that does not outlive the block; a launcher takes its ranks with it."""
     process = subprocess.Popen(
         command,

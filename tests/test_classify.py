@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from runtime.mxnet import mx
+from tests.support.job import Job
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,11 +63,19 @@ def test_a_wrong_model_is_one_line_with_the_remedy():
 
 
 def test_missing_data_is_one_line_with_the_files(tmp_path):
+    result = classify("--dataset", "mnist", "--data-dir", "/nowhere", "--models-root", tmp_path)
+    assert_one_line(result, "/nowhere/train-images-idx3-ubyte", "MNIST Database")
+
+
+def test_a_truncated_idx_file_is_one_line(tmp_path):
+    header = np.array([0x0803, 60_000, 28, 28], ">u4").tobytes()
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(header + bytes(1000))
+    (tmp_path / "train-labels-idx1-ubyte").touch()
     result = classify("--dataset", "mnist", "--data-dir", tmp_path, "--models-root", tmp_path)
-    assert_one_line(result, "train-images-idx3-ubyte", "MNIST Database")
+    assert_one_line(result, "train-images-idx3-ubyte", "has 1016 bytes", "copy it again")
 
 
-def test_a_truncated_file_is_one_line(tmp_path):
+def test_a_cifar_batch_of_the_wrong_length_is_one_line(tmp_path):
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073 * 99))
     for number in range(2, 6):
         (tmp_path / f"data_batch_{number}.bin").touch()
@@ -118,3 +129,37 @@ def test_two_ranks_go_on_where_two_others_ended(tmp_path):
     # Two ranks, and the last of sixteen updates: 1 / 16 of the way is left.
     assert rates == pytest.approx([2 * 0.001 * (1 / 16) ** 2])
     assert np.isfinite(after["loss"])
+
+
+@pytest.mark.launcher
+def test_one_rank_that_is_told_ends_all_with_a_checkpoint(tmp_path):
+    options = [*SMALL, "--epochs", 10_000, "--frequent", 1, "--save-frequency", 0]
+    with Job("--gloo", 2, tmp_path, *options, program="classify.py") as job:
+        job.wait_until(lambda: "update 3/" in job.log(0))
+        os.kill(job.processes()[1], signal.SIGTERM)
+        assert job.wait(60) != 0
+        ends = [
+            line.split("told to end:")[1]
+            for rank in (0, 1)
+            for line in job.log(rank).splitlines()
+            if "told to end:" in line
+        ]
+    assert len(ends) == 2 and ends[0] == ends[1], job.said()
+    update = int(ends[0].split("after update")[1].split()[0])
+    (saved,) = (tmp_path / "checkpoints").glob("update-*")
+    assert saved.name == f"update-{update:08d}"
+
+
+def test_the_status_is_that_of_the_signal(tmp_path):
+    options = [*SMALL, "--epochs", 10_000, "--frequent", 1, "--models-root", tmp_path]
+    program = [sys.executable, "classify.py", *map(str, options)]
+    with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                          env=clean_environment()) as process:  # fmt: skip
+        try:
+            assert any("update 3/" in line for line in process.stdout)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert len(list((tmp_path / "checkpoints").glob("update-*"))) >= 1

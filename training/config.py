@@ -47,6 +47,8 @@ _ADAM_RECIPES = {"adam": "--lr 1e-3 --wd 0", "adamw": "--lr 1e-3 --wd 0.05"}
 DTYPES = ("float32", "float16")
 HEAD_DTYPES = ("float32", "bfloat16")
 ON_NAN = ("stop", "skip")
+# What a run that goes on from a checkpoint may not change.
+IDENTITY = ("network", "embedding_size", "loss", "optimizer", "dtype")
 
 
 @dataclass(frozen=True)
@@ -263,11 +265,6 @@ def values(config: TrainConfig) -> dict[str, Any]:
     return plain
 
 
-def save(config: TrainConfig, path: Union[str, Path]) -> None:
-    """Write the resolved configuration as JSON, whole or not at all."""
-    write(values(config), path)
-
-
 def write(values: Mapping[str, Any], path: Union[str, Path]) -> None:
     """Write values as JSON, whole or not at all.
 
@@ -294,6 +291,9 @@ COUNT = Range(lambda value: value >= 0, "must not be negative")
 POSITIVE = Range(lambda value: value > 0, "must be above 0")
 # MXNet and NumPy's legacy generators take 32 bits.
 SEED_RANGE = Range(lambda value: 0 <= value < 2**32, "must be from 0 to 4294967295")
+STALL_SECONDS = Range(
+    POSITIVE_COUNT.holds, "must be at least 1 second; several times the longest update"
+)
 
 _RANGES = {
     "num_classes": Range(
@@ -326,9 +326,7 @@ _RANGES = {
     "epochs": POSITIVE_COUNT,
     "frequent": POSITIVE_COUNT,
     "verbose": POSITIVE_COUNT,
-    "stall_timeout": Range(
-        POSITIVE_COUNT.holds, "must be at least 1 second; several times the longest update"
-    ),
+    "stall_timeout": STALL_SECONDS,
     "keep": Range(COUNT.holds, "must not be negative; 0 writes no checkpoints"),
     "save_interval": Range(COUNT.holds, "must not be negative; 0 saves at the end alone"),
     "seed": SEED_RANGE,

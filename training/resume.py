@@ -24,8 +24,6 @@ from training.state import Section, Stateful
 _log = logging.getLogger(__name__)
 
 AUTO, NEVER = "auto", "never"
-# What a face run may not change on the way.
-_IDENTITY = ("network", "embedding_size", "loss", "optimizer", "dtype")
 
 
 class SavedRun:
@@ -93,7 +91,7 @@ def describe(
     *,
     num_classes: int,
     image_size: tuple[int, int],
-    fixed: Sequence[str] = _IDENTITY,
+    fixed: Sequence[str],
 ) -> dict[str, Any]:
     """What a checkpoint tells of the run that writes it.
 

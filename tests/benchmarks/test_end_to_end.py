@@ -66,7 +66,7 @@ def test_a_failed_run_shows_what_it_printed() -> None:
 
 
 def test_a_run_ends_with_its_block() -> None:
-    with pytest.raises(KeyError), training_runs._started(["sleep", "100"], {}) as process:
+    with pytest.raises(KeyError), training_runs.started(["sleep", "100"], {}) as process:
         assert process.poll() is None
         raise KeyError
     assert process.poll() is not None

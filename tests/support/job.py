@@ -18,24 +18,32 @@ _RANK_NAMES = (b"HOROVOD_RANK=", b"OMPI_COMM_WORLD_RANK=")
 
 
 class Job:
-    """Ranks of ``train.py`` that write into a folder, by which their processes are known."""
+    """Ranks of a program that write into a folder, by which their processes are known."""
 
-    def __init__(self, launcher: str, ranks: int, models: Path, *options: object) -> None:
+    def __init__(
+        self, launcher: str, ranks: int, models: Path, *options: object, program: str = "train.py"
+    ) -> None:
         """Start a job.
 
         Args:
             launcher: "run.sh", or horovodrun's "--gloo" or "--mpi".
             ranks: how many.
             models: the folder, one that no other job has.
-            options: of train.py, or of run.sh.
+            options: of the program, or of run.sh.
+            program: train.py, which config.sh starts, another one, or a module.
         """
-        self.models, self.launcher = models, launcher
+        self.models, self.launcher, self._program = models, launcher, program
         if launcher == "run.sh":
             command = ["bash", "run.sh"]
         else:
             horovodrun = str(Path(sys.executable).with_name("horovodrun"))
             command = [horovodrun, launcher, "-np", str(ranks), "-H", f"localhost:{ranks}"]
-            command += ["bash", "config.sh"]
+            if program == "train.py":
+                command += ["bash", "config.sh"]
+            else:
+                is_module = not program.endswith(".py")
+                command += [sys.executable, *(["-m"] if is_module else []), program]
+                options = (*options, "--models-root", models)
         variables = {"NETWORK": "tiny", "NP": str(ranks), "MODELS_ROOT": str(models)}
         models.mkdir(parents=True, exist_ok=True)
         self.output = models / "output"
@@ -54,7 +62,8 @@ class Job:
                 variables = (folder / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"train.py" in words and f"MODELS_ROOT={self.models}".encode() in variables:
+            models = f"MODELS_ROOT={self.models}".encode()
+            if self._program.encode() in words and models in variables:
                 for variable in variables:
                     if variable.startswith(_RANK_NAMES):
                         found[int(variable.split(b"=")[1])] = int(folder.name)

@@ -12,7 +12,7 @@ import pytest
 
 from runtime.errors import ConfigError
 from training import presets
-from training.config import LOSSES, TrainConfig, check, parse, save
+from training.config import LOSSES, TrainConfig, check, parse, values, write
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,7 +127,7 @@ def test_center_lr_follows_lr_unless_given() -> None:
 
 def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
     config = parse_line("--dataset synthetic --loss arcface --lr 0.3 --lr-steps 5,9")
-    save(config, tmp_path / "config.json")
+    write(values(config), tmp_path / "config.json")
     saved = json.loads((tmp_path / "config.json").read_text())
     assert set(saved) == {field.name for field in dataclasses.fields(TrainConfig)}
     assert saved["margins"] == list(LOSSES["arcface"])
