@@ -108,9 +108,7 @@ def test_momentum_goes_on(tmp_path: Path) -> None:
                "--batch-size", 32, "--wd", 0, "--lr-schedule", "poly"]  # fmt: skip
     finish(start(2, tmp_path, *options, "--epochs", 1))
     finish(start(2, tmp_path, *options, "--epochs", 2, "--resume", "--lr=1e-30"))
-    before, after = (
-        Checkpoint(tmp_path / f"checkpoints/update-{update:08d}") for update in (2, 4)
-    )
+    before, after = (Checkpoint(tmp_path / f"checkpoints/update-{update:08d}") for update in (2, 4))
     for name in ("conv1_weight", "fc1_weight"):
         weights = before.replicated(f"classifier/{name}"), after.replicated(f"classifier/{name}")
         momentum = before.replicated(f"optimizer/{name}.0")
