@@ -1,6 +1,6 @@
 """The classification program on sets of real size: CIFAR-10's files and a record file.
 
-``make classification`` runs all of it, minutes; the normal tests one small form.
+``make classification`` runs all of it, minutes; the normal tests what is quick of it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def kill_in_epoch_2(job: Job, updates_per_epoch: int) -> None:
 
 @pytest.mark.parametrize(
     ("model", "few", "batch"),
-    [("LeNet", 256, 16), pytest.param("ResNet18", 256, 16, marks=slow)],
+    [pytest.param("LeNet", 256, 16, marks=slow), pytest.param("ResNet18", 256, 16, marks=slow)],
 )
 def test_killed_in_epoch_2_and_resumed(model, few, batch, cifar: Path, tmp_path: Path) -> None:
     """The right epoch and best accuracy, over exactly 10,000 pictures."""

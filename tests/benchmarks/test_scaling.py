@@ -43,7 +43,11 @@ def test_plot(tmp_path: Path) -> None:
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("exchange", [ALLREDUCE, Exchange(1)], ids=str)
+@pytest.mark.parametrize(
+    "exchange",
+    [ALLREDUCE, pytest.param(Exchange(1), marks=pytest.mark.classification)],
+    ids=str,
+)
 def test_two_workers_train(exchange: Exchange) -> None:
     speed = run(Task("LeNet", batch=4, updates=2, threads=1), exchange, workers=2)
     assert speed.images_per_second > 0
