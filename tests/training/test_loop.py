@@ -22,7 +22,7 @@ class RecordingLog:
     def start(self, total_updates, update=0):
         assert total_updates == 5
 
-    def update(self, update, *, loss, lr, images):
+    def update(self, update, *, loss, lr, images, averages):
         self.updates.append((update, loss(), lr, images))
 
     @contextlib.contextmanager
