@@ -100,6 +100,8 @@ def _parse_binary(path: Path, content: bytes) -> _File:
 def _parse_pickle(path: Path, content: bytes) -> _File:
     try:
         values = plain_pickle.load(content)
+        if not isinstance(values, dict):
+            raise TypeError("it is no dictionary")
         # Python 2 wrote the keys as bytes, Python 3 writes strings.
         named = {key.decode() if isinstance(key, bytes) else key: values[key] for key in values}
         pixels, labels = named["data"], [int(label) for label in named["labels"]]

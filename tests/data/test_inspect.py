@@ -11,6 +11,8 @@ from data.records import RecordWriter
 from data.verification_sets import write_bin
 from runtime.errors import ConfigError, DataError
 
+REASON = "the image cannot be decoded: it is no JPEG, PNG, BMP or WebP"
+
 
 def inspect(monkeypatch, capsys, *arguments: object) -> tuple[int, list[str]]:
     monkeypatch.setattr(sys, "argv", ["inspect", *map(str, arguments)])
@@ -53,8 +55,8 @@ def test_bad_records_are_listed_by_key(monkeypatch, capsys, tmp_path: Path, make
     assert status == 1
     assert described(lines)["bad images"] == "60"
     start = next(i for i, line in enumerate(lines) if line.startswith("bad images"))
-    assert lines[start + 1] == "  record 2: the image cannot be decoded"
-    assert lines[start + 20] == "  record 30: the image cannot be decoded"
+    assert lines[start + 1] == f"  record 2: {REASON}"
+    assert lines[start + 20] == f"  record 30: {REASON}"
     assert lines[start + 21] == "  and 40 more"
     listed = (tmp_path / "out" / "faces-bad.txt").read_text().splitlines()
     assert [int(line.split()[1][:-1]) for line in listed] == [

@@ -69,7 +69,6 @@ def test_first_labels_of_every_kind_of_record(tmp_path: Path) -> None:
     [
         (lambda record: record[:-4], "the file ends before"),
         (lambda record: b"\0" + record[1:], "wrong magic"),
-        (lambda record: record[:6], "no room"),
         (lambda record: record[:8] + struct.pack("<I", 99) + record[12:], "99 labels"),
         (lambda record: MAGIC + struct.pack("<I", 4) + b"abcd", "4 instead of 24"),
         (lambda record: MAGIC + struct.pack("<I", 3 << 29 | 4) + b"abcd", "middle of a record"),
@@ -80,6 +79,11 @@ def test_damage_is_named(tmp_path: Path, damage, reason: str) -> None:
     file = open_records(tmp_path, damage(encode((1.0,), 1, b"payload!")))
     with pytest.raises(BrokenRecordError, match=reason):
         file.read(0)
+
+
+def test_a_file_without_room_for_a_record_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="6 bytes, no record"):
+        open_records(tmp_path, MAGIC + b"ab")
 
 
 def test_a_chain_that_breaks_names_the_record(tmp_path: Path) -> None:
