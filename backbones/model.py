@@ -132,7 +132,7 @@ class Backbone(Network):
                 is none that can be taken.
         """
         _, path = checkpoint_paths(prefix, epoch)
-        found = _by_plain_name(read_parameters(path))
+        found = _by_our_name(_by_plain_name(read_parameters(path)))
         loaded = [name for name in self.parameters if name in found]
         for name in loaded:
             own = self.parameters[name].shape
@@ -190,6 +190,13 @@ def _form_for(ctx: Context, symbol: Any, image_size: tuple[int, int]) -> Any:
 def _by_plain_name(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
     """Return arrays by their names without MXNet's ``arg:`` and ``aux:``."""
     return {name.split(":", 1)[-1]: array for name, array in arrays.items()}
+
+
+def _by_our_name(found: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Rename the one weight that InsightFace's MobileFaceNets call otherwise than its iResNets."""
+    if "fc1_weight" in found and "pre_fc1_weight" not in found:
+        found["pre_fc1_weight"] = found.pop("fc1_weight")
+    return found
 
 
 def _load_weights(path: Path, shapes: dict[str, Shape]) -> dict[str, NDArray]:
