@@ -17,7 +17,7 @@ export TOOLKIT_DATA ?= $(abspath ../shared/data)
 endif
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: ## install everything into .venv; PYTHON=... and MXNET_PACKAGE=mxnet-cu112 choose
 	@bash setup-utils/install.sh
