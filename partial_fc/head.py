@@ -173,9 +173,7 @@ class PartialFC:
         # Queued, not waited for: the reduction runs while the centers are updated.
         gradient_BD = self.rows.multiply_rows(gradient_BD, row_scale_B1)
         gradient_BD = self._world.allreduce(gradient_BD, "head.gradient")
-        update_centers = partial(
-            self.rows.update, sample.rows, inverse_norms_S, gradient_SD, lr
-        )
+        update_centers = partial(self.rows.update, sample.rows, inverse_norms_S, gradient_SD, lr)
         if not hold:
             update_centers()
         self._world.wait(gradient_BD)
@@ -185,9 +183,7 @@ class PartialFC:
         projected_bD = self.rows.project(own_bD, units_bD, inverse_norms_b1)
         return HeadStep(loss, projected_bD, update_centers)
 
-    def _softmax(
-        self, weights_BS: Any, sample: Sample, inverse_norms_b1: Any
-    ) -> tuple[Any, Any]:
+    def _softmax(self, weights_BS: Any, sample: Sample, inverse_norms_b1: Any) -> tuple[Any, Any]:
         """Turn logits into the weights of the gradient, in place.
 
         With M the largest logit of a sample over all ranks and Z = Σ exp(logit − M), the gradient

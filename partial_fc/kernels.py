@@ -45,9 +45,7 @@ class Rows(Vectors, Protocol):
     def gather(self, rows: Int64Array, normalized_SD: Any) -> Any:
         """Write the unit vectors of ``rows`` [S] into ``normalized_SD``; returns 1 / norms [S]."""
 
-    def update(
-        self, rows: Int64Array, inverse_norms_S: Any, gradient_SD: Any, lr: float
-    ) -> None:
+    def update(self, rows: Int64Array, inverse_norms_S: Any, gradient_SD: Any, lr: float) -> None:
         """Update ``rows`` by the gradient with respect to their unit vectors."""
 
     def maxima(self, logits_BS: Any, negatives: Optional[Negatives] = None) -> Any:
@@ -76,7 +74,7 @@ class Rows(Vectors, Protocol):
         """
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        """As ``export``, in arrays that no update changes."""
+        """As ``export``, in arrays that no update changes; the next snapshot may."""
 
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
         """Overwrite the rows from ``first`` on of "centers" or a state."""
@@ -92,6 +90,7 @@ class HostRows(HostVectors):
         self._arrays: dict[str, NDArray[Any]] = {"centers": centers_CD}
         for name, state in optimizer.states.items():
             self._arrays[name] = np.zeros(state.shape(*centers_CD.shape), dtype=state.dtype)
+        self._copies: dict[str, NDArray[Any]] = {}
 
     @property
     def row_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -104,9 +103,7 @@ class HostRows(HostVectors):
         _gather_normalize(self._arrays["centers"], rows, memory(normalized_SD), inverse_norms_S)
         return inverse_norms_S
 
-    def update(
-        self, rows: Int64Array, inverse_norms_S: Array, gradient_SD: Any, lr: float
-    ) -> None:
+    def update(self, rows: Int64Array, inverse_norms_S: Array, gradient_SD: Any, lr: float) -> None:
         """See ``Rows.update``."""
         gradients = RowGradients(rows, inverse_norms_S, memory(gradient_SD))
         self._optimizer.update_host(self._arrays, gradients, lr)
@@ -149,7 +146,13 @@ class HostRows(HostVectors):
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """See ``Rows.snapshot``."""
-        return {name: array.copy() for name, array in self._arrays.items()}
+        # Always into the same memory: to get new pages from the system takes longer than to fill
+        # them, on a virtual machine ten times as long.
+        if not self._copies:
+            self._copies = {name: np.empty_like(array) for name, array in self._arrays.items()}
+        for name, array in self._arrays.items():
+            np.copyto(self._copies[name], array)
+        return dict(self._copies)
 
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
         """See ``Rows.load``."""
@@ -321,9 +324,7 @@ class DeviceRows(DeviceVectors):
         mx.nd.broadcast_mul(normalized_SD, inverse_norms_S.expand_dims(1), out=normalized_SD)
         return inverse_norms_S
 
-    def update(
-        self, rows: Int64Array, inverse_norms_S: Any, gradient_SD: Any, lr: float
-    ) -> None:
+    def update(self, rows: Int64Array, inverse_norms_S: Any, gradient_SD: Any, lr: float) -> None:
         """See ``Rows.update``."""
         for block, part, inside in self._cut(rows):
             sampled = {

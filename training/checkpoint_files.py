@@ -23,7 +23,7 @@ import re
 import shutil
 import time
 import zlib
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -52,23 +52,21 @@ def hidden_folder(checkpoint: Path, attempt: str) -> Path:
     return checkpoint.with_name(f".{checkpoint.name}.{attempt}.part")
 
 
-def write_rank(folder: Path, rank: int, arrays: MutableMapping[str, Stored]) -> None:
+def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
     """Write a rank's arrays and then its marker; both are on the disk on return.
 
     Args:
         folder: the hidden folder; made if it is not there.
         rank: this rank.
-        arrays: emptied on the way, so that the memory of what is written is free again.
+        arrays: what it writes, by name.
 
     Raises:
         DataError: a number is not finite.
         OSError: the file system refuses.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    entries = []
     with (folder / manifests.file_name(rank)).open("wb") as file:
-        for name in list(arrays):
-            entries.append(_write_array(file, name, arrays.pop(name)))
+        entries = [_write_array(file, name, array) for name, array in arrays.items()]
         size = file.tell()
         _flush(file)
     text = manifests.dump_file(RankFile(size, tuple(entries)))

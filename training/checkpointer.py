@@ -76,6 +76,15 @@ class Checkpointer:
         if keep:
             self._prepare_folder()
 
+    def rehearse(self, update: int) -> None:
+        """Copy everything once and throw it away; where ``update`` updates are finished.
+
+        The parts keep the memory that they copy into, and a system takes its time to give it. So
+        that is spent before the first update, and no checkpoint makes training wait for it.
+        """
+        if self._keep:
+            self._copy(update)
+
     def save(self, update: int) -> None:
         """Copy everything as it is after ``update`` updates, and begin to write it.
 

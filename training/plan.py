@@ -68,7 +68,7 @@ def head_memory(config: TrainConfig, shard: Shard) -> HeadMemory:
 
 
 def checkpoint_bytes(config: TrainConfig, shard: Shard) -> int:
-    """The copy of a rank that is in memory while a checkpoint is written; rank 0's is the largest.
+    """The copy that a rank makes for its checkpoints, and keeps; rank 0's is the largest.
 
     Its centers and their states, and on rank 0 the backbone's parameters and their states.
     """
@@ -182,7 +182,7 @@ def _describe_memory(config: TrainConfig, shard: Shard) -> list[str]:
         _row("its activations", activations),
         _row("libraries and their copies", libraries),
         _row("everything together", together),
-        _row("while a checkpoint is written", together + checkpoint),
+        _row("with the copy for checkpoints", together + checkpoint),
     ]
 
 

@@ -94,4 +94,5 @@ def begin(
         about=about,
         resumed=saved.path if saved else None,
     )
+    checkpointer.rehearse(progress.start_update)
     return Run(progress, checkpointer, is_new=saved is None)

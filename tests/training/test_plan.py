@@ -122,4 +122,4 @@ def test_the_copy_for_a_checkpoint_by_hand() -> None:
     assert checkpoint_bytes(config, Shard(0, 3, 10)) == centers_and_momenta + weights_and_momenta
     assert checkpoint_bytes(config, Shard(2, 3, 10)) == 2 * 3 * 8 * 4
     assert checkpoint_bytes(dataclasses.replace(config, keep=0), Shard(0, 3, 10)) == 0
-    assert "while a checkpoint is written" in describe(config)
+    assert "with the copy for checkpoints" in describe(config)
