@@ -40,9 +40,10 @@ def decode_rgb(payload: Payload) -> Image:
     Raises:
         BrokenRecordError: the bytes are no image.
     """
-    if bytes(payload[:2]) not in _BEGINNINGS:
+    beginning = bytes(payload[:2])
+    if beginning not in _BEGINNINGS:
         raise BrokenRecordError("the image cannot be decoded: it is no JPEG, PNG, BMP or WebP")
-    if bytes(payload[:2]) == b"\x89P" and not _has_whole_chunks(payload):
+    if beginning == b"\x89P" and not _has_whole_chunks(payload):
         raise BrokenRecordError("the image cannot be decoded: it is cut off or damaged")
     try:
         image: Image | None = cv2.imdecode(np.frombuffer(payload, np.uint8), _AS_STORED)
@@ -50,6 +51,15 @@ def decode_rgb(payload: Payload) -> Image:
         image = None
     if image is None:
         raise BrokenRecordError("the image cannot be decoded")
+    return image
+
+
+def decode_jpeg(payload: NDArray[np.uint8]) -> Image | None:
+    """Decode what begins like a JPEG, the shortest way; None if it cannot be decoded."""
+    try:
+        image: Image | None = cv2.imdecode(payload, _AS_STORED)
+    except cv2.error:
+        return None
     return image
 
 
@@ -69,8 +79,7 @@ def write_planes(image: Image, planes: Image, *, mirrored: bool) -> None:
         planes: uint8 ``[3, height, width]``, contiguous; receives the image.
         mirrored: whether left and right are exchanged.
     """
-    height, width = image.shape[:2]
-    rows = planes.reshape(3 * height, width)
-    cv2.split(image, (rows[:height], rows[height : 2 * height], rows[2 * height :]))
+    cv2.split(image, (planes[0], planes[1], planes[2]))
     if mirrored:
+        rows = planes.reshape(-1, planes.shape[2])
         cv2.flip(rows, 1, rows)

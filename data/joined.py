@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,21 @@ class JoinedSet:
         number, index = self._locate(index)
         payload, label = self._sets[number].image(index)
         return payload, self._first_classes[number] + label
+
+    def images(
+        self, indices: NDArray[np.int32]
+    ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
+        """Return many images and their classes; see ``RecordSet.images``."""
+        payloads: list[Optional[NDArray[np.uint8]]] = [None] * len(indices)
+        labels = np.empty(len(indices), np.int32)
+        members = np.searchsorted(self._starts, indices, side="right") - 1
+        for number in np.unique(members).tolist():
+            places = np.flatnonzero(members == number)
+            own, classes = self._sets[number].images(indices[places] - self._starts[number])
+            labels[places] = classes + self._first_classes[number]
+            for place, payload in zip(places.tolist(), own):
+                payloads[place] = payload
+        return payloads, labels
 
     def where(self, index: int) -> str:
         """Name the file and the record of an image, for messages."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.augment import Augmentation
-from data.images import Image, decode_rgb, write_planes
+from data.images import Image, decode_jpeg, decode_rgb, write_planes
 from data.position import Course, Position
 from data.prefetch import Batch, EpochOrders, Filling, Prefetcher
 from data.recordio import BrokenRecordError, Payload
@@ -47,6 +47,11 @@ class ImageSet(LabeledImages, Protocol):
 
     def image(self, index: int) -> tuple[Payload, int]:
         """Return an image, still encoded, and its class."""
+
+    def images(
+        self, indices: NDArray[np.int32]
+    ) -> tuple[list[NDArray[np.uint8] | None], NDArray[np.int32]]:
+        """Return many JPEGs at once; None for one that ``image`` has to be asked for."""
 
     def where(self, index: int) -> str:
         """Name the file and the record of an image, for messages."""
@@ -159,10 +164,9 @@ class FaceLoader:
         """Say what is in the batch of an update, and how it is filled."""
         first = position.samples + self._rank * self._batch_size
         indices = self._orders.rows(position.epoch, first, self._batch_size)
-        changes = self._draw_changes(update)
         shape = (self._batch_size, 3, *self.image_size)
         batch = Batch(np.empty(shape, np.uint8), np.empty(self._batch_size, np.int64))
-        return Filling(batch, lambda rows: self._fill(batch, rows, indices, changes))
+        return Filling(batch, lambda rows: self._fill(batch, rows, indices, update))
 
     def _shuffled(self, epoch: int) -> NDArray[np.int32]:
         return self._selection.shuffled(np.random.default_rng((_SHUFFLE, self._seed, epoch)))
@@ -176,21 +180,22 @@ class FaceLoader:
         return _Changes(mirrored[rows], augmentation.draw(rng, self.global_batch)[rows])
 
     def _fill(
-        self, batch: Batch, rows: slice, indices: NDArray[np.int32], changes: _Changes
+        self, batch: Batch, rows: slice, indices: NDArray[np.int32], update: int
     ) -> None:
-        """Decode some rows of a batch; runs in a thread."""
-        labels = []
-        for index, planes, mirrored, draws in zip(
-            indices[rows].tolist(),
-            batch.images[rows],
-            changes.mirrored[rows].tolist(),
-            changes.augmentation[rows],
-        ):
-            image, label = self._load(index)
+        """Decode some rows of an update's batch; runs in a thread."""
+        changes = self._draw_changes(update)
+        own, images = indices[rows], batch.images[rows]
+        mirrored = changes.mirrored[rows].tolist()
+        payloads, labels = self._dataset.images(own)
+        # What stands in this loop keeps Python's lock, and with it the other threads from decoding.
+        for row, payload in enumerate(payloads):
+            image = None if payload is None else decode_jpeg(payload)
+            if image is None or image.shape[:2] != self.image_size:
+                # Something is unusual or wrong, which this finds as well.
+                image, labels[row] = self._load(int(own[row]))
             if self._augmentation is not None:
-                image = self._augmentation.apply(image, draws)
-            write_planes(image, planes, mirrored=mirrored)
-            labels.append(label)
+                image = self._augmentation.apply(image, changes.augmentation[rows][row])
+            write_planes(image, images[row], mirrored=mirrored[row])
         batch.labels[rows] = self._selection.classes[labels]
 
     def _load(self, index: int) -> tuple[Image, int]:
