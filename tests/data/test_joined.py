@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
+import cv2
 import numpy as np
 import pytest
 
@@ -41,6 +42,21 @@ def test_classes_and_images_follow_one_another(members):
         number, own = (0, index) if index < 7 else (1, index - 7)
         assert bytes(payload) == bytes(members[number].image(own)[0])
         assert joined.where(index) == members[number].where(own)
+
+
+def test_many_at_once_are_numbered_behind_one_another(tmp_path):
+    sets = []
+    for name in "ab":
+        with RecordWriter(tmp_path / name, image_size=(16, 16)) as writer:
+            for label in range(2):
+                pixels = np.full((16, 16, 3), 100 * label + ord(name), np.uint8)
+                writer.write(cv2.imencode(".jpg", pixels)[1].tobytes(), label)
+        sets.append(RecordSet(tmp_path / name))
+    joined = JoinedSet(sets)
+    order = [3, 0, 2, 1, 3]
+    payloads, labels = joined.images(np.array(order, np.int32))
+    assert labels.tolist() == order
+    assert [bytes(payload) for payload in payloads] == [bytes(joined.image(i)[0]) for i in order]
 
 
 def test_unreadable_labels_stay_unreadable(tmp_path, members):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from data.augment import Augmentation
+from data.images import decode_rgb
 from data.loader import FaceLoader, MemoryBatches
 from data.recordio import encode
 from data.records import RecordSet, RecordWriter
@@ -218,6 +219,21 @@ def test_a_label_outside_the_classes_stops_the_run(write_set) -> None:
     records = damage(write_set([5, 5]), [3], struct.pack("<f", 2.0), at=12)
     with pytest.raises(DataError, match="record 3 has label 2, but the classes are 0 to 1"):
         load(records, 2)
+
+
+def test_jpegs_and_others_side_by_side(tmp_path) -> None:
+    """A JPEG goes a shorter way than a PNG, to the same batch."""
+    with RecordWriter(tmp_path, image_size=(16, 16)) as writer:
+        for label in range(8):
+            pixels = np.random.default_rng(label).integers(0, 256, (16, 16, 3), np.uint8)
+            writer.write(cv2.imencode((".jpg", ".png")[label % 2], pixels)[1].tobytes(), label)
+    records = RecordSet(tmp_path)
+    with FaceLoader(
+        records, batch_size=8, rank=0, world_size=1, seed=0, threads=2, mirror=False
+    ) as loader:
+        batch = next(loader.batches())
+    for image, label in zip(batch.images, batch.labels.tolist()):
+        assert (image.transpose(1, 2, 0) == decode_rgb(records.image(label)[0])).all()
 
 
 def test_closing_ends_the_threads(records) -> None:

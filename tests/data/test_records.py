@@ -5,6 +5,7 @@ import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -220,6 +221,30 @@ def test_a_damaged_record_leaves_the_others_readable(write_set) -> None:
     with pytest.raises(BrokenRecordError, match=r"train\.rec: record 2: .*magic"):
         records.read(1)
     assert records.read(2).label == 1
+
+
+def test_many_at_once_are_the_same_as_one_by_one(tmp_path: Path, make_image) -> None:
+    """JPEGs in plain records come at once; ``image`` is asked for everything else."""
+    jpegs = [cv2.imencode(".jpg", np.full((16, 16, 3), i, np.uint8))[1].tobytes() for i in range(6)]
+    payloads = [jpegs[0], make_image(1), jpegs[2], jpegs[3], jpegs[4], jpegs[5]]
+    file = tmp_path / "train.rec"
+    write_flat(file, payloads, [0.0, 1.0, 1.0, 0.5, 7.0, 1.0])
+    (tmp_path / "property").write_text("2,16,16")
+    records = RecordSet(tmp_path)
+    overwrite(file, file.read_bytes().index(jpegs[5]) - 32, b"\0\0\0\0")
+    order = np.array([5, 2, 0, 1, 3, 4, 2], np.int32)
+    found, labels = records.images(order)
+    assert [None if payload is None else bytes(payload) for payload in found] == [
+        None,  # damaged
+        jpegs[2],
+        jpegs[0],
+        None,  # a PNG
+        None,  # labels that are no class
+        None,
+        jpegs[2],
+    ]
+    assert labels[[1, 2, 6]].tolist() == [1, 0, 1]
+    assert [bytes(records.image(index)[0]) for index in (2, 0)] == [jpegs[2], jpegs[0]]
 
 
 def test_an_interrupted_writer_leaves_nothing(tmp_path: Path, make_image) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from data.images import decode_rgb
+from data.images import decode_jpeg, decode_rgb
 from data.index_cache import IndexCache
 from data.joined import JoinedSet
 from data.pairs import read_pairs
@@ -64,7 +64,13 @@ def _use_set(folder: Path) -> None:
     joined.labels()
     records.image_counts()
     records.identity_ranges()
-    for index in [*range(min(len(records), 12)), len(records) - 1]:
+    indices = np.array([*range(min(len(records), 12)), len(records) - 1], np.int32)
+    payloads, labels = joined.images(indices)
+    for index, plain, label in zip(indices.tolist(), payloads, labels.tolist()):
+        if plain is not None:
+            decode_jpeg(plain)
+            payload, expected = records.image(index)
+            assert (bytes(plain), label) == (bytes(payload), expected)
         try:
             decode_rgb(records.image(index)[0])
         except BrokenRecordError:
