@@ -9,7 +9,9 @@ made long runs thrash that cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -165,3 +167,62 @@ def allgather_numpy(world: World, array: NDArray[np.float32], name: str) -> NDAr
     assert array.dtype == np.float32, array.dtype
     gathered: NDArray[np.float32] = world.allgather(mx.nd.array(array), name).asnumpy()
     return gathered
+
+
+@contextmanager
+def rendezvous(
+    address: str, interface: str, hosts: Sequence[str]
+) -> Iterator[list[dict[str, str]]]:
+    """Let processes that a launcher starts meet as the ranks of one Horovod job, by Gloo.
+
+    Horovod's own ``RendezvousServer`` listens on all interfaces, this one on one address.
+
+    Args:
+        address: of this machine, at which the ranks reach it.
+        interface: the network interface that every rank uses.
+        hosts: the address of each rank.
+
+    Yields:
+        The environment variables of each rank. The ranks can meet until the context is left.
+    """
+    from horovod.runner.common.util.hosts import SlotInfo
+    from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+    slots = [SlotInfo(**numbers) for numbers in _slots(hosts)]
+    server = RendezvousHTTPServer((address, 0), RendezvousHandler, 0)
+    server.init(slots)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    common = create_run_env_vars(address, [interface], server.server_address[1])
+    try:
+        yield [
+            {name: str(value) for name, value in {**common, **create_slot_env_vars(slot)}.items()}
+            for slot in slots
+        ]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _slots(hosts: Sequence[str]) -> list[dict[str, Any]]:
+    """What Horovod knows of each rank; hosts may come in any order."""
+    addresses = list(dict.fromkeys(hosts))
+    found = []
+    for rank, host in enumerate(hosts):
+        local_rank = hosts[:rank].count(host)
+        # Those that are the rank's equals on their hosts.
+        across = [address for address in addresses if hosts.count(address) > local_rank]
+        found.append(
+            {
+                "hostname": host,
+                "rank": rank,
+                "size": len(hosts),
+                "local_rank": local_rank,
+                "local_size": hosts.count(host),
+                "cross_rank": across.index(host),
+                "cross_size": len(across),
+            }
+        )
+    return found
