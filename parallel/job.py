@@ -131,9 +131,11 @@ class _Job:
         self._running: list[_Process] = []
         self._has_ended_well = False
         self._first_death = 0
-        for number in _STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._note)
+        self._handlers = {
+            number: signal.signal(number, self._note)
+            for number in _STOP_SIGNALS
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
 
     def start(self, task: Task, start: Starter) -> None:
         words, environment = start(task)
@@ -159,6 +161,8 @@ class _Job:
             # Its guard does not answer, or the way to it.
             _announce(f"{process.task} on {process.task.host} could not be ended; look there")
             process.kill()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self._events.put(number)

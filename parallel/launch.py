@@ -204,6 +204,7 @@ def _tasks(
                 place,
                 role=role,
                 worker=number if is_worker else 0,
+                local_worker=addresses[:number].count(host) if is_worker else 0,
                 node_host=Network.resolve(host),
             )
             more = meeting[number] if is_worker else {}

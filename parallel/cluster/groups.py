@@ -1,4 +1,4 @@
-"""The file ``groups``: a line for each group, the addresses of its workers, the leader first.
+"""The file ``groups``: a line for each group, with the addresses of its workers.
 
     10.0.0.1 10.0.0.2
     10.0.0.3 10.0.0.4
@@ -6,7 +6,8 @@
 An address with several slots in ``hosts`` stands as often as it has slots, and each time means its
 next slot: on one machine, ``127.0.0.1 127.0.0.1`` on two lines are workers 0 and 1, and workers 2
 and 3. Where that order does not fit, ``address:slot`` names a slot, counted from 0 among those of
-the address; then all of that address have to be named so.
+the address; then all of that address have to be named so. The leader of a group is that of its
+workers which comes first in ``hosts``.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ class Place:
     num_servers: int
     worker: int = 0
     """Number of this worker, 0 … num_workers - 1."""
+    local_worker: int = 0
+    """Number of this worker among those of its host, which is that of its GPU."""
     groups: tuple[tuple[int, ...], ...] = ()
     """The workers of each group, all of them once; empty if no groups were given."""
     shares: tuple[Share, ...] = ()
@@ -66,8 +68,8 @@ class Place:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The workers of this worker's group, the leader first."""
-        return self.groups[self.group] if self.groups else (self.worker,)
+        """The workers of this worker's group, in their order; the first is the leader."""
+        return tuple(sorted(self.groups[self.group])) if self.groups else (self.worker,)
 
     def variables(self) -> dict[str, str]:
         """The environment variables that tell a process this."""
@@ -81,6 +83,7 @@ class Place:
             "DMLC_NUM_SERVER": str(self.num_servers),
             "MXNET_KVSTORE_BIGARRAY_BOUND": _NEVER_CUT,
             "GROUPING_WORKER": str(self.worker),
+            "GROUPING_LOCAL_WORKER": str(self.local_worker),
             "GROUPING_GROUPS": ";".join(",".join(map(str, group)) for group in self.groups),
             "GROUPING_SHARES": ";".join(f"{start!r}:{end!r}" for start, end in self.shares),
             "GROUPING_TOLERATES": "1" if self.tolerates else "",
@@ -107,6 +110,7 @@ def find(environment: Mapping[str, str]) -> Optional[Place]:
             num_workers=int(environment["DMLC_NUM_WORKER"]),
             num_servers=int(environment["DMLC_NUM_SERVER"]),
             worker=int(environment["GROUPING_WORKER"]),
+            local_worker=int(environment["GROUPING_LOCAL_WORKER"]),
             groups=tuple(
                 tuple(map(int, group.split(",")))
                 for group in _items(environment, "GROUPING_GROUPS", ";")

@@ -22,7 +22,7 @@ def read(folder, content, hosts):
     return groups.read(path, hosts)
 
 
-def test_a_line_is_a_group_with_its_leader_first(tmp_path):
+def test_a_line_is_a_group(tmp_path):
     content = "10.0.0.4 10.0.0.2\n10.0.0.1\n10.0.0.3\n"
     assert read(tmp_path, content, FOUR) == ((3, 1), (0,), (2,))
 

@@ -3,9 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("sklearn")
-
-from parallel.cluster import speeds  # noqa: E402
+from parallel.cluster import speeds
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from runtime.errors import ConfigError
 LONE = Place("worker", "127.0.0.1", 9000, "127.0.0.2", "lo", num_workers=3, num_servers=2, worker=1)
 FULL = replace(
     LONE,
-    groups=((0, 2), (1,)),
+    local_worker=1,
+    groups=((2, 0), (1,)),
     shares=(Share(0.0, 0.1), Share(0.1, 1 / 3), Share(1 / 3, 1.0)),
     tolerates=True,
     server_speeds=(1.0, 0.25),
