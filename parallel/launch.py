@@ -19,11 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from parallel import job
+from parallel import job, task
 from parallel.cluster import data_sharding, groups, hosts
 from parallel.cluster.network import Network, free_port
-from parallel.job import Task
 from parallel.parameter_server.place import SCHEDULER, SERVER, WORKER, Place
+from parallel.task import Task
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, did_you_mean, run_program
 
@@ -32,7 +32,7 @@ SERVE = (sys.executable, "-m", "parallel.parameter_server.serve")
 _GROUPED = "dist_gsync"
 _ASYNCHRONOUS = ("dist_async", "dist_ssync")
 _SCHEMES = ("dist_sync", *_ASYNCHRONOUS, _GROUPED)
-_STARTERS = {"local": job.locally, "ssh": job.by_ssh}
+_STARTERS = {"local": task.locally, "ssh": task.by_ssh}
 
 
 def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> int:
