@@ -26,6 +26,9 @@ class ClassifyStep:
     The loss is the mean over the pictures of an update, as for faces: a rank's part of it is the
     sum over its own pictures divided by their number on all ranks that contribute to the update,
     and gradients are summed.
+
+    Attributes:
+        classifier: the network.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class ClassifyStep:
             stopwatch: where the time of the parts is counted.
             guard: stops the run at numbers that are not finite.
         """
-        self._classifier, self._optimizer = classifier, optimizer
+        self.classifier, self._optimizer = classifier, optimizer
         self._world, self._tally = world, tally
         self._contributors, self._num_classes = contributors, num_classes
         self._label_smoothing, self._mixup, self._seed = label_smoothing, mixup, seed
@@ -81,7 +84,7 @@ class ClassifyStep:
                 images = _mixed(images.astype("float32"), share)
                 targets = np.asarray(_mixed(targets, share), np.float32)
             with mx.autograd.record():
-                logits = self._classifier(images)
+                logits = self.classifier(images)
                 wanted = mx.nd.array(targets, ctx=logits.context)
                 losses = -(wanted * mx.nd.log_softmax(logits)).sum(axis=1)
                 global_batch = len(batch.labels) * self._contributors
