@@ -10,7 +10,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,8 +28,9 @@ from training.pictures import open_pictures
 from training.validator import count
 
 SCHEMES = {"dist_sync": "BSP", "dist_async": "ASP", "dist_ssync": "SSP", "dist_gsync": "GSP"}
-# Weights are judged one by one until they are good enough; from then on, only for the plot, fewer.
-_SPARSE = 10
+# To judge weights takes longer than to train a step, so not all that were kept are judged.
+_COARSE = 4
+_SPARSE = 20
 _EVALUATION_BATCH = 250
 _ADDRESS = "127.0.0.1"
 
@@ -127,15 +128,31 @@ def judge(options: Sequence[str]) -> Callable[[Path], float]:
 
 
 def points(
-    moments: Iterable[tuple[float, Path]], accuracy: Callable[[Path], float], target: float
+    kept: Sequence[tuple[float, Path]], accuracy: Callable[[Path], float], target: float
 ) -> list[tuple[float, float]]:
-    """Judge weights in the order of time: all until one is good enough, then some."""
-    found: list[tuple[float, float]] = []
-    for number, (second, weights) in enumerate(moments):
-        is_reached = any(good >= target for _, good in found)
-        if not is_reached or number % _SPARSE == 0:
-            found.append((second, accuracy(weights)))
-    return found
+    """Judge weights: some until one is good enough, all since the one before, then a few.
+
+    Args:
+        kept: seconds and weights, in the order of time.
+        accuracy: of weights.
+        target: what is good enough.
+
+    Returns:
+        Seconds and accuracy of those that were judged.
+    """
+    found: dict[int, float] = {}
+
+    def is_good(index: int) -> bool:
+        found[index] = accuracy(kept[index][1])
+        return found[index] >= target
+
+    coarse = range(0, len(kept), _COARSE)
+    reached = next((index for index in coarse if is_good(index)), len(kept))
+    if reached < len(kept):
+        any(is_good(index) for index in range(max(0, reached - _COARSE + 1), reached))
+    for index in range(reached + _SPARSE, len(kept), _SPARSE):
+        is_good(index)
+    return [(kept[index][0], found[index]) for index in sorted(found)]
 
 
 def _given(options: Sequence[str]) -> dict[str, Any]:

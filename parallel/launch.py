@@ -164,6 +164,11 @@ def _scheme(options: argparse.Namespace) -> str:
         raise ConfigError(
             f"--kv-store {_GROUPED} needs --groups FILE; python -m parallel.autogroup writes one"
         )
+    if options.data_sharding and option_of(options.command, "--data-allocator") != "1":
+        raise ConfigError(
+            f"--data-sharding {options.data_sharding} would be ignored; add --data-allocator 1 to "
+            "the command, or leave it out"
+        )
     if options.tolerate_workers and scheme not in _ASYNCHRONOUS:
         raise ConfigError(
             f"--tolerate-workers goes with --kv-store {' or '.join(_ASYNCHRONOUS)}: with {scheme} "

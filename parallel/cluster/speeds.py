@@ -1,6 +1,6 @@
 """Which workers belong together, and what each shall read, from the images/s of each.
 
-Jiang et al.'s Grouping-SGD clusters the workers' speeds by one-dimensional k-means with a fixed k.
+The published Grouping-SGD clusters the workers' speeds by one-dimensional k-means with a fixed k.
 Here the Calinski-Harabasz index chooses k: the spread between the clusters over the spread within.
 With a handful of workers that index alone would take the noise of the measurement for structure,
 since clusters of one worker have no spread at all; so clusters count only if their means are

@@ -48,10 +48,20 @@ def test_plot(tmp_path: Path) -> None:
     assert (tmp_path / "grouping.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_weights_are_judged_closely_until_they_are_good_enough() -> None:
-    moments = [(float(second), Path(str(second))) for second in range(40)]
-    judged = points(moments, lambda path: int(path.name) / 40, target=0.5)
-    assert [second for second, _ in judged] == [*range(21), 30]
+@pytest.mark.parametrize(
+    ("target", "judged"),
+    [
+        (0.5, [0, 4, 8, 12, 16, 17, 18, 19, 20, 40]),
+        (0.0, [0, 20, 40]),
+        (0.45, [0, 4, 8, 12, 16, 17, 18, 20, 40]),
+        (2.0, list(range(0, 50, 4))),
+    ],
+)
+def test_weights_are_judged_closely_where_they_become_good_enough(target, judged) -> None:
+    kept = [(float(second), Path(str(second))) for second in range(50)]
+    found = points(kept, lambda path: int(path.name) / 40, target)
+    assert [second for second, _ in found] == judged
+    assert all(accuracy == second / 40 for second, accuracy in found)
 
 
 def test_groups_and_shares_follow_the_slowdown() -> None:

@@ -51,6 +51,7 @@ class Dummies:
             [
                 *(sys.executable, "-m", "tests.parallel.dummy_job", serve, *map(str, options)),
                 *("--", sys.executable, "-c", worker, "--kv-store", kv_store),
+                *scheme.get("more", ()),
             ],
             cwd=ROOT,
             env={**os.environ, "PRESENCE": str(self.folder), **scheme.get("variables", {})},
@@ -73,10 +74,10 @@ class Dummies:
             assert time.monotonic() < end and self.process.poll() is None, present
             time.sleep(0.02)
 
-    def ends(self, within: float = 30) -> tuple[int, str, str]:
+    def ends(self, within: float = 60) -> tuple[int, str, str]:
         """Its status, output and errors; nobody is left."""
         begin = time.monotonic()
-        output, errors = self.process.communicate(timeout=90)
+        output, errors = self.process.communicate(timeout=200)
         assert time.monotonic() - begin < within
         assert_gone(self.pids())
         return self.process.returncode, output, errors
@@ -118,7 +119,8 @@ def test_everybody_is_told_its_place(tmp_path):
     groups.write_text("127.0.0.1 127.0.0.1\n127.0.0.1\n")
     shares.write_text("0 0.4\n0.4 0.8\n0.8 1\n")
     options = ("-n", 3, "-s", 1, "--groups", groups, "--data-sharding", shares)
-    job = Dummies(tmp_path, tell, *options, serve=tell + "\ntime.sleep(300)")
+    more = ("--data-allocator", "1")
+    job = Dummies(tmp_path, tell, *options, serve=tell + "\ntime.sleep(300)", more=more)
     _, output, _ = job.ends()
     assert "worker 2: Place(role='worker', root_host='127.0.0.1'" in output
     assert "groups=((0, 1), (2,)), shares=(Share(start=0.0, end=0.4), Share(" in output
@@ -262,6 +264,7 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
         (("-n", 2, "-s", 1), "dist_asinc", "(did you mean 'dist_async'?)"),
         (("-n", 2, "-s", 1), "dist_gsync", "needs --groups FILE; python -m parallel.autogroup"),
         (("-n", 2, "-s", 1, "--tolerate-workers"), "dist_sync", "workers wait for each other"),
+        (("-n", 2, "-s", 1, "--data-sharding", "x"), "dist_sync", "add --data-allocator 1"),
         (("-n", 2, "-s", 1, "-i", "ethx"), "dist_sync", "-i ethx: no such network interface"),
         (("-n", 2, "-s", 1, "-H", "/nowhere"), "dist_sync", "/nowhere cannot be read: No such"),
         (("-n", 2, "-s", 1, "-H", "{far}"), "dist_sync", "host 192.0.2.1 cannot be reached on -i"),
