@@ -11,9 +11,10 @@ has the files and what happens when something dies.
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "(%(default)s)",
     )
     parser.add_argument(
+        "--server-speeds",
+        type=_speeds,
+        default=(),
+        metavar="SPEED,...",
+        help="relative speed of each server, who get load accordingly; by default all are equal",
+    )
+    parser.add_argument(
         "command", nargs="+", help="what every worker runs, after --, such as python classify.py"
     )
 
@@ -109,6 +117,7 @@ def launch(options: argparse.Namespace, serve: Sequence[str] = SERVE) -> int:
     network.check(addresses, is_local=options.launcher == "local")
     if options.launcher == "ssh" and shutil.which("ssh") is None:
         raise ConfigError("--launcher ssh needs the program ssh; install OpenSSH's client")
+    servers = _dealt_out(addresses, options.servers)
     place = Place(
         role=SCHEDULER,
         root_host=network.address,
@@ -124,9 +133,11 @@ def launch(options: argparse.Namespace, serve: Sequence[str] = SERVE) -> int:
             else ()
         ),
         tolerates=options.tolerate_workers,
+        server_speeds=_as_mxnet_counts(servers, options.server_speeds),
     )
     with _meeting(network, addresses, scheme) as meeting:
-        tasks = _tasks(place, addresses, options.command, serve, meeting)
+        commands = {SCHEDULER: serve, SERVER: serve, WORKER: options.command}
+        tasks = _tasks(place, servers, addresses, commands, meeting)
         return job.run(tasks, _STARTERS[options.launcher], tolerates=options.tolerate_workers)
 
 
@@ -192,24 +203,51 @@ def _meeting(
         yield variables
 
 
+def _dealt_out(addresses: Sequence[str], servers: int) -> list[str]:
+    """The host of each server: those of the workers, in turn."""
+    machines = list(dict.fromkeys(addresses))
+    return [machines[server % len(machines)] for server in range(servers)]
+
+
+def _as_mxnet_counts(servers: Sequence[str], speeds: Sequence[float]) -> tuple[float, ...]:
+    """Put speeds in the order of MXNet's numbers of the servers; see ``Place.server_speeds``."""
+    if not speeds:
+        return ()
+    if len(speeds) != len(servers):
+        raise ConfigError(
+            f"--server-speeds has {len(speeds)} numbers, but there are {len(servers)} servers; "
+            "give it one for each"
+        )
+    by_address: dict[str, float] = {}
+    for host, speed in zip(servers, speeds):
+        # Those of one machine are numbered by their ports, which nobody knows before.
+        if by_address.setdefault(Network.resolve(host), speed) != speed:
+            raise ConfigError(
+                f"--server-speeds: two servers on {host} have the speeds "
+                f"{by_address[Network.resolve(host)]:g} and {speed:g}; those of one machine need "
+                "the same"
+            )
+    ordered = sorted(map(Network.resolve, servers), reverse=True)
+    return tuple(by_address[address] for address in ordered)
+
+
 def _tasks(
     place: Place,
-    addresses: Sequence[str],
-    command: Sequence[str],
-    serve: Sequence[str],
+    servers: Sequence[str],
+    workers: Sequence[str],
+    commands: Mapping[str, Sequence[str]],
     meeting: Sequence[dict[str, str]],
 ) -> Iterator[Task]:
-    """Scheduler, servers and workers; the servers are dealt out to the workers' machines."""
-    machines = list(dict.fromkeys(addresses))
-    servers = [machines[server % len(machines)] for server in range(place.num_servers)]
-    for role, homes in ((SCHEDULER, [place.root_host]), (SERVER, servers), (WORKER, addresses)):
-        for number, host in enumerate(homes):
+    """Scheduler, servers and workers on their hosts."""
+    homes = {SCHEDULER: [place.root_host], SERVER: servers, WORKER: workers}
+    for role, hosts_of_role in homes.items():
+        for number, host in enumerate(hosts_of_role):
             is_worker = role == WORKER
             told = replace(
                 place,
                 role=role,
                 worker=number if is_worker else 0,
-                local_worker=addresses[:number].count(host) if is_worker else 0,
+                local_worker=workers[:number].count(host) if is_worker else 0,
                 node_host=Network.resolve(host),
             )
             more = meeting[number] if is_worker else {}
@@ -217,8 +255,8 @@ def _tasks(
                 role,
                 number,
                 host,
-                sharers=max(1, addresses.count(host)),
-                command=command if is_worker else serve,
+                sharers=max(1, workers.count(host)),
+                command=commands[role],
                 # Lines shall come when they are printed, although nobody reads them at a terminal.
                 variables={"PYTHONUNBUFFERED": "1", **told.variables(), **more},
             )
@@ -228,6 +266,16 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
+
+
+def _speeds(text: str) -> tuple[float, ...]:
+    try:
+        speeds = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        speeds = ()
+    if not speeds or not all(0 < speed < math.inf for speed in speeds):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of positive numbers, such as 2,1")
+    return speeds
 
 
 if __name__ == "__main__":

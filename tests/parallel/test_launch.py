@@ -128,6 +128,18 @@ def test_everybody_is_told_its_place(tmp_path):
     assert output.count(f"server_speeds=()) {threads}\n") >= 3
 
 
+def test_servers_are_dealt_out_and_their_speeds_follow_mxnets_numbers(tmp_path):
+    tell = PRESENT + "from parallel.parameter_server.place import find\nprint(find(os.environ))"
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1\n127.0.0.2\n127.0.0.2\n")
+    options = ("-n", 3, "-s", 3, "-H", hosts, "--server-speeds", "1,4,1")
+    _, output, errors = Dummies(tmp_path, tell, *options, serve=tell + "\ntime.sleep(300)").ends()
+    assert output.count("server_speeds=(4.0, 1.0, 1.0)") >= 3, errors
+    assert "worker 2: Place(role='worker', root_host='127.0.0.1'" in output
+    assert output.count("node_host='127.0.0.2', interface='lo', num_workers=3") >= 2
+    assert "worker=2, local_worker=1" in output
+
+
 @pytest.mark.parametrize(
     ("end", "status", "said"),
     [
@@ -265,6 +277,9 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
         (("-n", 2, "-s", 1), "dist_gsync", "needs --groups FILE; python -m parallel.autogroup"),
         (("-n", 2, "-s", 1, "--tolerate-workers"), "dist_sync", "workers wait for each other"),
         (("-n", 2, "-s", 1, "--data-sharding", "x"), "dist_sync", "add --data-allocator 1"),
+        (("-n", 2, "-s", 2, "--server-speeds", "2,1"), "dist_sync", "one machine need the same"),
+        (("-n", 2, "-s", 2, "--server-speeds", "2"), "dist_sync", "has 1 numbers, but there are 2"),
+        (("-n", 2, "-s", 2, "--server-speeds", "2,0"), "dist_sync", "no list of positive numbers"),
         (("-n", 2, "-s", 1, "-i", "ethx"), "dist_sync", "-i ethx: no such network interface"),
         (("-n", 2, "-s", 1, "-H", "/nowhere"), "dist_sync", "/nowhere cannot be read: No such"),
         (("-n", 2, "-s", 1, "-H", "{far}"), "dist_sync", "host 192.0.2.1 cannot be reached on -i"),
