@@ -209,7 +209,7 @@ class HorovodWorld:
         self.allgather(mx.nd.zeros((1,)), "world.barrier").wait_to_read()
 
     def close(self) -> None:
-        """End Horovod; waits until all ranks of all groups have come here."""
+        """End Horovod, for the ranks of all groups: none may need another any more."""
         self._hvd.shutdown()
 
 

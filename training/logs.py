@@ -250,7 +250,7 @@ class RunLog:
             root_logger.addHandler(handler)
 
     def _report(self, update: int, report: Report, further: Mapping[str, float]) -> None:
-        text = f"{_describe(further)}  {report}"
+        text = "  ".join([*_describe(further), str(report)])
         line = f"update {update}/{self._total}  {text}"
         _LOGGER.info(line, extra={"off_screen": self._bar is not None})
         if self._bar is not None:
@@ -259,13 +259,13 @@ class RunLog:
             self._records.write(update, {**asdict(report), **further})
 
 
-def _describe(numbers: Mapping[str, float]) -> str:
+def _describe(numbers: Mapping[str, float]) -> list[str]:
     """Name and number; those of one name before a slash (``rate/a``, ``rate/b``) in a row."""
     families: dict[str, list[str]] = {}
     for name, value in numbers.items():
         family, _, member = name.partition("/")
         families.setdefault(family, []).append(f"{value:.0f}" if member else f"{value:.4f}")
-    return "  ".join(f"{family} {' '.join(values)}" for family, values in families.items())
+    return [f"{family} {' '.join(values)}" for family, values in families.items()]
 
 
 class _FileHandler(logging.FileHandler):

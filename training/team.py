@@ -151,11 +151,8 @@ class ServerTeam:
         self._config, self._place = config, place
         self._scheme = SCHEMES[config.kv_store]
         self._teams = self._scheme.teams(place)
-        if self._scheme.has_groups:
-            self._horovod = HorovodWorld(place.groups)
-            self.world: World = self._horovod
-        else:
-            self.world = LoneWorld(place.local_worker)
+        self._horovod = HorovodWorld(place.groups) if self._scheme.has_groups else None
+        self.world: World = self._horovod or LoneWorld(place.local_worker)
         self.number, self.size = place.worker, place.num_workers
         own = team_of(self._teams, place.worker)
         self.contributors = len(self._teams[own])
@@ -221,9 +218,11 @@ class ServerTeam:
         """See ``Team.leave``.
 
         MXNet would wait for all workers at the end of the process, those that have died among them.
+        A status other than 0 has the launcher end the others.
         """
-        if self._scheme.has_groups:
+        if self._scheme.has_groups or status:
             self._exchange.leave()
+        if self._horovod is not None:
             self._horovod.close()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -141,21 +141,25 @@ class Exchange:
             self._pull()
 
     def leave(self) -> None:
-        """Say that this worker needs nobody any more, and wait until nobody needs it."""
+        """Say that this worker needs nobody any more, and wait until nobody needs it.
+
+        In groups everybody needs all others, because Horovod ends for all at once; else the first
+        worker, which may be saving, needs the job to go on.
+        """
         self._state(LEFT)
-        self._wait_for(LEFT)
+        self._wait_for(LEFT, None if self._scheme.has_groups else 0)
 
     def _state(self, state: int) -> None:
         self._next[Column.STATE] = state
         if self._group.rank == 0:
             self._post()
 
-    def _wait_for(self, state: int) -> None:
-        """Wait until all have come so far; every worker looks for itself."""
+    def _wait_for(self, state: int, row: Optional[int] = None) -> None:
+        """Wait until all, or those of one row, have come so far; every worker looks for itself."""
         while True:
             seen = self._store.look()
             missing = ~seen.have_reached(state) & self._attendance.present(seen)
-            if not missing.any():
+            if not (missing.any() if row is None else missing[row]):
                 return
             time.sleep(_PAUSE)
 
