@@ -156,11 +156,11 @@ def test_a_killed_launcher_leaves_nobody(start, scheme):
 
 
 @pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_gsync"])
-def test_ctrl_c_leaves_a_checkpoint(start, scheme):
+def test_being_told_to_end_leaves_a_checkpoint(start, scheme):
     job = start(scheme)
     job.wait_until("update 10/")
-    job.process.send_signal(signal.SIGINT)
-    assert job.ends() == 128 + signal.SIGINT
+    job.process.send_signal(signal.SIGTERM)
+    assert job.ends() == 128 + signal.SIGTERM
     assert list((job.folder / "models" / "checkpoints").glob("update-*/manifest.json")), job.said()
 
 
