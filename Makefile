@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models classification bench fuzz faults endurance clean
+.PHONY: help env train test lint models classification grouping bench fuzz faults endurance clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh setup-utils/*.sh .ci/run
@@ -36,6 +36,10 @@ models: ## every classifier takes a step and a batch of 128; the other tests do 
 classification: ## ResNet18 on files of CIFAR-10's format, ResNet50 on a record file; killed, resumed, counted
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m classification tests/test_classify_sets.py
+
+grouping: ## jobs with parameter servers on MNIST: killed processes end them, every scheme learns; TOOLKIT_DATA
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) python -m pytest -m grouping tests/parallel tests/benchmarks/test_grouping.py
 
 lint: ## check the style of the Python files (ruff), their types (mypy) and the shell scripts (shellcheck)
 	@bash setup-utils/install.sh --dev

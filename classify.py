@@ -4,14 +4,16 @@
     horovodrun -np 2 python classify.py --dataset mnist --data-dir mnist
 
 Every rank runs this program from top to bottom on its own part of each global batch; the gradients
-are summed over the ranks. docs/from-one-process-to-many.md tells how a program for one process
-becomes this one.
+are summed over the ranks, or exchanged over parameter servers (--kv-store).
+docs/from-one-process-to-many.md tells how a program for one process becomes this one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runtime import environment
 from runtime.errors import run_program
@@ -19,46 +21,55 @@ from runtime.stopping import StopRequest
 from training import classify_config, schedules
 from training.classify_config import ClassifyConfig
 
+if TYPE_CHECKING:
+    from training.loop import Step
+
 
 def main() -> int:
     """Understand the command line and train."""
     return classify(classify_config.parse())
 
 
-def classify(config: ClassifyConfig) -> int:
-    """Build the parts of this rank and fit; returns the exit status."""
+def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step: step) -> int:
+    """Build the parts of this rank and fit; returns the exit status.
+
+    Args:
+        config: all choices.
+        dress: what a benchmark puts around the step.
+    """
     request = StopRequest()
     request.listen()
     environment.prepare_stall_check(config.stall_timeout)
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
     from backbones.classifiers.classifier import Classifier
-    from parallel.world import HorovodWorld, Wire
-    from training import devices
+    from training import devices, team
     from training.classify_step import ClassifyStep
-    from training.ending import AgreedStop
     from training.finite import FiniteGuard
     from training.logs import RunLog
     from training.loop import Interlude, fit
     from training.model_state import BackboneState
-    from training.optimizer import BackboneOptimizer
     from training.pictures import open_pictures
     from training.replicas import ModelSaver
     from training.run import begin
     from training.tally import Tally
-    from training.timed_world import TimedWorld
     from training.validator import Validator
 
-    world = HorovodWorld()
+    workers = team.join(config)
+    world = workers.world
     device = devices.choose(world.local_rank, config.dtype)
     models_root = Path(config.models_root)
     pictures = open_pictures(config)
-    with RunLog(
-        models_root,
-        rank=world.rank,
-        world_size=world.size,
-        frequent=config.frequent,
-        stall_timeout=config.stall_timeout,
-    ) as log, pictures.open_loader(config, world) as loader:
+    count = pictures.num_examples(config)
+    with (
+        RunLog(
+            models_root,
+            rank=workers.number,
+            world_size=workers.size,
+            frequent=config.frequent,
+            stall_timeout=config.stall_timeout,
+        ) as log,
+        pictures.open_loader(config, workers.portion(count)) as loader,
+    ):
         classifier = Classifier.create(
             config.model,
             classes=pictures.num_classes,
@@ -70,16 +81,7 @@ def classify(config: ClassifyConfig) -> int:
             ctx=device,
         )
         classifier.hybridize()
-        timed_world = TimedWorld(world, log.stopwatch)
-        optimizer = BackboneOptimizer(
-            classifier.parameters,
-            timed_world,
-            name="sgd",
-            momentum=config.momentum,
-            weight_decay=config.wd,
-            dtype=config.dtype,
-            wire=Wire(config.fp16_allreduce, config.gradient_predivide_factor),
-        )
+        optimizer = workers.optimizer(classifier.parameters, log.stopwatch)
         epoch = loader.updates_per_epoch
         tally = Tally(epoch)
         validator = Validator(
@@ -106,23 +108,33 @@ def classify(config: ClassifyConfig) -> int:
             num_classes=pictures.num_classes,
             image_size=pictures.shape[1:],
             fixed=classify_config.IDENTITY,
+            saves=workers.saves,
         )
         progress = run.progress
-        schedule = progress.shifted(
+        # Of the weights: with parameter servers other workers make some of them.
+        updates_per_epoch = workers.updates_per_epoch(count)
+        schedule = workers.schedule(
             schedules.build(
                 config.lr_schedule,
-                lr=config.peak_lr(world.size),
-                total_updates=progress.schedule_updates,
-                warmup=round(config.warmup_epochs * epoch),
-                steps=[step * epoch for step in config.lr_steps],
-            )
+                lr=config.peak_lr(workers.contributors),
+                total_updates=config.total_updates(updates_per_epoch),
+                warmup=round(config.warmup_epochs * updates_per_epoch),
+                steps=[step * updates_per_epoch for step in config.lr_steps],
+            ),
+            progress,
         )
+        savers = [
+            Interlude(validator.validate, config.eval_frequency * epoch),
+            Interlude(saver.save, config.save_frequency * epoch),
+            Interlude(run.checkpointer.save, config.save_frequency * epoch, on_stop=True),
+        ]
         with run.checkpointer as checkpointer:
             step = ClassifyStep(
                 classifier,
                 optimizer,
                 world,
                 tally,
+                contributors=workers.contributors,
                 num_classes=pictures.num_classes,
                 label_smoothing=config.label_smoothing,
                 mixup=config.mixup,
@@ -130,24 +142,21 @@ def classify(config: ClassifyConfig) -> int:
                 stopwatch=log.stopwatch,
                 guard=FiniteGuard("stop", checkpointer.last_good, remedy="lower --lr"),
             )
+            workers.start(progress, count)
             status = fit(
-                step,
+                dress(step),
                 loader.batches(progress.start_update, progress.start),
                 schedule,
                 log,
                 total_updates=progress.total_updates,
-                images_per_update=loader.global_batch,
+                images_per_update=config.batch_size * workers.contributors,
                 start_update=progress.start_update,
-                averages=tally.averages,
-                interludes=[
-                    Interlude(validator.validate, config.eval_frequency * epoch),
-                    Interlude(saver.save, config.save_frequency * epoch),
-                    Interlude(checkpointer.save, config.save_frequency * epoch, on_stop=True),
-                ],
-                stop=AgreedStop(request, world),
+                averages=lambda: {**tally.averages(), **workers.numbers()},
+                interludes=[Interlude(workers.settle, 0), *(savers if workers.saves else [])],
+                stop=workers.stop(request),
             )
         log.summarize(debug=False)
-    return status
+    return workers.leave(status)
 
 
 if __name__ == "__main__":

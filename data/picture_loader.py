@@ -1,7 +1,8 @@
 """Batches of pictures for a classifier: endless to train on, each once to test.
 
-The order of an epoch is the same on every rank, an update's global batch is a slice of it, and
-every rank takes its own rows: as with faces, batches depend on seed and update alone. To test, the
+The order of an epoch is the same on every rank. An update's global batch is a slice of it and every
+rank takes its own rows, or each has a share of the order for itself: as with faces, batches depend
+on seed and update alone. To test, the
 pictures are shared out over the ranks, each to exactly one; a last batch that is not full is filled
 up with rows that nobody counts, so that batches are of one size on any number of ranks.
 """
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from data.images import Image
 from data.pictures import PictureSet
+from data.portion import Portion
 from data.position import Course, Position
 from data.prefetch import Batch, EpochOrders, Filling, Prefetcher
 from data.recipes import Recipe
@@ -34,8 +36,8 @@ class PictureLoader:
     A context manager: leaving it ends the threads.
 
     Attributes:
-        num_images: the pictures of an epoch.
-        global_batch: pictures per update over all ranks.
+        num_images: the pictures of an epoch, over all who read the same portion of it.
+        global_batch: pictures per update over all these.
         updates_per_epoch: full global batches per epoch. The pictures beyond them are left out,
             other ones each epoch.
     """
@@ -47,8 +49,7 @@ class PictureLoader:
         *,
         shape: tuple[int, int, int],
         batch_size: int,
-        rank: int,
-        world_size: int,
+        portion: Portion,
         seed: int,
         threads: int,
     ) -> None:
@@ -59,24 +60,22 @@ class PictureLoader:
             recipe: what is done to each picture.
             shape: channels, height and width of what comes out of it.
             batch_size: pictures per rank and update.
-            rank: this process among ``world_size``.
-            world_size: the number of ranks that share each global batch.
+            portion: what this process reads of each epoch's order.
             seed: of the order of pictures and their changes; the same on all ranks.
             threads: how many make batches.
 
         Raises:
             DataError: there are fewer pictures than one global batch.
         """
-        assert 0 <= rank < world_size and batch_size > 0
+        assert batch_size > 0 and portion.first + portion.length <= len(pictures)
         self._pictures, self._recipe, self._shape = pictures, recipe, shape
-        self._batch_size, self._rank, self._seed = batch_size, rank, seed
-        self.num_images = len(pictures)
-        self.global_batch = batch_size * world_size
-        self.updates_per_epoch = self.num_images // self.global_batch
+        self._batch_size, self._portion, self._seed = batch_size, portion, seed
+        self.num_images, self.global_batch = portion.length, portion.stride
+        self.updates_per_epoch = portion.updates_per_epoch
         if not self.updates_per_epoch:
             raise DataError(
-                f"the training set has {len(pictures)} pictures, fewer than one global batch of "
-                f"{self.global_batch}; choose a smaller --batch-size or use fewer ranks"
+                f"{portion.name} has {portion.length} pictures, fewer than one global batch of "
+                f"{portion.stride}; choose a smaller --batch-size or use fewer ranks"
             )
         self._prefetcher = Prefetcher(threads, _AHEAD)
         self._orders = EpochOrders(self._prefetcher, self._shuffled)
@@ -108,10 +107,11 @@ class PictureLoader:
         self._prefetcher.close()
 
     def _filling(self, update: int, position: Position) -> Filling:
-        first = position.samples + self._rank * self._batch_size
+        portion = self._portion
+        first = portion.first + position.samples + portion.offset
         indices = self._orders.rows(position.epoch, first, self._batch_size)
-        rng = np.random.default_rng((_CHANGE, self._seed, update))
-        own = slice(self._rank * self._batch_size, (self._rank + 1) * self._batch_size)
+        rng = np.random.default_rng((_CHANGE, self._seed, update, *portion.stream))
+        own = slice(portion.offset, portion.offset + self._batch_size)
         draws = self._recipe.draw(rng, self.global_batch)[own]
         return _from(self._pictures, self._recipe, indices, draws, self._shape)
 

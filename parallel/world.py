@@ -9,7 +9,10 @@ made long runs thrash that cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -83,25 +86,71 @@ class World(Protocol):
         """Wait until every rank is here."""
 
 
-class HorovodWorld:
-    """The ranks that ``horovodrun`` or ``mpirun`` started; one rank when nobody did."""
+class LoneWorld:
+    """One rank by itself, without Horovod: nobody else's end can take it along."""
 
-    def __init__(self) -> None:
-        """Initializes Horovod."""
+    def __init__(self, local_rank: int = 0) -> None:
+        """Args: local_rank: among the processes of this host."""
+        self.rank, self.size, self.local_rank = 0, 1, local_rank
+
+    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+        """See ``World.allreduce``."""
+        return array
+
+    def wait(self, array: Any) -> None:
+        """See ``World.wait``."""
+        array.wait_to_read()
+
+    def allreduce_all(
+        self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
+    ) -> None:
+        """See ``World.allreduce_all``."""
+
+    def allgather(self, array: Any, name: str) -> Any:
+        """See ``World.allgather``."""
+        return array
+
+    def broadcast(self, array: Any, name: str) -> None:
+        """See ``World.broadcast``."""
+
+    def broadcast_object(self, value: Any, name: str) -> Any:
+        """See ``World.broadcast_object``."""
+        return value
+
+    def barrier(self) -> None:
+        """See ``World.barrier``."""
+
+
+class HorovodWorld:
+    """The ranks that ``horovodrun`` or ``mpirun`` started; one rank when nobody did.
+
+    With groups, those of this rank's group alone.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[int]] = ()) -> None:
+        """Initializes Horovod.
+
+        Args:
+            groups: the ranks of each group, each rank in one of them; none make one of all ranks.
+        """
         import horovod.mxnet as hvd
 
-        hvd.init()
+        # Horovod has the set of all ranks already, and takes it no second time.
+        sets = [hvd.ProcessSet(list(group)) for group in groups] if len(groups) > 1 else []
+        hvd.init(process_sets=sets)
         _check_size(hvd.size())
         self._hvd = hvd
         self._ops = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
-        self.rank: int = hvd.rank()
-        self.size: int = hvd.size()
+        self._set = next((group for group in sets if group.included()), hvd.global_process_set)
+        self._root: int = self._set.ranks[0]
+        self.rank: int = self._set.rank()
+        self.size: int = self._set.size()
         self.local_rank: int = hvd.local_rank()
 
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
         """See ``World.allreduce``."""
         if self.size > 1:
-            self._hvd.allreduce_(array, name=name, op=self._ops[op])
+            self._hvd.allreduce_(array, name=name, op=self._ops[op], process_set=self._set)
         return array
 
     def wait(self, array: Any) -> None:
@@ -125,26 +174,43 @@ class HorovodWorld:
                 priority=-index,
                 prescale_factor=1.0 / wire.predivide_factor,
                 postscale_factor=wire.predivide_factor,
+                process_set=self._set,
             )
             if sent is not array:
                 array[:] = compression.decompress(sent, dtype)
 
     def allgather(self, array: Any, name: str) -> Any:
         """See ``World.allgather``."""
-        return self._hvd.allgather(array, name=name) if self.size > 1 else array
+        if self.size == 1:
+            return array
+        return self._hvd.allgather(array, name=name, process_set=self._set)
 
     def broadcast(self, array: Any, name: str) -> None:
         """See ``World.broadcast``."""
         if self.size > 1:
-            self._hvd.broadcast_(array, root_rank=0, name=name)
+            self._hvd.broadcast_(array, root_rank=self._root, name=name, process_set=self._set)
 
     def broadcast_object(self, value: Any, name: str) -> Any:
         """See ``World.broadcast_object``."""
-        return self._hvd.broadcast_object(value, root_rank=0, name=name)
+        if self.size == 1:
+            return value
+        # Horovod's own knows no groups.
+        content = pickle.dumps(value)
+        length = mx.nd.array([len(content)], dtype="int64")
+        self.broadcast(length, f"{name}.length")
+        sent = mx.nd.zeros((int(length.asscalar()),), dtype="uint8")
+        if self.rank == 0:
+            sent[:] = np.frombuffer(content, np.uint8)
+        self.broadcast(sent, name)
+        return pickle.loads(sent.asnumpy().tobytes())
 
     def barrier(self) -> None:
         """See ``World.barrier``."""
         self.allgather(mx.nd.zeros((1,)), "world.barrier").wait_to_read()
+
+    def close(self) -> None:
+        """End Horovod, for the ranks of all groups: none may need another any more."""
+        self._hvd.shutdown()
 
 
 def _check_size(size: int) -> None:
@@ -165,3 +231,62 @@ def allgather_numpy(world: World, array: NDArray[np.float32], name: str) -> NDAr
     assert array.dtype == np.float32, array.dtype
     gathered: NDArray[np.float32] = world.allgather(mx.nd.array(array), name).asnumpy()
     return gathered
+
+
+@contextmanager
+def rendezvous(
+    address: str, interface: str, hosts: Sequence[str]
+) -> Iterator[list[dict[str, str]]]:
+    """Let processes that a launcher starts meet as the ranks of one Horovod job, by Gloo.
+
+    Horovod's own ``RendezvousServer`` listens on all interfaces, this one on one address.
+
+    Args:
+        address: of this machine, at which the ranks reach it.
+        interface: the network interface that every rank uses.
+        hosts: the address of each rank.
+
+    Yields:
+        The environment variables of each rank. The ranks can meet until the context is left.
+    """
+    from horovod.runner.common.util.hosts import SlotInfo
+    from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+    slots = [SlotInfo(**numbers) for numbers in _slots(hosts)]
+    server = RendezvousHTTPServer((address, 0), RendezvousHandler, 0)
+    server.init(slots)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    common = create_run_env_vars(address, [interface], server.server_address[1])
+    try:
+        yield [
+            {name: str(value) for name, value in {**common, **create_slot_env_vars(slot)}.items()}
+            for slot in slots
+        ]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _slots(hosts: Sequence[str]) -> list[dict[str, Any]]:
+    """What Horovod knows of each rank; hosts may come in any order."""
+    addresses = list(dict.fromkeys(hosts))
+    found = []
+    for rank, host in enumerate(hosts):
+        local_rank = hosts[:rank].count(host)
+        # Those that are the rank's equals on their hosts.
+        across = [address for address in addresses if hosts.count(address) > local_rank]
+        found.append(
+            {
+                "hostname": host,
+                "rank": rank,
+                "size": len(hosts),
+                "local_rank": local_rank,
+                "local_size": hosts.count(host),
+                "cross_rank": across.index(host),
+                "cross_size": len(across),
+            }
+        )
+    return found

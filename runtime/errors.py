@@ -18,7 +18,7 @@ from typing import NoReturn
 
 USER_ERROR_STATUS = 2
 _CRASH_STATUS = 1
-_RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
+_RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "GROUPING_WORKER")
 _LAUNCHER_GRACE_SECONDS = 10.0
 
 
@@ -41,7 +41,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def launcher_number(names: Iterable[str], default: int) -> int:
-    """Return the number that ``horovodrun`` or ``mpirun`` left in the first variable that is set.
+    """Return the number that a launcher left in the first of some variables that is set.
 
     Args:
         names: the variables to look at, in order.
@@ -51,7 +51,7 @@ def launcher_number(names: Iterable[str], default: int) -> int:
 
 
 def is_launched() -> bool:
-    """Whether ``horovodrun`` or ``mpirun`` started this process."""
+    """Whether ``horovodrun``, ``mpirun`` or ``parallel.launch`` started this process."""
     return any(name in os.environ for name in _RANK_NAMES)
 
 

@@ -55,8 +55,13 @@ def memory(array: Any) -> NDArray[Any]:
     """
     expected, element = _ELEMENTS[np.dtype(array.dtype).itemsize]
     assert array.context.device_type == "cpu" and array.dtype == expected, array
-    mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
+    wait_until_unused(array)
     address = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
     pointer = ctypes.cast(address, ctypes.POINTER(element))
     return np.ctypeslib.as_array(pointer, shape=array.shape)
+
+
+def wait_until_unused(array: Any) -> None:
+    """Wait until every queued operator that reads or writes the array has run."""
+    mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))

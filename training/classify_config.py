@@ -10,13 +10,15 @@ once.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 from backbones import classifiers
+from parallel.parameter_server import place
 from runtime.errors import ConfigError
-from training import options
+from training import options, store_config
 from training.config import (
     COUNT,
     DTYPES,
@@ -29,6 +31,7 @@ from training.config import (
     check_ranges,
 )
 from training.schedules import SCHEDULES
+from training.store_config import HOROVOD
 
 # The MXNet and Horovod examples for MNIST and ImageNet, and the Horovod CIFAR-10 tutorial. The
 # steps for ImageNet are those of Goyal et al. 2017, arXiv:1706.02677, section 5.1. The example for
@@ -110,7 +113,7 @@ class ClassifyConfig:
     """Length of the run in epochs."""
 
     lr: float = 0.1
-    """Learning rate after warm-up for one rank; multiplied by their number."""
+    """Learning rate after warm-up for one rank; multiplied by the ranks that make an update."""
 
     no_lr_scaling: bool = False
     """Take --lr as it is, whatever the number of ranks."""
@@ -135,6 +138,19 @@ class ClassifyConfig:
 
     mixup: float = 0.0
     """Mix pairs of pictures in shares from Beta(X, X); 0 is off, 0.2 is usual."""
+
+    kv_store: str = HOROVOD
+    """Exchange of gradients: horovod, or over parameter servers dist_sync, dist_async, dist_ssync
+    (bounded by --staleness) or dist_gsync (in groups); these under python -m parallel.launch."""
+
+    staleness: Optional[int] = None
+    """Steps that a worker of dist_ssync may be ahead of the slowest when it begins another."""
+
+    data_allocator: int = 0
+    """Pictures of each worker: 0 as many for each, 1 by the launcher's --data-sharding."""
+
+    num_examples: Optional[int] = None
+    """Train on the first so many pictures of each epoch's order."""
 
     fp16_allreduce: bool = False
     """Send the gradients between the ranks in float16."""
@@ -166,9 +182,13 @@ class ClassifyConfig:
     seed: int = 1
     """Seed of initial values, shuffling and augmentation."""
 
-    def peak_lr(self, world_size: int) -> float:
-        """The learning rate after warm-up (linear scaling: Goyal et al., arXiv:1706.02677)."""
-        return self.lr if self.no_lr_scaling else self.lr * world_size
+    def peak_lr(self, contributors: int) -> float:
+        """The learning rate after warm-up (linear scaling: Goyal et al., arXiv:1706.02677).
+
+        Args:
+            contributors: ranks whose batches make one update.
+        """
+        return self.lr if self.no_lr_scaling else self.lr * contributors
 
     def total_updates(self, updates_per_epoch: int) -> int:
         """The length of the run in updates."""
@@ -246,6 +266,9 @@ _RANGES = {
         lambda value: 0 <= value < 1, "must be from 0 (off) to below 1; 0.1 is usual"
     ),
     "mixup": Range(COUNT.holds, "must not be negative; 0 turns it off, 0.2 is usual"),
+    "staleness": Range(COUNT.holds, "must not be negative; 0 lets nobody run ahead"),
+    "data_allocator": Range(lambda value: value in (0, 1), "must be 0 or 1"),
+    "num_examples": POSITIVE_COUNT,
     "gradient_predivide_factor": Range(POSITIVE.holds, "must be above 0; 1 turns it off"),
     "eval_frequency": POSITIVE_COUNT,
     "save_frequency": Range(COUNT.holds, "must not be negative; 0 saves at the end alone"),
@@ -268,6 +291,7 @@ def check(config: ClassifyConfig) -> None:
     classifiers.check(config.model)
     _check_schedule(config)
     _check_data(config)
+    store_config.check(config, place.find(os.environ))
 
 
 def _check_schedule(config: ClassifyConfig) -> None:

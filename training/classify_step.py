@@ -12,7 +12,7 @@ from data.prefetch import Batch
 from parallel.world import World
 from runtime.mxnet import mx
 from training.finite import FiniteGuard
-from training.optimizer import BackboneOptimizer
+from training.optimizer import Optimizer
 from training.stopwatch import BACKBONE, Stopwatch
 from training.tally import Tally
 
@@ -23,17 +23,22 @@ _MIXUP = 7
 class ClassifyStep:
     """A step of the training loop on a classifier.
 
-    The loss is the mean over the global batch, as for faces: a rank's part of it is the sum over
-    its own pictures divided by their number on all ranks, and gradients are summed.
+    The loss is the mean over the pictures of an update, as for faces: a rank's part of it is the
+    sum over its own pictures divided by their number on all ranks that contribute to the update,
+    and gradients are summed.
+
+    Attributes:
+        classifier: the network.
     """
 
     def __init__(
         self,
         classifier: Network,
-        optimizer: BackboneOptimizer,
+        optimizer: Optimizer,
         world: World,
         tally: Tally,
         *,
+        contributors: int,
         num_classes: int,
         label_smoothing: float,
         mixup: float,
@@ -48,6 +53,8 @@ class ClassifyStep:
             optimizer: of the classifier.
             world: the ranks; not a timed one, which would wait for the counts.
             tally: counts loss and hits over all ranks.
+            contributors: the ranks whose gradients make one update, which may be more or fewer
+                than those that count together.
             num_classes: the number of logits.
             label_smoothing: share of the target that is spread over all classes (Szegedy et al.,
                 arXiv:1512.00567, section 7).
@@ -57,19 +64,18 @@ class ClassifyStep:
             stopwatch: where the time of the parts is counted.
             guard: stops the run at numbers that are not finite.
         """
-        self._classifier, self._optimizer = classifier, optimizer
+        self.classifier, self._optimizer = classifier, optimizer
         self._world, self._tally = world, tally
-        self._num_classes = num_classes
+        self._contributors, self._num_classes = contributors, num_classes
         self._label_smoothing, self._mixup, self._seed = label_smoothing, mixup, seed
         self._stopwatch, self._guard = stopwatch, guard
 
     def __call__(self, batch: Batch, update: int, lr: float) -> Any:
-        """Train on one batch; returns the mean loss of the global batch, NDArray [1].
+        """Train on one batch; returns the mean loss of what ``world`` has done, NDArray [1].
 
         Raises:
             NonFiniteError: the loss or a gradient is not finite.
         """
-        global_batch = len(batch.labels) * self._world.size
         with self._stopwatch.part(BACKBONE):
             images = mx.nd.array(batch.images, dtype="uint8")
             targets = self.targets(batch.labels)
@@ -78,9 +84,10 @@ class ClassifyStep:
                 images = _mixed(images.astype("float32"), share)
                 targets = np.asarray(_mixed(targets, share), np.float32)
             with mx.autograd.record():
-                logits = self._classifier(images)
+                logits = self.classifier(images)
                 wanted = mx.nd.array(targets, ctx=logits.context)
                 losses = -(wanted * mx.nd.log_softmax(logits)).sum(axis=1)
+                global_batch = len(batch.labels) * self._contributors
                 loss = losses.sum() * (self._optimizer.loss_scale.value / global_batch)
             loss.backward()
             hits = (logits.argmax(axis=1) == wanted.argmax(axis=1)).sum()
@@ -93,7 +100,7 @@ class ClassifyStep:
             finite = self._optimizer.reduce()
             self._optimizer.update(update, lr)
         self._stopwatch.settle()
-        mean_loss = counted[:1] / global_batch
+        mean_loss = counted[:1] / (len(batch.labels) * self._world.size)
         self._guard.accept(update, mean_loss, finite)
         return mean_loss
 

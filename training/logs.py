@@ -250,13 +250,22 @@ class RunLog:
             root_logger.addHandler(handler)
 
     def _report(self, update: int, report: Report, further: Mapping[str, float]) -> None:
-        text = "  ".join([*(f"{name} {value:.4f}" for name, value in further.items()), str(report)])
+        text = "  ".join([*_describe(further), str(report)])
         line = f"update {update}/{self._total}  {text}"
         _LOGGER.info(line, extra={"off_screen": self._bar is not None})
         if self._bar is not None:
             self._bar.set_postfix_str(text)
         if self._records is not None:
             self._records.write(update, {**asdict(report), **further})
+
+
+def _describe(numbers: Mapping[str, float]) -> list[str]:
+    """Name and number; those of one name before a slash (``rate/a``, ``rate/b``) in a row."""
+    families: dict[str, list[str]] = {}
+    for name, value in numbers.items():
+        family, _, member = name.partition("/")
+        families.setdefault(family, []).append(f"{value:.0f}" if member else f"{value:.4f}")
+    return [f"{family} {' '.join(values)}" for family, values in families.items()]
 
 
 class _FileHandler(logging.FileHandler):

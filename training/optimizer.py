@@ -9,13 +9,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from parallel.world import PLAIN, Wire, World
 from runtime.mxnet import mx
 from training.checkpoint_manifest import REPLICATED, Stored
 from training.precision import LossScale
-from training.state import Section, State
+from training.state import Section, State, Stateful
+
+
+class Optimizer(Stateful, Protocol):
+    """What training asks of an optimizer, wherever that updates the weights."""
+
+    loss_scale: LossScale
+
+    def reduce(self) -> Any:
+        """Sum the gradients of the last backward pass over the ranks.
+
+        Returns:
+            NDArray [1], 1 if all sums are finite: the same on every rank, and nobody has waited
+            for it. With a dynamic loss scale it is always 1, because that expects some to overflow.
+        """
+
+    def update(self, update: int, lr: float) -> None:
+        """Update the parameters by the reduced gradients."""
 
 
 class BackboneOptimizer:
@@ -63,17 +80,12 @@ class BackboneOptimizer:
         self.update(update, lr)
 
     def reduce(self) -> Any:
-        """Sum the gradients of the last backward pass over the ranks.
-
-        Returns:
-            NDArray [1], 1 if all sums are finite: the same on every rank, and nobody has waited
-            for it. With a dynamic loss scale it is always 1, because that expects some to overflow.
-        """
+        """See ``Optimizer.reduce``."""
         self._world.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
         return self.loss_scale.judge(self._gradients)
 
     def update(self, update: int, lr: float) -> None:
-        """Update the parameters by the reduced gradients."""
+        """See ``Optimizer.update``."""
         if self.loss_scale.accept(self._gradients, update):
             self._trainer.set_learning_rate(lr)
             self._trainer.update(self.loss_scale.value)

@@ -15,10 +15,12 @@ from data import cifar10, imagenet, mnist
 from data.drawn_pictures import DrawnPictures
 from data.picture_loader import PictureLoader, each_once
 from data.pictures import PictureSet
+from data.portion import Portion
 from data.prefetch import Batch, Prefetcher
 from data.recipes import CenterCrop, PadCropFlip, RandomResizedCrop, Recipe, Unchanged
 from parallel.world import World
 from runtime import environment
+from runtime.errors import DataError
 from training.classify_config import ClassifyConfig
 
 _PARTS = ("training", "validation")
@@ -49,15 +51,28 @@ class Pictures:
         """The classes of the labels."""
         return self.training.num_classes
 
-    def open_loader(self, config: ClassifyConfig, world: World) -> PictureLoader:
+    def num_examples(self, config: ClassifyConfig) -> int:
+        """The pictures of an epoch.
+
+        Raises:
+            DataError: there are fewer than were asked for.
+        """
+        count = len(self.training)
+        if config.num_examples is not None and config.num_examples > count:
+            raise DataError(
+                f"--num-examples {config.num_examples} is more than the {count} pictures of the "
+                "training set; leave it out to use all"
+            )
+        return config.num_examples or count
+
+    def open_loader(self, config: ClassifyConfig, portion: Portion) -> PictureLoader:
         """Return the batches to train on."""
         return PictureLoader(
             self.training,
             self.training_recipe,
             shape=self.shape,
             batch_size=config.batch_size,
-            rank=world.rank,
-            world_size=world.size,
+            portion=portion,
             seed=config.seed,
             threads=_threads(config),
         )

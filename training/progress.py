@@ -78,6 +78,13 @@ class Progress:
         passed = position.epoch * source.updates_per_epoch + position.samples // course.global_batch
         return cls(course, course.first_update_of(config.epochs), whole, passed - update)
 
+    def from_epoch(self, source: Source) -> Progress:
+        """The course from the beginning of the same epoch, through other data."""
+        update = self.start.epoch * source.updates_per_epoch
+        start = Position(self.start.epoch, 0)
+        course = Course(source.num_images, source.global_batch, update, start)
+        return Progress(course, self.schedule_updates, self.schedule_updates)
+
     @property
     def start_update(self) -> int:
         """The update with which this run begins."""

@@ -60,6 +60,7 @@ def begin(
     num_classes: int,
     image_size: tuple[int, int],
     fixed: Sequence[str],
+    saves: bool = True,
 ) -> Run:
     """Find out where the run begins, and give its parts what they remembered.
 
@@ -72,6 +73,8 @@ def begin(
         num_classes: of the data.
         image_size: height and width.
         fixed: the options that no run that goes on may change.
+        saves: whether these ranks write checkpoints. Others, whose data is another, go on from
+            those at the beginning of the epoch.
 
     Raises:
         ConfigError: the checkpoint belongs to another model.
@@ -81,16 +84,18 @@ def begin(
     about = resume.describe(values, num_classes=num_classes, image_size=image_size, fixed=fixed)
     saved = resume.find(config.resume, models_root, about, world)
     progress = Progress.plan(config, source, saved.section("progress") if saved else None)
+    if not saves:
+        progress = progress.from_epoch(source)
     parts = {**parts, "progress": progress}
     if saved:
         saved.restore(parts)
-    if world.rank == 0:
+    if saves and world.rank == 0:
         configuration.write(values, models_root / "config.json")
     checkpointer = Checkpointer(
         parts,
         world,
         models_root,
-        keep=config.keep,
+        keep=config.keep if saves else 0,
         about=about,
         resumed=saved.path if saved else None,
     )

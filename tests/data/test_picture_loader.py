@@ -8,6 +8,7 @@ import pytest
 from data.drawn_pictures import DrawnPictures
 from data.picture_loader import NOBODY, PictureLoader, each_once
 from data.pictures import PicturesInMemory
+from data.portion import equal_shares, of_rank, of_worker
 from data.prefetch import Prefetcher
 from data.recipes import CenterCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from runtime.errors import DataError
@@ -20,10 +21,13 @@ def numbered(count: int, size: int = 8) -> PicturesInMemory:
     return PicturesInMemory(np.broadcast_to(images, (count, size, size, 3)), labels, 10)
 
 
-def load(pictures, recipe, count, start=0, **options):
-    settings = {"batch_size": 4, "rank": 0, "world_size": 1, "seed": 7, "threads": 2, **options}
-    settings.setdefault("shape", (3, 8, 8))
-    with PictureLoader(pictures, recipe, **settings) as loader:
+def load(
+    pictures, recipe, count, start=0, *, batch_size=4, rank=0, world_size=1, portion=None,
+    shape=(3, 8, 8), threads=2,
+):  # fmt: skip
+    portion = portion or of_rank(len(pictures), batch_size, rank, world_size)
+    settings = {"shape": shape, "batch_size": batch_size, "portion": portion, "seed": 7}
+    with PictureLoader(pictures, recipe, **settings, threads=threads) as loader:
         batches = list(islice(loader.batches(start), count))
     return np.stack([b.images for b in batches]), np.stack([b.labels for b in batches])
 
@@ -77,6 +81,58 @@ def test_every_picture_is_tested_exactly_once(world_size: int, count: int) -> No
                 found += batch.images[counted, 0, 0, 0].tolist()
                 assert (batch.labels[counted] == batch.images[counted, 0, 0, 0] % 10).all()
     assert sorted(found) == list(range(count))
+
+
+def shared(pictures, recipe, count, shares, worker, *, together=None, **options):
+    portion = of_worker(len(pictures), 4, worker, shares, together or (worker,))
+    return load(pictures, recipe, count, portion=portion, **options)
+
+
+@pytest.mark.parametrize("shares", [equal_shares(4), ((0, 0.125), (0.125, 0.25), (0.25, 1))])
+def test_shares_hold_each_picture_once_per_epoch(shares) -> None:
+    pictures, found = numbered(96), [[], []]
+    for worker, (start, end) in enumerate(shares):
+        updates = round((end - start) * 96) // 4
+        numbers = shared(pictures, Unchanged(), 2 * updates, shares, worker)[0][:, :, 0, 0, 0]
+        found[0] += numbers[:updates].ravel().tolist()
+        found[1] += numbers[updates:].ravel().tolist()
+    assert sorted(found[0]) == sorted(found[1]) == list(range(96))
+    assert found[0] != found[1]
+
+
+def test_the_smallest_member_decides_how_long_an_epoch_is() -> None:
+    shares = ((0, 0.25), (0.25, 1.0))
+    portions = [of_worker(100, 4, worker, shares, (0, 1)) for worker in (0, 1)]
+    assert [portion.updates_per_epoch for portion in portions] == [6, 6]
+    numbers = shared(numbered(100), Unchanged(), 12, shares, 1, together=(0, 1))[0][:, :, 0, 0, 0]
+    assert [len(set(numbers[:6].ravel())), len(set(numbers[6:].ravel()))] == [24, 24]
+    assert set(numbers[:6].ravel()) != set(numbers[6:].ravel())
+
+
+def test_workers_change_their_pictures_differently() -> None:
+    pictures = PicturesInMemory(
+        np.broadcast_to(numbered(1, 12).picture(0)[0] + np.arange(12, dtype=np.uint8)[:, None],
+                        (64, 12, 12, 3)), np.zeros(64, np.uint8), 2,
+    )  # fmt: skip
+    options = {"shape": (3, 8, 8)}
+    first, second = (
+        shared(pictures, RandomResizedCrop(8), 1, equal_shares(2), worker, **options)[0]
+        for worker in (0, 1)
+    )
+    assert (first != second).any()
+
+
+def test_a_run_on_the_first_examples_of_each_order() -> None:
+    numbers = load(numbered(100), Unchanged(), 4, portion=of_rank(9, 4, 0, 1))[0][:, :, 0, 0, 0]
+    assert len(set(numbers[:2].ravel())) == 8
+    whole = load(numbered(100), Unchanged(), 2)[0][:, :, 0, 0, 0]
+    np.testing.assert_array_equal(numbers[:2], whole)
+    assert set(numbers[:2].ravel()) != set(numbers[2:].ravel())
+
+
+def test_a_share_without_a_batch() -> None:
+    with pytest.raises(DataError, match="the share of worker 1 has 3 pictures, fewer than one"):
+        shared(numbered(30), Unchanged(), 1, ((0, 0.9), (0.9, 1)), 0, together=(0, 1))
 
 
 def test_too_few_pictures_for_a_global_batch() -> None:

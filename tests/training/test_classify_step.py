@@ -23,7 +23,7 @@ def batch() -> Batch:
     return Batch(images, rng.integers(0, CLASSES, SIZE))
 
 
-def make_step(world, **options) -> tuple[ClassifyStep, Classifier, Tally]:
+def make_step(world, contributors=None, **options) -> tuple[ClassifyStep, Classifier, Tally]:
     classifier = Classifier.create(
         "LeNet",
         classes=CLASSES,
@@ -46,6 +46,7 @@ def make_step(world, **options) -> tuple[ClassifyStep, Classifier, Tally]:
         optimizer,
         world,
         tally,
+        contributors=contributors or world.size,
         num_classes=CLASSES,
         stopwatch=Stopwatch(),
         guard=FiniteGuard(),
@@ -81,6 +82,22 @@ def test_ranks_compute_what_one_process_does(size: int) -> None:
         )
         for name, weight in weights.items():
             np.testing.assert_allclose(weight, alone[1][name], rtol=1e-4, atol=1e-6)
+
+
+def test_workers_alone_contribute_to_a_larger_update() -> None:
+    """As in BSP over servers: each computes addends, and reports the loss of its own pictures."""
+
+    def gradient(world, contributors):
+        step, classifier, _ = make_step(world, contributors)
+        loss = step(batch(), 0, 0.0).asscalar()
+        trained = [p for p in classifier.parameters.values() if p.grad_req != "null"]
+        return loss, [p.grad().asnumpy() for p in trained]
+
+    ((loss, alone),) = run_ranks(1, lambda world: gradient(world, 1))
+    ((same_loss, quarter),) = run_ranks(1, lambda world: gradient(world, 4))
+    assert loss == pytest.approx(same_loss)
+    for whole, part in zip(alone, quarter):
+        np.testing.assert_allclose(part, whole / 4, rtol=1e-5, atol=1e-8)
 
 
 def test_the_loss_is_the_smoothed_cross_entropy() -> None:

@@ -1,0 +1,191 @@
+"""BSP, ASP, SSP and GSP on unequal workers of one machine: accuracy over the clock on the wall.
+
+    python -m benchmarks.grouping --data-dir mnist [--slowdown 1,1,4,4] [--plot FILE] [--json FILE]
+
+Workers that are slower than they could be stand in for slow machines: they rest for a multiple of
+the processor time that their own steps take. Groups and shares are made from that slowness as
+``python -m parallel.autogroup`` makes them from measured speeds. The weights that worker 0 has
+every few steps are judged after the run, outside of the measured time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import signal
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+if not __package__:
+    # Started by its path, which puts this folder where the project's ought to be.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from matplotlib.figure import Figure
+
+from benchmarks import measure
+from benchmarks.grouping_runs import SCHEMES, Run, Task, run
+from runtime.command_line import Parser
+from runtime.errors import run_program
+
+Measurements = Mapping[str, Sequence[Run]]
+"""The runs of each scheme, by seed."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train, print the report, draw the plot and write the rows."""
+    options = _parse(argv)
+    # Without this, the end of this process would leave its jobs behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    task = Task(
+        options.data_dir.resolve(),
+        options.slowdown,
+        options.servers,
+        options.epochs,
+        options.staleness,
+        options.target,
+    )
+    measured = compare(task, options.seeds)
+    print("\n\n".join([_introduction(task, options.seeds), table(measured, task.target)]))
+    if options.plot:
+        draw(measured, task.target, options.plot)
+    if options.json:
+        measure.write_json(options.json, _rows(task, measured))
+
+
+def compare(task: Task, seeds: int) -> dict[str, list[Run]]:
+    """Let the schemes take turns."""
+    measured: dict[str, list[Run]] = {scheme: [] for scheme in SCHEMES}
+    for seed in range(1, seeds + 1):
+        for scheme, runs in measured.items():
+            print(f"seed {seed}: {SCHEMES[scheme]}", file=sys.stderr)
+            runs.append(run(task, scheme, seed))
+    return measured
+
+
+def table(measured: Measurements, target: float) -> str:
+    """Lay out the measurements: the median, and every seed."""
+    header = ["", f"s to {target:g}", "× BSP", "final accuracy", "updates", "staleness", "s in all"]
+    columns: list[tuple[Callable[[Run], float], str]] = [
+        (lambda one: one.seconds_to(target), ".1f"),
+        (lambda one: one.final, ".4f"),
+        (lambda one: one.updates, ".0f"),
+        (lambda one: one.staleness, ".2f"),
+        (lambda one: one.seconds[-1], ".1f"),
+    ]
+    lines = []
+    for scheme, runs in measured.items():
+        first, *others = [_spread([value(one) for one in runs], form) for value, form in columns]
+        lines.append([SCHEMES[scheme], first, f"{gain(measured, scheme, target):.2f}", *others])
+    return measure.markdown_table(header, lines)
+
+
+def gain(measured: Measurements, scheme: str, target: float) -> float:
+    """How many times sooner than BSP a scheme is there; medians. NaN if neither gets there."""
+    ours, theirs = (
+        statistics.median(one.seconds_to(target) for one in measured[name])
+        for name in (scheme, "dist_sync")
+    )
+    return math.nan if math.isinf(ours) and math.isinf(theirs) else theirs / ours
+
+
+def draw(measured: Measurements, target: float, path: Path) -> None:
+    """Draw the errors of all runs over time, a color for each scheme."""
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for color, (scheme, runs) in enumerate(measured.items()):
+        for number, one in enumerate(runs):
+            errors = [max(1 - accuracy, 1e-4) for accuracy in one.accuracies]
+            label = SCHEMES[scheme] if number == 0 else None
+            axes.plot(one.seconds, errors, color=f"C{color}", linewidth=1, label=label)
+    axes.axhline(1 - target, color="gray", linestyle="--", label=f"accuracy {target:g}")
+    axes.set(xlabel="seconds since the first step", ylabel="error on the validation pictures")
+    axes.set_yscale("log")
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    every = ", ".join(format(value, form) for value in values)
+    return f"{statistics.median(values):{form}} ({every})"
+
+
+def _rows(task: Task, measured: Measurements) -> list[measure.Row]:
+    case = f"MNIST, slowdown {','.join(map(str, task.slowdown))}, {task.servers} servers"
+    rows = []
+    for scheme, runs in measured.items():
+        name = SCHEMES[scheme]
+        numbers: dict[str, list[float]] = {
+            f"seconds to {task.target:g}": [one.seconds_to(task.target) for one in runs],
+            "final accuracy": [one.final for one in runs],
+            "updates": [one.updates for one in runs],
+            "mean staleness": [one.staleness for one in runs],
+            "seconds in all": [one.seconds[-1] for one in runs],
+        }
+        rows += [
+            measure.Row(case, name, float(statistics.median(values)), unit)
+            for unit, values in numbers.items()
+        ]
+    return rows
+
+
+def _introduction(task: Task, seeds: int) -> str:
+    grouped = " and ".join(", ".join(map(str, group)) for group in task.groups)
+    return f"""# Four schemes on unequal workers
+
+{measure.machine()}
+
+LeNet on MNIST, {task.epochs} epochs, {len(task.slowdown)} workers that are
+{", ".join(f"{factor:g}" for factor in task.slowdown)} times slower than they could be, on one
+machine with {task.servers} servers. Groups of GSP: workers {grouped}; bound of SSP:
+{task.staleness} steps. Medians of {seeds} seeds, and each seed."""
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m benchmarks.grouping",
+        description="Train MNIST with BSP, ASP, SSP and GSP on workers of unequal speed.",
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, required=True, metavar="DIR", help="files of MNIST"
+    )
+    parser.add_argument(
+        "--slowdown",
+        type=_factors,
+        default="1,1,4,4",
+        help="how many times slower each worker is made (%(default)s)",
+    )
+    parser.add_argument("--servers", type=measure.positive, default=1, help="(%(default)s)")
+    parser.add_argument("--epochs", type=measure.positive, default=3, help="(%(default)s)")
+    parser.add_argument("--seeds", type=measure.positive, default=3, help="runs (%(default)s)")
+    parser.add_argument(
+        "--staleness", type=measure.positive, default=3, help="bound of SSP (%(default)s)"
+    )
+    parser.add_argument(
+        "--target", type=float, default=0.97, help="accuracy to be reached (%(default)s)"
+    )
+    parser.add_argument(
+        "--plot", type=measure.file_to_write, metavar="FILE", help="draw errors over time"
+    )
+    parser.add_argument(
+        "--json",
+        type=measure.file_to_write,
+        metavar="FILE",
+        help='write a list of {"case", "name", "value", "unit"}',
+    )
+    return parser.parse_args(argv)
+
+
+def _factors(text: str) -> tuple[float, ...]:
+    try:
+        factors = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        factors = ()
+    if not factors or not all(1 <= factor < math.inf for factor in factors):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers from 1, such as 1,1,4,4")
+    return factors
+
+
+if __name__ == "__main__":
+    run_program(main)

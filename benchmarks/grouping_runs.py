@@ -1,0 +1,235 @@
+"""Jobs of ``benchmarks.grouping_worker`` under the launcher, and how good their weights were when.
+
+All schemes train on the same pictures with the same options; only groups of unequal workers read
+unequal shares, which belongs to that scheme.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from backbones.classifiers.classifier import Classifier
+from benchmarks.training_runs import started
+from parallel.cluster import data_sharding, groups, speeds
+from parallel.world import LoneWorld
+from runtime.mxnet import mx
+from training import classify_config
+from training.pictures import open_pictures
+from training.validator import count
+
+SCHEMES = {"dist_sync": "BSP", "dist_async": "ASP", "dist_ssync": "SSP", "dist_gsync": "GSP"}
+# To judge weights takes longer than to train a step, so not all that were kept are judged.
+_COARSE = 4
+_SPARSE = 20
+_EVALUATION_BATCH = 250
+_ADDRESS = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained, and on what cluster."""
+
+    data_dir: Path
+    """With the files of MNIST."""
+    slowdown: tuple[float, ...]
+    """How many times slower than it could be each worker is."""
+    servers: int
+    epochs: int
+    staleness: int
+    """The bound of SSP."""
+    target: float
+    """The accuracy to be reached."""
+
+    @property
+    def groups(self) -> groups.Groups:
+        """The groups that the slowness makes."""
+        return speeds.group(self._speeds)
+
+    @property
+    def shares(self) -> str:
+        """The file ``data_sharding`` of these groups."""
+        return data_sharding.text(speeds.shares(self.groups, self._speeds))
+
+    @property
+    def _speeds(self) -> list[float]:
+        return [1 / factor for factor in self.slowdown]
+
+
+class Run(NamedTuple):
+    """What became of one job; seconds since the first step of its first worker."""
+
+    seconds: tuple[float, ...]
+    """When worker 0 had the weights that were judged; the last number is the end of the job."""
+    accuracies: tuple[float, ...]
+    """On the validation pictures, of these weights."""
+    updates: int
+    """Of the weights."""
+    staleness: float
+    """Mean over all pushes."""
+
+    @property
+    def final(self) -> float:
+        """Accuracy at the end."""
+        return self.accuracies[-1]
+
+    def seconds_to(self, target: float) -> float:
+        """When an accuracy was reached first; infinite if never."""
+        reached = (s for s, accuracy in zip(self.seconds, self.accuracies) if accuracy >= target)
+        return next(reached, math.inf)
+
+
+def run(task: Task, scheme: str, seed: int) -> Run:
+    """Train once.
+
+    Raises:
+        RuntimeError: the job failed; with what it printed.
+    """
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        options = _options(task, scheme, seed, folder)
+        command = _command(task, scheme, folder, options)
+        # The workers share the processors: each has one, the servers what is left.
+        with started(command, {**os.environ, "OMP_NUM_THREADS": "1"}) as process:
+            output, _ = process.communicate()
+        if process.returncode != 0:
+            raise RuntimeError(f"{scheme} ended with status {process.returncode}:\n{output}")
+        return _read(task, scheme, folder, judge(options))
+
+
+def judge(options: Sequence[str]) -> Callable[[Path], float]:
+    """A function that gives the accuracy of weights in a file, on all validation pictures."""
+    config = replace(classify_config.resolve(_given(options)), batch_size=_EVALUATION_BATCH)
+    pictures = open_pictures(config)
+    classifier = Classifier.create(
+        config.model,
+        classes=pictures.num_classes,
+        image_shape=pictures.shape,
+        normalization=pictures.normalization,
+    )
+    classifier.hybridize()
+    batches = list(pictures.validation_batches(config, LoneWorld()))
+
+    def accuracy(weights: Path) -> float:
+        _unflatten(np.load(weights), classifier)
+        sums = sum(_count(classifier, batch) for batch in batches)
+        return float(sums[1] / sums[3])
+
+    return accuracy
+
+
+def points(
+    kept: Sequence[tuple[float, Path]], accuracy: Callable[[Path], float], target: float
+) -> list[tuple[float, float]]:
+    """Judge weights: some until one is good enough, all since the one before, then a few.
+
+    Args:
+        kept: seconds and weights, in the order of time.
+        accuracy: of weights.
+        target: what is good enough.
+
+    Returns:
+        Seconds and accuracy of those that were judged.
+    """
+    found: dict[int, float] = {}
+
+    def is_good(index: int) -> bool:
+        found[index] = accuracy(kept[index][1])
+        return found[index] >= target
+
+    coarse = range(0, len(kept), _COARSE)
+    reached = next((index for index in coarse if is_good(index)), len(kept))
+    if reached < len(kept):
+        any(is_good(index) for index in range(max(0, reached - _COARSE + 1), reached))
+    for index in range(reached + _SPARSE, len(kept), _SPARSE):
+        is_good(index)
+    return [(kept[index][0], found[index]) for index in sorted(found)]
+
+
+def _given(options: Sequence[str]) -> dict[str, Any]:
+    """What says which pictures and which network; the rest makes no difference to judging."""
+    words = dict(zip(options[::2], options[1::2]))
+    return {"dataset": words["--dataset"], "data_dir": words["--data-dir"]}
+
+
+def _options(task: Task, scheme: str, seed: int, folder: Path) -> list[str]:
+    more = {"dist_ssync": ["--staleness", str(task.staleness)]}
+    more["dist_gsync"] = ["--data-allocator", "1"]
+    return [
+        *("--dataset", "mnist", "--data-dir", str(task.data_dir), "--kv-store", scheme),
+        *("--epochs", str(task.epochs), "--seed", str(seed), "--models-root", str(folder)),
+        # Nothing but the end is validated and saved while the time is measured.
+        *("--eval-frequency", str(task.epochs), "--save-frequency", "0", "--keep", "0"),
+        *more.get(scheme, []),
+    ]
+
+
+def _command(task: Task, scheme: str, folder: Path, options: Sequence[str]) -> list[str]:
+    workers = len(task.slowdown)
+    launcher = [
+        sys.executable,
+        "-m",
+        "parallel.launch",
+        "-n",
+        str(workers),
+        "-s",
+        str(task.servers),
+    ]
+    if scheme == "dist_gsync":
+        files = {"groups": groups.text(task.groups, (_ADDRESS,) * workers)}
+        files["data-sharding"] = task.shares
+        for name, text in files.items():
+            (folder / name).write_text(text)
+            launcher += [f"--{name}", str(folder / name)]
+    factors = ",".join(map(str, task.slowdown))
+    worker = [sys.executable, "-m", "benchmarks.grouping_worker", str(folder), factors, *options]
+    return [*launcher, "--", *worker]
+
+
+def _read(task: Task, scheme: str, folder: Path, accuracy: Callable[[Path], float]) -> Run:
+    workers = range(len(task.slowdown))
+    times = [list(map(float, (folder / f"steps-{k}").read_text().split())) for k in workers]
+    begin = min(one[0] for one in times)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    final = [record for record in records if record.get("target") == "validation"][-1]
+    stale = [record["staleness"] for record in records if "staleness" in record]
+    kept = sorted((float(path.stem) - begin, path) for path in folder.glob("*.npy"))
+    course = points(kept, accuracy, task.target)
+    course.append((max(one[-1] for one in times) - begin, final["accuracy"]))
+    seconds, accuracies = zip(*course)
+    return Run(seconds, accuracies, _updates(task, scheme, times), stale[-1])
+
+
+def _updates(task: Task, scheme: str, times: Sequence[Sequence[float]]) -> int:
+    """Each push is an update, but those that the servers add up."""
+    pushers: Sequence[int] = range(len(times))
+    if scheme == "dist_sync":
+        pushers = [0]
+    elif scheme == "dist_gsync":
+        pushers = [min(group) for group in task.groups]
+    return sum(len(times[pusher]) - 1 for pusher in pushers)
+
+
+def _count(classifier: Classifier, batch: Any) -> Any:
+    logits = classifier(mx.nd.array(batch.images, dtype="uint8")).asnumpy()
+    counted = batch.labels >= 0
+    return count(logits[counted], batch.labels[counted])
+
+
+def _unflatten(weights: Any, classifier: Classifier) -> None:
+    start = 0
+    for parameter in classifier.parameters.values():
+        size = int(np.prod(parameter.shape))
+        parameter.set_data(mx.nd.array(weights[start : start + size].reshape(parameter.shape)))
+        start += size
+    assert start == len(weights), (start, len(weights))

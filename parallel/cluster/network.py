@@ -1,0 +1,91 @@
+"""The network interface of a job: nothing of it listens on another one."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import psutil
+
+from runtime.errors import ConfigError, did_you_mean
+
+
+class Network(NamedTuple):
+    """An interface of this machine."""
+
+    interface: str
+    """Its name, the same on all machines of the job."""
+    address: str
+    """Its IPv4 address: MXNet's parameter servers know no other."""
+
+    @classmethod
+    def find(cls, interface: str) -> Network:
+        """Look up the address of an interface.
+
+        Raises:
+            ConfigError: there is no such interface, or it has no IPv4 address.
+        """
+        known = psutil.net_if_addrs()
+        if interface not in known:
+            raise ConfigError(
+                f"-i {interface}: no such network interface{did_you_mean(interface, known)}; "
+                f"this machine has {', '.join(known)}"
+            )
+        for address in known[interface]:
+            if address.family == socket.AF_INET:
+                return cls(interface, address.address)
+        raise ConfigError(f"-i {interface} has no IPv4 address; choose another interface")
+
+    @staticmethod
+    def resolve(host: str) -> str:
+        """The IPv4 address of a host.
+
+        Raises:
+            ConfigError: nobody knows it.
+        """
+        try:
+            return socket.gethostbyname(host)
+        except OSError as error:
+            raise ConfigError(f"host {host} has no known address ({error}); correct -H") from None
+
+    def check(self, hosts: Iterable[str], is_local: bool) -> None:
+        """Refuse hosts that this interface does not reach.
+
+        Raises:
+            ConfigError: a host of the network and an interface of this machine alone or the other
+                way round, or a process for another machine that is to be started on this one.
+        """
+        for host in dict.fromkeys(hosts):
+            address = self.resolve(host)
+            if _is_loopback(address) != _is_loopback(self.address):
+                raise ConfigError(
+                    f"host {host} cannot be reached on -i {self.interface}, {self.address}: give "
+                    "the interface of the network that all hosts are on"
+                )
+            if is_local and not _is_own(address):
+                raise ConfigError(
+                    f"host {host} is not this machine; give --launcher ssh to start workers there"
+                )
+
+
+def free_port(address: str) -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _is_own(address: str) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+        return True

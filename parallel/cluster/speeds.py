@@ -1,0 +1,84 @@
+"""Which workers belong together, and what each shall read, from the images/s of each.
+
+The published Grouping-SGD clusters the workers' speeds by one-dimensional k-means with a fixed k.
+Here the Calinski-Harabasz index chooses k: the spread between the clusters over the spread within.
+With a handful of workers that index alone would take the noise of the measurement for structure,
+since clusters of one worker have no spread at all; so clusters count only if their means are
+further apart than measurements of equal machines are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parallel.cluster.groups import Groups
+from parallel.parameter_server.place import Share
+
+_SAME = 0.1
+"""Machines whose speeds differ by less than this part of the faster one's count as equal."""
+_DIGITS = 6
+
+
+def group(speeds: Sequence[float], seed: int = 0) -> Groups:
+    """Cluster workers of similar speed.
+
+    Args:
+        speeds: images/s of each worker, all positive.
+        seed: of k-means.
+
+    Returns:
+        The workers of each group, the fastest group first, and in it the lowest number. One group
+        where all speeds are alike.
+    """
+    assert min(speeds) > 0, speeds
+    values = np.array(speeds)[:, None]
+    best, best_score = np.zeros(len(speeds), int), -np.inf
+    for labels in _clusterings(values, seed):
+        score = _score(values, labels)
+        if _are_apart(values, labels) and score > best_score:
+            best, best_score = labels, score
+    clusters = [np.flatnonzero(best == label) for label in np.unique(best)]
+    clusters.sort(key=lambda workers: -float(values[workers].mean()))
+    return tuple(tuple(int(worker) for worker in workers) for workers in clusters)
+
+
+def shares(groups: Groups, speeds: Sequence[float]) -> tuple[Share, ...]:
+    """Give each worker data in proportion to the slowest member of its group.
+
+    All members of a group then have equally much to do, since each of their steps waits for the
+    slowest anyway; and all groups need the same time for their part of an epoch.
+    """
+    slowest = {worker: min(speeds[one] for one in group) for group in groups for worker in group}
+    parts = np.array([slowest[worker] for worker in range(len(speeds))])
+    ends = [round(float(end), _DIGITS) for end in np.cumsum(parts / parts.sum())]
+    starts = [0.0, *ends[:-1]]
+    return tuple(Share(start, end) for start, end in zip(starts, [*ends[:-1], 1.0]))
+
+
+def _clusterings(values: NDArray[np.float64], seed: int) -> Iterator[NDArray[np.int64]]:
+    """The cluster of each worker, for all k that can be compared."""
+    # Importing it takes a second, which --help need not wait for.
+    from sklearn.cluster import KMeans
+
+    distinct = len(np.unique(values))
+    # The index is not defined for clusters of one each; of two workers there is no other choice.
+    for k in range(2, min(distinct, max(2, len(values) - 1)) + 1):
+        labels: NDArray[np.int64] = KMeans(k, n_init=10, random_state=seed).fit(values).labels_
+        yield labels
+
+
+def _score(values: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
+    from sklearn.metrics import calinski_harabasz_score
+
+    if all(np.ptp(values[labels == label]) == 0 for label in np.unique(labels)):
+        # No spread within: the function that measures says 1.
+        return np.inf
+    return float(calinski_harabasz_score(values, labels))
+
+
+def _are_apart(values: NDArray[np.float64], labels: NDArray[np.int64]) -> bool:
+    means = np.sort([values[labels == label].mean() for label in np.unique(labels)])
+    return bool(np.all(means[:-1] < (1 - _SAME) * means[1:]))

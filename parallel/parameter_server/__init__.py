@@ -1,0 +1,1 @@
+"""BSP, ASP, SSP and GSP on MXNet's own parameter server."""

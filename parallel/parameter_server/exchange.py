@@ -1,0 +1,209 @@
+"""Gradients out, weights in: what one worker does between two steps, in any of the schemes.
+
+Alone or for its group, a worker pushes gradients, posts on the board that it has done a step,
+waits if it is too far ahead, and pulls the weights with which the next step begins. The members of
+a group get what their leader has pulled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+from parallel.parameter_server import buckets
+from parallel.parameter_server.board import FINISHED, LEFT, Attendance, Board, Column
+from parallel.parameter_server.clock import wait_for_slowest
+from parallel.parameter_server.place import Place
+from parallel.parameter_server.schemes import Scheme, team_of
+from parallel.parameter_server.store import Store
+from parallel.parameter_server.wire import TAIL, Settings, Tail
+from parallel.world import World
+from runtime.mxnet import mx
+
+# Steps over which images per second are measured.
+_STEPS_OF_RATE = 20
+# Seconds between two looks at the board while the end is waited for.
+_PAUSE = 0.1
+
+
+class Exchange:
+    """The parameter servers, as a training loop sees them.
+
+    Attributes:
+        version: updates that the weights have had; the learning rate follows from it.
+    """
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        place: Place,
+        group: World,
+        *,
+        staleness: Optional[int],
+        images_per_step: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Say how; nobody is talked to before ``start``.
+
+        Args:
+            scheme: how workers exchange.
+            place: this worker's in the job.
+            group: the workers that push as one; rank 0 pushes.
+            staleness: the bound of SSP, None for none.
+            images_per_step: of all workers of the group.
+            clock: seconds from any origin.
+        """
+        self._scheme, self._place, self._group = scheme, place, group
+        self._bound, self._images, self._clock = staleness, images_per_step, clock
+        pushers = scheme.pushers(place)
+        self._row = team_of(pushers, place.worker)
+        self._name = "group" if scheme.has_groups else "worker"
+        self._attendance = Attendance(len(pushers), self._name, tolerates=place.tolerates)
+        self._board = Board.empty(len(pushers))
+        self._posted = self._board.rows[self._row].copy()
+        self._next = self._posted.copy()
+        self._times: deque[float] = deque(maxlen=_STEPS_OF_RATE + 1)
+        self.version = 0
+
+    def start(
+        self,
+        parameters: Sequence[Any],
+        decays: Sequence[float],
+        *,
+        momentum: float,
+        weight_decay: float,
+        version: int,
+    ) -> None:
+        """Begin with equal weights; all workers together.
+
+        Args:
+            parameters: NDArrays, which every worker has alike; overwritten by those of one.
+            decays: what weight decay is multiplied by for each.
+            momentum: of SGD.
+            weight_decay: of SGD.
+            version: updates that the weights have had in an earlier run.
+        """
+        place = self._place
+        sizes = [parameter.size for parameter in parameters]
+        self._parameters = parameters
+        self._buckets = buckets.plan(sizes, decays, place.num_servers, place.server_speeds)
+        key = buckets.board_key(self._buckets, place.num_servers)
+        self._store = Store(self._scheme.store, self._buckets, key, len(self._board.rows))
+        self._gather(parameters, Tail(version), self._store.received)
+        decay = {bucket.key: weight_decay * bucket.decay for bucket in self._buckets}
+        self._store.start(Settings(momentum, decay, key))
+        self._times.append(self._clock())
+        self._pull()
+
+    def step(self, gradients: Sequence[Any], lr: float) -> None:
+        """Exchange gradients for the weights with which the next step begins.
+
+        Args:
+            gradients: NDArrays like the parameters, summed over the group.
+            lr: the learning rate.
+        """
+        self._next[Column.CLOCK] += 1
+        self._next[Column.RATE] = self._rate()
+        if self._group.rank == 0:
+            self._gather(gradients, Tail(self.version, lr, self._row), self._store.sent)
+            self._store.push()
+            self._post()
+            self._board, lead = wait_for_slowest(
+                self._store.look, self._attendance, self._row, self._bound
+            )
+            self._next[Column.LEAD] = lead
+        self._pull()
+
+    @property
+    def stop(self) -> int:
+        """The status with which a worker was told to end, or 0; the same for the whole group."""
+        return self._board.stop
+
+    def ask_to_stop(self, status: int) -> None:
+        """Tell all workers to end, with the next step."""
+        self._next[Column.STOP] = status
+
+    def numbers(self) -> dict[str, float]:
+        """What a report tells, as of the last step."""
+        return self._board.numbers(self._name)
+
+    def finish(self, *, waits: bool) -> None:
+        """Say that this worker has done its steps.
+
+        Args:
+            waits: for all others, and then gets the last weights.
+        """
+        self._state(FINISHED)
+        if waits:
+            self._wait_for(FINISHED)
+            self._pull()
+
+    def leave(self) -> None:
+        """Say that this worker needs nobody any more, and wait until nobody needs it.
+
+        In groups everybody needs all others, because Horovod ends for all at once; else the first
+        worker, which may be saving, needs the job to go on.
+        """
+        self._state(LEFT)
+        self._wait_for(LEFT, None if self._scheme.has_groups else 0)
+
+    def _state(self, state: int) -> None:
+        self._next[Column.STATE] = state
+        if self._group.rank == 0:
+            self._post()
+
+    def _wait_for(self, state: int, row: Optional[int] = None) -> None:
+        """Wait until all, or those of one row, have come so far; every worker looks for itself."""
+        while True:
+            seen = self._store.look()
+            missing = ~seen.have_reached(state) & self._attendance.present(seen)
+            if not (missing.any() if row is None else missing[row]):
+                return
+            time.sleep(_PAUSE)
+
+    def _post(self) -> None:
+        change = Board.empty(len(self._board.rows)).rows
+        change[self._row] = self._next - self._posted
+        self._store.post(change)
+        self._posted = self._next.copy()
+
+    def _rate(self) -> float:
+        self._times.append(self._clock())
+        seconds = max(self._times[-1] - self._times[0], 1e-9)
+        return self._images * (len(self._times) - 1) / seconds
+
+    def _pull(self) -> None:
+        """Take over weights and version; in a group from its leader, the board as well."""
+        if self._group.rank == 0:
+            self._store.pull()
+        if self._group.size > 1:
+            for index, array in enumerate(self._store.received):
+                self._group.broadcast(array, f"exchange.weights.{index}")
+            rows = mx.nd.array(self._board.rows)
+            self._group.broadcast(rows, "exchange.board")
+            self._board = Board(rows.asnumpy())
+        self._scatter()
+        first = self._store.received[0]
+        self.version = Tail.read(first[first.size - TAIL :].asnumpy()).version
+
+    def _gather(self, arrays: Sequence[Any], tail: Tail, into: Sequence[Any]) -> None:
+        """Lay arrays into the buckets."""
+        flat = [array.reshape((-1,)) for array in arrays]
+        end = mx.nd.array(tail.numbers(), ctx=mx.cpu())
+        for bucket, array in zip(self._buckets, into):
+            parts = [
+                flat[part.parameter][part.start : part.stop].as_in_context(mx.cpu())
+                for part in bucket.parts
+            ]
+            mx.nd.concat(*parts, end, dim=0, out=array)
+
+    def _scatter(self) -> None:
+        """Take the parameters out of the buckets."""
+        flat = [parameter.reshape((-1,)) for parameter in self._parameters]
+        for bucket, array in zip(self._buckets, self._store.received):
+            place = 0
+            for index, start, stop in bucket.parts:
+                flat[index][start:stop] = array[place : place + stop - start]
+                place += stop - start

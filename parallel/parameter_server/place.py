@@ -1,0 +1,136 @@
+"""What the launcher tells each process of a job: its role, its number, its group, its data.
+
+The launcher writes these variables and the processes read them, so the names stand here once.
+MXNet reads those that begin with ``DMLC``. This module imports no MXNet: the launcher does without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Optional
+
+from runtime.errors import ConfigError
+
+WORKER, SERVER, SCHEDULER = "worker", "server", "scheduler"
+ROLE = "DMLC_ROLE"
+
+# MXNet cuts larger arrays over the servers, and would cut off what stands at their end.
+_NEVER_CUT = str(2**31 - 1)
+
+
+class Share(NamedTuple):
+    """The part of each epoch's order that a worker reads, as fractions: from start to below end."""
+
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """One process in a job with parameter servers."""
+
+    role: str
+    """Worker, server or scheduler."""
+    root_host: str
+    """Address of the scheduler."""
+    root_port: int
+    """Port of the scheduler."""
+    node_host: str
+    """Address of this process, at which the others reach it."""
+    interface: str
+    """The network interface that it listens on."""
+    num_workers: int
+    num_servers: int
+    worker: int = 0
+    """Number of this worker, 0 … num_workers - 1."""
+    local_worker: int = 0
+    """Number of this worker among those of its host, which is that of its GPU."""
+    groups: tuple[tuple[int, ...], ...] = ()
+    """The workers of each group, all of them once; empty if no groups were given."""
+    shares: tuple[Share, ...] = ()
+    """What each worker reads; empty if no shares were given."""
+    tolerates: bool = False
+    """Whether the others go on without a worker that has died."""
+    server_speeds: tuple[float, ...] = ()
+    """Relative speed of each server, in the order of MXNet's numbers; empty: all are equal.
+
+    MXNet numbers its servers by their addresses, as words, from the last to the first, and those of
+    one address by their ports.
+    """
+
+    @property
+    def group(self) -> int:
+        """The group of this worker; without groups every worker is one by itself."""
+        if not self.groups:
+            return self.worker
+        return next(index for index, group in enumerate(self.groups) if self.worker in group)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The workers of this worker's group, in their order; the first is the leader."""
+        return tuple(sorted(self.groups[self.group])) if self.groups else (self.worker,)
+
+    def variables(self) -> dict[str, str]:
+        """The environment variables that tell a process this."""
+        told = {
+            ROLE: self.role,
+            "DMLC_PS_ROOT_URI": self.root_host,
+            "DMLC_PS_ROOT_PORT": str(self.root_port),
+            "DMLC_NODE_HOST": self.node_host,
+            "DMLC_INTERFACE": self.interface,
+            "DMLC_NUM_WORKER": str(self.num_workers),
+            "DMLC_NUM_SERVER": str(self.num_servers),
+            "MXNET_KVSTORE_BIGARRAY_BOUND": _NEVER_CUT,
+            "GROUPING_WORKER": str(self.worker),
+            "GROUPING_LOCAL_WORKER": str(self.local_worker),
+            "GROUPING_GROUPS": ";".join(",".join(map(str, group)) for group in self.groups),
+            "GROUPING_SHARES": ";".join(f"{start!r}:{end!r}" for start, end in self.shares),
+            "GROUPING_TOLERATES": "1" if self.tolerates else "",
+            "GROUPING_SERVER_SPEEDS": ",".join(map(repr, self.server_speeds)),
+        }
+        return {name: value for name, value in told.items() if value}
+
+
+def find(environment: Mapping[str, str]) -> Optional[Place]:
+    """The place of the process that has these environment variables; None outside of a job.
+
+    Raises:
+        ConfigError: some of the variables are missing or cannot be understood.
+    """
+    if ROLE not in environment:
+        return None
+    try:
+        return Place(
+            role=environment[ROLE],
+            root_host=environment["DMLC_PS_ROOT_URI"],
+            root_port=int(environment["DMLC_PS_ROOT_PORT"]),
+            node_host=environment["DMLC_NODE_HOST"],
+            interface=environment["DMLC_INTERFACE"],
+            num_workers=int(environment["DMLC_NUM_WORKER"]),
+            num_servers=int(environment["DMLC_NUM_SERVER"]),
+            worker=int(environment["GROUPING_WORKER"]),
+            local_worker=int(environment["GROUPING_LOCAL_WORKER"]),
+            groups=tuple(
+                tuple(map(int, group.split(",")))
+                for group in _items(environment, "GROUPING_GROUPS", ";")
+            ),
+            shares=tuple(_share(item) for item in _items(environment, "GROUPING_SHARES", ";")),
+            tolerates=bool(environment.get("GROUPING_TOLERATES")),
+            server_speeds=tuple(map(float, _items(environment, "GROUPING_SERVER_SPEEDS", ","))),
+        )
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"{ROLE} is set, but what else a job with parameter servers needs is not ({error}); "
+            "start it with python -m parallel.launch, or unset it"
+        ) from None
+
+
+def _items(environment: Mapping[str, str], name: str, separator: str) -> Sequence[str]:
+    text = environment.get(name, "")
+    return text.split(separator) if text else ()
+
+
+def _share(item: str) -> Share:
+    start, end = map(float, item.split(":"))
+    return Share(start, end)

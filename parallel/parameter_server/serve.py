@@ -1,0 +1,62 @@
+"""The scheduler and the servers of a job: ``python -m parallel.parameter_server.serve``.
+
+MXNet turns a process into a server while it is imported, in the middle of which nothing of it can
+be used, and would unpickle whatever it is sent. So it is imported without its role, gets it back,
+and is run with a controller of ours, which understands JSON and nothing else. MXNet swallows
+exceptions in what it calls, and would train on: here they end the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import traceback
+from functools import partial
+from typing import Any, Callable
+
+from parallel.parameter_server import place
+from runtime.errors import ConfigError, run_program
+
+_CRASH_STATUS = 1
+
+
+def main() -> int:
+    """Serve until the launcher ends the process."""
+    own = place.find(os.environ)
+    if own is None or own.role == place.WORKER:
+        raise ConfigError(
+            f"{place.ROLE} is {os.environ.get(place.ROLE)!r}, but only a server or a scheduler "
+            "serves; start the job with python -m parallel.launch"
+        )
+    del os.environ[place.ROLE]
+    from parallel.parameter_server.server import Updater
+    from parallel.parameter_server.wire import Settings
+    from runtime.mxnet import mx
+
+    os.environ[place.ROLE] = own.role
+    store = mx.kv.create("dist")
+
+    def control(_: int, body: bytes, __: Any) -> None:
+        updater = Updater(Settings.decode(body.decode()))
+        store._set_updater(partial(_or_end, updater))
+
+    prototype = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+    controller = prototype(partial(_or_end, control))
+    mx.base.check_call(mx.base._LIB.MXKVStoreRunServer(store.handle, controller, None))
+    return 0
+
+
+def _or_end(function: Callable[..., None], *arguments: Any) -> None:
+    """Call a function; an exception ends the process."""
+    try:
+        function(*arguments)
+    except BaseException:
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_CRASH_STATUS)
+
+
+if __name__ == "__main__":
+    run_program(main)

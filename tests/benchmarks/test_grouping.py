@@ -1,0 +1,84 @@
+"""The comparison of the four schemes says what was measured."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks import grouping
+from benchmarks.grouping_runs import SCHEMES, Run, Task, points, run
+from runtime.errors import ConfigError
+
+MEASURED = {
+    "dist_sync": [Run((10.0, 20.0, 30.0), (0.9, 0.97, 0.99), 100, 1.0)] * 3,
+    "dist_async": [Run((10.0, 20.0, 30.0), (0.9, 0.91, 0.92), 400, 3.5)] * 3,
+    "dist_ssync": [Run((1.0, 25.0), (0.5, 0.975), 400, 2.5)] * 3,
+    "dist_gsync": [
+        Run((5.0, 8.0, 15.0), (0.9, 0.98, 0.985), 200, 1.5),
+        Run((5.0, 10.0, 15.0), (0.9, 0.98, 0.985), 200, 1.7),
+        Run((5.0, 12.0, 15.0), (0.9, 0.96, 0.985), 200, 1.9),
+    ],
+}
+
+
+def test_table_of_made_up_runs() -> None:
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in grouping.table(MEASURED, 0.97).splitlines()[2:]
+    ]
+    assert [line[0] for line in lines] == ["BSP", "ASP", "SSP", "GSP"]
+    assert lines[0][1:4] == ["20.0 (20.0, 20.0, 20.0)", "1.00", "0.9900 (0.9900, 0.9900, 0.9900)"]
+    assert lines[1][1:3] == ["inf (inf, inf, inf)", "0.00"]
+    assert lines[3][1:3] == ["10.0 (8.0, 10.0, 15.0)", "2.00"]
+    assert lines[3][4:] == [
+        "200 (200, 200, 200)",
+        "1.70 (1.50, 1.70, 1.90)",
+        "15.0 (15.0, 15.0, 15.0)",
+    ]
+
+
+def test_nobody_there_is_no_gain() -> None:
+    assert math.isnan(grouping.gain(MEASURED, "dist_sync", 0.999))
+
+
+def test_plot(tmp_path: Path) -> None:
+    grouping.draw(MEASURED, 0.97, tmp_path / "grouping.png")
+    assert (tmp_path / "grouping.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("target", "judged"),
+    [
+        (0.5, [0, 4, 8, 12, 16, 17, 18, 19, 20, 40]),
+        (0.0, [0, 20, 40]),
+        (0.45, [0, 4, 8, 12, 16, 17, 18, 20, 40]),
+        (2.0, list(range(0, 50, 4))),
+    ],
+)
+def test_weights_are_judged_closely_where_they_become_good_enough(target, judged) -> None:
+    kept = [(float(second), Path(str(second))) for second in range(50)]
+    found = points(kept, lambda path: int(path.name) / 40, target)
+    assert [second for second, _ in found] == judged
+    assert all(accuracy == second / 40 for second, accuracy in found)
+
+
+def test_groups_and_shares_follow_the_slowdown() -> None:
+    task = Task(Path("mnist"), (1.0, 4.0, 1.0, 4.0), 1, 3, 3, 0.97)
+    assert task.groups == ((0, 2), (1, 3))
+    assert task.shares == "0.0 0.4\n0.4 0.5\n0.5 0.9\n0.9 1.0\n"
+
+
+@pytest.mark.parametrize("factors", ["1,x", "", "0.5,1", "1,inf", "1,nan"])
+def test_a_wrong_slowdown_is_refused_at_once(factors: str) -> None:
+    with pytest.raises(ConfigError, match="no list of numbers from 1"):
+        grouping.main(["--data-dir", ".", "--slowdown", factors])
+
+
+@pytest.mark.grouping
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_learns_on_unequal_workers(toolkit_data: Path, scheme: str) -> None:
+    task = Task(toolkit_data / "mnist", (1.0, 2.0), 1, epochs=1, staleness=3, target=0.9)
+    one = run(task, scheme, seed=1)
+    assert one.final > 0.95 and one.seconds_to(0.9) < one.seconds[-1]

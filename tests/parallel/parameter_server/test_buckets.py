@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parallel.parameter_server.buckets import Bucket, board_key, plan
+
+SIZES = [500, 20, 25_000, 50, 100_000, 500, 5_000, 10]
+DECAYS = [1.0, 0.0] * 4
+
+
+def elements(buckets: tuple[Bucket, ...]) -> list[tuple[int, int]]:
+    return [
+        (part.parameter, place)
+        for bucket in buckets
+        for part in bucket.parts
+        for place in range(part.start, part.stop)
+    ]
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3, 8])
+@pytest.mark.parametrize("largest", [1 << 24, 7_001])
+def test_every_element_is_in_one_bucket(servers: int, largest: int) -> None:
+    buckets = plan(SIZES, DECAYS, servers, largest=largest)
+    found = elements(buckets)
+    assert len(found) == len(set(found)) == sum(SIZES)
+    assert max(bucket.size for bucket in buckets) <= largest
+    for bucket in buckets:
+        assert {DECAYS[part.parameter] for part in bucket.parts} == {bucket.decay}
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3, 8])
+def test_keys_go_to_their_servers_as_mxnet_sends_them(servers: int) -> None:
+    buckets = plan(SIZES, DECAYS, servers)
+    keys = [bucket.key for bucket in buckets]
+    assert len(set(keys)) == len(keys)
+    assert all(bucket.key * 9973 % servers == bucket.server for bucket in buckets)
+    board = board_key(buckets, servers)
+    assert board not in keys and board * 9973 % servers == buckets[0].server
+
+
+@pytest.mark.parametrize("speeds", [(1.0, 1.0), (1.0, 0.25), (2.0, 3.0, 5.0)])
+def test_servers_keep_elements_in_proportion_to_their_speeds(speeds: tuple[float, ...]) -> None:
+    buckets = plan(SIZES, DECAYS, len(speeds), speeds)
+    loads = np.zeros(len(speeds))
+    for bucket in buckets:
+        loads[bucket.server] += bucket.size
+    expected = np.array(speeds) / sum(speeds) * sum(SIZES)
+    np.testing.assert_allclose(loads, expected, atol=1)
+
+
+def test_a_server_may_have_nothing() -> None:
+    assert elements(plan([2], [1.0], 4)) == [(0, 0), (0, 1)]

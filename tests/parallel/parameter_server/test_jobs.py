@@ -1,0 +1,139 @@
+"""Jobs of a scheduler, servers and workers as processes, on 127.0.0.1."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runtime.mxnet import mx
+from tests.support.launch import clean_environment
+from tests.support.servers import ROOT, ServerJob
+
+pytestmark = pytest.mark.launcher
+
+# Seconds, most of which the imports take.
+SMALL = ["--dataset", "synthetic", "--image-size", 16, "--batch-size", 32, "--threads", 1]
+
+
+def expected(turns: list[int]) -> list[dict]:
+    """What each turn of ``scripted_worker`` gets, in double precision."""
+    weights, memory = [np.zeros(6), np.full(5, 10.0)], [np.zeros(6), np.zeros(5)]
+    pulled, told = dict.fromkeys(turns, 0), []
+    stale: dict[int, list[int]] = {worker: [] for worker in turns}
+    for version, worker in enumerate(turns):
+        stale[worker].append(version - pulled[worker] + 1)
+        for index, decay in enumerate((0.125, 0.0)):
+            total = 1 + decay * weights[index]
+            memory[index] = 0.5 * memory[index] - total / stale[worker][-1]
+            weights[index] = weights[index] + memory[index]
+        pulled[worker] = version + 1
+        told.append(
+            {
+                "version": version + 1,
+                "weights": [weight.tolist() for weight in weights],
+                "staleness": np.mean([np.mean(found) for found in stale.values() if found]),
+                "largest": max(max(found) for found in stale.values() if found),
+            }
+        )
+    return told
+
+
+def test_a_scripted_order_has_exactly_the_expected_staleness(tmp_path: Path) -> None:
+    turns = [0, 1, 2, 2, 0, 0, 1, 2]
+    script = ["-m", "tests.parallel.parameter_server.scripted_worker"]
+    with ServerJob(
+        tmp_path / "out", *script, tmp_path, *turns, workers=3, servers=2
+    ) as job:  # fmt: skip
+        assert job.wait() == [0, 0, 0], job.said()
+    for turn, wanted in enumerate(expected(turns)):
+        told = json.loads((tmp_path / str(turn)).read_text())
+        assert told["version"] == wanted["version"]
+        for weights, right in zip(told["weights"], wanted["weights"]):
+            np.testing.assert_allclose(weights, right, rtol=1e-6, atol=1e-6)
+        assert told["numbers"]["staleness"] == pytest.approx(wanted["staleness"])
+        assert told["numbers"]["largest_staleness"] == wanted["largest"]
+
+
+def parameters(models: Path) -> dict:
+    return {
+        name: array.asnumpy()
+        for name, array in mx.nd.load(str(models / "model-0000.params")).items()
+    }
+
+
+def records(models: Path) -> list[dict]:
+    return [json.loads(line) for line in (models / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_bsp_is_horovods_allreduce(tmp_path: Path) -> None:
+    """Twenty steps on the same batches."""
+    options = [*SMALL, "--num-images", 2000, "--num-examples", 640, "--epochs", 2, "--lr", 0.02]
+    launcher = [Path(sys.executable).with_name("horovodrun"), "--gloo", "-np", 2]
+    command = [*launcher, "-H", "localhost:2", sys.executable, "classify.py", *options]
+    horovod = subprocess.run(
+        [*map(str, command), "--models-root", str(tmp_path / "horovod")],
+        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert horovod.returncode == 0, horovod.stdout + horovod.stderr
+    options += ["--kv-store", "dist_sync", "--models-root", tmp_path / "servers"]
+    with ServerJob(tmp_path / "out", "classify.py", *options, workers=2, servers=2) as job:
+        assert job.wait() == [0, 0], job.said()
+    ours, theirs = parameters(tmp_path / "servers"), parameters(tmp_path / "horovod")
+    assert ours.keys() == theirs.keys()
+    for name, array in theirs.items():
+        np.testing.assert_allclose(ours[name], array, rtol=0, atol=1e-5)
+    assert [record for record in records(tmp_path / "servers") if "lr" in record][-1][
+        "update"
+    ] == 20
+
+
+def test_who_is_told_to_end_ends_all_and_all_go_on_later(tmp_path: Path) -> None:
+    """With a checkpoint; the learning rate goes on where it was."""
+    models = tmp_path / "models"
+    options = [*SMALL, "--num-images", 640, "--epochs", 40, "--lr", 0.02, "--frequent", 1]
+    options += ["--kv-store", "dist_async", "--models-root", models, "--lr-schedule", "poly"]
+    with ServerJob(tmp_path / "first", "classify.py", *options, workers=2) as job:
+        job.wait_until(lambda: "epoch 1:" in job.said_by(0))
+        job.workers[1].send_signal(signal.SIGTERM)
+        assert job.wait() == [143, 143], job.said()
+    (saved,) = list((models / "checkpoints").glob("update-*"))[-1:]
+    before = [record for record in records(models) if "lr" in record][-1]
+    assert 10 <= int(saved.name[7:]) == before["update"] < 400
+    shorter = before["update"] // 10 + 2
+    with ServerJob(tmp_path / "second", "classify.py", *options, "--epochs", shorter,
+                   workers=2) as job:  # fmt: skip
+        assert job.wait() == [0, 0], job.said()
+    assert f"resumed at update {before['update']} from" in job.said_by(0)
+    after = [record for record in records(models) if "lr" in record]
+    assert after[-1]["update"] == 10 * shorter
+    first = next(record for record in after if record["update"] == before["update"] + 1)
+    # Both workers make ten updates of the weights in an epoch.
+    left = 1 - before["update"] / (10 * shorter)
+    assert first["lr"] == pytest.approx(0.02 * left**2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"), [("dist_async", []), ("dist_ssync", ["--staleness", 2])]
+)
+def test_an_asynchronous_scheme_learns(scheme: str, options: list, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    options = [*SMALL, *options, "--num-images", 1500, "--epochs", 3, "--lr", 0.02]
+    options += ["--kv-store", scheme, "--models-root", models, "--frequent", 10, "--num-classes", 4]
+    with ServerJob(tmp_path / "out", "classify.py", *options, workers=2, servers=2) as job:
+        assert job.wait() == [0, 0], job.said()
+    found = records(models)
+    validations = [record for record in found if record.get("target") == "validation"]
+    assert len(validations) == 3 and validations[-1]["accuracy"] > 0.7
+    (model,) = models.glob("model-0000.params")
+    last = [record for record in found if "lr" in record][-1]
+    # All updates of the weights, half of them by the other, are counted by the learning rate.
+    assert last["lr"] < 0.02 * 0.1
+    assert last["staleness"] >= 1 and last["images_per_second/worker_1"] > 0
+    if scheme == "dist_ssync":
+        assert max(record["lead"] for record in found if "lead" in record) <= 2

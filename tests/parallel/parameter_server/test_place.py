@@ -1,0 +1,62 @@
+"""What the launcher writes is what the processes read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from parallel.parameter_server import place
+from parallel.parameter_server.place import Place, Share
+from runtime.errors import ConfigError
+
+LONE = Place("worker", "127.0.0.1", 9000, "127.0.0.2", "lo", num_workers=3, num_servers=2, worker=1)
+FULL = replace(
+    LONE,
+    local_worker=1,
+    groups=((2, 0), (1,)),
+    shares=(Share(0.0, 0.1), Share(0.1, 1 / 3), Share(1 / 3, 1.0)),
+    tolerates=True,
+    server_speeds=(1.0, 0.25),
+)
+
+
+@pytest.mark.parametrize("told", [LONE, FULL])
+def test_variables_are_read_as_they_were_meant(told: Place) -> None:
+    assert place.find(told.variables()) == told
+
+
+def test_a_program_outside_of_a_job_has_no_place() -> None:
+    assert place.find({"GROUPING_WORKER": "1"}) is None
+
+
+def test_what_was_not_given_is_not_set() -> None:
+    assert (
+        not set(FULL.variables())
+        - set(LONE.variables())
+        - {
+            "GROUPING_GROUPS",
+            "GROUPING_SHARES",
+            "GROUPING_TOLERATES",
+            "GROUPING_SERVER_SPEEDS",
+        }
+    )
+
+
+def test_groups_are_those_of_the_file_or_each_worker_alone() -> None:
+    assert (LONE.group, LONE.members) == (1, (1,))
+    assert (FULL.group, FULL.members) == (1, (1,))
+    assert (replace(FULL, worker=2).group, replace(FULL, worker=2).members) == (0, (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("DMLC_NUM_WORKER", None), ("GROUPING_SHARES", "0:1;half")]
+)
+def test_half_a_place_is_an_error(name: str, value: str | None) -> None:
+    variables = FULL.variables()
+    if value is None:
+        del variables[name]
+    else:
+        variables[name] = value
+    with pytest.raises(ConfigError, match="start it with python -m parallel.launch"):
+        place.find(variables)

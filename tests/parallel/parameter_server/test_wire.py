@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from parallel.parameter_server.wire import TAIL, Settings, Tail
+
+
+@pytest.mark.parametrize("version", [0, 1, 2**20 - 1, 2**20, 2**24, 2**24 + 1, 2**40 + 12345])
+def test_a_version_travels_exactly(version: int) -> None:
+    numbers = Tail(version, lr=0.25, pusher=3).numbers()
+    assert numbers.dtype == np.float32 and numbers.shape == (TAIL,)
+    assert Tail.read(numbers) == Tail(version, 0.25, 3, 1)
+
+
+def test_a_sum_tells_how_many_it_is_of() -> None:
+    total = sum(Tail(7, lr=0.5, pusher=worker).numbers() for worker in range(3))
+    tail = Tail.read(total)
+    assert (tail.pushes, tail.lr) == (3, 1.5)
+
+
+def test_settings_travel_as_json() -> None:
+    settings = Settings(0.9, {0: 1e-4, 7: 0.0}, board=3)
+    assert Settings.decode(settings.encode()) == settings
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"momentum": "x"}', pickle.dumps(Settings(0.9, {}, 1), 0).decode()]
+)
+def test_nothing_else_is_understood(text: str) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        Settings.decode(text)

@@ -1,0 +1,177 @@
+"""Whole jobs of classify.py with parameter servers, of which one process is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.launch import clean_environment
+
+pytestmark = pytest.mark.grouping
+
+ROOT = Path(__file__).resolve().parents[2]
+# What is promised.
+SECONDS = 30
+# Hours of small pictures: the jobs do not end by themselves.
+ENDLESS = (
+    *("--dataset", "synthetic", "--image-size", "16", "--num-images", "20000"),
+    *("--batch-size", "16", "--epochs", "1000", "--frequent", "5", "--eval-frequency", "1000"),
+)
+GROUPS = "127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n"
+
+
+class Job:
+    """Four workers and two servers on this machine."""
+
+    def __init__(self, folder: Path, scheme: str, *options: str, training: tuple = ENDLESS) -> None:
+        self.folder = folder
+        (folder / "groups").write_text(GROUPS)
+        if scheme == "dist_gsync":
+            options = (*options, "--groups", str(folder / "groups"))
+        more = ("--staleness", "3") if scheme == "dist_ssync" else ()
+        self.output = folder / "output"
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "parallel.launch", "-n", "4", "-s", "2", *options),
+                    *("--", sys.executable, "classify.py", *training, "--kv-store", scheme, *more),
+                    *("--models-root", str(folder / "models")),
+                ],
+                cwd=ROOT,
+                # By this its processes are known.
+                env={**clean_environment(), "MODELS_ROOT": str(folder)},
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def processes(self) -> dict[str, int]:
+        """Process ids of all but the guards: worker-k, and server- and scheduler-pid."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                variables = (folder / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            told = dict(variable.partition(b"=")[::2] for variable in variables)
+            mine = told.get(b"MODELS_ROOT") == str(self.folder).encode()
+            if mine and words[0] and b"parallel.guard" not in words:
+                role = told.get(b"DMLC_ROLE", b"launcher").decode()
+                number = told[b"GROUPING_WORKER"].decode() if role == "worker" else folder.name
+                found[f"{role}-{number}"] = int(folder.name)
+        return found
+
+    def everybody(self) -> list[int]:
+        """All processes of the job, guards and launcher among them."""
+        mine = f"MODELS_ROOT={self.folder}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if mine in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+            except OSError:
+                continue
+        return found
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def wait_until(self, *words: str) -> None:
+        end = time.monotonic() + 250
+        while not all(word in self.said() for word in words):
+            assert self.process.poll() is None and time.monotonic() < end, self.said()
+            time.sleep(0.1)
+
+    def kill(self, name: str) -> None:
+        pids = [pid for one, pid in self.processes().items() if one.startswith(name)]
+        os.kill(pids[0], signal.SIGKILL)
+
+    def ends(self) -> int:
+        """The status, after which nobody is left."""
+        begin = time.monotonic()
+        status = self.process.wait(SECONDS)
+        print(f"ended after {time.monotonic() - begin:.1f} s with status {status}")
+        assert not self.everybody()
+        return status
+
+    def end(self) -> None:
+        for pid in self.everybody():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait(SECONDS)
+
+
+@pytest.fixture
+def start(tmp_path):
+    jobs = []
+
+    def start_job(*arguments, **further) -> Job:
+        jobs.append(Job(tmp_path, *arguments, **further))
+        return jobs[-1]
+
+    yield start_job
+    for job in jobs:
+        job.end()
+
+
+@pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_ssync", "dist_gsync"])
+@pytest.mark.parametrize(
+    ("who", "named"),
+    [
+        ("worker-2", "worker 2 on 127.0.0.1"),  # of a group, the leader
+        ("worker-3", "worker 3 on 127.0.0.1"),
+        ("server", "server "),
+        ("scheduler", "scheduler on 127.0.0.1"),
+    ],
+)
+def test_whoever_is_killed_the_job_ends_and_names_it(start, scheme, who, named):
+    job = start(scheme)
+    job.wait_until("update 10/")
+    job.kill(who)
+    assert job.ends() == 128 + signal.SIGKILL
+    announced = [line for line in job.said().splitlines() if line.startswith("launch: ")]
+    assert len(announced) == 1 and announced[0].startswith(f"launch: {named}"), announced
+    assert announced[0].endswith("ended with status 137 (SIGKILL); ending the job")
+
+
+@pytest.mark.parametrize("scheme", ["dist_async", "dist_gsync"])
+def test_a_killed_launcher_leaves_nobody(start, scheme):
+    job = start(scheme)
+    job.wait_until("update 10/")
+    job.process.kill()
+    job.process.wait()
+    end = time.monotonic() + SECONDS
+    while job.everybody():
+        assert time.monotonic() < end, job.processes()
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_gsync"])
+def test_being_told_to_end_leaves_a_checkpoint(start, scheme):
+    job = start(scheme)
+    job.wait_until("update 10/")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.ends() == 128 + signal.SIGTERM
+    assert list((job.folder / "models" / "checkpoints").glob("update-*/manifest.json")), job.said()
+
+
+@pytest.mark.parametrize("scheme", ["dist_async", "dist_ssync"])
+def test_a_tolerant_job_goes_on_without_a_dead_worker(start, scheme):
+    # 800 updates of each worker, of which the killed one has done a few.
+    short = (*ENDLESS[:5], "12800", *ENDLESS[6:], "--epochs", "4")
+    job = start(scheme, "--tolerate-workers", training=short)
+    job.wait_until("update 10/")
+    job.kill("worker-2")
+    job.wait_until("worker 2 on 127.0.0.1 ended with status 137 (SIGKILL); the job goes on")
+    assert job.process.wait(280) == 0, job.said()
+    assert "update 800/800" in job.said() and not job.everybody()
+    assert "worker 2 has done nothing for" in job.said()

@@ -1,0 +1,294 @@
+"""The launcher, with small scripts in place of training and of MXNet's servers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Each writes its process id into a file of its name, so that the test knows whom to look for.
+PRESENT = """
+import os, pathlib, signal, sys, time
+role, worker = os.environ["DMLC_ROLE"], int(os.environ["GROUPING_WORKER"])
+name = f"worker-{worker}" if role == "worker" else f"{role}-{os.getpid()}"
+path = pathlib.Path(os.environ["PRESENCE"], name)
+path.with_suffix(".new").write_text(str(os.getpid()))
+path.with_suffix(".new").rename(path)
+"""
+STAY = PRESENT + "time.sleep(300)"
+# It takes its time for a last word; what it has started itself and what does not listen goes too.
+STUBBORN = (
+    "import subprocess; child = subprocess.Popen(['sleep', '300'])\n"
+    + PRESENT
+    + "path.with_name(f'child-{worker}').write_text(str(child.pid))\n"
+    + "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)]\n"
+    + "time.sleep(300)"
+)
+SAVE = PRESENT + (
+    "def save(number, _):\n"
+    "    time.sleep(1); print('saved', flush=True); os._exit(128 + number)\n"
+    "[signal.signal(n, save) for n in (signal.SIGINT, signal.SIGTERM)]\n"
+    "path.with_name(f'ready-{worker}').touch()\n"
+    "time.sleep(300)"
+)
+
+
+class Dummies:
+    """A job of scripts."""
+
+    def __init__(self, folder: Path, worker: str, *options: object, serve: str = STAY, **scheme):
+        self.folder = folder / "presence"
+        self.folder.mkdir()
+        options = options or ("-n", 3, "-s", 2)
+        kv_store = scheme.get("kv_store", "dist_async")
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.parallel.dummy_job", serve, *map(str, options)),
+                *("--", sys.executable, "-c", worker, "--kv-store", kv_store),
+                *scheme.get("more", ()),
+            ],
+            cwd=ROOT,
+            env={**os.environ, "PRESENCE": str(self.folder), **scheme.get("variables", {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def pids(self) -> dict[str, int]:
+        files = (path for path in self.folder.glob("*-*") if path.suffix != ".new")
+        return {path.name: int(path.read_text()) for path in files if path.stat().st_size}
+
+    def wait_for(self, *names: str, count: int = 0) -> dict[str, int]:
+        end = time.monotonic() + 60
+        while True:
+            present = {path.name for path in self.folder.iterdir() if path.suffix != ".new"}
+            if present.issuperset(names) and len(present) >= count:
+                return self.pids()
+            assert time.monotonic() < end and self.process.poll() is None, present
+            time.sleep(0.02)
+
+    def ends(self, within: float = 60) -> tuple[int, str, str]:
+        """Its status, output and errors; nobody is left."""
+        begin = time.monotonic()
+        output, errors = self.process.communicate(timeout=200)
+        assert time.monotonic() - begin < within
+        assert_gone(self.pids())
+        return self.process.returncode, output, errors
+
+
+def assert_gone(pids: dict[str, int], within: float = 0.5) -> None:
+    end = time.monotonic() + within
+    while left := {name: pid for name, pid in pids.items() if is_alive(pid)}:
+        assert time.monotonic() < end, left
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def test_output_has_names_and_all_workers_done_is_status_0(tmp_path):
+    worker = PRESENT + (
+        "print('loss', worker)\nprint('look', file=sys.stderr)\nsys.stdout.write('no end of line')"
+    )
+    status, output, errors = Dummies(tmp_path, worker).ends()
+    assert status == 0, errors
+    assert sorted(output.splitlines()) == sorted(
+        f"worker {k}: {line}" for k in range(3) for line in (f"loss {k}", "no end of line")
+    )
+    assert sorted(errors.splitlines()) == [f"worker {k}: look" for k in range(3)]
+
+
+def test_everybody_is_told_its_place(tmp_path):
+    tell = PRESENT + (
+        "from parallel.parameter_server.place import find\n"
+        "print(find(os.environ), os.environ['OMP_NUM_THREADS'])"
+    )
+    groups, shares = tmp_path / "groups", tmp_path / "data_sharding"
+    groups.write_text("127.0.0.1 127.0.0.1\n127.0.0.1\n")
+    shares.write_text("0 0.4\n0.4 0.8\n0.8 1\n")
+    options = ("-n", 3, "-s", 1, "--groups", groups, "--data-sharding", shares)
+    more = ("--data-allocator", "1")
+    job = Dummies(tmp_path, tell, *options, serve=tell + "\ntime.sleep(300)", more=more)
+    _, output, _ = job.ends()
+    assert "worker 2: Place(role='worker', root_host='127.0.0.1'" in output
+    assert "groups=((0, 1), (2,)), shares=(Share(start=0.0, end=0.4), Share(" in output
+    threads = max(1, len(os.sched_getaffinity(0)) // 3)
+    assert output.count(f"server_speeds=()) {threads}\n") >= 3
+
+
+def test_servers_are_dealt_out_and_their_speeds_follow_mxnets_numbers(tmp_path):
+    tell = PRESENT + "from parallel.parameter_server.place import find\nprint(find(os.environ))"
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1\n127.0.0.2\n127.0.0.2\n")
+    options = ("-n", 3, "-s", 3, "-H", hosts, "--server-speeds", "1,4,1")
+    _, output, errors = Dummies(tmp_path, tell, *options, serve=tell + "\ntime.sleep(300)").ends()
+    assert output.count("server_speeds=(4.0, 1.0, 1.0)") >= 3, errors
+    assert "worker 2: Place(role='worker', root_host='127.0.0.1'" in output
+    assert output.count("node_host='127.0.0.2', interface='lo', num_workers=3") >= 2
+    assert "worker=2, local_worker=1" in output
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "said"),
+    [
+        ("sys.exit(3)", 3, "worker 1 on 127.0.0.1 ended with status 3; ending the job"),
+        ("os.kill(os.getpid(), 9)", 137, "worker 1 on 127.0.0.1 ended with status 137 (SIGKILL)"),
+    ],
+)
+def test_a_dead_worker_ends_the_job_with_its_status(tmp_path, end, status, said):
+    worker = STAY.replace("time.sleep", f"if worker == 1: {end}\ntime.sleep")
+    ended, _, errors = Dummies(tmp_path, worker).ends()
+    assert ended == status and said in errors
+
+
+def test_who_does_not_listen_is_killed_with_what_it_started(tmp_path):
+    job = Dummies(tmp_path, STUBBORN, "-n", 2, "-s", 1)
+    pids = job.wait_for("worker-0", "worker-1", "child-0", "child-1", count=6)
+    os.kill(pids["worker-0"], signal.SIGKILL)
+    assert job.ends()[0] == 137
+
+
+@pytest.mark.parametrize("role", ["server", "scheduler"])
+def test_a_dead_server_ends_even_a_tolerant_job(tmp_path, role):
+    job = Dummies(tmp_path, STAY, "-n", 2, "-s", 1, "--tolerate-workers")
+    pids = job.wait_for(count=4)
+    os.kill(next(pid for name, pid in pids.items() if name.startswith(role)), signal.SIGKILL)
+    status, _, errors = job.ends()
+    named = "server 0" if role == "server" else "scheduler"
+    assert status == 137 and f"{named} on 127.0.0.1 ended with status 137 (SIGKILL)" in errors
+
+
+def test_a_server_that_leaves_early_is_dead_too(tmp_path):
+    serve = "import os, time; time.sleep(300 * (os.environ['DMLC_ROLE'] == 'scheduler'))"
+    status, _, errors = Dummies(tmp_path, STAY, serve=serve).ends()
+    assert status == 1 and "ended with status 0; ending the job" in errors
+
+
+def test_a_killed_guard_takes_its_process_along(tmp_path):
+    job = Dummies(tmp_path, STAY, "-n", 2, "-s", 1)
+    pids = job.wait_for(count=4)
+    guard = int(Path(f"/proc/{pids['worker-1']}/stat").read_text().split()[3])
+    assert b"parallel.guard" in Path(f"/proc/{guard}/cmdline").read_bytes()
+    os.kill(guard, signal.SIGKILL)
+    status, _, errors = job.ends()
+    assert status == 137 and "worker 1 on 127.0.0.1" in errors
+
+
+def test_a_killed_launcher_leaves_nobody(tmp_path):
+    job = Dummies(tmp_path, STUBBORN, "-n", 2, "-s", 1)
+    pids = job.wait_for("worker-0", "worker-1", "child-0", "child-1", count=6)
+    job.process.kill()
+    job.process.communicate()
+    assert_gone(pids, within=20)
+
+
+def test_a_tolerant_job_goes_on_and_says_so(tmp_path):
+    worker = PRESENT + "time.sleep(1)\nsys.exit(7 * (worker == 1))"
+    status, _, errors = Dummies(tmp_path, worker, "-n", 3, "-s", 1, "--tolerate-workers").ends()
+    assert status == 0
+    assert "worker 1 on 127.0.0.1 ended with status 7; the job goes on without it" in errors
+
+
+def test_a_tolerant_job_fails_when_all_its_workers_have(tmp_path):
+    worker = PRESENT + "time.sleep(worker); sys.exit(7 + worker)"
+    status, _, _ = Dummies(tmp_path, worker, "-n", 2, "-s", 1, "--tolerate-workers").ends()
+    assert status == 7
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_lets_the_workers_save(tmp_path, number, status):
+    job = Dummies(tmp_path, SAVE)
+    job.wait_for("ready-0", "ready-1", "ready-2")
+    job.process.send_signal(number)
+    ended, output, errors = job.ends()
+    assert ended == status and output.count("saved") == 3
+    assert errors == f"launch: {number.name}: asking the workers to stop\n"
+
+
+def test_a_second_signal_ends_at_once(tmp_path):
+    job = Dummies(tmp_path, STUBBORN, "-n", 1, "-s", 1)
+    job.wait_for("worker-0", "child-0", count=4)
+    job.process.send_signal(signal.SIGINT)
+    assert job.process.stderr.readline() == "launch: SIGINT: asking the workers to stop\n"
+    job.process.send_signal(signal.SIGINT)
+    assert job.ends(within=15)[0] == 130
+
+
+def test_nobody_who_listens_ends_the_job(tmp_path):
+    job = Dummies(tmp_path, STAY.replace("time.sleep", "print('x', flush=True)\ntime.sleep"))
+    job.process.stdout.close()
+    job.process.stdout = subprocess.DEVNULL  # nothing for communicate() to read
+    job.process.wait(60)
+    assert job.process.returncode == 128 + signal.SIGPIPE
+    assert_gone(job.pids())
+    job.process.stderr.close()
+
+
+def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
+    # In place of a host: it runs the command as the server of ssh does, by the user's shell.
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(
+        "#!/bin/sh\n"
+        'while [ "${1#-o}" != "$1" ]; do echo "$1" >>"$0.options"; shift; done\n'
+        '[ "$1" = 127.0.0.1 ] && cd / && exec env -u MXNET_KEPT PRESENCE="$PRESENCE" sh -c "$2"\n'
+    )
+    ssh.chmod(0o755)
+    worker = SAVE.replace(
+        "time.sleep(300)",
+        "print(os.getcwd(), os.environ['MXNET_KEPT'], flush=True)\ntime.sleep(300)",
+    )
+    job = Dummies(
+        tmp_path,
+        worker,
+        *("-n", 2, "-s", 1, "--launcher", "ssh"),
+        variables={"PATH": f"{ssh.parent}:{os.environ['PATH']}", "MXNET_KEPT": "it's $HOME"},
+    )
+    job.wait_for("ready-0", "ready-1")
+    job.process.send_signal(signal.SIGTERM)
+    status, output, _ = job.ends()
+    assert status == 143
+    for number in (0, 1):
+        assert f"worker {number}: {ROOT} it's $HOME\n" in output
+        assert f"worker {number}: saved\n" in output
+    assert "-oBatchMode=yes" in ssh.with_name("ssh.options").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "kv_store", "message"),
+    [
+        (("-n", 0, "-s", 1), "dist_sync", "-n: '0' is not a positive integer"),
+        (("-n", 2, "-s", 1), "horovod", "--kv-store horovod has no servers"),
+        (("-n", 2, "-s", 1), "dist_asinc", "(did you mean 'dist_async'?)"),
+        (("-n", 2, "-s", 1), "dist_gsync", "needs --groups FILE; python -m parallel.autogroup"),
+        (("-n", 2, "-s", 1, "--tolerate-workers"), "dist_sync", "workers wait for each other"),
+        (("-n", 2, "-s", 1, "--data-sharding", "x"), "dist_sync", "add --data-allocator 1"),
+        (("-n", 2, "-s", 2, "--server-speeds", "2,1"), "dist_sync", "one machine need the same"),
+        (("-n", 2, "-s", 2, "--server-speeds", "2"), "dist_sync", "has 1 numbers, but there are 2"),
+        (("-n", 2, "-s", 2, "--server-speeds", "2,0"), "dist_sync", "no list of positive numbers"),
+        (("-n", 2, "-s", 1, "-i", "ethx"), "dist_sync", "-i ethx: no such network interface"),
+        (("-n", 2, "-s", 1, "-H", "/nowhere"), "dist_sync", "/nowhere cannot be read: No such"),
+        (("-n", 2, "-s", 1, "-H", "{far}"), "dist_sync", "host 192.0.2.1 cannot be reached on -i"),
+    ],
+)
+def test_a_mistake_is_one_line_and_starts_nobody(tmp_path, options, kv_store, message):
+    (tmp_path / "hosts").write_text("192.0.2.1\n192.0.2.2\n")
+    options = [str(tmp_path / "hosts") if word == "{far}" else word for word in options]
+    job = Dummies(tmp_path, STAY, *options, kv_store=kv_store)
+    status, output, errors = job.ends()
+    assert (status, output) == (2, "") and not list(job.folder.iterdir())
+    assert errors.count("\n") == 1 and message in errors

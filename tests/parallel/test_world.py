@@ -1,0 +1,52 @@
+"""Worlds of groups, and the world of one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parallel.world import LoneWorld, World
+from runtime.mxnet import mx
+from tests.support.launch import clean_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("groups", [((0, 2), (1,)), ((2, 1, 0),)])
+def test_the_ranks_of_a_group_have_a_world_of_their_own(groups, tmp_path: Path) -> None:
+    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+    words = [",".join(map(str, group)) for group in groups]
+    finished = subprocess.run(
+        [horovodrun, "--gloo", "-np", "3", "-H", "localhost:3", sys.executable, "-m",
+         "tests.parallel.group_ranks", str(tmp_path), *words],
+        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    for group in map(sorted, groups):
+        for rank, number in enumerate(group):
+            assert json.loads((tmp_path / str(number)).read_text()) == {
+                "rank": [rank, len(group)],
+                "total": sum(group),
+                "several": [sum(group), len(group), 2 * sum(group)],
+                "gathered": group,
+                "first": group[0],
+                "object": {"from": group[0]},
+            }
+
+
+def test_alone_everything_is_ones_own() -> None:
+    world: World = LoneWorld(local_rank=2)
+    array = mx.nd.array([3.0])
+    world.allreduce(array, "a")
+    world.allreduce_all([array], "b")
+    world.broadcast(array, "c")
+    world.wait(array)
+    world.barrier()
+    assert (world.rank, world.size, world.local_rank) == (0, 1, 2)
+    assert array.asscalar() == world.allgather(array, "d").asscalar() == 3
+    assert world.broadcast_object("x", "e") == "x"

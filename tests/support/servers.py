@@ -1,0 +1,96 @@
+"""A job with parameter servers on 127.0.0.1: a scheduler, servers and workers as processes."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from parallel.parameter_server.place import SCHEDULER, SERVER, WORKER, Place
+from tests.support.launch import clean_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+_HOST = "127.0.0.1"
+_SERVE = [sys.executable, "-m", "parallel.parameter_server.serve"]
+_THREADS = {"OMP_NUM_THREADS": "1"}
+
+
+class ServerJob:
+    """The processes of a job; a context manager that leaves none behind."""
+
+    def __init__(
+        self, folder: Path, *command: object, workers: int, servers: int = 1, **place: object
+    ) -> None:
+        """Start a job.
+
+        Args:
+            folder: where each process's output goes.
+            command: of every worker, after the interpreter.
+            workers: how many.
+            servers: how many.
+            place: what else the workers are told, see ``Place``.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._place = replace(
+            Place(WORKER, _HOST, _free_port(), _HOST, "lo", workers, servers), **place
+        )
+        self.others = [self._start(_SERVE, SCHEDULER, 0)]
+        self.others += [self._start(_SERVE, SERVER, number) for number in range(servers)]
+        program = [sys.executable, *map(str, command)]
+        self.workers = [self._start(program, WORKER, number) for number in range(workers)]
+
+    def wait(self, seconds: float = 120) -> list[int]:
+        """Wait for the workers; returns their statuses."""
+        return [process.wait(seconds) for process in self.workers]
+
+    def wait_until(self, true: Callable[[], object], seconds: float = 120) -> None:
+        """Wait for something to become true while the workers run."""
+        end = time.monotonic() + seconds
+        while not true():
+            assert all(process.poll() is None for process in self.workers), self.said()
+            assert time.monotonic() < end, f"waited in vain: {self.said()}"
+            time.sleep(0.05)
+
+    def said(self) -> str:
+        """Everything that was printed."""
+        return "\n".join(f"{file.name}:\n{file.read_text()}" for file in self._files())
+
+    def said_by(self, worker: int) -> str:
+        """What one worker has printed."""
+        return (self._folder / f"{WORKER}-{worker}").read_text()
+
+    def __enter__(self) -> ServerJob:
+        """Return the job."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        for process in (*self.workers, *self.others):
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait(30)
+
+    def _start(self, command: Sequence[str], role: str, number: int) -> subprocess.Popen[bytes]:
+        place = replace(self._place, role=role, worker=number if role == WORKER else 0)
+        variables = {**clean_environment(), **_THREADS, **place.variables()}
+        with (self._folder / f"{role}-{number}").open("wb") as output:
+            return subprocess.Popen(
+                command, cwd=ROOT, env=variables, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self._folder.iterdir() if path.is_file())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

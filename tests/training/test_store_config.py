@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from parallel.parameter_server.place import SERVER, WORKER, Place, Share
+from runtime.errors import ConfigError
+from training.classify_config import parse
+
+ALONE = None
+JOB = Place(WORKER, "127.0.0.1", 9000, "127.0.0.1", "lo", num_workers=4, num_servers=1)
+GROUPS = replace(JOB, groups=((0, 1), (2, 3)))
+SHARES = replace(JOB, shares=tuple(Share(k / 4, (k + 1) / 4) for k in range(4)))
+TOLERANT = replace(JOB, tolerates=True)
+
+
+def parse_line(monkeypatch, place: Place | None, line: str):
+    for name, value in (place.variables() if place else {}).items():
+        monkeypatch.setenv(name, value)
+    return parse(f"--dataset synthetic {line}".split())
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        (ALONE, ""),
+        (ALONE, "--kv-store horovod --fp16-allreduce"),
+        (JOB, "--kv-store dist_sync"),
+        (JOB, "--kv-store dist_async --num-examples 100"),
+        (JOB, "--kv-store dist_ssync --staleness 0"),
+        (GROUPS, "--kv-store dist_gsync --fp16-allreduce"),
+        (GROUPS, "--kv-store dist_async"),
+        (SHARES, "--kv-store dist_async --data-allocator 1"),
+        (TOLERANT, "--kv-store dist_ssync --staleness 3"),
+    ],
+)
+def test_what_goes_together(monkeypatch, place: Place | None, line: str) -> None:
+    parse_line(monkeypatch, place, line)
+
+
+@pytest.mark.parametrize(
+    ("place", "line", "parts"),
+    [
+        (JOB, "--kv-store dist_gsink", ["--kv-store 'dist_gsink'", "did you mean 'dist_gsync'?"]),
+        (JOB, "--kv-store dist_async --staleness 3", ["--staleness 3", "dist_ssync"]),
+        (ALONE, "--staleness 3", ["--staleness 3", "horovod"]),
+        (JOB, "--kv-store dist_ssync", ["add --staleness"]),
+        (JOB, "--kv-store dist_ssync --staleness -1", ["--staleness -1", "not be negative"]),
+        (ALONE, "--kv-store dist_sync", ["dist_sync", "python -m parallel.launch"]),
+        (replace(JOB, role=SERVER), "--kv-store dist_sync", ["python -m parallel.launch"]),
+        (JOB, "", ["parallel.launch", "horovod", "dist_sync"]),
+        (JOB, "--kv-store dist_gsync", ["dist_gsync", "--groups"]),
+        (JOB, "--kv-store dist_async --data-allocator 1", ["--data-allocator 1", "sharding"]),
+        (JOB, "--kv-store dist_async --data-allocator 2", ["--data-allocator 2", "0 or 1"]),
+        (ALONE, "--data-allocator 1", ["--data-allocator 1", "horovod"]),
+        (TOLERANT, "--kv-store dist_sync", ["dist_sync", "--tolerate-workers"]),
+        (
+            replace(GROUPS, tolerates=True),
+            "--kv-store dist_gsync",
+            ["dist_gsync", "--tolerate-workers"],
+        ),
+        (JOB, "--kv-store dist_async --dtype float16", ["--dtype float16", "float32"]),
+        (JOB, "--kv-store dist_async --fp16-allreduce", ["--fp16-allreduce", "dist_async"]),
+        (ALONE, "--num-examples 0", ["--num-examples 0"]),
+    ],
+)
+def test_mistakes_are_one_line_with_the_remedy(
+    monkeypatch, place: Place | None, line: str, parts: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_line(monkeypatch, place, line)
+    assert "\n" not in str(caught.value)
+    for part in parts:
+        assert part in str(caught.value)

@@ -1,0 +1,70 @@
+"""The optimizer of a network whose weights parameter servers keep.
+
+To a training step it is an optimizer like ``BackboneOptimizer``. The gradients of a group are
+summed over its members; what happens then, and in which order with those of other groups, is the
+business of the exchange. Momentum stays with the servers, and no checkpoint has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parallel.parameter_server.exchange import Exchange
+from parallel.world import Wire, World
+from training.precision import LossScale
+from training.state import Section, State
+from training.stopwatch import COMMUNICATION, Stopwatch
+
+
+class ServerOptimizer:
+    """SGD with momentum on parameter servers; parameters with ``wd_mult`` 0 do not decay."""
+
+    def __init__(
+        self, parameters: Any, exchange: Exchange, group: World, stopwatch: Stopwatch, wire: Wire
+    ) -> None:
+        """Assemble it; the servers hear nothing before ``start``.
+
+        Args:
+            parameters: a ``gluon.ParameterDict``; those with ``grad_req`` "null" are left alone.
+            exchange: the servers.
+            group: the workers that push as one; a timed world.
+            stopwatch: where the exchange is counted.
+            wire: how gradients travel in the group.
+        """
+        self._trained = [
+            parameter for parameter in parameters.values() if parameter.grad_req != "null"
+        ]
+        self._gradients = [parameter.grad() for parameter in self._trained]
+        self._exchange, self._group = exchange, group
+        self._stopwatch, self._wire = stopwatch, wire
+        self.loss_scale = LossScale(dynamic=False)
+
+    def start(self, *, momentum: float, weight_decay: float, version: int) -> None:
+        """Begin with equal weights; see ``Exchange.start``."""
+        self._exchange.start(
+            [parameter.data() for parameter in self._trained],
+            [parameter.wd_mult for parameter in self._trained],
+            momentum=momentum,
+            weight_decay=weight_decay,
+            version=version,
+        )
+
+    def reduce(self) -> Any:
+        """See ``Optimizer.reduce``; over the group."""
+        self._group.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
+        return self.loss_scale.judge(self._gradients)
+
+    def update(self, update: int, lr: float) -> None:
+        """See ``Optimizer.update``; returns with the weights of the next step."""
+        self._stopwatch.settle()
+        for gradient in self._gradients:
+            gradient.wait_to_read()
+        with self._stopwatch.part(COMMUNICATION):
+            self._exchange.step(self._gradients, lr)
+
+    def export_state(self, update: int) -> State:
+        """See ``Stateful.export_state``; the weights are in the model's part."""
+        return State()
+
+    def load_state(self, saved: Section) -> None:
+        """See ``Stateful.load_state``; the servers begin without momentum."""
