@@ -127,7 +127,7 @@ class Checkpointer:
         failed = mx.nd.array([self._error is not None])
         failures = self._world.allgather(failed, "checkpoint.failures").asnumpy().nonzero()[0]
         if failures.size:
-            # Again, now that nobody writes into it any more.
+            # Nobody writes into it any more.
             if self._world.rank == 0 and path is not None:
                 files.discard(files.hidden_folder(path, self._attempt))
             raise self._explain(path, int(failures[0])) from self._error
@@ -181,9 +181,9 @@ class Checkpointer:
         # Whatever it is, the main thread has to hear of it.
         except Exception as error:
             self._error = error
+            # The folder stays until nobody writes into it: a rank that found it gone would take
+            # that for the reason.
             files.report_failure(folder, rank, _reason(error))
-            if rank == 0:
-                files.discard(folder)
 
     def _explain(self, path: Optional[Path], rank: int) -> DataError:
         reason = _reason(self._error) if self._error else f"rank {rank} could not write its part"
