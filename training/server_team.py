@@ -135,6 +135,8 @@ class ServerTeam:
         )
         self._arrange(replace(found, place=place))
         self._exchange.regroup(place, self._config.batch_size * self.world.size)
+        # Nobody pushes before all have the same weights, and their version.
+        everybody.barrier()
         return leg
 
     def leave(self, status: int) -> int:
