@@ -84,6 +84,6 @@ def test_a_leg_goes_on_through_another_share():
 
 def test_who_goes_on_in_the_middle_of_a_leg_meets_the_others_at_its_end():
     _, saver = go_on(config("--epochs", "6"), 100, 27, 100)
-    other = saver.from_epoch(source(50))
+    other = go_on(config("--epochs", "6"), 100, 27, 50)[1].from_epoch(source(50))
     assert saver.leg_end(2) == 40 and other.leg_end(2) == 4 * 20
     assert saver.course.at(40) == other.course.at(80) == Position(4, 0)

@@ -66,7 +66,7 @@ def test_what_goes_together(monkeypatch, place: Place | None, line: str) -> None
         (ALONE, "--num-examples 0", ["--num-examples 0"]),
         (ALONE, "--rebalance 2", ["--rebalance 2", "dist_gsync", "horovod"]),
         (JOB, "--kv-store dist_async --rebalance 2", ["--rebalance 2", "dist_gsync", "no groups"]),
-        (GROUPS, "--kv-store dist_gsync --rebalance 0", ["--rebalance 0", "positive"]),
+        (GROUPS, "--kv-store dist_gsync --rebalance 0", ["--rebalance 0", "at least 1"]),
     ],
 )
 def test_mistakes_are_one_line_with_the_remedy(
