@@ -12,6 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parallel.parameter_server import buckets
 from parallel.parameter_server.board import FINISHED, LEFT, Attendance, Board, Column
 from parallel.parameter_server.clock import wait_for_slowest
@@ -172,7 +175,7 @@ class Exchange:
         self._attendance = Attendance(len(pushers), self._name, tolerates=place.tolerates)
         self._board = Board.empty(len(pushers))
         self._posted = self._board.rows[self._row].copy()
-        self._next = self._posted.copy()
+        self._next: NDArray[np.float32] = self._posted.copy()
         self._times: deque[float] = deque(maxlen=_STEPS_OF_RATE + 1)
 
     def _look(self) -> Board:
