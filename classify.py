@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from runtime import environment
 from runtime.errors import run_program
@@ -45,6 +45,7 @@ def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step
     from training import devices, team
     from training.classify_step import ClassifyStep
     from training.finite import FiniteGuard
+    from training.leg import Leg
     from training.logs import RunLog
     from training.loop import Interlude, fit
     from training.model_state import BackboneState
@@ -60,16 +61,13 @@ def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step
     models_root = Path(config.models_root)
     pictures = open_pictures(config)
     count = pictures.num_examples(config)
-    with (
-        RunLog(
-            models_root,
-            rank=workers.number,
-            world_size=workers.size,
-            frequent=config.frequent,
-            stall_timeout=config.stall_timeout,
-        ) as log,
-        pictures.open_loader(config, workers.portion(count)) as loader,
-    ):
+    with RunLog(
+        models_root,
+        rank=workers.number,
+        world_size=workers.size,
+        frequent=config.frequent,
+        stall_timeout=config.stall_timeout,
+    ) as log:
         classifier = Classifier.create(
             config.model,
             classes=pictures.num_classes,
@@ -81,80 +79,103 @@ def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step
             ctx=device,
         )
         classifier.hybridize()
-        optimizer = workers.optimizer(classifier.parameters, log.stopwatch)
-        epoch = loader.updates_per_epoch
-        tally = Tally(epoch)
-        validator = Validator(
-            classifier,
-            partial(pictures.validation_batches, config, world),
-            tally,
-            world,
-            log,
-            updates_per_epoch=epoch,
-            save_best=ModelSaver(classifier, world, models_root, "best").save,
-        )
-        saver = ModelSaver(classifier, world, models_root)
 
-        run = begin(
-            config,
-            classify_config.values(config),
-            {
-                "classifier": BackboneState(classifier),
-                "optimizer": optimizer,
-                "validator": validator,
-            },
-            loader,
-            world,
-            num_classes=pictures.num_classes,
-            image_size=pictures.shape[1:],
-            fixed=classify_config.IDENTITY,
-            saves=workers.saves,
-        )
-        progress = run.progress
-        # Of the weights: with parameter servers other workers make some of them.
-        updates_per_epoch = workers.updates_per_epoch(count)
-        schedule = workers.schedule(
-            schedules.build(
-                config.lr_schedule,
-                lr=config.peak_lr(workers.contributors),
-                total_updates=config.total_updates(updates_per_epoch),
-                warmup=round(config.warmup_epochs * updates_per_epoch),
-                steps=[step * updates_per_epoch for step in config.lr_steps],
-            ),
-            progress,
-        )
-        savers = [
-            Interlude(validator.validate, config.eval_frequency * epoch),
-            Interlude(saver.save, config.save_frequency * epoch),
-            Interlude(run.checkpointer.save, config.save_frequency * epoch, on_stop=True),
-        ]
-        with run.checkpointer as checkpointer:
-            step = ClassifyStep(
-                classifier,
-                optimizer,
-                world,
-                tally,
-                contributors=workers.contributors,
-                num_classes=pictures.num_classes,
-                label_smoothing=config.label_smoothing,
-                mixup=config.mixup,
-                seed=config.seed,
-                stopwatch=log.stopwatch,
-                guard=FiniteGuard("stop", checkpointer.last_good, remedy="lower --lr"),
-            )
-            workers.start(progress, count)
-            status = fit(
-                dress(step),
-                loader.batches(progress.start_update, progress.start),
-                schedule,
-                log,
-                total_updates=progress.total_updates,
-                images_per_update=config.batch_size * workers.contributors,
-                start_update=progress.start_update,
-                averages=lambda: {**tally.averages(), **workers.numbers()},
-                interludes=[Interlude(workers.settle, 0), *(savers if workers.saves else [])],
-                stop=workers.stop(request),
-            )
+        def train(leg: Leg) -> tuple[int, Optional[Leg]]:
+            """Train until the run ends, or all workers meet; the exit status, and the next leg."""
+            with pictures.open_loader(config, workers.portion(count)) as loader:
+                optimizer = workers.optimizer(classifier.parameters, log.stopwatch)
+                epoch = loader.updates_per_epoch
+                tally = Tally(epoch)
+                validator = Validator(
+                    classifier,
+                    partial(pictures.validation_batches, config, world),
+                    tally,
+                    world,
+                    log,
+                    updates_per_epoch=epoch,
+                    best=leg.best,
+                    save_best=ModelSaver(classifier, world, models_root, "best").save,
+                )
+                saver = ModelSaver(classifier, world, models_root)
+
+                run = begin(
+                    config,
+                    classify_config.values(config),
+                    {
+                        "classifier": BackboneState(classifier),
+                        "optimizer": optimizer,
+                        "validator": validator,
+                    },
+                    loader,
+                    world,
+                    num_classes=pictures.num_classes,
+                    image_size=pictures.shape[1:],
+                    fixed=classify_config.IDENTITY,
+                    saves=workers.saves,
+                    leg=leg,
+                )
+                progress = run.progress
+                end = progress.leg_end(config.rebalance)
+                # Not 0 if earlier updates were of other sizes.
+                origin = tally.origin = validator.origin = progress.course.origin
+                # Of the weights: with parameter servers other workers make some of them.
+                updates_per_epoch = workers.updates_per_epoch(count)
+                schedule = workers.schedule(
+                    schedules.build(
+                        config.lr_schedule,
+                        lr=config.peak_lr(workers.contributors),
+                        total_updates=config.total_updates(updates_per_epoch),
+                        warmup=round(config.warmup_epochs * updates_per_epoch),
+                        steps=[step * updates_per_epoch for step in config.lr_steps],
+                    ),
+                    progress,
+                )
+                between_saves = config.save_frequency * epoch
+                savers = [
+                    Interlude(validator.validate, config.eval_frequency * epoch, origin=origin),
+                    Interlude(saver.save, between_saves, origin=origin),
+                    Interlude(run.checkpointer.save, between_saves, on_stop=True, origin=origin),
+                ]
+                with run.checkpointer as checkpointer:
+                    step = ClassifyStep(
+                        classifier,
+                        optimizer,
+                        world,
+                        tally,
+                        contributors=workers.contributors,
+                        num_classes=pictures.num_classes,
+                        label_smoothing=config.label_smoothing,
+                        mixup=config.mixup,
+                        seed=config.seed,
+                        stopwatch=log.stopwatch,
+                        guard=FiniteGuard("stop", checkpointer.last_good, remedy="lower --lr"),
+                    )
+                    workers.start(progress, count)
+                    status = fit(
+                        dress(step),
+                        loader.batches(progress.start_update, progress.start),
+                        schedule,
+                        log,
+                        total_updates=end,
+                        images_per_update=config.batch_size * workers.contributors,
+                        start_update=progress.start_update,
+                        averages=lambda: {**tally.averages(), **workers.numbers()},
+                        interludes=[
+                            Interlude(workers.settle, 0),
+                            *(savers if workers.saves else []),
+                        ],
+                        stop=workers.stop(request),
+                    )
+            if status or end == progress.total_updates:
+                return status, None
+            here = Leg(progress.course.at(end).epoch, end, validator.best)
+            with log.paused():
+                return status, workers.next_leg(here, log.total(), count)
+
+        status, leg = train(Leg())
+        # With --rebalance alone.
+        while leg is not None:
+            status, leg = train(leg)
         log.summarize(debug=False)
     return workers.leave(status)
 

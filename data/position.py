@@ -51,6 +51,16 @@ class Course:
         """Global batches of a whole epoch."""
         return self.num_images // self.global_batch
 
+    @property
+    def origin(self) -> int:
+        """Where the first epoch would have begun if all had had as many updates as those to come.
+
+        From here on epochs begin at multiples of ``updates_per_epoch``, counted from this update,
+        which may be negative; 0 if nothing has changed.
+        """
+        epoch = self.start.epoch + 1
+        return self.first_update_of(epoch) - epoch * self.updates_per_epoch
+
     def first_update_of(self, epoch: int) -> int:
         """The update with which an epoch begins, or ``start_update`` if it has begun before."""
         if epoch <= self.start.epoch:

@@ -32,7 +32,7 @@ _MEASURING = (
     *("--kv-store", "dist_async", "--epochs", "1", "--resume", "never"),
     *("--keep", "0", "--save-frequency", "0", "--frequent", "5"),
 )
-_LEFT_OUT = ("--staleness", "--data-allocator")
+_LEFT_OUT = ("--staleness", "--data-allocator", "--rebalance")
 # Compilation and the first epoch's reading are not the speed of a machine.
 _WARM_UP_SHARE = 0.25
 _FEWEST_REPORTS = 4

@@ -9,6 +9,8 @@ made long runs thrash that cache.
 
 from __future__ import annotations
 
+import copy
+import os
 import pickle
 import threading
 from collections.abc import Iterator, Sequence
@@ -127,25 +129,40 @@ class HorovodWorld:
     With groups, those of this rank's group alone.
     """
 
-    def __init__(self, groups: Sequence[Sequence[int]] = ()) -> None:
+    def __init__(self, groups: Sequence[Sequence[int]] = (), *, regroups: bool = False) -> None:
         """Initializes Horovod.
 
         Args:
             groups: the ranks of each group, each rank in one of them; none make one of all ranks.
+            regroups: whether ``regroup`` will be called.
         """
         import horovod.mxnet as hvd
 
-        # Horovod has the set of all ranks already, and takes it no second time.
-        sets = [hvd.ProcessSet(list(group)) for group in groups] if len(groups) > 1 else []
-        hvd.init(process_sets=sets)
-        _check_size(hvd.size())
+        if regroups:
+            os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
         self._hvd = hvd
+        self._sets = self._process_sets(groups)
+        hvd.init(process_sets=self._sets)
+        _check_size(hvd.size())
         self._ops = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
-        self._set = next((group for group in sets if group.included()), hvd.global_process_set)
-        self._root: int = self._set.ranks[0]
-        self.rank: int = self._set.rank()
-        self.size: int = self._set.size()
         self.local_rank: int = hvd.local_rank()
+        self._enter()
+
+    def regroup(self, groups: Sequence[Sequence[int]]) -> None:
+        """Make other groups; the ranks of all come here together, with no collective under way."""
+        for former in self._sets:
+            self._hvd.remove_process_set(former)
+        self._sets = self._process_sets(groups)
+        for group in self._sets:
+            self._hvd.add_process_set(group)
+        self._enter()
+
+    def everybody(self) -> HorovodWorld:
+        """The ranks of all groups, as a world."""
+        world = copy.copy(self)
+        world._sets = []
+        world._enter()
+        return world
 
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
         """See ``World.allreduce``."""
@@ -211,6 +228,18 @@ class HorovodWorld:
     def close(self) -> None:
         """End Horovod, for the ranks of all groups: none may need another any more."""
         self._hvd.shutdown()
+
+    def _process_sets(self, groups: Sequence[Sequence[int]]) -> list[Any]:
+        """Horovod has the set of all ranks already, and takes it no second time."""
+        return [self._hvd.ProcessSet(list(group)) for group in groups] if len(groups) > 1 else []
+
+    def _enter(self) -> None:
+        """Belong to one's own among the sets."""
+        whole = self._hvd.global_process_set
+        self._set = next((group for group in self._sets if group.included()), whole)
+        self._root: int = self._set.ranks[0]
+        self.rank: int = self._set.rank()
+        self.size: int = self._set.size()
 
 
 def _check_size(size: int) -> None:

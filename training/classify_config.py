@@ -149,6 +149,9 @@ class ClassifyConfig:
     data_allocator: int = 0
     """Pictures of each worker: 0 as many for each, 1 by the launcher's --data-sharding."""
 
+    rebalance: Optional[int] = None
+    """Epochs after which dist_gsync measures all workers and makes groups and shares anew."""
+
     num_examples: Optional[int] = None
     """Train on the first so many pictures of each epoch's order."""
 
@@ -268,6 +271,7 @@ _RANGES = {
     "mixup": Range(COUNT.holds, "must not be negative; 0 turns it off, 0.2 is usual"),
     "staleness": Range(COUNT.holds, "must not be negative; 0 lets nobody run ahead"),
     "data_allocator": Range(lambda value: value in (0, 1), "must be 0 or 1"),
+    "rebalance": POSITIVE_COUNT,
     "num_examples": POSITIVE_COUNT,
     "gradient_predivide_factor": Range(POSITIVE.holds, "must be above 0; 1 turns it off"),
     "eval_frequency": POSITIVE_COUNT,

@@ -23,7 +23,7 @@ from typing import Any, Callable, Optional, Protocol, SupportsFloat, TextIO, Uni
 from tqdm import tqdm
 
 from runtime.errors import ConfigError, is_launched
-from training.meter import Meter, Report
+from training.meter import Meter, Report, Stretch
 from training.metrics import MetricFiles
 from training.stopwatch import Stopwatch
 from training.watchdog import Watchdog
@@ -197,13 +197,17 @@ class RunLog:
         if self._records is not None:
             self._records.write(update, numbers, target=target)
 
+    def total(self) -> Optional[Stretch]:
+        """What was counted since ``start``, see ``Meter.total``."""
+        return self._meter.total()
+
     def summarize(self, *, debug: bool) -> None:
         """Say where the time of the run went and whether input was its bottleneck.
 
         Args:
             debug: the batches came from memory.
         """
-        total = self._meter.total()
+        total = self.total()
         if total is not None:
             _LOGGER.info("time: %s", total.describe_shares())
             _LOGGER.info("%s", total.judge_debug() if debug else total.judge_input())

@@ -41,9 +41,13 @@ class Interlude:
     on_stop: bool = False
     """Whether it happens, too, when the run is told to end early."""
 
+    origin: int = 0
+    """The update from which intervals are counted."""
+
     def is_due(self, update: int, total_updates: int) -> bool:
         """Whether it is time, after ``update`` finished updates."""
-        return update == total_updates or (self.interval > 0 and update % self.interval == 0)
+        past = update - self.origin
+        return update == total_updates or (self.interval > 0 and past % self.interval == 0)
 
 
 def fit(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Optional, Protocol
 
 from data.position import Course, Position
+from training.leg import Leg
 from training.schedules import Schedule
 from training.state import Section, State
 
@@ -77,6 +78,22 @@ class Progress:
             return cls(course, whole, whole)
         passed = position.epoch * source.updates_per_epoch + position.samples // course.global_batch
         return cls(course, course.first_update_of(config.epochs), whole, passed - update)
+
+    @classmethod
+    def onward(cls, config: Length, source: Source, leg: Leg) -> Progress:
+        """Plan a run from where a later leg of it begins."""
+        whole = config.total_updates(source.updates_per_epoch)
+        start = Position(leg.epoch, 0)
+        course = Course(source.num_images, source.global_batch, leg.update, start)
+        shift = leg.epoch * source.updates_per_epoch - leg.update
+        return cls(course, whole - shift, whole, shift)
+
+    def leg_end(self, every: Optional[int]) -> int:
+        """The update after which a leg ends: when its epochs are a multiple of ``every``."""
+        if every is None:
+            return self.total_updates
+        epoch = (self.start.epoch // every + 1) * every
+        return min(self.course.first_update_of(epoch), self.total_updates)
 
     def from_epoch(self, source: Source) -> Progress:
         """The course from the beginning of the same epoch, through other data."""

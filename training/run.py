@@ -15,8 +15,11 @@ from parallel.world import World
 from training import config as configuration
 from training import resume
 from training.checkpointer import Checkpointer
+from training.leg import Leg
 from training.progress import Length, Progress, Source
 from training.state import Stateful
+
+_FIRST = Leg()
 
 
 class RunConfig(Length, Protocol):
@@ -61,6 +64,7 @@ def begin(
     image_size: tuple[int, int],
     fixed: Sequence[str],
     saves: bool = True,
+    leg: Leg = _FIRST,
 ) -> Run:
     """Find out where the run begins, and give its parts what they remembered.
 
@@ -75,6 +79,7 @@ def begin(
         fixed: the options that no run that goes on may change.
         saves: whether these ranks write checkpoints. Others, whose data is another, go on from
             those at the beginning of the epoch.
+        leg: any but the first goes on where it says, and no checkpoint is looked for.
 
     Raises:
         ConfigError: the checkpoint belongs to another model.
@@ -82,10 +87,14 @@ def begin(
     """
     models_root = Path(config.models_root)
     about = resume.describe(values, num_classes=num_classes, image_size=image_size, fixed=fixed)
-    saved = resume.find(config.resume, models_root, about, world)
-    progress = Progress.plan(config, source, saved.section("progress") if saved else None)
-    if not saves:
-        progress = progress.from_epoch(source)
+    saved = None
+    if leg == _FIRST:
+        saved = resume.find(config.resume, models_root, about, world)
+        progress = Progress.plan(config, source, saved.section("progress") if saved else None)
+        if not saves:
+            progress = progress.from_epoch(source)
+    else:
+        progress = Progress.onward(config, source, leg)
     parts = {**parts, "progress": progress}
     if saved:
         saved.restore(parts)

@@ -30,6 +30,10 @@ class StoreConfig(Protocol):
         """Whether the launcher says who reads what."""
 
     @property
+    def rebalance(self) -> Optional[int]:
+        """Epochs after which groups are made anew."""
+
+    @property
     def dtype(self) -> str:
         """Number format of the network."""
 
@@ -54,6 +58,7 @@ def check(config: StoreConfig, place: Optional[Place]) -> None:
     """
     check_name("kv-store", config.kv_store, KV_STORES)
     _check_staleness(config)
+    _check_rebalance(config)
     if config.kv_store == HOROVOD:
         _check_horovod(config, place)
     else:
@@ -70,6 +75,15 @@ def _check_staleness(config: StoreConfig) -> None:
     if config.staleness is None and is_bounded:
         raise ConfigError(
             f"--kv-store {config.kv_store} has no bound: add --staleness, as in --staleness 3"
+        )
+
+
+def _check_rebalance(config: StoreConfig) -> None:
+    has_groups = config.kv_store != HOROVOD and SCHEMES[config.kv_store].has_groups
+    if config.rebalance is not None and not has_groups:
+        raise ConfigError(
+            f"--rebalance {config.rebalance} goes with --kv-store dist_gsync, not with "
+            f"{config.kv_store}, which has no groups; leave it out"
         )
 
 

@@ -25,7 +25,11 @@ _TOP = 5
 
 
 class Validator:
-    """Validates the classifier and remembers the best accuracy."""
+    """Validates the classifier and remembers the best accuracy.
+
+    Attributes:
+        origin: the update from which epochs are counted.
+    """
 
     def __init__(
         self,
@@ -36,6 +40,7 @@ class Validator:
         log: RunLog,
         *,
         updates_per_epoch: int,
+        best: float = 0.0,
         save_best: Callable[[int], None],
     ) -> None:
         """Assemble it.
@@ -47,13 +52,15 @@ class Validator:
             world: the ranks.
             log: where it is reported.
             updates_per_epoch: to tell the epoch from an update.
+            best: the best accuracy so far.
             save_best: called with the update when the accuracy is the best so far.
         """
         self._classifier, self._batches, self._tally = classifier, batches, tally
         self._world, self._log = world, log
         self._updates_per_epoch = updates_per_epoch
+        self.origin = 0
         self._save_best = save_best
-        self.best = 0.0
+        self.best = best
 
     def validate(self, update: int) -> None:
         """Validate, and report the epoch."""
@@ -64,7 +71,7 @@ class Validator:
         is_best = accuracy > self.best
         self.best = max(self.best, accuracy)
         training = self._tally.counts()
-        epoch = update / self._updates_per_epoch
+        epoch = (update - self.origin) / self._updates_per_epoch
         _log.info(
             "epoch %g: training loss %.4f, accuracy %.4f; validation loss %.4f, accuracy %.4f "
             "(%d of %d), top-%d %.4f, best %.4f",

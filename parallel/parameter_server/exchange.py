@@ -12,6 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parallel.parameter_server import buckets
 from parallel.parameter_server.board import FINISHED, LEFT, Attendance, Board, Column
 from parallel.parameter_server.clock import wait_for_slowest
@@ -33,6 +36,7 @@ class Exchange:
 
     Attributes:
         version: updates that the weights have had; the learning rate follows from it.
+        has_started: whether the servers have the weights.
     """
 
     def __init__(
@@ -55,17 +59,12 @@ class Exchange:
             images_per_step: of all workers of the group.
             clock: seconds from any origin.
         """
-        self._scheme, self._place, self._group = scheme, place, group
-        self._bound, self._images, self._clock = staleness, images_per_step, clock
-        pushers = scheme.pushers(place)
-        self._row = team_of(pushers, place.worker)
+        self._scheme, self._group = scheme, group
+        self._bound, self._clock = staleness, clock
         self._name = "group" if scheme.has_groups else "worker"
-        self._attendance = Attendance(len(pushers), self._name, tolerates=place.tolerates)
-        self._board = Board.empty(len(pushers))
-        self._posted = self._board.rows[self._row].copy()
-        self._next = self._posted.copy()
-        self._times: deque[float] = deque(maxlen=_STEPS_OF_RATE + 1)
+        self._take(place, images_per_step)
         self.version = 0
+        self.has_started = False
 
     def start(
         self,
@@ -90,12 +89,14 @@ class Exchange:
         self._parameters = parameters
         self._buckets = buckets.plan(sizes, decays, place.num_servers, place.server_speeds)
         key = buckets.board_key(self._buckets, place.num_servers)
-        self._store = Store(self._scheme.store, self._buckets, key, len(self._board.rows))
+        # There are never more groups than workers.
+        self._store = Store(self._scheme.store, self._buckets, key, place.num_workers)
         self._gather(parameters, Tail(version), self._store.received)
         decay = {bucket.key: weight_decay * bucket.decay for bucket in self._buckets}
         self._store.start(Settings(momentum, decay, key))
         self._times.append(self._clock())
         self._pull()
+        self.has_started = True
 
     def step(self, gradients: Sequence[Any], lr: float) -> None:
         """Exchange gradients for the weights with which the next step begins.
@@ -111,7 +112,7 @@ class Exchange:
             self._store.push()
             self._post()
             self._board, lead = wait_for_slowest(
-                self._store.look, self._attendance, self._row, self._bound
+                self._look, self._attendance, self._row, self._bound
             )
             self._next[Column.LEAD] = lead
         self._pull()
@@ -149,6 +150,38 @@ class Exchange:
         self._state(LEFT)
         self._wait_for(LEFT, None if self._scheme.has_groups else 0)
 
+    def clear_board(self) -> None:
+        """Make the board what it was in the beginning; one worker does, after all have left."""
+        self._store.post(-self._store.look().rows)
+
+    def regroup(self, place: Place, images_per_step: int) -> None:
+        """Go on in other groups, with the newest weights.
+
+        All workers have left and come here together, after the board has been cleared.
+
+        Args:
+            place: this worker's, with the new groups.
+            images_per_step: of all workers of its group.
+        """
+        self._take(place, images_per_step)
+        self._times.append(self._clock())
+        self._pull()
+
+    def _take(self, place: Place, images_per_step: int) -> None:
+        """Take one's place among those that push."""
+        self._place, self._images = place, images_per_step
+        pushers = self._scheme.pushers(place)
+        self._row = team_of(pushers, place.worker)
+        self._attendance = Attendance(len(pushers), self._name, tolerates=place.tolerates)
+        self._board = Board.empty(len(pushers))
+        self._posted = self._board.rows[self._row].copy()
+        self._next: NDArray[np.float32] = self._posted.copy()
+        self._times: deque[float] = deque(maxlen=_STEPS_OF_RATE + 1)
+
+    def _look(self) -> Board:
+        """Read the rows of those that push."""
+        return Board(self._store.look().rows[: len(self._board.rows)])
+
     def _state(self, state: int) -> None:
         self._next[Column.STATE] = state
         if self._group.rank == 0:
@@ -157,14 +190,14 @@ class Exchange:
     def _wait_for(self, state: int, row: Optional[int] = None) -> None:
         """Wait until all, or those of one row, have come so far; every worker looks for itself."""
         while True:
-            seen = self._store.look()
-            missing = ~seen.have_reached(state) & self._attendance.present(seen)
+            self._board = self._look()
+            missing = ~self._board.have_reached(state) & self._attendance.present(self._board)
             if not (missing.any() if row is None else missing[row]):
                 return
             time.sleep(_PAUSE)
 
     def _post(self) -> None:
-        change = Board.empty(len(self._board.rows)).rows
+        change = Board.empty(self._place.num_workers).rows
         change[self._row] = self._next - self._posted
         self._store.post(change)
         self._posted = self._next.copy()

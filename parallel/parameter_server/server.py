@@ -96,6 +96,9 @@ class Updater:
     def _post(self, pushed: Any, stored: Any) -> None:
         board = Board(stored.asnumpy().reshape(-1, len(Column)))
         rows = board.rows + Board.read(pushed.asnumpy()).rows
+        for row in np.flatnonzero((board.clocks > 0) & (rows[:, Column.CLOCK] == 0)):
+            # Cleared: another group pushes as this one from here on.
+            self._staleness.pop(int(row), None)
         for row in np.flatnonzero(rows[:, Column.CLOCK]):
             found = self._staleness.get(int(row), _Staleness())
             rows[row, Column.STALENESS] = found.mean

@@ -19,6 +19,17 @@ def test_by_hand():
     assert later.first_update_of(1) == 4 and later.first_update_of(3) == 14
 
 
+def test_the_origin_is_where_epochs_of_this_length_would_have_begun():
+    assert Course(10, 3).origin == Course(10, 3, 4, Position(1, 3)).origin == 0
+    # Two epochs of three updates are over; those to come have five.
+    later = Course(10, 2, start_update=6, start=Position(2, 0))
+    assert later.origin == -4
+    assert later.at(later.origin + 3 * 5) == Position(3, 0)
+    # In the middle of the first epoch, of which six images in two updates are used.
+    later = Course(10, 2, start_update=2, start=Position(0, 6))
+    assert later.origin == -1 and later.at(later.origin + 5) == Position(1, 0)
+
+
 @given(
     num_images=st.integers(12, 99),
     legs=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=5),

@@ -1,32 +1,33 @@
 """What each rank of a world of groups gets from its collectives; started by the test.
 
-Arguments: the folder for the answers, and the groups, as in 0,2 1,3.
+Arguments: the folder for the answers, the groups, as in 0,2 1,3, and after the word "then" others
+that they become, any number of times. The answers are those of the last groups.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from parallel.world import HorovodWorld
+from parallel.world import HorovodWorld, World
 from runtime.mxnet import mx
 
 
-def main(folder: Path, groups: list[list[int]]) -> None:
-    number = int(os.environ["HOROVOD_RANK"])
-    world = HorovodWorld(groups)
+def answers(world: World, number: int) -> dict[str, Any]:
     total = mx.nd.array([number])
     world.allreduce(total, "total")
     several = [mx.nd.array([number, 1]), mx.nd.array([2.0 * number])]
     world.allreduce_all(several, "several")
     first = mx.nd.array([number])
     world.broadcast(first, "first")
-    told = {
+    return {
         "rank": [world.rank, world.size],
         "total": total.asscalar().item(),
         "several": np.concatenate([array.asnumpy() for array in several]).tolist(),
@@ -34,12 +35,32 @@ def main(folder: Path, groups: list[list[int]]) -> None:
         "first": first.asscalar().item(),
         "object": world.broadcast_object({"from": number}, "object"),
     }
+
+
+def main(folder: Path, formations: list[list[list[int]]]) -> None:
+    number = int(os.environ["HOROVOD_RANK"])
+    world = HorovodWorld(formations[0], regroups=len(formations) > 1)
+    told = answers(world, number)
+    for groups in formations[1:]:
+        world.everybody().barrier()
+        world.regroup(groups)
+        told = answers(world, number)
+    told["everybody"] = answers(world.everybody(), number)["gathered"]
     (folder / str(number)).write_text(json.dumps(told))
     world.barrier()
     # The end of one rank is that of all groups.
-    while not all((folder / str(other)).exists() for group in groups for other in group):
+    while not all((folder / str(other)).exists() for other in told["everybody"]):
         time.sleep(0.05)
     world.close()
 
 
-main(Path(sys.argv[1]), [list(map(int, group.split(","))) for group in sys.argv[2:]])
+def formations(words: list[str]) -> list[list[list[int]]]:
+    runs = itertools.groupby(words, lambda word: word == "then")
+    return [
+        [list(map(int, word.split(","))) for word in run]
+        for is_border, run in runs
+        if not is_border
+    ]
+
+
+main(Path(sys.argv[1]), formations(sys.argv[2:]))

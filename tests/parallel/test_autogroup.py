@@ -88,7 +88,7 @@ def test_the_speed_is_the_median_while_all_were_at_work(tmp_path):
 
 def test_the_command_that_measures_is_asynchronous_and_short():
     command = ["python", "classify.py", "--kv-store", "dist_gsync", "--data-allocator=1"]
-    made = autogroup.measuring_command([*command, "--staleness", "3", "--lr", "0.1"], Path("m"))
+    made = autogroup.measuring_command([*command, "--rebalance", "3", "--lr", "0.1"], Path("m"))
     assert made[:6] == ["python", "classify.py", "--kv-store", "dist_gsync", "--lr", "0.1"]
     assert made[6:10] == ["--kv-store", "dist_async", "--epochs", "1"]
     assert made[-2:] == ["--models-root", "m"]

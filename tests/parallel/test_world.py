@@ -17,13 +17,25 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("groups", [((0, 2), (1,)), ((2, 1, 0),)])
-def test_the_ranks_of_a_group_have_a_world_of_their_own(groups, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "formations",
+    [
+        [((2, 1, 0),)],
+        # One group anew, all as one, and the groups of the beginning.
+        [((0, 2), (1,)), ((0,), (1, 2)), ((0, 1, 2),), ((0, 2), (1,))],
+    ],
+)
+def test_the_ranks_of_a_group_have_a_world_of_their_own(formations, tmp_path: Path) -> None:
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
-    words = [",".join(map(str, group)) for group in groups]
+    words = [
+        word
+        for groups in formations
+        for word in ("then", *(",".join(map(str, group)) for group in groups))
+    ]
+    groups = formations[-1]
     finished = subprocess.run(
         [horovodrun, "--gloo", "-np", "3", "-H", "localhost:3", sys.executable, "-m",
-         "tests.parallel.group_ranks", str(tmp_path), *words],
+         "tests.parallel.group_ranks", str(tmp_path), *words[1:]],
         cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stdout + finished.stderr
@@ -36,6 +48,7 @@ def test_the_ranks_of_a_group_have_a_world_of_their_own(groups, tmp_path: Path) 
                 "gathered": group,
                 "first": group[0],
                 "object": {"from": group[0]},
+                "everybody": [0, 1, 2],
             }
 
 

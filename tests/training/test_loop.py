@@ -93,6 +93,12 @@ def test_an_interlude_is_due_at_its_interval_and_at_the_end(interval, due):
     assert [update for update in range(1, 11) if interlude.is_due(update, 10)] == due
 
 
+@pytest.mark.parametrize("origin", [-5, 3])
+def test_intervals_are_counted_from_their_origin(origin):
+    interlude = Interlude(lambda update: None, 4, origin=origin)
+    assert [update for update in range(1, 12) if interlude.is_due(update, 12)] == [3, 7, 11]
+
+
 def test_the_run_ends_early_when_it_is_told_to():
     events, log, answers = [], RecordingLog(), iter([0, 0, 143])
 

@@ -8,6 +8,7 @@ import pytest
 
 from data.position import Position
 from training.config import parse
+from training.leg import Leg
 from training.progress import Progress
 from training.schedules import PolySchedule
 
@@ -66,3 +67,23 @@ def test_going_on_twice_keeps_the_place():
     again = Progress.plan(config("--epochs", "4"), source(50), Saved(after.export_state(30).values))
     assert (again.total_updates, again.schedule_shift) == (60, after.schedule_shift)
     assert again.start == after.course.at(30) == Position(2, 500)
+
+
+def test_a_leg_goes_on_through_another_share():
+    first = Progress.plan(config("--epochs", "6"), source(100))
+    assert [first.leg_end(every) for every in (None, 2, 6, 9)] == [60, 20, 60, 60]
+    second = Progress.onward(config("--epochs", "6"), source(50), Leg(epoch=2, update=20))
+    assert (second.start_update, second.start) == (20, Position(2, 0))
+    assert (second.leg_end(2), second.total_updates) == (20 + 2 * 20, 20 + 4 * 20)
+    schedules = [run.shifted(PolySchedule(0.1, 0, run.schedule_updates)) for run in (first, second)]
+    assert schedules[0].lr_at(20) == schedules[1].lr_at(20)
+    # Fewer pictures than before, and a leg that is the last.
+    third = Progress.onward(config("--epochs", "6"), source(250), Leg(epoch=4, update=60))
+    assert third.leg_end(2) == third.total_updates == 60 + 2 * 4
+
+
+def test_who_goes_on_in_the_middle_of_a_leg_meets_the_others_at_its_end():
+    _, saver = go_on(config("--epochs", "6"), 100, 27, 100)
+    other = go_on(config("--epochs", "6"), 100, 27, 50)[1].from_epoch(source(50))
+    assert saver.leg_end(2) == 40 and other.leg_end(2) == 4 * 20
+    assert saver.course.at(40) == other.course.at(80) == Position(4, 0)

@@ -30,6 +30,7 @@ def parse_line(monkeypatch, place: Place | None, line: str):
         (JOB, "--kv-store dist_async --num-examples 100"),
         (JOB, "--kv-store dist_ssync --staleness 0"),
         (GROUPS, "--kv-store dist_gsync --fp16-allreduce"),
+        (GROUPS, "--kv-store dist_gsync --rebalance 2"),
         (GROUPS, "--kv-store dist_async"),
         (SHARES, "--kv-store dist_async --data-allocator 1"),
         (TOLERANT, "--kv-store dist_ssync --staleness 3"),
@@ -63,6 +64,9 @@ def test_what_goes_together(monkeypatch, place: Place | None, line: str) -> None
         (JOB, "--kv-store dist_async --dtype float16", ["--dtype float16", "float32"]),
         (JOB, "--kv-store dist_async --fp16-allreduce", ["--fp16-allreduce", "dist_async"]),
         (ALONE, "--num-examples 0", ["--num-examples 0"]),
+        (ALONE, "--rebalance 2", ["--rebalance 2", "dist_gsync", "horovod"]),
+        (JOB, "--kv-store dist_async --rebalance 2", ["--rebalance 2", "dist_gsync", "no groups"]),
+        (GROUPS, "--kv-store dist_gsync --rebalance 0", ["--rebalance 0", "at least 1"]),
     ],
 )
 def test_mistakes_are_one_line_with_the_remedy(

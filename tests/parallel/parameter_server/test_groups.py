@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -14,20 +15,27 @@ from tests.support.launch import clean_environment
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.launcher
-def test_two_groups_learn(tmp_path: Path) -> None:
-    groups, models = tmp_path / "groups", tmp_path / "models"
-    groups.write_text("127.0.0.1 127.0.0.1\n127.0.0.1\n")
-    options = ["--dataset", "synthetic", "--image-size", 16, "--num-classes", 4, "--threads", 1]
-    options += ["--num-images", 1500, "--batch-size", 32, "--epochs", 3, "--lr", 0.02]
-    command = ["-m", "parallel.launch", "-n", 3, "-s", 2, "--groups", groups, "--"]
-    command += [sys.executable, "classify.py", *options, "--kv-store", "dist_gsync"]
+def run(folder: Path, groups: str, *program: str, workers: int, options: list) -> tuple[str, list]:
+    """What a job on four classes prints, and its records."""
+    (folder / "groups").write_text(groups)
+    command = ["-m", "parallel.launch", "-n", workers, "-s", 2, "--groups", folder / "groups", "--"]
+    command += [sys.executable, *program, "--dataset", "synthetic", "--image-size", 16]
+    command += ["--num-classes", 4, "--threads", 1, "--batch-size", 32, "--epochs", 3, *options]
+    command += ["--kv-store", "dist_gsync", "--models-root", folder / "models"]
     finished = subprocess.run(
-        [sys.executable, *map(str, [*command, "--models-root", models, "--frequent", 10])],
-        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=250, check=False,
+        [sys.executable, *map(str, command)],
+        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    records = [json.loads(line) for line in (models / "metrics.jsonl").read_text().splitlines()]
+    lines = (folder / "models" / "metrics.jsonl").read_text().splitlines()
+    return finished.stdout, [json.loads(line) for line in lines]
+
+
+@pytest.mark.launcher
+def test_two_groups_learn(tmp_path: Path) -> None:
+    groups = "127.0.0.1 127.0.0.1\n127.0.0.1\n"
+    options = ["--num-images", 1500, "--lr", 0.02, "--frequent", 10]
+    _, records = run(tmp_path, groups, "classify.py", workers=3, options=options)
     validations = [record for record in records if record.get("target") == "validation"]
     assert len(validations) == 3 and validations[-1]["accuracy"] > 0.4
     assert validations[-1]["total"] == 300
@@ -37,3 +45,32 @@ def test_two_groups_learn(tmp_path: Path) -> None:
     assert last["images_per_second/group_0"] > 0 and last["images_per_second/group_1"] > 0
     # Whole epochs of both groups are behind it, by the count of the weights' updates.
     assert last["lr"] < 2 * 0.02 * 0.1 and last["staleness"] >= 1
+
+
+@pytest.mark.launcher
+@pytest.mark.timeout(300)
+def test_groups_are_made_anew_while_training(tmp_path: Path) -> None:
+    """Workers 1 and 3 are slow, each in the group of a fast one; later all are alike."""
+    groups = "127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n"
+    program = ["-m", "tests.support.made_up_speeds", "100,25,100,25/90,90,90,90"]
+    options = ["--num-images", 1600, "--lr", 0.005, "--frequent", 4, "--rebalance", 1]
+    said, records = run(tmp_path, groups, *program, workers=4, options=options)
+    lines = ["100 25 100 25: groups 0,2 1,3, shares 0.400 0.100 0.400 0.100"]
+    lines += ["90 90 90 90: groups 0,1,2,3, shares 0.250 0.250 0.250 0.250"]
+    assert [said.count(line) for line in lines] == [1, 1], said
+    reports = [record for record in records if "lr" in record]
+    # Twelve batches in a quarter of the pictures, twenty in two fifths of them.
+    ends = [12, 12 + 20, 12 + 20 + 12]
+    assert [record["update"] for record in reports] == list(range(4, ends[-1] + 1, 4))
+    validations = [record for record in records if record.get("target") == "validation"]
+    assert [record["update"] for record in validations] == ends
+    assert [record["epoch"] for record in validations] == [1, 2, 3]
+    assert [record["total"] for record in validations] == [320] * 3
+    assert validations[-1]["accuracy"] > 0.7
+    rates = [sum(name.startswith("images_per_second/") for name in record) for record in reports]
+    assert rates == [2] * 3 + [2] * 5 + [1] * 3
+    # A group alone; and its updates are counted from the epochs that are over.
+    assert reports[-1]["staleness"] == reports[-1]["largest_staleness"] == 1
+    # The last of the 36 updates that three such epochs would have.
+    peak = 0.005 * 4
+    assert reports[-1]["lr"] == pytest.approx(peak * 0.5 * (1 + math.cos(math.pi * 35 / 36)))

@@ -50,6 +50,12 @@ class Server:
     def post(self, pusher: int, steps: int = 1) -> Board:
         change = Board.empty(3).rows
         change[pusher, Column.CLOCK] = steps
+        return self._add(change)
+
+    def clear(self) -> Board:
+        return self._add(-Board.read(self._board.asnumpy()).rows)
+
+    def _add(self, change) -> Board:
         self._updater(BOARD, mx.nd.array(change.reshape(-1)), self._board)
         return Board.read(self._board.asnumpy())
 
@@ -111,6 +117,19 @@ def test_a_run_that_goes_on_counts_from_its_version() -> None:
 def test_a_version_from_the_future_is_an_error() -> None:
     with pytest.raises(AssertionError):
         Server().push([1.0, 1.0, 1.0], 0.1, 0, pulled=1)
+
+
+def test_who_pushes_next_as_a_cleared_row_begins_without_staleness() -> None:
+    server = Server()
+    for _ in range(3):
+        server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=0)
+    assert server.post(0).rows[0, Column.LARGEST] == 3
+    assert not server.clear().rows.any()
+    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=3)
+    # Another row's post does not forget what has not been posted yet.
+    server.post(1)
+    assert server.post(0).rows[0, Column.LARGEST] == 1
+    assert server.pull() == 4
 
 
 def test_posts_add_up_by_row() -> None:

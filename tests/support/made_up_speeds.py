@@ -1,0 +1,33 @@
+"""``classify.py`` whose workers measure what they are told, however busy the machine of a test is.
+
+Run as ``python -m tests.support.made_up_speeds 100,25/50,50 OPTIONS...``: the speed of each worker
+at the first meeting, at the second and so on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import classify
+from parallel.parameter_server import place
+from runtime.errors import run_program
+from training import classify_config, server_team
+
+
+def main() -> int:
+    here = place.find(os.environ)
+    assert here is not None
+    meetings = iter(sys.argv[1].split("/"))
+    measured = server_team.own_speed
+
+    def told(stretch, contributors):
+        assert measured(stretch, contributors) > 0
+        return float(next(meetings).split(",")[here.worker])
+
+    server_team.own_speed = told
+    return classify.classify(classify_config.parse(sys.argv[2:]))
+
+
+if __name__ == "__main__":
+    run_program(main)
