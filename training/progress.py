@@ -48,12 +48,15 @@ class Progress:
         total_updates: the length of the run, with what has gone before.
         schedule_updates: the length that the schedule of the learning rate goes by.
         schedule_shift: what is added to an update before the schedule is asked.
+        epochs_before: passes over the data that have gone before; the same for all workers of a
+            job, also where their courses differ.
     """
 
     course: Course
     total_updates: int
     schedule_updates: int
     schedule_shift: int = 0
+    epochs_before: float = 0.0
 
     @classmethod
     def plan(cls, config: Length, source: Source, saved: Optional[Section] = None) -> Progress:
@@ -74,10 +77,11 @@ class Progress:
                 "the global batch was %d and is %d: going on at image %d of epoch %d",
                 *(before, source.global_batch, position.samples, position.epoch),
             )
-        if config.epochs is None:
-            return cls(course, whole, whole)
         passed = position.epoch * source.updates_per_epoch + position.samples // course.global_batch
-        return cls(course, course.first_update_of(config.epochs), whole, passed - update)
+        epochs = passed / source.updates_per_epoch
+        if config.epochs is None:
+            return cls(course, whole, whole, epochs_before=epochs)
+        return cls(course, course.first_update_of(config.epochs), whole, passed - update, epochs)
 
     @classmethod
     def onward(cls, config: Length, source: Source, leg: Leg) -> Progress:
@@ -86,7 +90,7 @@ class Progress:
         start = Position(leg.epoch, 0)
         course = Course(source.num_images, source.global_batch, leg.update, start)
         shift = leg.epoch * source.updates_per_epoch - leg.update
-        return cls(course, whole - shift, whole, shift)
+        return cls(course, whole - shift, whole, shift, leg.epoch)
 
     def leg_end(self, every: Optional[int]) -> int:
         """The update after which a leg ends: when its epochs are a multiple of ``every``."""
@@ -100,7 +104,8 @@ class Progress:
         update = self.start.epoch * source.updates_per_epoch
         start = Position(self.start.epoch, 0)
         course = Course(source.num_images, source.global_batch, update, start)
-        return Progress(course, self.schedule_updates, self.schedule_updates)
+        whole = self.schedule_updates
+        return Progress(course, whole, whole, epochs_before=self.epochs_before)
 
     @property
     def start_update(self) -> int:

@@ -75,9 +75,7 @@ class ServerTeam:
 
     def start(self, progress: Progress, count: int) -> None:
         """See ``Team.start``; the version tells how far the schedule has come."""
-        passed = progress.start_update + progress.schedule_shift
-        epochs = passed / self.portion(count).updates_per_epoch
-        version = round(epochs * self.updates_per_epoch(count))
+        version = round(progress.epochs_before * self.updates_per_epoch(count))
         if self._exchange.has_started:
             self._ahead = self._exchange.version - version
         else:

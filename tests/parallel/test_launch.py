@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.launch import clean_environment
+
 ROOT = Path(__file__).resolve().parents[2]
 # Each writes its process id into a file of its name, so that the test knows whom to look for.
 PRESENT = """
@@ -54,7 +56,11 @@ class Dummies:
                 *scheme.get("more", ()),
             ],
             cwd=ROOT,
-            env={**os.environ, "PRESENCE": str(self.folder), **scheme.get("variables", {})},
+            env={
+                **clean_environment(),
+                "PRESENCE": str(self.folder),
+                **scheme.get("variables", {}),
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -113,9 +113,9 @@ def test_who_is_told_to_end_ends_all_and_all_go_on_later(tmp_path: Path) -> None
     after = [record for record in records(models) if "lr" in record]
     assert after[-1]["update"] == 10 * shorter
     first = next(record for record in after if record["update"] == before["update"] + 1)
-    # Both workers make ten updates of the weights in an epoch.
+    # Both make ten updates of the weights in an epoch; the other may already have made some.
     left = 1 - before["update"] / (10 * shorter)
-    assert first["lr"] == pytest.approx(0.02 * left**2, rel=0.01)
+    assert 0.02 * (left - 0.5 / shorter) ** 2 < first["lr"] <= 0.02 * left**2 * 1.001
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_who_is_told_to_end_ends_all_and_all_go_on_later(tmp_path: Path) -> None
 )
 def test_an_asynchronous_scheme_learns(scheme: str, options: list, tmp_path: Path) -> None:
     models = tmp_path / "models"
-    options = [*SMALL, *options, "--num-images", 1500, "--epochs", 3, "--lr", 0.02]
+    options = [*SMALL, *options, "--num-images", 1500, "--epochs", 3, "--lr", 0.005]
     options += ["--kv-store", scheme, "--models-root", models, "--frequent", 10, "--num-classes", 4]
     with ServerJob(tmp_path / "out", "classify.py", *options, workers=2, servers=2) as job:
         assert job.wait() == [0, 0], job.said()
@@ -133,7 +133,7 @@ def test_an_asynchronous_scheme_learns(scheme: str, options: list, tmp_path: Pat
     (model,) = models.glob("model-0000.params")
     last = [record for record in found if "lr" in record][-1]
     # All updates of the weights, half of them by the other, are counted by the learning rate.
-    assert last["lr"] < 0.02 * 0.1
+    assert last["lr"] < 0.005 * 0.1
     assert last["staleness"] >= 1 and last["images_per_second/worker_1"] > 0
     if scheme == "dist_ssync":
         assert max(record["lead"] for record in found if "lead" in record) <= 2
