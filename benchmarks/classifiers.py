@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 for work in _WORK
             }
             lines.append([model, *(f"{speed:,.1f}" for speed in speeds.values())])
+            # Whoever has to end it early keeps what was measured.
+            print(*lines[-1], file=sys.stderr)
             rows += [
                 measure.Row(f"{work}, {title}", model, speed, "images/s")
                 for work, speed in speeds.items()
