@@ -34,17 +34,17 @@ def run(folder: Path, groups: str, *program: str, workers: int, options: list) -
 @pytest.mark.launcher
 def test_two_groups_learn(tmp_path: Path) -> None:
     groups = "127.0.0.1 127.0.0.1\n127.0.0.1\n"
-    options = ["--num-images", 1500, "--lr", 0.02, "--frequent", 10]
+    options = ["--num-images", 1500, "--lr", 0.005, "--frequent", 10]
     _, records = run(tmp_path, groups, "classify.py", workers=3, options=options)
     validations = [record for record in records if record.get("target") == "validation"]
-    assert len(validations) == 3 and validations[-1]["accuracy"] > 0.4
+    assert len(validations) == 3 and validations[-1]["accuracy"] > 0.6
     assert validations[-1]["total"] == 300
     last = [record for record in records if "lr" in record][-1]
     # Each of the workers reads 500 pictures: 15 updates of each group in an epoch.
     assert last["update"] == 45
     assert last["images_per_second/group_0"] > 0 and last["images_per_second/group_1"] > 0
     # Whole epochs of both groups are behind it, by the count of the weights' updates.
-    assert last["lr"] < 2 * 0.02 * 0.1 and last["staleness"] >= 1
+    assert last["lr"] < 2 * 0.005 * 0.1 and last["staleness"] >= 1
 
 
 @pytest.mark.launcher
