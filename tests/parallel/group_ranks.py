@@ -49,7 +49,7 @@ def main(folder: Path, formations: list[list[list[int]]]) -> None:
     (folder / str(number)).write_text(json.dumps(told))
     world.barrier()
     # The end of one rank is that of all groups.
-    while not all((folder / str(other)).exists() for other in told["everybody"]):
+    while not all((folder / str(int(other))).exists() for other in told["everybody"]):
         time.sleep(0.05)
     world.close()
 
