@@ -27,6 +27,10 @@ def main() -> None:
     parameters = [mx.nd.zeros((3, 2)), mx.nd.full((5,), 10)]
     gradients = [mx.nd.ones((3, 2)), mx.nd.ones((5,))]
     exchange.start(parameters, [1.0, 0.0], momentum=0.5, weight_decay=0.125, version=0)
+    # Nobody pushes before all have pulled.
+    (folder / f"ready-{own.worker}").touch()
+    while len(list(folder.glob("ready-*"))) < own.num_workers:
+        time.sleep(0.01)
     for turn, worker in enumerate(turns):
         while worker == own.worker and not all((folder / str(n)).exists() for n in range(turn)):
             time.sleep(0.01)
