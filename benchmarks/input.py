@@ -28,7 +28,8 @@ from benchmarks import measure
 from benchmarks.input_subjects import BATCH
 from benchmarks.worker import Worker
 from data import synthetic
-from data.records import RecordSet, RecordWriter
+from data.record_writer import RecordWriter
+from data.records import RecordSet
 from runtime.command_line import Parser
 from runtime.errors import run_program
 

@@ -23,7 +23,7 @@ from data.identities import Identity, find_identities, image_paths, split_holdou
 from data.image_files import EncodedImage, Preparation, usable_images
 from data.jobs import add_workers
 from data.pairs import Pair, draw_pairs, read_pairs
-from data.records import RecordWriter
+from data.record_writer import RecordWriter
 from data.verification_sets import write_bin
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError

@@ -26,7 +26,7 @@ import numpy as np
 
 from data.faces import Person, draw_person, draw_view, render
 from data.pairs import draw_pairs
-from data.records import RecordWriter
+from data.record_writer import RecordWriter
 from data.verification_sets import write_bin
 from runtime.errors import DataError
 from runtime.files import write_atomically

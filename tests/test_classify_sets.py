@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from data.drawn_pictures import DrawnPictures
-from data.records import RecordWriter
+from data.record_writer import RecordWriter
 from runtime.mxnet import mx
 from tests.support.job import Job
 from training.checkpoint_reader import Checkpoint

@@ -15,7 +15,7 @@ from benchmarks.input import OPENINGS, Opening
 from benchmarks.input_subjects import BATCH, Ours, Raw
 from benchmarks.input_subjects import Opening as OpeningSubject
 from data.loader import FaceLoader
-from data.records import RecordWriter
+from data.record_writer import RecordWriter
 from tests.support.near_worker import NearWorker
 
 CACHES = {"train.idx.cache", "train.labels.cache"}

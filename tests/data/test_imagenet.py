@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data import imagenet
-from data.records import RecordWriter
+from data.record_writer import RecordWriter
 from runtime.errors import DataError
 
 

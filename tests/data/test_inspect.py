@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data.inspect import main
-from data.records import RecordWriter
+from data.record_writer import RecordWriter
 from data.verification_sets import write_bin
 from runtime.errors import ConfigError, DataError
 

@@ -10,8 +10,9 @@ import pytest
 
 from data.joined import JoinedSet
 from data.loader import FaceLoader
+from data.record_writer import RecordWriter
 from data.recordio import encode
-from data.records import RecordSet, RecordWriter
+from data.records import RecordSet
 from runtime.errors import DataError
 
 SIZES = ([3, 4], [5, 1, 2])

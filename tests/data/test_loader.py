@@ -14,8 +14,9 @@ import pytest
 from data.augment import Augmentation
 from data.images import decode_rgb
 from data.loader import FaceLoader, MemoryBatches
+from data.record_writer import RecordWriter
 from data.recordio import encode
-from data.records import RecordSet, RecordWriter
+from data.records import RecordSet
 from runtime.errors import DataError
 
 

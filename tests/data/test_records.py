@@ -9,8 +9,9 @@ import cv2
 import numpy as np
 import pytest
 
+from data.record_writer import RecordWriter
 from data.recordio import BrokenRecordError, encode
-from data.records import RecordSet, RecordWriter
+from data.records import RecordSet
 from runtime.errors import DataError
 
 

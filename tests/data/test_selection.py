@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from data import selection
-from data.records import RecordSet, RecordWriter
+from data.record_writer import RecordWriter
+from data.records import RecordSet
 from data.selection import Selection
 from runtime.errors import DataError
 

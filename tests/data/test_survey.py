@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.records import RecordSet, RecordWriter
+from data.record_writer import RecordWriter
+from data.records import RecordSet
 from data.survey import survey_pairs, survey_records
 from data.verification_sets import read_bin, write_bin
 

@@ -24,8 +24,9 @@ from data.images import decode_jpeg, decode_rgb
 from data.index_cache import IndexCache
 from data.joined import JoinedSet
 from data.pairs import read_pairs
+from data.record_writer import RecordWriter
 from data.recordio import BrokenRecordError, RecordFile, encode
-from data.records import RecordSet, RecordWriter
+from data.records import RecordSet
 from data.verification_sets import read_bin, write_bin
 from runtime.errors import DataError
 
