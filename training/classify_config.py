@@ -19,9 +19,8 @@ from backbones import classifiers
 from parallel.parameter_server import place
 from runtime.errors import ConfigError
 from training import options, store_config
-from training.config import (
+from training.checks import (
     COUNT,
-    DTYPES,
     POSITIVE,
     POSITIVE_COUNT,
     SEED_RANGE,
@@ -30,6 +29,7 @@ from training.config import (
     check_name,
     check_ranges,
 )
+from training.config import DTYPES
 from training.schedules import SCHEDULES
 from training.store_config import HOROVOD
 

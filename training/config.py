@@ -18,14 +18,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, Optional, Union
 
 import backbones
 from partial_fc.states import STATES
-from runtime.errors import ConfigError, did_you_mean
+from runtime.errors import ConfigError
 from runtime.files import write_atomically
 from training import options, presets
-from training.options import REPEATABLE, option
+from training.checks import (
+    COUNT,
+    POSITIVE,
+    POSITIVE_COUNT,
+    SEED_RANGE,
+    STALL_SECONDS,
+    Range,
+    check_name,
+    check_ranges,
+)
+from training.options import REPEATABLE
 from training.schedules import SCHEDULES
 
 Margins = tuple[float, float, float]
@@ -279,22 +289,6 @@ def write(values: Mapping[str, Any], path: Union[str, Path]) -> None:
         ) from None
 
 
-class Range(NamedTuple):
-    """What a number may be, in the words of an error message, and how to test it."""
-
-    holds: Callable[[float], bool]
-    rule: str
-
-
-POSITIVE_COUNT = Range(lambda value: value >= 1, "must be at least 1")
-COUNT = Range(lambda value: value >= 0, "must not be negative")
-POSITIVE = Range(lambda value: value > 0, "must be above 0")
-# MXNet and NumPy's legacy generators take 32 bits.
-SEED_RANGE = Range(lambda value: 0 <= value < 2**32, "must be from 0 to 4294967295")
-STALL_SECONDS = Range(
-    POSITIVE_COUNT.holds, "must be at least 1 second; several times the longest update"
-)
-
 _RANGES = {
     "num_classes": Range(
         lambda value: value >= 2, "must be at least 2: one class cannot be told from others"
@@ -355,23 +349,6 @@ def check(config: TrainConfig) -> None:
     _check_schedule(config)
     _check_targets(config)
     _check_data(config)
-
-
-def check_ranges(config: object, ranges: Mapping[str, Range]) -> None:
-    """Raise ``ConfigError`` for the first field that is given and outside its range."""
-    for field, allowed in ranges.items():
-        value = getattr(config, field)
-        if value is not None and not allowed.holds(value):
-            raise ConfigError(f"{option(field)} {value:.12g} {allowed.rule}")
-
-
-def check_name(option: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> None:
-    """Raise ``ConfigError`` if ``--option`` has been given another name than those that exist."""
-    if name not in known:
-        raise ConfigError(
-            f"--{option} {name!r} is unknown{did_you_mean(name, known)}; "
-            f"choose from {', '.join(known)}"
-        )
 
 
 def _check_pretrained(value: Optional[str]) -> None:

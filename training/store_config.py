@@ -7,7 +7,7 @@ from typing import Optional, Protocol
 from parallel.parameter_server.place import WORKER, Place
 from parallel.parameter_server.schemes import SCHEMES
 from runtime.errors import ConfigError
-from training.config import check_name
+from training.checks import check_name
 
 HOROVOD = "horovod"
 KV_STORES = (HOROVOD, *SCHEMES)
