@@ -2,8 +2,8 @@
 
     python -m benchmarks.scaling [--model ResNet18] [--ranks 4] [--plot FILE] [--json FILE]
 
-Allreduce is what training does; the parameter servers are MXNet's ``dist_sync``, with as many
-servers as workers and with twice as many. The batch per worker stays the same (weak scaling), so
+Allreduce is ``--kv-store horovod``; the parameter servers are those of ``--kv-store dist_sync``, as
+many as there are workers and twice as many. The batch per worker stays the same (weak scaling), so
 ideal workers make as many times the images/s of one as they are.
 """
 

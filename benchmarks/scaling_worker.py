@@ -1,9 +1,9 @@
 """One of several processes that train copies of a classifier; it writes how long its updates took.
 
-    python -m benchmarks.scaling_worker EXCHANGE MODEL BATCH UPDATES FOLDER
+    python -m benchmarks.scaling_worker --kv-store SCHEME MODEL BATCH UPDATES FOLDER
 
-EXCHANGE is ``allreduce``, under ``horovodrun``, or ``dist_sync``, with MXNet's parameter servers,
-which the environment names. The batch is made once: its input costs nothing.
+SCHEME is ``horovod``, under ``horovodrun`` or alone, or ``dist_sync``, under ``parallel.launch``;
+gradients travel as they do in training. The batch is made once: its input costs nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +19,26 @@ import numpy as np
 
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
-from parallel.world import HorovodWorld
+from parallel.parameter_server import place
+from parallel.parameter_server.exchange import Exchange
+from parallel.parameter_server.schemes import SCHEMES
+from parallel.world import PLAIN, HorovodWorld, LoneWorld
 from runtime.mxnet import mx
-from training.optimizer import BackboneOptimizer
+from training.optimizer import BackboneOptimizer, Optimizer
+from training.server_optimizer import ServerOptimizer
+from training.stopwatch import Stopwatch
+from training.store_config import HOROVOD
 
 WARM_UP_UPDATES = 2
 _CLASSES = 10
 _IMAGE_SHAPE = (3, 32, 32)
 _LR, _MOMENTUM = 1e-3, 0.9
 
-Update = Callable[[int], None]
-"""Takes the number of an update; exchanges gradients and changes the weights."""
-
 
 def main() -> None:
     """Train, and write ``<process id>.json``: the seconds of the updates, and the parameters."""
-    exchange, model = sys.argv[1:3]
-    batch, updates = map(int, sys.argv[3:5])
+    scheme, model = sys.argv[2:4]
+    batch, updates = map(int, sys.argv[4:6])
     classifier = Classifier.create(
         model,
         classes=_CLASSES,
@@ -45,17 +47,20 @@ def main() -> None:
     )
     classifier.hybridize()
     trained = [p for p in classifier.parameters.values() if p.grad_req != "null"]
-    workers, update = (_allreduce if exchange == "allreduce" else _dist_sync)(classifier)
-    seconds = _train(classifier, update, batch, workers, WARM_UP_UPDATES + updates)
+    workers, optimizer = (_horovod if scheme == HOROVOD else _dist_sync)(classifier)
+    seconds = _train(classifier, optimizer, batch, workers, WARM_UP_UPDATES + updates)
     result = {
         "seconds": seconds[WARM_UP_UPDATES:],
         "parameter_bytes": sum(4 * int(np.prod(p.shape)) for p in trained),
     }
-    Path(sys.argv[5], f"{os.getpid()}.json").write_text(json.dumps(result))
+    Path(sys.argv[6], f"{os.getpid()}.json").write_text(json.dumps(result))
+    if scheme != HOROVOD:
+        # At the regular end of a process MXNet ends the servers, who may serve others still.
+        os._exit(0)
 
 
-def _allreduce(classifier: Classifier) -> tuple[int, Update]:
-    """The number of ranks, and the update by Horovod, as training does it."""
+def _horovod(classifier: Classifier) -> tuple[int, Optimizer]:
+    """The number of ranks, and Horovod's Allreduce."""
     world = HorovodWorld()
     optimizer = BackboneOptimizer(
         classifier.parameters,
@@ -65,24 +70,22 @@ def _allreduce(classifier: Classifier) -> tuple[int, Update]:
         weight_decay=0.0,
         dtype="float32",
     )
-    return world.size, lambda number: optimizer.step(number, _LR)
+    return world.size, optimizer
 
 
-def _dist_sync(classifier: Classifier) -> tuple[int, Update]:
-    """The number of workers, and the update on the servers: gradients go, weights come back."""
-    store = mx.kv.create("dist_sync")
-    trainer = mx.gluon.Trainer(
-        classifier.parameters,
-        mx.optimizer.SGD(learning_rate=_LR, momentum=_MOMENTUM),
-        kvstore=store,
-        update_on_kvstore=True,
-    )
-    # The loss is divided by the global batch already.
-    return store.num_workers, lambda _: trainer.step(1)
+def _dist_sync(classifier: Classifier) -> tuple[int, Optimizer]:
+    """The number of workers, and the parameter servers: gradients go, weights come back."""
+    here = place.find(os.environ)
+    assert here is not None, "python -m benchmarks.scaling starts this program"
+    alone = LoneWorld(here.local_worker)
+    exchange = Exchange(SCHEMES["dist_sync"], here, alone, staleness=None, images_per_step=0)
+    optimizer = ServerOptimizer(classifier.parameters, exchange, alone, Stopwatch(), PLAIN)
+    optimizer.start(momentum=_MOMENTUM, weight_decay=0.0, version=0)
+    return here.num_workers, optimizer
 
 
 def _train(
-    classifier: Classifier, update: Update, batch: int, workers: int, updates: int
+    classifier: Classifier, optimizer: Optimizer, batch: int, workers: int, updates: int
 ) -> list[float]:
     """Return the seconds of each update, from one that is done to the next."""
     rng = np.random.default_rng(0)
@@ -95,7 +98,8 @@ def _train(
         with mx.autograd.record():
             loss = measure(classifier(images), labels).sum() / (batch * workers)
         loss.backward()
-        update(number)
+        optimizer.reduce()
+        optimizer.update(number, _LR)
         mx.nd.waitall()
         seconds.append(time.perf_counter() - begin)
     return seconds

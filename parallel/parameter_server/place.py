@@ -59,18 +59,6 @@ class Place:
     one address by their ports.
     """
 
-    @property
-    def group(self) -> int:
-        """The group of this worker; without groups every worker is one by itself."""
-        if not self.groups:
-            return self.worker
-        return next(index for index, group in enumerate(self.groups) if self.worker in group)
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """The workers of this worker's group, in their order; the first is the leader."""
-        return tuple(sorted(self.groups[self.group])) if self.groups else (self.worker,)
-
     def variables(self) -> dict[str, str]:
         """The environment variables that tell a process this."""
         told = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -11,12 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from parallel.cluster.network import free_port
+from parallel.launch import SERVE
 from parallel.parameter_server.place import SCHEDULER, SERVER, WORKER, Place
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 _HOST = "127.0.0.1"
-_SERVE = [sys.executable, "-m", "parallel.parameter_server.serve"]
 _THREADS = {"OMP_NUM_THREADS": "1"}
 
 
@@ -38,10 +38,10 @@ class ServerJob:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._place = replace(
-            Place(WORKER, _HOST, _free_port(), _HOST, "lo", workers, servers), **place
+            Place(WORKER, _HOST, free_port(_HOST), _HOST, "lo", workers, servers), **place
         )
-        self.others = [self._start(_SERVE, SCHEDULER, 0)]
-        self.others += [self._start(_SERVE, SERVER, number) for number in range(servers)]
+        self.others = [self._start(SERVE, SCHEDULER, 0)]
+        self.others += [self._start(SERVE, SERVER, number) for number in range(servers)]
         program = [sys.executable, *map(str, command)]
         self.workers = [self._start(program, WORKER, number) for number in range(workers)]
 
@@ -87,10 +87,3 @@ class ServerJob:
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self._folder.iterdir() if path.is_file())
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port

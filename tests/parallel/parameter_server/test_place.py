@@ -43,12 +43,6 @@ def test_what_was_not_given_is_not_set() -> None:
     )
 
 
-def test_groups_are_those_of_the_file_or_each_worker_alone() -> None:
-    assert (LONE.group, LONE.members) == (1, (1,))
-    assert (FULL.group, FULL.members) == (1, (1,))
-    assert (replace(FULL, worker=2).group, replace(FULL, worker=2).members) == (0, (0, 2))
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("DMLC_NUM_WORKER", None), ("GROUPING_SHARES", "0:1;half")]
 )
