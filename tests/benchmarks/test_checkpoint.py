@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import checkpoint
 from runtime.errors import ConfigError
-from tests.support.launch import clean_environment
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.measurement import measure
 
 
 def write_run(root: Path, ends: list[float]) -> Path:
@@ -51,19 +47,10 @@ def test_wrong_options_are_explained() -> None:
 
 @pytest.mark.launcher
 def test_a_small_measurement(tmp_path: Path) -> None:
-    """Started by its path, as one may also do it."""
-    output = tmp_path / "rows.json"
-    options = "--classes 300 --ratio 0.5 --batch 2 --updates 30 --rounds 1 --json"
-    report = subprocess.run(
-        [sys.executable, ROOT / "benchmarks/checkpoint.py", *options.split(), output],
-        env=clean_environment(),
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    options = "--classes 300 --ratio 0.5 --batch 2 --updates 30 --rounds 1"
+    report, measured = measure("checkpoint", options, tmp_path)
     title = "tiny, 300 classes, ratio 0.5, batch 2 per rank, 2 ranks, threads=1 per rank"
     assert f"## {title}\n" in report
-    rows = {row["name"]: row["value"] for row in json.loads(output.read_text())}
+    rows = {row["name"]: row["value"] for row in measured}
     assert rows["copied on rank 0"] > 1 and rows["update"] > 0
     assert {"pause", "copy of as much memory", "lost with --save-interval 2000"} < rows.keys()

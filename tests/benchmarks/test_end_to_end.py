@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +10,7 @@ from benchmarks import end_to_end, training_runs
 from benchmarks.end_to_end import Contestant, Measurement
 from benchmarks.training_runs import PARTS, Speed, TrainingCase
 from runtime.errors import ConfigError
-from tests.support.launch import clean_environment
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.measurement import measure
 
 
 def speed(images_per_second: float, waiting: float = 0.01) -> Speed:
@@ -87,20 +82,10 @@ def test_wrong_options_are_explained(words, complaint) -> None:
 
 @pytest.mark.launcher
 def test_a_small_measurement(tmp_path) -> None:
-    """Started by its path, as one may also do it."""
-    output = tmp_path / "rows.json"
-    options = "--network tiny --classes 300 --ratio 0.5 --batch 4 --updates 1 --rounds 1 --json"
-    report = subprocess.run(
-        [sys.executable, ROOT / "benchmarks/end_to_end.py", *options.split(), output],
-        env=clean_environment(),
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    options = "--network tiny --classes 300 --ratio 0.5 --batch 4 --updates 1 --rounds 1"
+    report, rows = measure("end_to_end", options, tmp_path)
     title = "tiny, 300 classes, ratio 0.5, batch 4 per rank, threads=1 per rank"
     assert f"## {title}\n" in report
-    rows = json.loads(output.read_text())
     assert {row["name"] for row in rows} == {"one rank", "2 ranks", "2 runs of one rank"}
     assert all(row["case"] == title for row in rows)
     speeds = [row["value"] for row in rows if row["unit"] == "images/s"]

@@ -22,6 +22,7 @@ from partial_fc.shard import Shard
 from runtime import amx
 from runtime.errors import ConfigError
 from tests.support.launch import clean_environment
+from tests.support.measurement import measure
 
 ROOT = Path(__file__).resolve().parents[2]
 UPDATES = 3
@@ -148,20 +149,10 @@ def test_bfloat16_is_measured_beside_our_float32(monkeypatch) -> None:
 
 
 def test_a_small_run_writes_report_and_rows(tmp_path) -> None:
-    """Started by its path, as one may also do it."""
-    output = tmp_path / "rows.json"
-    options = "--classes 300 --ratio 0.5 --batch 8 --threads 1 --rounds 1 --json".split()
-    report = subprocess.run(
-        [sys.executable, ROOT / "benchmarks/head.py", *options, output],
-        env=clean_environment(),
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    options = "--classes 300 --ratio 0.5 --batch 8 --threads 1 --rounds 1"
+    report, rows = measure("head", options, tmp_path)
     title = "300 classes, ratio 0.5, B=8, D=512, float32, threads=1"
     assert f"## {title}\n" in report
-    rows = json.loads(output.read_text())
     names = {row["name"] for row in rows}
     assert {"ours", "textbook", "products"} <= names <= set(head.VARIANTS)
     assert all(row["case"] == title and row["unit"] == "ms" and row["value"] > 0 for row in rows)

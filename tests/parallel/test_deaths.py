@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import processes
 from tests.support.launch import clean_environment
 
 pytestmark = pytest.mark.grouping
@@ -45,7 +46,7 @@ class Job:
                 ],
                 cwd=ROOT,
                 # By this its processes are known.
-                env={**clean_environment(), "MODELS_ROOT": str(folder)},
+                env={**clean_environment(), processes.FOLDER: str(folder)},
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
@@ -54,31 +55,17 @@ class Job:
     def processes(self) -> dict[str, int]:
         """Process ids of all but the guards: worker-k, and server- and scheduler-pid."""
         found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-                variables = (folder / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            told = dict(variable.partition(b"=")[::2] for variable in variables)
-            mine = told.get(b"MODELS_ROOT") == str(self.folder).encode()
-            if mine and words[0] and b"parallel.guard" not in words:
-                role = told.get(b"DMLC_ROLE", b"launcher").decode()
-                number = told[b"GROUPING_WORKER"].decode() if role == "worker" else folder.name
-                found[f"{role}-{number}"] = int(folder.name)
+        for running in processes.of_job(self.folder):
+            if running.words and "parallel.guard" not in running.words:
+                role = running.variables.get("DMLC_ROLE", "launcher")
+                is_worker = role == "worker"
+                number = running.variables["GROUPING_WORKER"] if is_worker else running.pid
+                found[f"{role}-{number}"] = running.pid
         return found
 
     def everybody(self) -> list[int]:
         """All processes of the job, guards and launcher among them."""
-        mine = f"MODELS_ROOT={self.folder}".encode()
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                if mine in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
-            except OSError:
-                continue
-        return found
+        return [running.pid for running in processes.of_job(self.folder)]
 
     def said(self) -> str:
         return self.output.read_text(errors="replace")
@@ -102,11 +89,7 @@ class Job:
         return status
 
     def end(self) -> None:
-        for pid in self.everybody():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        processes.kill(self.everybody())
         self.process.wait(SECONDS)
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support import processes
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 _LOOK_SECONDS = 0.05
-_RANK_NAMES = (b"HOROVOD_RANK=", b"OMPI_COMM_WORLD_RANK=")
+_RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 
 
 class Job:
@@ -44,7 +43,7 @@ class Job:
                 is_module = not program.endswith(".py")
                 command += [sys.executable, *(["-m"] if is_module else []), program]
                 options = (*options, "--models-root", models)
-        variables = {"NETWORK": "tiny", "NP": str(ranks), "MODELS_ROOT": str(models)}
+        variables = {"NETWORK": "tiny", "NP": str(ranks), processes.FOLDER: str(models)}
         models.mkdir(parents=True, exist_ok=True)
         self.output = models / "output"
         with self.output.open("ab") as output:
@@ -55,19 +54,12 @@ class Job:
 
     def processes(self) -> dict[int, int]:
         """Return the ranks' processes: rank to process id."""
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-                variables = (folder / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            models = f"MODELS_ROOT={self.models}".encode()
-            if self._program.encode() in words and models in variables:
-                for variable in variables:
-                    if variable.startswith(_RANK_NAMES):
-                        found[int(variable.split(b"=")[1])] = int(folder.name)
-        return found
+        return {
+            int(running.variables[name]): running.pid
+            for running in processes.of_job(self.models)
+            for name in _RANK_NAMES
+            if self._program in running.words and name in running.variables
+        }
 
     def log(self, rank: int) -> str:
         """Return what a rank has written into its file."""
@@ -93,11 +85,7 @@ class Job:
     def end(self) -> None:
         """Leave nothing behind, whatever state the job is in."""
         pids = [self.process.pid, *self.processes().values()]
-        for pid in pids if self.process.poll() is None else pids[1:]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        processes.kill(pids if self.process.poll() is None else pids[1:])
         self.process.wait(30)
 
     def __enter__(self) -> Job:
