@@ -22,7 +22,13 @@ from training import classify_config, schedules
 from training.classify_config import ClassifyConfig
 
 if TYPE_CHECKING:
+    from backbones.classifiers.classifier import Classifier
+    from training.leg import Leg
+    from training.logs import RunLog
     from training.loop import Step
+    from training.pictures import Pictures
+    from training.schedules import Schedule
+    from training.team import Team
 
 
 def main() -> int:
@@ -43,26 +49,15 @@ def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
     from backbones.classifiers.classifier import Classifier
     from training import devices, team
-    from training.classify_step import ClassifyStep
-    from training.finite import FiniteGuard
     from training.leg import Leg
     from training.logs import RunLog
-    from training.loop import Interlude, fit
-    from training.model_state import BackboneState
     from training.pictures import open_pictures
-    from training.replicas import ModelSaver
-    from training.run import begin
-    from training.tally import Tally
-    from training.validator import Validator
 
     workers = team.join(config)
-    world = workers.world
-    device = devices.choose(world.local_rank, config.dtype)
-    models_root = Path(config.models_root)
+    device = devices.choose(workers.world.local_rank, config.dtype)
     pictures = open_pictures(config)
-    count = pictures.num_examples(config)
     with RunLog(
-        models_root,
+        Path(config.models_root),
         rank=workers.number,
         world_size=workers.size,
         frequent=config.frequent,
@@ -79,105 +74,125 @@ def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step
             ctx=device,
         )
         classifier.hybridize()
-
-        def train(leg: Leg) -> tuple[int, Optional[Leg]]:
-            """Train until the run ends, or all workers meet; the exit status, and the next leg."""
-            with pictures.open_loader(config, workers.portion(count)) as loader:
-                optimizer = workers.optimizer(classifier.parameters, log.stopwatch)
-                epoch = loader.updates_per_epoch
-                tally = Tally(epoch)
-                validator = Validator(
-                    classifier,
-                    partial(pictures.validation_batches, config, world),
-                    tally,
-                    world,
-                    log,
-                    updates_per_epoch=epoch,
-                    best=leg.best,
-                    save_best=ModelSaver(classifier, world, models_root, "best").save,
-                )
-                saver = ModelSaver(classifier, world, models_root)
-
-                run = begin(
-                    config,
-                    classify_config.values(config),
-                    {
-                        "classifier": BackboneState(classifier),
-                        "optimizer": optimizer,
-                        "validator": validator,
-                    },
-                    loader,
-                    world,
-                    num_classes=pictures.num_classes,
-                    image_size=pictures.shape[1:],
-                    fixed=classify_config.IDENTITY,
-                    saves=workers.saves,
-                    leg=leg,
-                )
-                progress = run.progress
-                end = progress.leg_end(config.rebalance)
-                # Not 0 if earlier updates were of other sizes.
-                origin = tally.origin = validator.origin = progress.course.origin
-                # Of the weights: with parameter servers other workers make some of them.
-                updates_per_epoch = workers.updates_per_epoch(count)
-                schedule = workers.schedule(
-                    schedules.build(
-                        config.lr_schedule,
-                        lr=config.peak_lr(workers.contributors),
-                        total_updates=config.total_updates(updates_per_epoch),
-                        warmup=round(config.warmup_epochs * updates_per_epoch),
-                        steps=[step * updates_per_epoch for step in config.lr_steps],
-                    ),
-                    progress,
-                )
-                between_saves = config.save_frequency * epoch
-                savers = [
-                    Interlude(validator.validate, config.eval_frequency * epoch, origin=origin),
-                    Interlude(saver.save, between_saves, origin=origin),
-                    Interlude(run.checkpointer.save, between_saves, on_stop=True, origin=origin),
-                ]
-                with run.checkpointer as checkpointer:
-                    step = ClassifyStep(
-                        classifier,
-                        optimizer,
-                        world,
-                        tally,
-                        contributors=workers.contributors,
-                        num_classes=pictures.num_classes,
-                        label_smoothing=config.label_smoothing,
-                        mixup=config.mixup,
-                        seed=config.seed,
-                        stopwatch=log.stopwatch,
-                        guard=FiniteGuard("stop", checkpointer.last_good, remedy="lower --lr"),
-                    )
-                    workers.start(progress, count)
-                    status = fit(
-                        dress(step),
-                        loader.batches(progress.start_update, progress.start),
-                        schedule,
-                        log,
-                        total_updates=end,
-                        images_per_update=config.batch_size * workers.contributors,
-                        start_update=progress.start_update,
-                        averages=lambda: {**tally.averages(), **workers.numbers()},
-                        interludes=[
-                            Interlude(workers.settle, 0),
-                            *(savers if workers.saves else []),
-                        ],
-                        stop=workers.stop(request),
-                    )
-            if status or end == progress.total_updates:
-                return status, None
-            here = Leg(progress.course.at(end).epoch, end, validator.best)
-            with log.paused():
-                return status, workers.next_leg(here, log.total(), count)
-
-        status, leg = train(Leg())
-        # With --rebalance alone.
+        # One leg is the whole run, unless --rebalance has the workers meet between several.
+        leg: Optional[Leg] = Leg()
         while leg is not None:
-            status, leg = train(leg)
+            status, leg = train(config, leg, workers, pictures, classifier, log, request, dress)
         log.summarize(debug=False)
     return workers.leave(status)
+
+
+def train(
+    config: ClassifyConfig,
+    leg: Leg,
+    workers: Team,
+    pictures: Pictures,
+    classifier: Classifier,
+    log: RunLog,
+    request: StopRequest,
+    dress: Callable[[Step], Step],
+) -> tuple[int, Optional[Leg]]:
+    """Train until the leg ends; returns the exit status, and the next leg if there is one."""
+    from training.classify_step import ClassifyStep
+    from training.finite import FiniteGuard
+    from training.leg import Leg
+    from training.loop import Interlude, fit
+    from training.model_state import BackboneState
+    from training.replicas import ModelSaver
+    from training.run import begin
+    from training.tally import Tally
+    from training.validator import Validator
+
+    world = workers.world
+    models_root = Path(config.models_root)
+    count = pictures.num_examples(config)
+    with pictures.open_loader(config, workers.portion(count)) as loader:
+        run = begin(
+            config,
+            classify_config.values(config),
+            loader,
+            world,
+            num_classes=pictures.num_classes,
+            image_size=pictures.shape[1:],
+            fixed=classify_config.IDENTITY,
+            saves=workers.saves,
+            leg=leg,
+        )
+        progress, course = run.progress, run.progress.course
+        optimizer = workers.optimizer(classifier.parameters, log.stopwatch)
+        tally = Tally(course)
+        validator = Validator(
+            classifier,
+            partial(pictures.validation_batches, config, world),
+            tally,
+            world,
+            log,
+            course=course,
+            best=leg.best,
+            save_best=ModelSaver(classifier, world, models_root, "best").save,
+        )
+        saver = ModelSaver(classifier, world, models_root)
+        with run.restore(
+            {
+                "classifier": BackboneState(classifier),
+                "optimizer": optimizer,
+                "validator": validator,
+            }
+        ) as checkpointer:
+            step = ClassifyStep(
+                classifier,
+                optimizer,
+                world,
+                tally,
+                contributors=workers.contributors,
+                num_classes=pictures.num_classes,
+                label_smoothing=config.label_smoothing,
+                mixup=config.mixup,
+                seed=config.seed,
+                stopwatch=log.stopwatch,
+                guard=FiniteGuard("stop", checkpointer.last_good, remedy="lower --lr"),
+            )
+            epoch, origin = course.updates_per_epoch, course.origin
+            between_saves = config.save_frequency * epoch
+            interludes = [Interlude(workers.settle, 0)]
+            if workers.saves:
+                interludes += [
+                    Interlude(validator.validate, config.eval_frequency * epoch, origin=origin),
+                    Interlude(saver.save, between_saves, origin=origin),
+                    Interlude(checkpointer.save, between_saves, on_stop=True, origin=origin),
+                ]
+            end = progress.leg_end(config.rebalance)
+            workers.start(progress, count)
+            status = fit(
+                dress(step),
+                loader.batches(progress.start_update, progress.start),
+                workers.schedule(plan_schedule(config, workers, count), progress),
+                log,
+                total_updates=end,
+                images_per_update=config.batch_size * workers.contributors,
+                start_update=progress.start_update,
+                averages=lambda: {**tally.averages(), **workers.numbers()},
+                interludes=interludes,
+                stop=workers.stop(request),
+            )
+    if status or end == progress.total_updates:
+        return status, None
+    here = Leg(course.at(end).epoch, end, validator.best)
+    with log.paused():
+        return status, workers.next_leg(here, log.total(), count)
+
+
+def plan_schedule(config: ClassifyConfig, workers: Team, count: int) -> Schedule:
+    """The learning rate by update of the weights, of which epochs have ``count`` pictures."""
+    # With parameter servers other workers make some of these updates.
+    updates_per_epoch = workers.updates_per_epoch(count)
+    return schedules.build(
+        config.lr_schedule,
+        lr=config.peak_lr(workers.contributors),
+        total_updates=config.total_updates(updates_per_epoch),
+        warmup=round(config.warmup_epochs * updates_per_epoch),
+        steps=[step * updates_per_epoch for step in config.lr_steps],
+    )
 
 
 if __name__ == "__main__":

@@ -61,6 +61,16 @@ def train(config: TrainConfig) -> int:
         frequent=config.frequent,
         stall_timeout=config.stall_timeout,
     ) as log, inputs.open_batches(config, world) as batches:
+        run = begin(
+            config,
+            configuration.values(config),
+            batches,
+            world,
+            num_classes=batches.num_classes,
+            image_size=batches.image_size,
+            fixed=configuration.IDENTITY,
+        )
+        progress = run.progress
         backbone = Backbone.create(
             config.network,
             embedding_size=config.embedding_size,
@@ -106,23 +116,6 @@ def train(config: TrainConfig) -> int:
             image_size=batches.image_size,
         )
         saver = ModelSaver(backbone, world, models_root)
-
-        run = begin(
-            config,
-            configuration.values(config),
-            {
-                "backbone": BackboneState(backbone),
-                "optimizer": optimizer,
-                "head": HeadState(head),
-                "verifier": verifier,
-            },
-            batches,
-            world,
-            num_classes=batches.num_classes,
-            image_size=batches.image_size,
-            fixed=configuration.IDENTITY,
-        )
-        progress = run.progress
         schedule = progress.shifted(
             schedules.build(
                 config.lr_schedule,
@@ -132,7 +125,14 @@ def train(config: TrainConfig) -> int:
                 steps=config.lr_steps,
             )
         )
-        with run.checkpointer as checkpointer:
+        with run.restore(
+            {
+                "backbone": BackboneState(backbone),
+                "optimizer": optimizer,
+                "head": HeadState(head),
+                "verifier": verifier,
+            }
+        ) as checkpointer:
             step = FaceStep(
                 backbone,
                 head,

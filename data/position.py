@@ -61,6 +61,10 @@ class Course:
         epoch = self.start.epoch + 1
         return self.first_update_of(epoch) - epoch * self.updates_per_epoch
 
+    def epochs(self, update: int) -> float:
+        """How many epochs are over after ``update`` updates."""
+        return (update - self.origin) / self.updates_per_epoch
+
     def first_update_of(self, epoch: int) -> int:
         """The update with which an epoch begins, or ``start_update`` if it has begun before."""
         if epoch <= self.start.epoch:

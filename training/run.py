@@ -1,7 +1,8 @@
 """The beginning of a run: anew, or from the checkpoint of an earlier one.
 
-Faces and classifiers alike look for a checkpoint, plan their way through the data from there, give
-every part of training what it remembered, and prepare the checkpoints to come.
+Faces and classifiers alike look for a checkpoint and plan their way through the data from there
+(``begin``). Once the parts of training are built, they are given what they remembered, and the
+checkpoints to come are prepared (``Run.restore``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Optional, Protocol
 
 from parallel.world import World
 from training import config as configuration
@@ -17,6 +18,7 @@ from training import resume
 from training.checkpointer import Checkpointer
 from training.leg import Leg
 from training.progress import Length, Progress, Source
+from training.resume import SavedRun
 from training.state import Stateful
 
 _FIRST = Leg()
@@ -40,23 +42,62 @@ class RunConfig(Length, Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """A run that can begin.
+    """A run whose way is known.
 
     Attributes:
         progress: its way through the data.
-        checkpointer: saves its parts; to be used as a context manager.
-        is_new: whether it goes on from no checkpoint.
+        config: the configuration.
+        about: what its checkpoints tell of it.
+        saved: what it goes on from.
+        world: the ranks.
+        saves: whether these write checkpoints.
     """
 
     progress: Progress
-    checkpointer: Checkpointer
-    is_new: bool
+    config: RunConfig
+    about: Mapping[str, Any]
+    saved: Optional[SavedRun]
+    world: World
+    saves: bool
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it goes on from no checkpoint."""
+        return self.saved is None
+
+    def restore(self, parts: Mapping[str, Stateful]) -> Checkpointer:
+        """Give the parts what they remembered; the ranks have to come here together.
+
+        Args:
+            parts: what a checkpoint holds, by name; the progress is added.
+
+        Returns:
+            What saves them, to be used as a context manager.
+
+        Raises:
+            DataError: the checkpoint is broken, or no other could be written.
+        """
+        parts = {**parts, "progress": self.progress}
+        if self.saved:
+            self.saved.restore(parts)
+        folder = Path(self.config.models_root)
+        if self.saves and self.world.rank == 0:
+            configuration.write(self.about["configuration"], folder / "config.json")
+        checkpointer = Checkpointer(
+            parts,
+            self.world,
+            folder,
+            keep=self.config.keep if self.saves else 0,
+            about=self.about,
+            resumed=self.saved.path if self.saved else None,
+        )
+        checkpointer.rehearse(self.progress.start_update)
+        return checkpointer
 
 
 def begin(
     config: RunConfig,
     values: Mapping[str, Any],
-    parts: Mapping[str, Stateful],
     source: Source,
     world: World,
     *,
@@ -66,12 +107,11 @@ def begin(
     saves: bool = True,
     leg: Leg = _FIRST,
 ) -> Run:
-    """Find out where the run begins, and give its parts what they remembered.
+    """Find out where the run begins.
 
     Args:
         config: the configuration.
         values: the same as JSON has it; rank 0 writes it into the folder of the run.
-        parts: what a checkpoint holds, by name; the progress is added.
         source: the batches.
         world: the ranks, which have to come here together.
         num_classes: of the data.
@@ -83,30 +123,15 @@ def begin(
 
     Raises:
         ConfigError: the checkpoint belongs to another model.
-        DataError: the checkpoint is broken, or no other could be written.
+        DataError: the checkpoint is broken.
     """
-    models_root = Path(config.models_root)
     about = resume.describe(values, num_classes=num_classes, image_size=image_size, fixed=fixed)
     saved = None
     if leg == _FIRST:
-        saved = resume.find(config.resume, models_root, about, world)
+        saved = resume.find(config.resume, Path(config.models_root), about, world)
         progress = Progress.plan(config, source, saved.section("progress") if saved else None)
         if not saves:
             progress = progress.from_epoch(source)
     else:
         progress = Progress.onward(config, source, leg)
-    parts = {**parts, "progress": progress}
-    if saved:
-        saved.restore(parts)
-    if saves and world.rank == 0:
-        configuration.write(values, models_root / "config.json")
-    checkpointer = Checkpointer(
-        parts,
-        world,
-        models_root,
-        keep=config.keep if saves else 0,
-        about=about,
-        resumed=saved.path if saved else None,
-    )
-    checkpointer.rehearse(progress.start_update)
-    return Run(progress, checkpointer, is_new=saved is None)
+    return Run(progress, config, about, saved, world, saves)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from data.position import Course
 from runtime.mxnet import mx
 
 
@@ -28,24 +29,19 @@ class Counts(NamedTuple):
 
 
 class Tally:
-    """Adds up the counts of the updates of an epoch, on the device, without waiting for it.
+    """Adds up the counts of the updates of an epoch, on the device, without waiting for it."""
 
-    Attributes:
-        origin: the update from which epochs are counted.
-    """
-
-    def __init__(self, updates_per_epoch: int) -> None:
-        """Args: updates_per_epoch: after so many updates it begins anew."""
-        self._updates_per_epoch = updates_per_epoch
-        self.origin = 0
+    def __init__(self, course: Course) -> None:
+        """Args: course: of the run; where an epoch of it begins, counting begins anew."""
+        self._course = course
         self._sums = mx.nd.zeros((3,), dtype="float64")
 
     def add(self, counted: Any, update: int) -> None:
         """Add an update's sum of losses, hits and pictures: NDArray [3], over all ranks."""
         # In double precision: sums of single numbers would be rounded in a large epoch.
         wide = counted.astype("float64")
-        begins = (update - self.origin) % self._updates_per_epoch == 0
-        self._sums = wide if begins else self._sums.as_in_context(wide.context) + wide
+        begins_epoch = self._course.at(update).samples == 0
+        self._sums = wide if begins_epoch else self._sums.as_in_context(wide.context) + wide
 
     def counts(self) -> Counts:
         """What was counted in this epoch; waits for the device."""

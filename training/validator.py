@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from backbones.network import Network
 from data.picture_loader import NOBODY
+from data.position import Course
 from data.prefetch import Batch
 from parallel.world import World
 from runtime.mxnet import mx
@@ -25,11 +26,7 @@ _TOP = 5
 
 
 class Validator:
-    """Validates the classifier and remembers the best accuracy.
-
-    Attributes:
-        origin: the update from which epochs are counted.
-    """
+    """Validates the classifier and remembers the best accuracy."""
 
     def __init__(
         self,
@@ -39,7 +36,7 @@ class Validator:
         world: World,
         log: RunLog,
         *,
-        updates_per_epoch: int,
+        course: Course,
         best: float = 0.0,
         save_best: Callable[[int], None],
     ) -> None:
@@ -51,15 +48,13 @@ class Validator:
             tally: what was counted in training.
             world: the ranks.
             log: where it is reported.
-            updates_per_epoch: to tell the epoch from an update.
+            course: of the run, to tell the epoch from an update.
             best: the best accuracy so far.
             save_best: called with the update when the accuracy is the best so far.
         """
         self._classifier, self._batches, self._tally = classifier, batches, tally
         self._world, self._log = world, log
-        self._updates_per_epoch = updates_per_epoch
-        self.origin = 0
-        self._save_best = save_best
+        self._course, self._save_best = course, save_best
         self.best = best
 
     def validate(self, update: int) -> None:
@@ -71,7 +66,7 @@ class Validator:
         is_best = accuracy > self.best
         self.best = max(self.best, accuracy)
         training = self._tally.counts()
-        epoch = (update - self.origin) / self._updates_per_epoch
+        epoch = self._course.epochs(update)
         _log.info(
             "epoch %g: training loss %.4f, accuracy %.4f; validation loss %.4f, accuracy %.4f "
             "(%d of %d), top-%d %.4f, best %.4f",

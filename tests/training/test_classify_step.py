@@ -5,6 +5,7 @@ import pytest
 
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
+from data.position import Course
 from data.prefetch import Batch
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
@@ -40,7 +41,7 @@ def make_step(world, contributors=None, **options) -> tuple[ClassifyStep, Classi
         dtype="float32",
     )
     settings = {"label_smoothing": 0.1, "mixup": 0.0, "seed": 1, **options}
-    tally = Tally(updates_per_epoch=3)
+    tally = Tally(Course(num_images=3 * SIZE, global_batch=SIZE))
     step = ClassifyStep(
         classifier,
         optimizer,
@@ -131,7 +132,7 @@ def test_mixup_mixes_pictures_and_targets_alike() -> None:
 
 
 def test_a_tally_begins_anew_with_each_epoch() -> None:
-    tally = Tally(updates_per_epoch=2)
+    tally = Tally(Course(num_images=16, global_batch=8))
     assert np.isnan(tally.counts().accuracy)
     for update, correct in enumerate((1, 2, 4)):
         tally.add(mx.nd.array([0.5, correct, 8]), update)

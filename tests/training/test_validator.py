@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from data.picture_loader import NOBODY
+from data.position import Course
 from data.prefetch import Batch
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
@@ -69,7 +70,8 @@ def test_every_picture_counts_once_on_any_number_of_ranks(size: int, caplog) -> 
     def validate(world):
         hits = iter((5, 9, 7))
         log = Log()
-        tally = Tally(10)
+        course = Course(num_images=80, global_batch=8)
+        tally = Tally(course)
         tally.add(mx.nd.array([2.0, 3, 8]), 0)
         validator = Validator(
             FirstPixels(),
@@ -77,7 +79,7 @@ def test_every_picture_counts_once_on_any_number_of_ranks(size: int, caplog) -> 
             tally,
             world,
             log,
-            updates_per_epoch=10,
+            course=course,
             save_best=saved.append,
         )
         for update in (10, 20, 30):
