@@ -106,6 +106,7 @@ def train(config: TrainConfig) -> int:
             momentum=config.momentum,
             weight_decay=config.wd,
             dtype=config.dtype,
+            stopwatch=log.stopwatch,
         )
         verifier = Verifier(
             backbone,

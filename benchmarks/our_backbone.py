@@ -52,7 +52,10 @@ class OurBackbone:
         with mx.autograd.record():
             features = self.backbone(self._images)
         self.backbone.backward(features, self._gradient)
-        self._optimizer.step(self._updates, LEARNING_RATE)
+        are_finite = self._optimizer.reduce()
+        self._optimizer.update(self._updates, LEARNING_RATE)
+        # Every update of a run is looked at, too.
+        assert are_finite()
         mx.nd.waitall()
 
 

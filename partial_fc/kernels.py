@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from partial_fc import bfloat16
 from partial_fc.bfloat16 import narrowed, widened
-from partial_fc.compiled import inlined, row_kernel
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowGradients, RowOptimizer
 from partial_fc.vectors import SMALLEST_NORM, DeviceVectors, HostVectors, Vectors
+from runtime.compiled import inlined, parallel_kernel
 from runtime.mxnet import mx
 from runtime.ndarray import invoke, memory
 
@@ -159,7 +159,7 @@ class HostRows(HostVectors):
         self._arrays[name][first : first + len(values)] = values
 
 
-@row_kernel
+@parallel_kernel
 def _gather_normalize(centers, rows, normalized, inverse_norms):  # type: ignore[no-untyped-def]
     for s in numba.prange(rows.size):
         center = centers[rows[s]]
@@ -172,7 +172,7 @@ def _gather_normalize(centers, rows, normalized, inverse_norms):  # type: ignore
             normalized[s, d] = narrowed(center[d] * inverse, normalized)
 
 
-@row_kernel
+@parallel_kernel
 def _row_maxima(logits, maxima):  # type: ignore[no-untyped-def]
     for b in numba.prange(logits.shape[0]):
         row = logits[b]
@@ -208,7 +208,7 @@ def _exp(x):  # type: ignore[no-untyped-def]
     return np.float32(0.0) if x < np.float32(-87.0) else value
 
 
-@row_kernel
+@parallel_kernel
 def _row_exponentials(logits, shift, sums):  # type: ignore[no-untyped-def]
     for b in numba.prange(logits.shape[0]):
         row = logits[b]
@@ -236,7 +236,7 @@ def _ruled(logit, limit, threshold, hardness, inverse_scale):  # type: ignore[no
     return np.float32(LEFT_OUT) if logit > limit else value
 
 
-@row_kernel
+@parallel_kernel
 def _ruled_maxima(  # type: ignore[no-untyped-def]
     logits, maxima, limit, thresholds, hardness, inverse_scale
 ):
@@ -259,7 +259,7 @@ def _ruled_maxima(  # type: ignore[no-untyped-def]
         maxima[b] = largest
 
 
-@row_kernel
+@parallel_kernel
 def _ruled_exponentials(  # type: ignore[no-untyped-def]
     logits, shift, sums, limit, thresholds, hardness, inverse_scale
 ):

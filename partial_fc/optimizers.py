@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partial_fc.bfloat16 import widened
-from partial_fc.compiled import inlined, row_kernel
 from partial_fc.states import STATES, RowState
+from runtime.compiled import inlined, parallel_kernel
 from runtime.mxnet import mx
 
 Array = NDArray[np.float32]
@@ -203,7 +203,7 @@ def _radial(slope, center):  # type: ignore[no-untyped-def]
     return total
 
 
-@row_kernel
+@parallel_kernel
 def _sgd(  # type: ignore[no-untyped-def]
     centers, momenta, rows, inverse_norms, gradient, lr, momentum, weight_decay
 ):
@@ -220,7 +220,7 @@ def _sgd(  # type: ignore[no-untyped-def]
             center[d] += velocity[d]
 
 
-@row_kernel
+@parallel_kernel
 def _adam(  # type: ignore[no-untyped-def]
     centers,
     first_moments,

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numba
 import numpy as np
 
-from partial_fc.compiled import row_kernel
+from runtime.compiled import parallel_kernel
 from runtime.mxnet import mx
 from runtime.ndarray import memory
 
@@ -77,7 +77,7 @@ class DeviceVectors:
         return (gradient_bD - radial_b1 * units_bD) * inverse_norms_b1
 
 
-@row_kernel
+@parallel_kernel
 def _normalize(features, units, inverse_norms):  # type: ignore[no-untyped-def]
     for b in numba.prange(features.shape[0]):
         feature = features[b]
@@ -90,14 +90,14 @@ def _normalize(features, units, inverse_norms):  # type: ignore[no-untyped-def]
             units[b, d] = feature[d] * inverse
 
 
-@row_kernel
+@parallel_kernel
 def _multiply_rows(matrix, factors, product):  # type: ignore[no-untyped-def]
     for b in numba.prange(matrix.shape[0]):
         for d in range(matrix.shape[1]):
             product[b, d] = matrix[b, d] * factors[b, 0]
 
 
-@row_kernel
+@parallel_kernel
 def _project(gradient, units, inverse_norms, projected):  # type: ignore[no-untyped-def]
     for b in numba.prange(gradient.shape[0]):
         slope, unit = gradient[b], units[b]

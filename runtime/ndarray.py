@@ -62,6 +62,11 @@ def memory(array: Any) -> NDArray[Any]:
     return np.ctypeslib.as_array(pointer, shape=array.shape)
 
 
+def is_on_host(array: Any) -> bool:
+    """Whether ``memory`` gives access to this array, and its numbers are float32."""
+    return bool(array.context.device_type == "cpu" and array.dtype == np.float32)
+
+
 def wait_until_unused(array: Any) -> None:
     """Wait until every queued operator that reads or writes the array has run."""
     mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))

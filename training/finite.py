@@ -50,19 +50,19 @@ class FiniteGuard:
         self._in_a_row = 0
         self._last_good, self._remedy = last_good, remedy
 
-    def accept(self, update: int, loss: Any, gradients_finite: Any) -> bool:
+    def accept(self, update: int, loss: Any, are_finite: Callable[[], bool]) -> bool:
         """Whether an update may count; waits for its numbers.
 
         Args:
             update: its number, from 0.
             loss: NDArray [1], the same on every rank.
-            gradients_finite: NDArray [1], 1 if all reduced gradients are finite.
+            are_finite: whether all reduced gradients are.
 
         Raises:
             NonFiniteError: it may not, and the run shall end.
         """
         value = float(loss.asscalar())
-        if math.isfinite(value) and bool(gradients_finite.asscalar()):
+        if math.isfinite(value) and are_finite():
             self._in_a_row = 0
             return True
         what = "a gradient of the backbone is not finite"

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Callable, Optional, Protocol
 
 from parallel.world import PLAIN, Wire, World
 from runtime.mxnet import mx
+from runtime.ndarray import is_on_host
 from training.checkpoint_manifest import REPLICATED, Stored
+from training.host_sgd import HostSGD
 from training.precision import LossScale
 from training.state import Section, State, Stateful
+from training.stopwatch import Stopwatch
 
 
 class Optimizer(Stateful, Protocol):
@@ -23,12 +26,12 @@ class Optimizer(Stateful, Protocol):
 
     loss_scale: LossScale
 
-    def reduce(self) -> Any:
+    def reduce(self) -> Callable[[], bool]:
         """Sum the gradients of the last backward pass over the ranks.
 
         Returns:
-            NDArray [1], 1 if all sums are finite: the same on every rank, and nobody has waited
-            for it. With a dynamic loss scale it is always 1, because that expects some to overflow.
+            Whether all sums are finite: the same on every rank, and who asks waits for it. With a
+            dynamic loss scale they always count as finite, because that expects some to overflow.
         """
 
     def update(self, update: int, lr: float) -> None:
@@ -48,6 +51,7 @@ class BackboneOptimizer:
         weight_decay: float,
         dtype: str,
         wire: Wire = PLAIN,
+        stopwatch: Optional[Stopwatch] = None,
     ) -> None:
         """Make rank 0's parameters everybody's, and set up the optimizer.
 
@@ -59,6 +63,7 @@ class BackboneOptimizer:
             weight_decay: times each parameter's ``wd_mult``.
             dtype: the network's; float16 gets a float32 copy of its weights and a loss scale.
             wire: how gradients travel.
+            stopwatch: whose deferred waits come before an update that is not queued.
         """
         self._world, self._wire = world, wire
         for parameter_name, parameter in parameters.items():
@@ -68,10 +73,13 @@ class BackboneOptimizer:
             "wd": weight_decay,
             "multi_precision": dtype == "float16",
         }
-        self._trainer = mx.gluon.Trainer(parameters, _build(name, momentum, settings), kvstore=None)
         self._gradients = [
             parameter.grad() for parameter in parameters.values() if parameter.grad_req != "null"
         ]
+        on_host = all(map(is_on_host, self._gradients))
+        optimizer = _build(name, momentum, settings, on_host=on_host)
+        self._trainer = mx.gluon.Trainer(parameters, optimizer, kvstore=None)
+        self._settle = stopwatch.settle if stopwatch and on_host else lambda: None
         self.loss_scale = LossScale(dynamic=dtype == "float16")
 
     def step(self, update: int, lr: float) -> None:
@@ -79,13 +87,14 @@ class BackboneOptimizer:
         self.reduce()
         self.update(update, lr)
 
-    def reduce(self) -> Any:
+    def reduce(self) -> Callable[[], bool]:
         """See ``Optimizer.reduce``."""
         self._world.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
         return self.loss_scale.judge(self._gradients)
 
     def update(self, update: int, lr: float) -> None:
         """See ``Optimizer.update``."""
+        self._settle()
         if self.loss_scale.accept(self._gradients, update):
             self._trainer.set_learning_rate(lr)
             self._trainer.update(self.loss_scale.value)
@@ -167,9 +176,10 @@ def _arrays(state: Any) -> Iterator[Any]:
             yield from _arrays(part)
 
 
-def _build(name: str, momentum: float, settings: dict[str, Any]) -> Any:
+def _build(name: str, momentum: float, settings: dict[str, Any], *, on_host: bool) -> Any:
     if name == "sgd":
-        return mx.optimizer.SGD(momentum=momentum, **settings)
+        rule = HostSGD if on_host and momentum else mx.optimizer.SGD
+        return rule(momentum=momentum, **settings)
     if name == "adam":
         return mx.optimizer.Adam(**settings)
     assert name == "adamw", name

@@ -7,7 +7,7 @@ business of the exchange. Momentum stays with the servers, and no checkpoint has
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 from parallel.parameter_server.exchange import Exchange
 from parallel.world import Wire, World
@@ -49,7 +49,7 @@ class ServerOptimizer:
             version=version,
         )
 
-    def reduce(self) -> Any:
+    def reduce(self) -> Callable[[], bool]:
         """See ``Optimizer.reduce``; over the group."""
         self._group.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
         return self.loss_scale.judge(self._gradients)

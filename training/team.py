@@ -127,6 +127,7 @@ class HorovodTeam:
             weight_decay=self._config.wd,
             dtype=self._config.dtype,
             wire=Wire(self._config.fp16_allreduce, self._config.gradient_predivide_factor),
+            stopwatch=stopwatch,
         )
 
     def start(self, progress: Progress, count: int) -> None:

@@ -9,23 +9,23 @@ import pytest
 from benchmarks.our_head import OneRank
 from partial_fc import bfloat16
 from partial_fc.bfloat16 import narrowed, widened
-from partial_fc.compiled import row_kernel
 from partial_fc.head import PartialFC
 from partial_fc.margin import CombinedMargin
 from partial_fc.optimizers import SGD
+from runtime.compiled import parallel_kernel
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16, memory
 
 CLASSES, EMBEDDING = 400, 128
 
 
-@row_kernel
+@parallel_kernel
 def _narrow_all(values, out):
     for i in numba.prange(values.size):
         out[i] = narrowed(values[i], out)
 
 
-@row_kernel
+@parallel_kernel
 def _widen_all(values, out):
     for i in numba.prange(values.size):
         out[i] = widened(values[i])
