@@ -33,9 +33,9 @@ models: ## every classifier takes a step and a batch of 128; the other tests do 
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m models
 
-classification: ## ResNet18 on files of CIFAR-10's format, ResNet50 on a record file; killed, resumed, counted
+classification: ## ResNet18 on files of CIFAR-10's format, ResNet50 on a record file; the study of scaling
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest -m classification tests/test_classify_sets.py
+	@$(IN_VENV) python -m pytest -m classification tests/test_classify_sets.py tests/benchmarks/test_scaling.py
 
 grouping: ## jobs with parameter servers on MNIST: killed processes end them, every scheme learns; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev

@@ -56,6 +56,7 @@ def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step
     workers = team.join(config)
     device = devices.choose(workers.world.local_rank, config.dtype)
     pictures = open_pictures(config)
+    count = pictures.num_examples(config)
     with RunLog(
         Path(config.models_root),
         rank=workers.number,
@@ -77,7 +78,9 @@ def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step
         # One leg is the whole run, unless --rebalance has the workers meet between several.
         leg: Optional[Leg] = Leg()
         while leg is not None:
-            status, leg = train(config, leg, workers, pictures, classifier, log, request, dress)
+            status, leg = train(
+                config, leg, workers, pictures, count, classifier, log, request, dress
+            )
         log.summarize(debug=False)
     return workers.leave(status)
 
@@ -87,12 +90,17 @@ def train(
     leg: Leg,
     workers: Team,
     pictures: Pictures,
+    count: int,
     classifier: Classifier,
     log: RunLog,
     request: StopRequest,
     dress: Callable[[Step], Step],
 ) -> tuple[int, Optional[Leg]]:
-    """Train until the leg ends; returns the exit status, and the next leg if there is one."""
+    """Train until the leg ends; an epoch has ``count`` pictures.
+
+    Returns:
+        The exit status, and the next leg if there is one.
+    """
     from training.classify_step import ClassifyStep
     from training.finite import FiniteGuard
     from training.leg import Leg
@@ -105,7 +113,6 @@ def train(
 
     world = workers.world
     models_root = Path(config.models_root)
-    count = pictures.num_examples(config)
     with pictures.open_loader(config, workers.portion(count)) as loader:
         run = begin(
             config,

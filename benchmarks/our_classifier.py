@@ -6,7 +6,9 @@ import numpy as np
 
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
+from parallel.world import LoneWorld
 from runtime.mxnet import mx
+from training.optimizer import BackboneOptimizer
 
 _CLASSES = 10
 _IMAGE_SHAPE = (3, 32, 32)
@@ -40,14 +42,25 @@ class TrainedClassifier(AskedClassifier):
     def __init__(self, model: str, batch: int) -> None:
         """Args: the model's name; images of a step."""
         super().__init__(model, batch)
-        optimizer = mx.optimizer.SGD(learning_rate=1e-3, momentum=0.9, wd=5e-4)
-        self._trainer = mx.gluon.Trainer(self._classifier.parameters, optimizer, kvstore=None)
+        self._optimizer = BackboneOptimizer(
+            self._classifier.parameters,
+            LoneWorld(),
+            name="sgd",
+            momentum=0.9,
+            weight_decay=5e-4,
+            dtype="float32",
+        )
         self._loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+        self._updates = 0
 
     def step(self) -> None:
         """See ``Subject.step``."""
         with mx.autograd.record():
-            loss = self._loss(self._classifier(self._images), self._labels)
+            loss = self._loss(self._classifier(self._images), self._labels).mean()
         loss.backward()
-        self._trainer.step(len(self._labels))
+        are_finite = self._optimizer.reduce()
+        self._optimizer.update(self._updates, lr=1e-3)
+        # Every update of a run is looked at, too.
+        assert are_finite()
+        self._updates += 1
         mx.nd.waitall()

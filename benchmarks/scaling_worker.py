@@ -55,7 +55,7 @@ def main() -> None:
     }
     Path(sys.argv[6], f"{os.getpid()}.json").write_text(json.dumps(result))
     if scheme != HOROVOD:
-        # At the regular end of a process MXNet ends the servers, who may serve others still.
+        # At the regular end of a process MXNet ends the servers, which may still serve others.
         os._exit(0)
 
 

@@ -56,7 +56,7 @@ def decode_rgb(payload: Payload) -> Image:
 
 
 def decode_jpeg(payload: NDArray[np.uint8], image: Image) -> bool:
-    """Decode a JPEG the shortest way, past OpenCV, whose decoder is the same but not its callers.
+    """Decode a JPEG by libjpeg-turbo itself; OpenCV has the same, with more around it.
 
     Args:
         payload: the bytes.

@@ -1,7 +1,7 @@
 """Batches for training: from a record set, or made in memory.
 
-Decoding must neither make the network wait nor decide what it sees. Threads decode straight into
-the batches of the next updates (libraries do that without Python's lock), while everything random
+Decoding must neither make the network wait nor decide what it sees. Threads decode and fill the
+batches of the next updates (libraries do that without Python's lock), while everything random
 depends on the seed and the update alone: the order of an epoch is the same on every rank, an
 update's global batch is a slice of it, and every rank takes its own rows. So a run sees the same
 samples on any number of threads, and the same global batches on any number of ranks.

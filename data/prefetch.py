@@ -49,7 +49,7 @@ class _Pending(NamedTuple):
 
 
 class Prefetcher:
-    """The threads. OpenCV works without Python's lock, so they decode at the same time.
+    """The threads. Libraries decode without Python's lock, so they do it at the same time.
 
     A context manager: leaving it ends the threads.
     """

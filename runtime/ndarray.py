@@ -1,4 +1,4 @@
-"""What MXNet's Python interface leaves out of its C interface, and the head needs.
+"""What MXNet's Python interface leaves out of its C interface, and kernels on a CPU need.
 
 Two things: calling an operator that has no Python function (the backward operators), and touching
 the memory of a CPU array without a copy, so that Numba kernels and MXNet operators work on the

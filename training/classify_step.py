@@ -101,7 +101,8 @@ class ClassifyStep:
             self._optimizer.update(update, lr)
         self._stopwatch.settle()
         mean_loss = counted[:1] / (len(batch.labels) * self._world.size)
-        self._guard.accept(update, mean_loss, finite)
+        with self._stopwatch.part(BACKBONE):
+            self._guard.accept(update, mean_loss, finite)
         return mean_loss
 
     def targets(self, labels: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -75,7 +75,7 @@ class FaceStep:
             self._optimizer.update(update, lr)
         self._stopwatch.settle()
         if undo is None:
-            # Last, when the optimizer's work has been queued and the reduction is over.
+            # Last, when the optimizer's work is queued or done, and the reduction is over.
             with self._stopwatch.part(BACKBONE):
                 guard.accept(update, result.loss, finite)
         return result.loss

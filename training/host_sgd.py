@@ -1,6 +1,6 @@
 """SGD with momentum on a CPU: one pass over weight, gradient and momentum.
 
-MXNet's own operator for many parameters leaves the vector units of a processor idle: it takes five
+MXNet's own operator for many parameters leaves the vector units of a processor idle: it takes six
 times as long as memory needs. The rule is MXNet's, and so is what is kept, so that checkpoints of
 one fit the other.
 """
@@ -48,7 +48,7 @@ class HostSGD(mx.optimizer.Optimizer):
 
 
 def all_finite(gradients: Sequence[Any]) -> bool:
-    """Whether the sums of squares of all float32 arrays of the CPU are finite; waits for them."""
+    """Whether the sum of squares of each array (float32, of the CPU) is finite; waits for them."""
     return all(
         math.isfinite(_sum_of_squares(memory(gradient).reshape(-1))) for gradient in gradients
     )

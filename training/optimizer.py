@@ -79,13 +79,9 @@ class BackboneOptimizer:
         on_host = all(map(is_on_host, self._gradients))
         optimizer = _build(name, momentum, settings, on_host=on_host)
         self._trainer = mx.gluon.Trainer(parameters, optimizer, kvstore=None)
-        self._settle = stopwatch.settle if stopwatch and on_host else lambda: None
+        is_queued = not isinstance(optimizer, HostSGD)
+        self._settle = lambda: None if is_queued or stopwatch is None else stopwatch.settle()
         self.loss_scale = LossScale(dynamic=dtype == "float16")
-
-    def step(self, update: int, lr: float) -> None:
-        """Sum the gradients of the last backward pass over the ranks, and update."""
-        self.reduce()
-        self.update(update, lr)
 
     def reduce(self) -> Callable[[], bool]:
         """See ``Optimizer.reduce``."""

@@ -75,6 +75,7 @@ class Run:
             What saves them, to be used as a context manager.
 
         Raises:
+            ConfigError: the folder of the run cannot be written to.
             DataError: the checkpoint is broken, or no other could be written.
         """
         parts = {**parts, "progress": self.progress}
@@ -111,7 +112,7 @@ def begin(
 
     Args:
         config: the configuration.
-        values: the same as JSON has it; rank 0 writes it into the folder of the run.
+        values: the same as JSON has it; ``Run.restore`` writes it into the folder of the run.
         source: the batches.
         world: the ranks, which have to come here together.
         num_classes: of the data.

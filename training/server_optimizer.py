@@ -27,7 +27,7 @@ class ServerOptimizer:
         Args:
             parameters: a ``gluon.ParameterDict``; those with ``grad_req`` "null" are left alone.
             exchange: the servers.
-            group: the workers that push as one; a timed world.
+            group: the workers that push as one; a timed one where there are several.
             stopwatch: where the exchange is counted.
             wire: how gradients travel in the group.
         """

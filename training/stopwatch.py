@@ -5,7 +5,7 @@ therefore measure the queuing, and whoever comes to wait first would be charged 
 So the time is taken of the waiting: each part waits for its own results before the next one
 begins, and only after everything that can run in the meantime has been queued. That way the
 reduction of the gradients still runs behind the backward pass, and the waits cost nothing that
-can be measured (docs/troubleshooting.md has the numbers).
+can be measured.
 
 What the parts mean, on the rank that reports them:
 

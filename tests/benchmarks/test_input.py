@@ -12,7 +12,7 @@ import pytest
 from benchmarks import input as input_benchmark
 from benchmarks import input_subjects
 from benchmarks.input import OPENINGS, Opening
-from benchmarks.input_subjects import BATCH, Ours, Raw
+from benchmarks.input_subjects import BATCH, OpenCV, Ours, Raw
 from benchmarks.input_subjects import Opening as OpeningSubject
 from data.loader import FaceLoader
 from data.record_writer import RecordWriter
@@ -33,13 +33,24 @@ def rec(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_raw_decodes_every_image_once(rec: Path, monkeypatch, threads: int) -> None:
+@pytest.mark.parametrize(
+    ("way", "module", "decoder"),
+    [
+        (OpenCV, input_subjects.cv2, "imdecode"),
+        (Raw, input_subjects, "decode_jpeg"),
+        # The images of this set are no JPEGs.
+        (Raw, input_subjects, "decode_rgb"),
+    ],
+)
+def test_every_image_is_decoded_once(
+    rec: Path, monkeypatch, threads: int, way, module, decoder: str
+) -> None:
     decoded: list[bytes] = []
-    raw = Raw(str(rec), 2 * BATCH, threads)
-    monkeypatch.setattr(
-        input_subjects.cv2, "imdecode", lambda image, flags: decoded.append(image.tobytes())
-    )
-    raw.step()
+    subject = way(str(rec), 2 * BATCH, threads)
+    monkeypatch.setattr(module, decoder, lambda image, _: decoded.append(image.tobytes()))
+    if decoder == "decode_rgb":
+        monkeypatch.setattr(module, decoder, lambda image: decoded.append(image.tobytes()))
+    subject.step()
     assert len(decoded) == 2 * BATCH
 
 

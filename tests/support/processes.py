@@ -19,7 +19,7 @@ class Running(NamedTuple):
 
     pid: int
     words: list[str]
-    """Its command line; empty once it has ended and nobody has asked for its status."""
+    """Its command line; empty for a moment while it ends."""
     variables: dict[str, str]
     """Its environment when it was started."""
 

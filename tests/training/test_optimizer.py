@@ -30,7 +30,8 @@ def train(world, initial, factor, scale=1.0, name="sgd", updates=1):
         with mx.autograd.record():
             loss = sum(scale * factor * value.data().sum() for value in parameters.values())
         loss.backward()
-        optimizer.step(update, lr=0.5)
+        optimizer.reduce()
+        optimizer.update(update, lr=0.5)
     return {name: value.data().asnumpy() for name, value in parameters.items()}
 
 
