@@ -29,7 +29,7 @@ class LossScale:
     """The factor between the loss and what the backward pass starts from."""
 
     def __init__(self, *, dynamic: bool) -> None:
-        """Args: dynamic: for float16; without it the factor stays 1, and all gradients do."""
+        """Args: dynamic: for float16; without it the factor stays 1."""
         self._dynamic = dynamic
         self._good_updates = 0
         self.value = _INITIAL if dynamic else 1.0
