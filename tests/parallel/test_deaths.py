@@ -30,7 +30,14 @@ GROUPS = "127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n"
 class Job:
     """Four workers and two servers on this machine."""
 
-    def __init__(self, folder: Path, scheme: str, *options: str, training: tuple = ENDLESS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        scheme: str,
+        *options: str,
+        training: tuple = ENDLESS,
+        program: tuple = ("classify.py",),
+    ) -> None:
         self.folder = folder
         (folder / "groups").write_text(GROUPS)
         if scheme == "dist_gsync":
@@ -41,7 +48,7 @@ class Job:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "parallel.launch", "-n", "4", "-s", "2", *options),
-                    *("--", sys.executable, "classify.py", *training, "--kv-store", scheme, *more),
+                    *("--", sys.executable, *program, *training, "--kv-store", scheme, *more),
                     *("--models-root", str(folder / "models")),
                 ],
                 cwd=ROOT,
@@ -142,6 +149,19 @@ def test_a_killed_launcher_leaves_nobody(start, scheme):
 def test_being_told_to_end_leaves_a_checkpoint(start, scheme):
     job = start(scheme)
     job.wait_until("update 10/")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.ends() == 128 + signal.SIGTERM
+    assert list((job.folder / "models" / "checkpoints").glob("update-*/manifest.json")), job.said()
+
+
+def test_being_told_to_end_while_a_group_waits_for_the_other(start, tmp_path):
+    """With --rebalance; the second group is slow, and has not come to the meeting yet."""
+    slow = ("-m", "benchmarks.grouping_worker", str(tmp_path), "1,1,30,30")
+    training = (*ENDLESS[:5], "6400", *ENDLESS[6:], "--rebalance", "1")
+    job = start("dist_gsync", training=training, program=slow)
+    job.wait_until("epoch 1: training loss")
+    time.sleep(1)
+    assert "images/s of the workers" not in job.said()
     job.process.send_signal(signal.SIGTERM)
     assert job.ends() == 128 + signal.SIGTERM
     assert list((job.folder / "models" / "checkpoints").glob("update-*/manifest.json")), job.said()
