@@ -2,10 +2,13 @@
 
     python -m benchmarks.grouping_worker FOLDER FACTOR,FACTOR,... OPTIONS...
 
-Worker k is FACTOR k times slower than it could be: before each step it rests for its own last
-step's processor time, as measured, times the factor less 1. It writes when its steps ended into
-``steps-k`` (seconds of the clock on the wall; the first line is the beginning). Worker 0 also keeps
-the weights that it has after every few steps, to be judged when the time of nobody is measured.
+Worker k is FACTOR k times slower than it could be: before each step it rests for the processor time
+of its own last step, as measured, times the factor less 1. What the threads of Horovod take all the
+time, also while it rests, is not of the step: a slower machine would not have more of it.
+
+It writes when its steps ended into ``steps-k`` (seconds of the clock on the wall; the first line is
+the beginning). Worker 0 also keeps the weights that it has after every few steps, to be judged when
+the time of nobody is measured.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +29,21 @@ from training import classify_config
 STEPS_BETWEEN_WEIGHTS = 5
 
 
+class _Moment(NamedTuple):
+    """A point in time, or the distance between two."""
+
+    seconds: float
+    processor: float
+    """Of all threads of this process."""
+
+    @classmethod
+    def now(cls) -> _Moment:
+        return cls(time.monotonic(), time.process_time())
+
+    def __sub__(self, other: _Moment) -> _Moment:
+        return _Moment(self.seconds - other.seconds, self.processor - other.processor)
+
+
 class HinderedStep:
     """A step of the training loop on a slower machine."""
 
@@ -34,21 +52,31 @@ class HinderedStep:
         self._step, self._folder, self._worker, self._factor = step, folder, worker, factor
         self._lines = open(folder / f"steps-{worker}", "w", buffering=1)
         self._steps = 0
-        self._work_began = 0.0
+        # Processor time of the last step, and per second of rest.
+        self._work = self._idling = 0.0
 
     def __call__(self, batch: Any, update: int, lr: float) -> Any:
         """See ``training.loop.Step``."""
         if self._steps:
-            time.sleep((self._factor - 1) * (time.process_time() - self._work_began))
+            self._rest((self._factor - 1) * self._work)
         else:
             self._note()
-        self._work_began = time.process_time()
+        began = _Moment.now()
         loss = self._step(batch, update, lr)
+        taken = _Moment.now() - began
+        self._work = max(taken.processor - self._idling * taken.seconds, 0.0)
         self._steps += 1
         moment = self._note()
         if self._worker == 0 and self._steps % STEPS_BETWEEN_WEIGHTS == 0:
             self._keep(moment)
         return loss
+
+    def _rest(self, seconds: float) -> None:
+        if seconds > 0:
+            began = _Moment.now()
+            time.sleep(seconds)
+            taken = _Moment.now() - began
+            self._idling = taken.processor / taken.seconds
 
     def _note(self) -> float:
         moment = time.time()

@@ -80,7 +80,7 @@ class BackboneOptimizer:
         optimizer = _build(name, momentum, settings, on_host=on_host)
         self._trainer = mx.gluon.Trainer(parameters, optimizer, kvstore=None)
         is_queued = not isinstance(optimizer, HostSGD)
-        self._settle = lambda: None if is_queued or stopwatch is None else stopwatch.settle()
+        self._settle = stopwatch.settle if stopwatch and not is_queued else lambda: None
         self.loss_scale = LossScale(dynamic=dtype == "float16")
 
     def reduce(self) -> Callable[[], bool]:
