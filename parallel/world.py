@@ -79,7 +79,7 @@ class World(Protocol):
         """Concatenate NDArrays of all ranks along their first axis, in rank order; blocks."""
 
     def broadcast(self, array: Any, name: str) -> None:
-        """Overwrite an NDArray with that of rank 0, in place; asynchronous."""
+        """Overwrite an NDArray with that of rank 0, in place; blocks."""
 
     def broadcast_object(self, value: Any, name: str) -> Any:
         """The value of rank 0, on every rank; blocks."""
@@ -204,8 +204,16 @@ class HorovodWorld:
 
     def broadcast(self, array: Any, name: str) -> None:
         """See ``World.broadcast``."""
-        if self.size > 1:
-            self._hvd.broadcast_(array, root_rank=self._root, name=name, process_set=self._set)
+        if self.size == 1:
+            return
+        # Horovod 0.28.1 has a broadcast, which reads its name once more after it has handed the
+        # work to another thread, which may have finished and freed it by then: on a busy machine a
+        # segmentation fault now and then (EnqueueTensorBroadcast; the other collectives do not).
+        flat = array.reshape((-1,))
+        sent = flat if self.rank == 0 else flat[:1]
+        gathered = self._hvd.allgather(sent, name=name, process_set=self._set)
+        gathered.wait_to_read()
+        array[:] = gathered[: array.size].reshape(array.shape)
 
     def broadcast_object(self, value: Any, name: str) -> Any:
         """See ``World.broadcast_object``."""
@@ -237,7 +245,6 @@ class HorovodWorld:
         """Belong to one's own among the sets."""
         whole = self._hvd.global_process_set
         self._set = next((group for group in self._sets if group.included()), whole)
-        self._root: int = self._set.ranks[0]
         self.rank: int = self._set.rank()
         self.size: int = self._set.size()
 

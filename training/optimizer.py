@@ -8,8 +8,10 @@ program scales a gradient, save for the loss scale of float16.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional, Protocol
+
+import numpy as np
 
 from parallel.world import PLAIN, Wire, World
 from runtime.mxnet import mx
@@ -66,8 +68,7 @@ class BackboneOptimizer:
             stopwatch: whose deferred waits come before an update that is not queued.
         """
         self._world, self._wire = world, wire
-        for parameter_name, parameter in parameters.items():
-            world.broadcast(parameter.data(), f"backbone.initial.{parameter_name}")
+        _make_equal([parameter.data() for parameter in parameters.values()], world)
         settings = {
             "learning_rate": 0.0,
             "wd": weight_decay,
@@ -161,6 +162,20 @@ class AdamW(mx.optimizer.Optimizer):
             epsilon=self.epsilon,
             out=weight,
         )
+
+
+def _make_equal(arrays: Sequence[Any], world: World) -> None:
+    """Give every rank the arrays of rank 0; those of one type together, as each broadcast waits."""
+    if world.size == 1:
+        return
+    for dtype in sorted({np.dtype(array.dtype).name for array in arrays}):
+        alike = [array for array in arrays if array.dtype == np.dtype(dtype)]
+        joined = mx.nd.concat(*[array.reshape((-1,)) for array in alike], dim=0)
+        world.broadcast(joined, f"backbone.initial.{dtype}")
+        start = 0
+        for array in alike:
+            array[:] = joined[start : start + array.size].reshape(array.shape)
+            start += array.size
 
 
 def _arrays(state: Any) -> Iterator[Any]:
