@@ -2,11 +2,11 @@
 
     python -m benchmarks.input [--rec DIR] [--images N] [--records N] [--threads 1,2] [--json FILE]
 
-Four ways take turns: decoding alone, in as many threads, by OpenCV (``opencv``) and as the loader
-does it (``raw``), the floor that it cannot get below; the loader of this project (``ours``); and
-one thread of Python that reads and decodes record by record with MXNet's functions, as the
-published iterators for these files do (``iterator``). Then a set of a million tiny records is
-opened, without its caches and with them. The report goes to the standard output.
+Three ways take turns: decoding alone, in as many threads (``raw``), the floor that no input gets
+below; the loader of this project (``ours``); and one thread of Python that reads and decodes record
+by record with MXNet's functions, as the published iterators for these files do (``iterator``). Then
+a set of a million tiny records is opened, without its caches and with them. The report goes to the
+standard output.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from runtime.command_line import Parser
 from runtime.errors import run_program
 
 _SUBJECTS = "benchmarks.input_subjects"
-WAYS = {"opencv": "OpenCV", "raw": "Raw", "ours": "Ours", "iterator": "Iterator"}
+WAYS = {"raw": "Raw", "ours": "Ours", "iterator": "Iterator"}
 _DRAWN_IDENTITIES, _DRAWN_IMAGES = 50, 40
 _IMAGE_SIZE = (112, 112)
 _IMAGES_PER_IDENTITY = 10
@@ -191,9 +191,9 @@ def _introduction(rounds: int, images: int) -> str:
 {measure.machine()}
 
 Medians of {rounds} rounds, in each of which every way takes {images:,} images, in batches of
-{BATCH}, and every opening happens once. "÷ x" is the speed of the row divided by that of x; opencv
-and raw decode what is in memory already and keep nothing of it. An opening ends with the order of
-the first epoch; all files are in the page cache, and the peak holds what is mapped of them."""
+{BATCH}, and every opening happens once. "÷ x" is the speed of the row divided by that of x; raw
+decodes what is in memory already and keeps nothing of it. An opening ends with the order of the
+first epoch; all files are in the page cache, and the peak holds what is mapped of them."""
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -11,7 +11,6 @@ from typing import Any
 import cv2
 import numpy as np
 
-from data.images import decode_jpeg, decode_rgb
 from data.loader import FaceLoader
 from data.records import RecordSet
 from data.selection import Selection
@@ -20,8 +19,8 @@ BATCH = 64
 _SEED = 1
 
 
-class OpenCV:
-    """OpenCV's decoding alone, of images that are in memory already."""
+class Raw:
+    """Decoding alone, of images that are in memory already: the floor."""
 
     def __init__(self, rec: str, images: int, threads: int) -> None:
         """Args: the set, how many of its images are decoded per step, and in how many threads."""
@@ -31,37 +30,27 @@ class OpenCV:
         encoded = [np.frombuffer(payload, np.uint8) for payload in payloads]
         wanted = list(islice(cycle(encoded), images))
         self._parts = [wanted[thread::threads] for thread in range(threads)]
-        self._size = dataset.image_size
         cv2.setNumThreads(0)
 
     def step(self) -> None:
         """See ``Subject.step``."""
-        threads = [Thread(target=self._decode, args=(part,)) for part in self._parts]
+        threads = [Thread(target=_decode, args=(part,)) for part in self._parts]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
-    def _decode(self, images: list[Any]) -> None:
-        for image in images:
-            cv2.imdecode(image, cv2.IMREAD_COLOR)
 
-
-class Raw(OpenCV):
-    """The decoding of the loader alone, of images that are in memory already: the floor."""
-
-    def _decode(self, images: list[Any]) -> None:
-        decoded = np.empty((*self._size, 3), np.uint8)
-        for image in images:
-            if not decode_jpeg(image, decoded):
-                decode_rgb(image)
+def _decode(images: list[Any]) -> None:
+    for image in images:
+        cv2.imdecode(image, cv2.IMREAD_COLOR)
 
 
 class Ours:
     """The loader, as a run uses it; nobody trains on the batches."""
 
     def __init__(self, rec: str, images: int, threads: int) -> None:
-        """Args: see ``OpenCV``."""
+        """Args: see ``Raw``."""
         self._batches = images // BATCH
         self._update = 0
         self._loader = FaceLoader(
@@ -85,7 +74,7 @@ class Iterator:
     """One thread of Python that takes record after record through MXNet's own functions."""
 
     def __init__(self, rec: str, images: int, threads: int) -> None:
-        """Args: see ``OpenCV``; of the threads only one is used."""
+        """Args: see ``Raw``; of the threads only one is used."""
         del threads
         from runtime.mxnet import mx
 

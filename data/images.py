@@ -12,7 +12,6 @@ import struct
 
 import cv2
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
 
 from data.recordio import BrokenRecordError, Payload
@@ -55,22 +54,13 @@ def decode_rgb(payload: Payload) -> Image:
     return image
 
 
-def decode_jpeg(payload: NDArray[np.uint8], image: Image) -> bool:
-    """Decode a JPEG by libjpeg-turbo itself; OpenCV has the same, with more around it.
-
-    Args:
-        payload: the bytes.
-        image: uint8 ``[height, width, 3]``, contiguous; receives the pixels, RGB.
-
-    Returns:
-        Whether it is a sound JPEG of this size; if not, ``decode_rgb`` says what is wrong, or
-        knows how to read it.
-    """
+def decode_jpeg(payload: NDArray[np.uint8]) -> Image | None:
+    """Decode what begins like a JPEG, the shortest way; None if it cannot be decoded."""
     try:
-        decoded = simplejpeg.decode_jpeg(payload, "RGB", buffer=image)
-    except ValueError:
-        return False
-    return bool(decoded.shape == image.shape)
+        image: Image | None = cv2.imdecode(payload, _AS_STORED)
+    except cv2.error:
+        return None
+    return image
 
 
 def _has_whole_chunks(payload: Payload) -> bool:

@@ -1,7 +1,7 @@
 """Batches for training: from a record set, or made in memory.
 
-Decoding must neither make the network wait nor decide what it sees. Threads decode and fill the
-batches of the next updates (libraries do that without Python's lock), while everything random
+Decoding must neither make the network wait nor decide what it sees. Threads decode straight into
+the batches of the next updates (OpenCV works without Python's lock), while everything random
 depends on the seed and the update alone: the order of an epoch is the same on every rank, an
 update's global batch is a slice of it, and every rank takes its own rows. So a run sees the same
 samples on any number of threads, and the same global batches on any number of ranks.
@@ -187,11 +187,10 @@ class FaceLoader:
         own, images = indices[rows], batch.images[rows]
         mirrored = changes.mirrored[rows].tolist()
         payloads, labels = self._dataset.images(own)
-        decoded = np.empty((*self.image_size, 3), np.uint8)
         # What stands in this loop keeps Python's lock, and with it the other threads from decoding.
         for row, payload in enumerate(payloads):
-            image = decoded
-            if payload is None or not decode_jpeg(payload, decoded):
+            image = None if payload is None else decode_jpeg(payload)
+            if image is None or image.shape[:2] != self.image_size:
                 # Something is unusual or wrong, which this finds as well.
                 image, labels[row] = self._load(int(own[row]))
             if self._augmentation is not None:
