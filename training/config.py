@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ import backbones
 from partial_fc.states import STATES
 from runtime.errors import ConfigError
 from runtime.files import write_atomically
-from training import options, presets
+from training import config_checks, options, presets
 from training.checks import (
     COUNT,
     POSITIVE,
@@ -344,115 +342,11 @@ def check(config: TrainConfig) -> None:
     check_name("optimizer", config.optimizer, STATES)
     check_name("lr-schedule", config.lr_schedule, SCHEDULES)
     backbones.check(config.network)
-    _check_pretrained(config.pretrained)
-    _check_margins(config.head_margins)
-    _check_schedule(config)
-    _check_targets(config)
-    _check_data(config)
-
-
-def _check_pretrained(value: Optional[str]) -> None:
-    if value is None:
-        return
-    prefix, _, epoch = value.rpartition(",")
-    if not prefix or not re.fullmatch("[0-9]{1,9}", epoch):
-        raise ConfigError(
-            f"--pretrained {value!r} is not PREFIX,EPOCH; PREFIX-0000.params is given as PREFIX,0"
-        )
-    path = Path(f"{prefix}-{int(epoch):04d}.params")
-    if not path.is_file():
-        raise ConfigError(
-            f"--pretrained {value} names {path}, which does not exist; give the prefix of a "
-            "checkpoint and the number in its file's name, as in models/run/model,0"
-        )
-
-
-def _check_margins(margins: Optional[Margins]) -> None:
-    if margins is None:
-        return
-    m1, m2, m3 = margins
-    if m1 < 1 or not 0 <= m2 < math.pi / 2 or not 0 <= m3 < 1:
-        raise ConfigError(
-            f"--margins {m1:g},{m2:g},{m3:g} is out of range: "
-            "m1 at least 1, m2 from 0 to below pi/2, m3 from 0 to below 1; ArcFace is 1,0.5,0"
-        )
-
-
-def _check_schedule(config: TrainConfig) -> None:
-    if config.max_update is None and config.epochs is None:
-        raise ConfigError("the length of the run is missing: give --max-update or --epochs")
-    if config.max_update is not None and config.epochs is not None:
-        raise ConfigError(
-            f"--max-update {config.max_update} and --epochs {config.epochs} "
-            "both give the length of the run; leave one out"
-        )
-    steps = config.lr_steps
-    if config.lr_schedule == "step" and not steps:
-        raise ConfigError(
-            "--lr-schedule step has no updates at which to fall: add --lr-steps, as in 10000,16000"
-        )
-    if any(step < 1 for step in steps) or list(steps) != sorted(set(steps)):
-        raise ConfigError(
-            f"--lr-steps {','.join(map(str, steps))} must be positive and rise, as in 10000,16000"
-        )
-    if config.world_size is not None and not config.dry_run:
-        raise ConfigError(
-            f"--world-size {config.world_size} goes with --dry-run; "
-            f"a run's ranks come from the launcher: horovodrun -np {config.world_size} ..."
-        )
-
-
-def _check_targets(config: TrainConfig) -> None:
-    if config.val_targets and not config.rec and config.dataset is not None:
-        raise ConfigError(
-            f"--val-targets {','.join(config.val_targets)} has no folder to be found in, "
-            f"because --dataset {config.dataset} is made in memory; leave it out"
-        )
-    for target in config.val_targets:
-        if not target or "/" in target or target.endswith(".bin"):
-            raise ConfigError(
-                f"--val-targets {target!r} is not a plain name: "
-                "name the .bin files beside the data without folder and ending, as in lfw,cfp_fp"
-            )
-
-
-def _check_data(config: TrainConfig) -> None:
-    if config.dataset is None and not config.rec:
-        raise ConfigError(
-            f"no data: give --dataset NAME ({', '.join(presets.PRESETS)}) or --rec DIR; "
-            "--dataset synthetic needs no files"
-        )
-    if config.dry_run:
-        if config.num_classes is None:
-            raise ConfigError(
-                "--dry-run reads no data: add --num-classes to say how many identities it has"
-            )
-    elif config.dataset == "synthetic":
-        _check_drawn_set(config)
-    elif not (config.debug and config.num_classes is not None):
-        _check_folder(config)
-
-
-def _check_drawn_set(config: TrainConfig) -> None:
-    if (config.num_images or 0) < (config.num_classes or 0):
-        raise ConfigError(
-            f"--num-images {config.num_images} does not give each of {config.num_classes} "
-            "identities an image; raise it, or lower --num-classes"
-        )
-
-
-def _check_folder(config: TrainConfig) -> None:
-    missing = [folder for folder in config.rec if not Path(folder).exists()]
-    if config.rec and not missing:
-        return
-    if config.dataset is None or config.rec != presets.find(config.dataset).get("rec"):
-        raise ConfigError(
-            f"--rec {missing[0]} does not exist; give the folder that holds train.rec"
-        )
-    raise ConfigError(
-        f"--dataset {config.dataset} needs its record set in {missing[0]}, which does not exist; "
-        "give its folder with --rec DIR, or add --debug to train without data"
-    )
+    config_checks.pretrained(config.pretrained)
+    config_checks.margins(config.head_margins)
+    config_checks.schedule(config)
+    config_checks.targets(config)
+    config_checks.data(config)
 
 
 _PROGRAM = options.Program(
