@@ -10,6 +10,13 @@ it. So PReLU is put together from what oneDNN has:
 in which a factor per channel is a depthwise convolution of one pixel. The usual split into the
 positive and the negative part needs a difference, which oneDNN does not compute here either.
 
+A BatchNorm has a factor per channel anyway. One that leads to nothing but a PReLU takes one of the
+two: with z = t x from the BatchNorm, and bent(z) = z where z is positive, -STEEPNESS z elsewhere,
+
+    PReLU(x) = z + (1 / t - 1) * bent(z)    with t = (slope + STEEPNESS) / (1 + STEEPNESS)
+
+is x where x is positive and slope * x elsewhere, as long as t is positive: slope > -STEEPNESS.
+
 Where a PReLU leads to nothing but a convolution that is depthwise, or of one pixel and to no more
 channels, as in a MobileFaceNet, even those passes over the maps are too many. There the factors go
 into the kernel K, and it is cheaper to convolve twice:
@@ -30,6 +37,9 @@ from runtime.mxnet import mx
 
 _Node = dict[str, Any]
 
+STEEPNESS = 31.0
+"""What no slope comes near; a power of two less 1, so that dividing by 1 + STEEPNESS is exact."""
+
 
 def form(symbol: Symbol, image_size: tuple[int, int]) -> Symbol:
     """Return the graph with every PReLU on feature maps in terms of oneDNN's operators.
@@ -45,47 +55,95 @@ def form(symbol: Symbol, image_size: tuple[int, int]) -> Symbol:
     channels = {name: shape[1] for name, shape in shapes.items() if len(shape) == 4}
     graph = json.loads(symbol.tojson())
     nodes: list[_Node] = graph["nodes"]
-    absorbed = _absorbed_prelus(nodes, channels)
+    consumers = _consumers(nodes, graph["heads"])
+    absorbed = _absorbed_prelus(nodes, consumers, channels)
+    # The PReLU of each BatchNorm that scales for it.
+    scaling = _scaling_norms(nodes, consumers, channels, absorbed)
     writer = _Writer()
     # Where the output of each node of the given graph is to be found in the new one; for a PReLU
     # that goes into the next convolution, where its input is.
-    moved: list[int] = []
-    for number, node in enumerate(nodes):
-        inputs = [[moved[entry[0]], *entry[1:]] for entry in node["inputs"]]
+    moved: dict[int, int] = {}
+    # Variables before operators: a BatchNorm may need the slope of a later PReLU.
+    for number, node in sorted(enumerate(nodes), key=lambda item: item[1]["op"] != "null"):
+        inputs = [_moved(entry, moved) for entry in node["inputs"]]
         source = node["inputs"][0][0] if inputs else -1
         if node["op"] == "null" and node["name"] != "data":
             # Nobody could tell the shape of a parameter from that of its product.
             known = {"__shape__": str(shapes[node["name"]])}
-            moved.append(writer.add({**node, "attrs": {**node.get("attrs", {}), **known}}))
+            moved[number] = writer.add({**node, "attrs": {**node.get("attrs", {}), **known}})
+        elif number in scaling:
+            slope = _moved(nodes[scaling[number]]["inputs"][1], moved)
+            moved[number] = writer.add_scaling_norm(node, inputs, slope)
+        elif source in scaling:
+            moved[number] = writer.add_prelu_of_scaled(
+                node["name"], inputs[0], channels[nodes[source]["name"]]
+            )
         elif number in absorbed:
-            moved.append(inputs[0][0])
+            moved[number] = inputs[0][0]
         elif source in absorbed:
-            slope = nodes[source]["inputs"][1]
-            moved.append(writer.add_absorbing(node, inputs, [moved[slope[0]], *slope[1:]]))
-        elif _is_prelu(node) and nodes[source]["name"] in channels:
-            moved.append(writer.add_prelu(node["name"], inputs, channels[nodes[source]["name"]]))
+            slope = _moved(nodes[source]["inputs"][1], moved)
+            moved[number] = writer.add_absorbing(node, inputs, slope)
+        elif _is_prelu_on_maps(node, nodes, channels):
+            moved[number] = writer.add_prelu(node["name"], inputs, channels[nodes[source]["name"]])
         else:
-            moved.append(writer.add({**node, "inputs": inputs}))
-    heads = [[moved[entry[0]], *entry[1:]] for entry in graph["heads"]]
+            moved[number] = writer.add({**node, "inputs": inputs})
+    heads = [_moved(entry, moved) for entry in graph["heads"]]
     return mx.sym.load_json(writer.to_json(heads, graph["attrs"]))
 
 
-def _absorbed_prelus(nodes: list[_Node], channels: dict[str, int]) -> set[int]:
-    """Return the PReLUs on maps whose factors can go into the convolution behind them."""
-    consumers: dict[int, list[_Node]] = {}
-    for node in nodes:
+def _moved(entry: list[int], moved: dict[int, int]) -> list[int]:
+    """Return an entry of ``inputs`` or ``heads`` for the new graph."""
+    return [moved[entry[0]], *entry[1:]]
+
+
+def _consumers(nodes: list[_Node], heads: list[list[int]]) -> dict[int, list[int]]:
+    """Return the operators whose maps the first output of each node is, by their numbers.
+
+    Any other use, as another input, of another output or as what the graph puts out, is -1.
+    """
+    found: dict[int, list[int]] = {}
+    for node_number, *_ in heads:
+        found.setdefault(node_number, []).append(-1)
+    for number, node in enumerate(nodes):
         for place, entry in enumerate(node["inputs"]):
-            consumers.setdefault(entry[0], []).append(node if place == 0 else {"op": "other"})
-    return {
-        number
-        for number, node in enumerate(nodes)
-        if _is_prelu(node)
-        # The maps have to be the first output of their operator, as those of all layers are.
-        and node["inputs"][0][1] == 0
-        and nodes[node["inputs"][0][0]]["name"] in channels
-        and len(consumers.get(number, [])) == 1
-        and _is_cheap(consumers[number][0], channels[nodes[node["inputs"][0][0]]["name"]])
-    }
+            found.setdefault(entry[0], []).append(number if place == entry[1] == 0 else -1)
+    return found
+
+
+def _absorbed_prelus(
+    nodes: list[_Node], consumers: dict[int, list[int]], channels: dict[str, int]
+) -> set[int]:
+    """Return the PReLUs on maps whose factors can go into the convolution behind them."""
+    found = set()
+    for number, node in enumerate(nodes):
+        after = consumers.get(number, [])
+        if _is_prelu_on_maps(node, nodes, channels) and len(after) == 1 and after[0] >= 0:
+            source = nodes[node["inputs"][0][0]]
+            if _is_cheap(nodes[after[0]], channels[source["name"]]):
+                found.add(number)
+    return found
+
+
+def _scaling_norms(
+    nodes: list[_Node],
+    consumers: dict[int, list[int]],
+    channels: dict[str, int],
+    absorbed: set[int],
+) -> dict[int, int]:
+    """Return the BatchNorms that lead to nothing but a PReLU on maps, and that PReLU."""
+    found = {}
+    for number, node in enumerate(nodes):
+        after = consumers.get(number, [])
+        if (
+            node["op"] == "BatchNorm"
+            and node["attrs"].get("fix_gamma") == "False"
+            and len(after) == 1
+            and after[0] >= 0
+            and after[0] not in absorbed
+            and _is_prelu_on_maps(nodes[after[0]], nodes, channels)
+        ):
+            found[number] = after[0]
+    return found
 
 
 def _is_cheap(node: _Node, channels: int) -> bool:
@@ -98,9 +156,13 @@ def _is_cheap(node: _Node, channels: int) -> bool:
     return groups == 1 and node["attrs"]["kernel"] == "(1, 1)" and outputs <= channels
 
 
-def _is_prelu(node: _Node) -> bool:
+def _is_prelu_on_maps(node: _Node, nodes: list[_Node], channels: dict[str, int]) -> bool:
     attributes: dict[str, str] = node.get("attrs", {})
-    return bool(node["op"] == "LeakyReLU" and attributes.get("act_type") == "prelu")
+    if node["op"] != "LeakyReLU" or attributes.get("act_type") != "prelu":
+        return False
+    source, output, *_ = node["inputs"][0]
+    # The maps have to be the first output of their operator, as those of all layers are.
+    return output == 0 and nodes[source]["name"] in channels
 
 
 def _shapes(symbol: Symbol, image_size: tuple[int, int]) -> dict[str, tuple[int, ...]]:
@@ -118,11 +180,46 @@ class _Writer:
 
     def __init__(self) -> None:
         self._nodes: list[_Node] = []
+        # t of every BatchNorm that scales, by the number of the node.
+        self._factors_of_norms: dict[int, list[int]] = {}
 
     def add(self, node: _Node) -> int:
         """Append a node; returns its number."""
         self._nodes.append(node)
         return len(self._nodes) - 1
+
+    def add_scaling_norm(self, node: _Node, inputs: list[list[int]], slope: list[int]) -> int:
+        """Append a BatchNorm of t x, given x, gamma, beta, the rest, and the slope, all [C]."""
+        name = node["name"]
+        x, gamma, beta, *statistics = inputs
+        raised = self._operator("_plus_scalar", f"{name}_raised", [slope], scalar=str(STEEPNESS))
+        factor = self._operator(
+            "_div_scalar", f"{name}_factor", [raised], scalar=str(1 + STEEPNESS)
+        )
+        scaled = [
+            self._operator("elemwise_mul", f"{name}_scaled_{part}", [value, factor])
+            for part, value in (("gamma", gamma), ("beta", beta))
+        ]
+        number = self.add({**node, "inputs": [x, *scaled, *statistics]})
+        self._factors_of_norms[number] = factor
+        return number
+
+    def add_prelu_of_scaled(self, name: str, z: list[int], channels: int) -> int:
+        """Append a PReLU of x, given t x of ``add_scaling_norm``; the last node has its name."""
+        inverse = self._operator(
+            "_rdiv_scalar", f"{name}_inverse", [self._factors_of_norms[z[0]]], scalar="1.0"
+        )
+        bend = self._operator("_minus_scalar", f"{name}_factor", [inverse], scalar="1.0")
+        kernel = self._operator(
+            "Reshape", f"{name}_bent_kernel", [bend], shape=str((channels, 1, 1, 1))
+        )
+        bent = self._operator(
+            "LeakyReLU", f"{name}_bend", [z], act_type="leaky", slope=str(-STEEPNESS)
+        )
+        scaled = self._scale(f"{name}_bent", [bent, kernel], channels)
+        # MXNet makes the sum in the place of the part that is not needed any more, and oneDNN only
+        # in that of its first; otherwise it would be copied.
+        return self._operator("elemwise_add", name, [scaled, z])[0]
 
     def add_prelu(self, name: str, inputs: list[list[int]], channels: int) -> int:
         """Append a PReLU of x and slope [channels]; the last of its nodes has its name."""

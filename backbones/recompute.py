@@ -69,25 +69,37 @@ def cut(symbol: Symbol, image_size: tuple[int, int]) -> list[Part]:
 
 
 def _pieces(nodes: list[_Node], last: int) -> list[list[int]]:
-    """Return the nodes that depend on ``data``, in pieces that one tensor each connects."""
-    dependent: list[int] = []
+    """Return the nodes that depend on ``data``, in pieces that one tensor each connects.
+
+    No two pieces have a parameter in common: each would write the whole of its gradient.
+    """
+    # The parameters that a node uses which depends on data, and those that any other is made of.
+    used_by: dict[int, set[int]] = {}
+    made_of: dict[int, set[int]] = {}
     last_use: dict[int, int] = {}
     for number, node in enumerate(nodes[: last + 1]):
         sources = [entry[0] for entry in node["inputs"]]
-        if node["name"] == "data" or any(source in last_use for source in sources):
-            dependent.append(number)
-            last_use[number] = number
-            for source in sources:
-                if source in last_use:
-                    last_use[source] = number
+        parameters = {one for source in sources for one in made_of.get(source, ())}
+        maps = [source for source in sources if source in used_by]
+        if node["name"] == "data" or maps:
+            used_by[number] = parameters
+            last_use.update(dict.fromkeys([number, *maps, *parameters], number))
+        else:
+            made_of[number] = parameters or {number}
+    dependent = list(used_by)
     pieces: list[list[int]] = [[]]
     open_until, trained = 0, False
     for place, number in enumerate(dependent[1:], start=1):
         pieces[-1].append(number)
-        # Nothing older than this node is used after it: its output alone leads on.
-        open_until = max(open_until, last_use[dependent[place - 1]])
+        # Nothing older than this node is used after it, its output alone leads on; and no parameter
+        # that has been used is used again.
+        open_until = max(
+            open_until,
+            last_use[dependent[place - 1]],
+            *(last_use[parameter] for parameter in used_by[number]),
+        )
         # Without a parameter, a beginning has no gradient to be run again for.
-        trained = trained or any(entry[0] not in last_use for entry in nodes[number]["inputs"])
+        trained = trained or bool(used_by[number])
         if trained and open_until <= number < last:
             pieces.append([])
     return pieces
