@@ -184,7 +184,7 @@ def train(
             )
     if status or end == progress.total_updates:
         return status, None
-    here = Leg(course.at(end).epoch, end, validator.best)
+    here = Leg(course.at(end).epoch, end, validator.best, checkpointer.last)
     with log.paused():
         return status, workers.next_leg(here, log.total(), count)
 

@@ -17,7 +17,7 @@ DATASET=${DATASET:-synthetic}
 # The backbone: tiny trains on processors in minutes; r18 ... r200 and mbf want GPUs.
 NETWORK=${NETWORK:-}
 
-# The margin softmax: arcface, cosface or softmax.
+# The margin softmax: arcface, cosface, adaface, curricularface or softmax.
 LOSS=${LOSS:-}
 
 # Images per rank and update. The global batch is this times the number of ranks.

@@ -16,6 +16,7 @@ two: with z = t x from the BatchNorm, and bent(z) = z where z is positive, -STEE
     PReLU(x) = z + (1 / t - 1) * bent(z)    with t = (slope + STEEPNESS) / (1 + STEEPNESS)
 
 is x where x is positive and slope * x elsewhere, as long as t is positive: slope > -STEEPNESS.
+Trained slopes are between -1 and 1 or so.
 
 Where a PReLU leads to nothing but a convolution that is depthwise, or of one pixel and to no more
 channels, as in a MobileFaceNet, even those passes over the maps are too many. There the factors go
@@ -30,6 +31,8 @@ to disk is never this form.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from backbones.layers import Symbol
@@ -38,15 +41,19 @@ from runtime.mxnet import mx
 _Node = dict[str, Any]
 
 STEEPNESS = 31.0
-"""What no slope comes near; a power of two less 1, so that dividing by 1 + STEEPNESS is exact."""
+"""What no slope comes near. A power of two less 1, so that 1 + STEEPNESS divides exactly."""
 
 
-def form(symbol: Symbol, image_size: tuple[int, int]) -> Symbol:
+def form(
+    symbol: Symbol, image_size: tuple[int, int], weights: Mapping[str, Any] = MappingProxyType({})
+) -> Symbol:
     """Return the graph with every PReLU on feature maps in terms of oneDNN's operators.
 
     Args:
         symbol: a graph with the input ``data``.
         image_size: height and width of the images.
+        weights: NDArrays that it begins with, as far as they are known. A PReLU with a slope that
+            is too steep for it leaves the BatchNorm before it alone.
 
     Returns:
         A graph with the same parameters, names of outputs, outputs and gradients.
@@ -58,7 +65,11 @@ def form(symbol: Symbol, image_size: tuple[int, int]) -> Symbol:
     consumers = _consumers(nodes, graph["heads"])
     absorbed = _absorbed_prelus(nodes, consumers, channels)
     # The PReLU of each BatchNorm that scales for it.
-    scaling = _scaling_norms(nodes, consumers, channels, absorbed)
+    scaling = {
+        norm: prelu
+        for norm, prelu in _scaling_norms(nodes, consumers, channels).items()
+        if prelu not in absorbed and not _is_steep(nodes[prelu], nodes, weights)
+    }
     writer = _Writer()
     # Where the output of each node of the given graph is to be found in the new one; for a PReLU
     # that goes into the next convolution, where its input is.
@@ -125,25 +136,29 @@ def _absorbed_prelus(
 
 
 def _scaling_norms(
-    nodes: list[_Node],
-    consumers: dict[int, list[int]],
-    channels: dict[str, int],
-    absorbed: set[int],
+    nodes: list[_Node], consumers: dict[int, list[int]], channels: dict[str, int]
 ) -> dict[int, int]:
     """Return the BatchNorms that lead to nothing but a PReLU on maps, and that PReLU."""
     found = {}
     for number, node in enumerate(nodes):
-        after = consumers.get(number, [])
+        attributes, after = node.get("attrs", {}), consumers.get(number, [])
         if (
             node["op"] == "BatchNorm"
-            and node["attrs"].get("fix_gamma") == "False"
+            and attributes.get("fix_gamma") == "False"
+            and attributes.get("axis", "1") == "1"
             and len(after) == 1
             and after[0] >= 0
-            and after[0] not in absorbed
             and _is_prelu_on_maps(nodes[after[0]], nodes, channels)
+            # One that is computed may come too late for the BatchNorm.
+            and nodes[nodes[after[0]]["inputs"][1][0]]["op"] == "null"
         ):
             found[number] = after[0]
     return found
+
+
+def _is_steep(prelu: _Node, nodes: list[_Node], weights: Mapping[str, Any]) -> bool:
+    slope = weights.get(nodes[prelu["inputs"][1][0]]["name"])
+    return slope is not None and not float(slope.min().asscalar()) > -STEEPNESS
 
 
 def _is_cheap(node: _Node, channels: int) -> bool:

@@ -93,7 +93,7 @@ class Backbone(Network):
             key: mx.nd.array(initial_value(key, shape, seed))
             for key, shape in shapes(exported, (3, *image_size)).items()
         }
-        running = _form_for(ctx, trained, image_size)
+        running = _form_for(ctx, trained, image_size, weights)
         parts = cut(running, image_size) if recompute else None
         return cls(running, exported, weights, ctx, parts)
 
@@ -118,7 +118,7 @@ class Backbone(Network):
         symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
         symbol = read_graph(symbol_path)
         weights = _load_weights(parameter_path, infer_shapes(symbol, image_size, symbol_path))
-        return cls(_form_for(ctx, symbol, image_size), symbol, weights, ctx)
+        return cls(_form_for(ctx, symbol, image_size, weights), symbol, weights, ctx)
 
     def take_weights(self, prefix: str | Path, epoch: int) -> TakenWeights:
         """Take the weights of another checkpoint over, as far as it has them under our names.
@@ -182,9 +182,11 @@ class Backbone(Network):
         return features
 
 
-def _form_for(ctx: Context, symbol: Any, image_size: tuple[int, int]) -> Any:
+def _form_for(
+    ctx: Context, symbol: Any, image_size: tuple[int, int], weights: dict[str, NDArray]
+) -> Any:
     """Return the graph as it runs on a device: rewritten on a CPU, as it is on a GPU."""
-    return cpu.form(symbol, image_size) if ctx.device_type == "cpu" else symbol
+    return cpu.form(symbol, image_size, weights) if ctx.device_type == "cpu" else symbol
 
 
 def _by_plain_name(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:

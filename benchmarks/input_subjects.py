@@ -43,7 +43,8 @@ class Raw:
 
 def _decode(images: list[Any]) -> None:
     for image in images:
-        cv2.imdecode(image, cv2.IMREAD_COLOR)
+        # As the loader decodes: to RGB, and not turned.
+        cv2.imdecode(image, cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
 
 
 class Ours:

@@ -45,10 +45,7 @@ def decode_rgb(payload: Payload) -> Image:
         raise BrokenRecordError("the image cannot be decoded: it is no JPEG, PNG, BMP or WebP")
     if beginning == b"\x89P" and not _has_whole_chunks(payload):
         raise BrokenRecordError("the image cannot be decoded: it is cut off or damaged")
-    try:
-        image: Image | None = cv2.imdecode(np.frombuffer(payload, np.uint8), _AS_STORED)
-    except cv2.error:
-        image = None
+    image = decode_jpeg(np.frombuffer(payload, np.uint8))
     if image is None:
         raise BrokenRecordError("the image cannot be decoded")
     return image

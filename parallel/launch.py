@@ -24,15 +24,17 @@ from parallel import job, task
 from parallel.cluster import data_sharding, groups, hosts
 from parallel.cluster.network import Network, free_port
 from parallel.parameter_server.place import SCHEDULER, SERVER, WORKER, Place
+from parallel.parameter_server.schemes import SCHEMES
 from parallel.task import Task
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, did_you_mean, run_program
 
 SERVE = (sys.executable, "-m", "parallel.parameter_server.serve")
 """What servers and the scheduler run."""
-_GROUPED = "dist_gsync"
-_ASYNCHRONOUS = ("dist_async", "dist_ssync")
-_SCHEMES = ("dist_sync", *_ASYNCHRONOUS, _GROUPED)
+# Those in which nobody waits for a worker that has died.
+_ASYNCHRONOUS = tuple(
+    name for name, scheme in SCHEMES.items() if not scheme.is_synchronous and not scheme.has_groups
+)
 _STARTERS = {"local": task.locally, "ssh": task.by_ssh}
 
 
@@ -163,17 +165,23 @@ def _scheme(options: argparse.Namespace) -> str:
     scheme = option_of(options.command, "--kv-store")
     if scheme is None:
         raise ConfigError(
-            f"the command has no --kv-store; give it one of {', '.join(_SCHEMES)}, or start it "
+            f"the command has no --kv-store; give it one of {', '.join(SCHEMES)}, or start it "
             "with horovodrun, which needs no servers"
         )
-    if scheme not in _SCHEMES:
+    if scheme not in SCHEMES:
         raise ConfigError(
-            f"--kv-store {scheme} has no servers{did_you_mean(scheme, _SCHEMES)}; those that have "
-            f"are {', '.join(_SCHEMES)}"
+            f"--kv-store {scheme} has no servers{did_you_mean(scheme, SCHEMES)}; those that have "
+            f"are {', '.join(SCHEMES)}"
         )
-    if scheme == _GROUPED and options.groups is None:
+    if SCHEMES[scheme].has_groups and options.groups is None:
         raise ConfigError(
-            f"--kv-store {_GROUPED} needs --groups FILE; python -m parallel.autogroup writes one"
+            f"--kv-store {scheme} needs --groups FILE; python -m parallel.autogroup writes one"
+        )
+    if options.groups is not None and not SCHEMES[scheme].has_groups:
+        # Checked and handed on all the same, so that schemes can be compared by one word.
+        print(
+            f"launch: --groups {options.groups} makes no difference to --kv-store {scheme}",
+            file=sys.stderr,
         )
     if options.data_sharding and option_of(options.command, "--data-allocator") != "1":
         raise ConfigError(
@@ -193,7 +201,7 @@ def _meeting(
     network: Network, addresses: Sequence[str], scheme: str
 ) -> Iterator[list[dict[str, str]]]:
     """What each worker is told so that it meets the others of its group."""
-    if scheme != _GROUPED:
+    if not SCHEMES[scheme].has_groups:
         yield [{} for _ in addresses]
         return
     # It imports MXNet, which takes a second that only this scheme has to spend.

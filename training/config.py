@@ -345,6 +345,7 @@ def check(config: TrainConfig) -> None:
     config_checks.pretrained(config.pretrained)
     config_checks.margins(config.head_margins)
     config_checks.schedule(config)
+    config_checks.world_size(config)
     config_checks.targets(config)
     config_checks.data(config)
 

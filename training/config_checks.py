@@ -64,6 +64,10 @@ def schedule(config: TrainConfig) -> None:
         raise ConfigError(
             f"--lr-steps {','.join(map(str, steps))} must be positive and rise, as in 10000,16000"
         )
+
+
+def world_size(config: TrainConfig) -> None:
+    """Refuse a number of ranks for a run, which gets it from its launcher."""
     if config.world_size is not None and not config.dry_run:
         raise ConfigError(
             f"--world-size {config.world_size} goes with --dry-run; "

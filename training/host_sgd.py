@@ -36,7 +36,14 @@ class HostSGD(mx.optimizer.Optimizer):
         return mx.nd.zeros_like(weight)
 
     def update(self, index: int, weight: Any, grad: Any, state: Any) -> None:
-        """Update one parameter in place."""
+        """Update one parameter in place.
+
+        Args:
+            index: of the parameter.
+            weight: float32 of any shape, contiguous, in the memory of the CPU.
+            grad: of its shape.
+            state: the momentum, of its shape.
+        """
         self._update_count(index)
         _step(
             *(memory(array).reshape(-1) for array in (weight, grad, state)),

@@ -8,6 +8,7 @@ are counted on by the number of worker 0, which names checkpoints.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 
 from training.meter import Stretch
@@ -24,6 +25,8 @@ class Leg:
     """Updates that they have done."""
     best: float = 0.0
     """The best accuracy so far."""
+    checkpoint: Optional[Path] = None
+    """The last one that they have saved, if this worker saves any."""
 
 
 def own_speed(stretch: Optional[Stretch], contributors: int) -> float:

@@ -93,6 +93,7 @@ class RunLog:
         self._frequent = frequent
         self.stopwatch = Stopwatch(clock)
         self._meter = Meter(clock, self.stopwatch)
+        self._earlier: Optional[Stretch] = None
         self._update = 0
         self._screen = sys.stdout if screen is None else screen
         # mpirun gives every rank a terminal of its own; run.sh knows whether there is a real one.
@@ -127,8 +128,12 @@ class RunLog:
         """
         self._total = total_updates
         self._update = update
+        # What has been counted since an earlier start goes into the summary.
+        self._earlier = self._whole()
         self._meter.start(update)
         if self._has_bar:
+            if self._bar is not None:
+                self._bar.close()
             self._bar = _open_bar(total_updates, update, self._screen)
 
     def update(
@@ -201,13 +206,17 @@ class RunLog:
         """What was counted since ``start``, see ``Meter.total``."""
         return self._meter.total()
 
+    def _whole(self) -> Optional[Stretch]:
+        last = self._meter.total()
+        return self._earlier + last if self._earlier and last else self._earlier or last
+
     def summarize(self, *, debug: bool) -> None:
         """Say where the time of the run went and whether input was its bottleneck.
 
         Args:
             debug: the batches came from memory.
         """
-        total = self.total()
+        total = self._whole()
         if total is not None:
             _LOGGER.info("time: %s", total.describe_shares())
             _LOGGER.info("%s", total.judge_debug() if debug else total.judge_input())

@@ -80,4 +80,4 @@ def _open_scalars(folder: Path) -> Any:
     # isort: split
     from mxboard import SummaryWriter
 
-    return SummaryWriter(logdir=str(folder), verbose=False)
+    return SummaryWriter(logdir=str(folder), flush_secs=_NEVER_SECONDS, verbose=False)

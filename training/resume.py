@@ -19,6 +19,7 @@ from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from training import checkpoint_files as files
 from training.checkpoint_reader import Checkpoint
+from training.options import option
 from training.state import Section, Stateful
 
 _log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ def describe(
     Returns:
         ``identity``, which no run that goes on from it may change; ``configuration``; ``versions``.
     """
-    identity = {_option(name): configuration[name] for name in fixed}
+    identity = {option(name): configuration[name] for name in fixed}
     identity.update({"classes": num_classes, "image size": "x".join(map(str, image_size))})
     versions = {name: metadata.version(name) for name in ("numpy", "numba", "horovod")}
     return {
@@ -159,8 +160,4 @@ def _compare(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:
 def _log_changes(before: Any, now: Mapping[str, Any]) -> None:
     for name, value in now.items():
         if isinstance(before, dict) and name in before and before[name] != value:
-            _log.info("%s was %s and is %s", _option(name), before[name], value)
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+            _log.info("%s was %s and is %s", option(name), before[name], value)

@@ -49,6 +49,7 @@ class Run:
         config: the configuration.
         about: what its checkpoints tell of it.
         saved: what it goes on from.
+        earlier: the last checkpoint of the legs before this one.
         world: the ranks.
         saves: whether these write checkpoints.
     """
@@ -57,8 +58,14 @@ class Run:
     config: RunConfig
     about: Mapping[str, Any]
     saved: Optional[SavedRun]
+    earlier: Optional[Path]
     world: World
     saves: bool
+
+    @property
+    def last(self) -> Optional[Path]:
+        """The last checkpoint so far."""
+        return self.saved.path if self.saved else self.earlier
 
     @property
     def is_new(self) -> bool:
@@ -90,7 +97,7 @@ class Run:
             folder,
             keep=self.config.keep if self.saves else 0,
             about=self.about,
-            resumed=self.saved.path if self.saved else None,
+            resumed=self.last,
         )
         checkpointer.rehearse(self.progress.start_update)
         return checkpointer
@@ -135,4 +142,4 @@ def begin(
             progress = progress.from_epoch(source)
     else:
         progress = Progress.onward(config, source, leg)
-    return Run(progress, config, about, saved, world, saves)
+    return Run(progress, config, about, saved, leg.checkpoint, world, saves)

@@ -128,6 +128,32 @@ def test_a_batch_norm_takes_a_factor_of_the_prelu_behind_it(slope) -> None:
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("slope", [-31.0, -40.0, float("nan")])
+def test_a_slope_that_is_too_steep_leaves_the_batch_norm_alone(slope: float) -> None:
+    plain = normalized()
+    fast = cpu.form(plain, (5, 3), {"slope": mx.nd.array([0.25, slope, 0.25])})
+    assert operators(fast).count("Convolution") == 2
+    if not np.isnan(slope):
+        slopes = [0.25, slope, 0.25]
+        for ours, expected in zip(trained(fast, slopes), trained(plain, slopes), strict=True):
+            limit = 1e-4 * np.abs(expected).max()
+            np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=limit)
+
+
+def test_graphs_of_strangers_are_left_as_they_are() -> None:
+    """A BatchNorm without attributes, one along the width, and a slope that is computed late."""
+    data, slope = mx.sym.var("data"), mx.sym.var("slope")
+    normalizations = [mx.sym.BatchNorm(data), mx.sym.BatchNorm(data, axis=3, fix_gamma=False)]
+    for normalization in normalizations:
+        bent = mx.sym.LeakyReLU(normalization, gamma=slope, act_type="prelu", name="relu0")
+        assert operators(cpu.form(bent, (5, 3))).count("Convolution") == 2
+    normalization = mx.sym.BatchNorm(data, fix_gamma=False)
+    bent = mx.sym.LeakyReLU(normalization, gamma=2 * slope, act_type="prelu", name="relu0")
+    # Where nothing else tells its shape.
+    bent = mx.sym.Group([bent, mx.sym.elemwise_add(slope, mx.sym.var("other", shape=(3,)))])
+    assert operators(cpu.form(bent[0], (5, 3))).count("Convolution") == 2
+
+
 @pytest.mark.parametrize("options", [{"fix_gamma": True}, {"branches": 2}])
 def test_a_batch_norm_that_others_need_or_that_has_no_gamma_is_left_alone(options) -> None:
     plain = normalized(**options)

@@ -34,7 +34,7 @@ def train(name: str, images, *, recompute: bool):
     return features.asnumpy(), gradients, statistics, backbone.extract(images)
 
 
-@pytest.mark.parametrize("name", ["tiny", "mbf"])
+@pytest.mark.parametrize("name", ["tiny", "mbf", "r18"])
 def test_two_updates_equal_those_of_the_whole_graph(name, images) -> None:
     features, gradients, statistics, extracted = train(name, images[:2], recompute=False)
     ours = train(name, images[:2], recompute=True)

@@ -278,7 +278,33 @@ def _symbol_seeds(folder: Path) -> list[bytes]:
             "attrs": {"mxnet_version": ["int", 10901]},
         }
     ).encode()  # fmt: skip
-    return [symbol, json.dumps(graph).encode(), small, small, small]
+    normalized = {"fix_gamma": "False", "eps": "2e-05"}
+    bent = json.dumps(
+        {
+            "nodes": [
+                *({"op": "null", "name": name, "inputs": []} for name in ("data", "g", "b")),
+                *({"op": "null", "name": name, "inputs": []} for name in ("mean", "var")),
+                {
+                    "op": "BatchNorm", "name": "n", "attrs": normalized,
+                    "inputs": [[0, 0, 0], [1, 0, 0], [2, 0, 0], [3, 0, 1], [4, 0, 1]],
+                },
+                {"op": "null", "name": "relu_gamma", "inputs": []},
+                {
+                    "op": "LeakyReLU", "name": "relu", "inputs": [[5, 0, 0], [6, 0, 0]],
+                    "attrs": {"act_type": "prelu"},
+                },
+                {"op": "null", "name": "w", "inputs": []},
+                {
+                    "op": "FullyConnected", "name": "fc1", "inputs": [[7, 0, 0], [8, 0, 0]],
+                    "attrs": {"num_hidden": "8", "no_bias": "True"},
+                },
+            ],
+            "arg_nodes": [0, 1, 2, 3, 4, 6, 8],
+            "heads": [[9, 0, 0]],
+            "attrs": {"mxnet_version": ["int", 10901]},
+        }
+    ).encode()  # fmt: skip
+    return [symbol, json.dumps(graph).encode(), *[small] * 3, *[bent] * 3]
 
 
 def _read_params(folder: Path, content: bytes) -> None:
