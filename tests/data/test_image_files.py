@@ -68,13 +68,18 @@ def test_a_shape_may_differ_by_rounding_only(tmp_path: Path) -> None:
 def test_files_are_read_by_several_threads_and_come_in_order(tmp_path: Path, monkeypatch) -> None:
     paths = [write(tmp_path / f"{i:03d}.png", columns(4, 4)) for i in range(200)]
     names = set()
+    several = threading.Event()
     read = Preparation.read
 
     def spy(self: Preparation, path: str):
         names.add(threading.current_thread().name)
+        if len(names) > 1:
+            several.set()
+        # The first waits for another, which on a busy machine might have come too late.
+        several.wait(30)
         return read(self, path)
 
     monkeypatch.setattr(Preparation, "read", spy)
     images = list(usable_images(paths, Preparation(), 4, "reading"))
     assert [image.path for image in images] == paths
-    assert len(names) > 1 and "MainThread" not in names
+    assert several.is_set() and "MainThread" not in names

@@ -156,7 +156,7 @@ def test_being_told_to_end_leaves_a_checkpoint(start, scheme):
 
 def test_being_told_to_end_while_a_group_waits_for_the_other(start, tmp_path):
     """With --rebalance; the second group is slow, and has not come to the meeting yet."""
-    slow = ("-m", "benchmarks.grouping_worker", str(tmp_path), "1,1,30,30")
+    slow = ("-m", "benchmarks.grouping_worker", str(tmp_path), "1,1,8,8")
     training = (*ENDLESS[:5], "6400", *ENDLESS[6:], "--rebalance", "1")
     job = start("dist_gsync", training=training, program=slow)
     job.wait_until("update 100/100")
