@@ -54,16 +54,13 @@ def train(config: TrainConfig) -> int:
     world = HorovodWorld()
     device = devices.choose(world.local_rank, config.dtype)
     models_root = Path(config.models_root)
-    with (
-        RunLog(
-            models_root,
-            rank=world.rank,
-            world_size=world.size,
-            frequent=config.frequent,
-            stall_timeout=config.stall_timeout,
-        ) as log,
-        inputs.open_batches(config, world) as batches,
-    ):
+    with RunLog(
+        models_root,
+        rank=world.rank,
+        world_size=world.size,
+        frequent=config.frequent,
+        stall_timeout=config.stall_timeout,
+    ) as log, inputs.open_batches(config, world) as batches:
         run = begin(
             config,
             configuration.values(config),

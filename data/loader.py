@@ -179,7 +179,9 @@ class FaceLoader:
         augmentation = self._augmentation or Augmentation()
         return _Changes(mirrored[rows], augmentation.draw(rng, self.global_batch)[rows])
 
-    def _fill(self, batch: Batch, rows: slice, indices: NDArray[np.int32], update: int) -> None:
+    def _fill(
+        self, batch: Batch, rows: slice, indices: NDArray[np.int32], update: int
+    ) -> None:
         """Decode some rows of an update's batch; runs in a thread."""
         changes = self._draw_changes(update)
         own, images = indices[rows], batch.images[rows]

@@ -116,7 +116,8 @@ class RecordSet:
             classes = labels.astype(np.int32)
         right = (labels >= 0) & (labels < self.num_classes) & (classes == labels)
         return [
-            payload if is_right else None for payload, is_right in zip(payloads, right.tolist())
+            payload if is_right else None
+            for payload, is_right in zip(payloads, right.tolist())
         ], classes
 
     def read(self, index: int) -> Record:

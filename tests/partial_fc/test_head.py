@@ -241,7 +241,6 @@ def test_reference_gradient_equals_finite_differences():
 
 def test_loss_computed_by_hand():
     """Two classes along the axes, one sample on the first: cosines 1 and 0, CosFace 0.35, s = 2."""
-
     def rank_main(world: ThreadWorld):
         shard = Shard(0, 1, 2)
         head = PartialFC(
@@ -348,7 +347,9 @@ def test_margin_formula_of_the_reference():
 def test_bfloat16_products_stay_near_the_reference(world_size, loss, scale):
     """A product keeps eight bits: a logit of 64 is off by up to 0.125, its probability by 13 %."""
     loss = LOSSES[loss]
-    steps, centers = train_sharded(world_size, 61, loss, scale, 0.3, updates=3, dtype="bfloat16")
+    steps, centers = train_sharded(
+        world_size, 61, loss, scale, 0.3, updates=3, dtype="bfloat16"
+    )
     expected, expected_centers = train_reference(61, loss, scale, [step[2] for step in steps])
     for (losses, gradient, _), step in zip(steps, expected):
         assert_close(np.array(losses), step.loss, 0.01)
