@@ -67,7 +67,7 @@ def form(
     # The PReLU of each BatchNorm that scales for it.
     scaling = {
         norm: prelu
-        for norm, prelu in _scaling_norms(nodes, consumers, channels).items()
+        for norm, prelu in _scaling_norms(nodes, consumers, channels, shapes).items()
         if prelu not in absorbed and not _is_steep(nodes[prelu], nodes, weights)
     }
     writer = _Writer()
@@ -136,12 +136,22 @@ def _absorbed_prelus(
 
 
 def _scaling_norms(
-    nodes: list[_Node], consumers: dict[int, list[int]], channels: dict[str, int]
+    nodes: list[_Node],
+    consumers: dict[int, list[int]],
+    channels: dict[str, int],
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[int, int]:
     """Return the BatchNorms that lead to nothing but a PReLU on maps, and that PReLU."""
+
+    def is_parameter(entry: list[int]) -> bool:
+        # Anything computed may come too late for the BatchNorm.
+        node = nodes[entry[0]]
+        return node["op"] == "null" and shapes[node["name"]] == (channels.get(name),)
+
     found = {}
     for number, node in enumerate(nodes):
-        attributes, after = node.get("attrs", {}), consumers.get(number, [])
+        name, attributes = node["name"], node.get("attrs", {})
+        after = consumers.get(number, [])
         if (
             node["op"] == "BatchNorm"
             and attributes.get("fix_gamma") == "False"
@@ -149,8 +159,7 @@ def _scaling_norms(
             and len(after) == 1
             and after[0] >= 0
             and _is_prelu_on_maps(nodes[after[0]], nodes, channels)
-            # One that is computed may come too late for the BatchNorm.
-            and nodes[nodes[after[0]]["inputs"][1][0]]["op"] == "null"
+            and all(map(is_parameter, [*node["inputs"][1:3], nodes[after[0]]["inputs"][1]]))
         ):
             found[number] = after[0]
     return found

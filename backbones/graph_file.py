@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,9 @@ OPERATORS = frozenset(
 
 _SPLITS = {"SliceChannel": "num_outputs"}
 _MAX_SPLITS = 64
+_RESHAPES = ("Reshape", "reshape")
+# Their further inputs are parameters, whose shapes MXNet takes for granted.
+_LAYERS = frozenset("BatchNorm Convolution FullyConnected InstanceNorm LayerNorm LeakyReLU".split())
 
 
 class _Damage(Exception):
@@ -90,6 +94,7 @@ def infer_shapes(
         raise DataError(f"{path} leaves the shapes of its parameters open; copy it again")
     if max(math.prod(shape) for shape in [*found, *outputs]) > _MAX_ELEMENTS:
         raise DataError(f"{path} has results of more than {_MAX_ELEMENTS:,} numbers for one image")
+    _refuse_other_sizes(symbol, outputs, path)
     of_two, results = _inferred(symbol, (2, 3, *image_size), path)
     names = symbol.list_arguments() + symbol.list_auxiliary_states()
     shapes, others = dict(zip(names, found)), dict(zip(names, of_two))
@@ -98,6 +103,30 @@ def infer_shapes(
     if shapes != others or not results or results[-1][0] != 2:
         raise DataError(f"{path} is a graph for one size of batch alone; export it anew")
     return shapes
+
+
+def _refuse_other_sizes(symbol: Any, shapes: list[tuple[int, ...]], path: Path) -> None:
+    """Refuse a Reshape to more or fewer numbers, which MXNet would do, and read beyond its input.
+
+    Args:
+        symbol: the graph.
+        shapes: of all its results, for one image.
+        path: the file, for the message.
+    """
+    numbers = dict(zip(symbol.get_internals().list_outputs(), map(math.prod, shapes)))
+    nodes = json.loads(symbol.tojson())["nodes"]
+    for node in nodes:
+        if node["op"] in _RESHAPES:
+            number, output, *_ = node["inputs"][0]
+            source = nodes[number]["name"]
+            names = (source, f"{source}_output", f"{source}_output{output}")
+            given = next((numbers[name] for name in names if name in numbers), None)
+            made = numbers[f"{node['name']}_output"]
+            if given != made:
+                raise DataError(
+                    f"{path} is damaged: {node['name']!r} makes {made} numbers of {given}; copy it "
+                    "again"
+                )
 
 
 def _inferred(
@@ -146,9 +175,24 @@ def _checked(graph: Any) -> dict[str, Any]:
     variables = [number for number, node in enumerate(checked) if node["op"] == "null"]
     if INPUT not in (names[number] for number in variables):
         raise _Damage(_NO_PATH)
+    _check_parameters(checked)
     new = {"nodes": checked, "arg_nodes": variables, "heads": [[len(checked) - 1, 0, 0]]}
     version = _version(graph)
     return new if version is None else {**new, "attrs": {"mxnet_version": ["int", version]}}
+
+
+def _check_parameters(nodes: list[Node]) -> None:
+    """Refuse a layer whose parameter is made of the image, or a BatchNorm that shares one."""
+    uses = Counter(entry[0] for node in nodes for entry in node["inputs"])
+    made_of_images: set[int] = set()
+    for number, node in enumerate(nodes):
+        found = [entry[0] in made_of_images for entry in node["inputs"]]
+        if node["op"] in _LAYERS and any(found[1:]):
+            raise _Damage(f"{node['name']!r} takes a parameter from the image")
+        if node["op"] == "BatchNorm" and any(uses[entry[0]] > 1 for entry in node["inputs"][1:]):
+            raise _Damage(f"{node['name']!r} shares a parameter")
+        if node["name"] == INPUT or any(found):
+            made_of_images.add(number)
 
 
 def _version(graph: dict[str, Any]) -> int | None:
@@ -214,6 +258,9 @@ def _checked_node(nodes: list[Node], place: int, numbers: dict[int, int]) -> Nod
     operator, name = node.get("op"), node.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= _MAX_TEXT:
         raise _Damage(f"node {place} has no name")
+    if "$" in name:
+        # MXNet puts it between a name and an attribute, and takes them apart there.
+        raise _Damage(f"the name {name!r} has a $")
     if not isinstance(operator, str) or operator not in OPERATORS:
         raise _Damage(f"node {name!r} is a {operator!r:.80}, which face networks are not made of")
     inputs = [

@@ -28,3 +28,38 @@ def test_a_graph_for_one_image_alone_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, (1, -1))
     with pytest.raises(DataError, match="for one size of batch alone"):
         infer_shapes(read_graph(path), (4, 4), path)
+
+
+def test_a_reshape_to_fewer_numbers_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, (0, 8))
+    with pytest.raises(DataError, match="is damaged: 'flat' makes 8 numbers of 48"):
+        infer_shapes(read_graph(path), (4, 4), path)
+
+
+@pytest.mark.parametrize("layer", ["BatchNorm", "LeakyReLU"])
+def test_a_layer_whose_parameter_is_the_image_is_refused(tmp_path: Path, layer: str) -> None:
+    data = mx.sym.var("data")
+    if layer == "BatchNorm":
+        maps = mx.sym.BatchNorm(data, gamma=data * 2, name="layer")
+    else:
+        maps = mx.sym.LeakyReLU(data, gamma=data, act_type="prelu", name="layer")
+    path = tmp_path / "model-symbol.json"
+    mx.sym.FullyConnected(maps, num_hidden=8, name="fc1").save(str(path))
+    with pytest.raises(DataError, match="'layer' takes a parameter from the image"):
+        read_graph(path)
+
+
+def test_a_batch_norm_that_shares_a_parameter_is_refused(tmp_path: Path) -> None:
+    shared = mx.sym.var("shared")
+    maps = mx.sym.BatchNorm(mx.sym.var("data"), gamma=shared, beta=shared, name="layer")
+    path = tmp_path / "model-symbol.json"
+    mx.sym.FullyConnected(maps, num_hidden=8, name="fc1").save(str(path))
+    with pytest.raises(DataError, match="'layer' shares a parameter"):
+        read_graph(path)
+
+
+def test_a_name_that_mxnet_would_take_apart_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, (0, -1))
+    path.write_text(path.read_text().replace('"flat"', '"fl$at"'))
+    with pytest.raises(DataError, match=r"has a \$"):
+        read_graph(path)
