@@ -46,9 +46,9 @@ def main(folder: Path, formations: list[list[list[int]]]) -> None:
         world.regroup(groups)
         told = answers(world, number)
     told["everybody"] = answers(world.everybody(), number)["gathered"]
-    (folder / str(number)).write_text(json.dumps(told))
     world.barrier()
-    # The end of one rank is that of all groups.
+    # The end of one rank is that of all groups: nobody may be in a collective any more.
+    (folder / str(number)).write_text(json.dumps(told))
     while not all((folder / str(int(other))).exists() for other in told["everybody"]):
         time.sleep(0.05)
     world.close()
