@@ -23,11 +23,11 @@ from training.checks import (
     COUNT,
     POSITIVE,
     POSITIVE_COUNT,
-    SEED_RANGE,
-    STALL_SECONDS,
+    SHARED_RANGES,
     Range,
     check_name,
     check_ranges,
+    check_steps,
 )
 from training.config import DTYPES
 from training.schedules import SCHEDULES
@@ -251,20 +251,11 @@ def _check_options_of_dataset(given: Mapping[str, Any]) -> None:
 
 
 _RANGES = {
-    "num_classes": Range(
-        lambda value: value >= 2, "must be at least 2: one class cannot be told from others"
-    ),
-    "num_images": POSITIVE_COUNT,
+    **SHARED_RANGES,
     "image_size": Range(lambda value: value >= 8, "must be at least 8 pixels"),
-    "threads": Range(
-        COUNT.holds, "must not be negative; 0 takes the rank's share of the processors"
-    ),
     "batch_size": Range(POSITIVE_COUNT.holds, "must be at least 1 picture per rank"),
-    "epochs": POSITIVE_COUNT,
     "lr": POSITIVE,
     "warmup_epochs": Range(COUNT.holds, "must not be negative; 0 turns warm-up off"),
-    "momentum": Range(lambda value: 0 <= value < 1, "must be from 0 to below 1; 0.9 is usual"),
-    "wd": Range(COUNT.holds, "must not be negative; 0 turns weight decay off"),
     "label_smoothing": Range(
         lambda value: 0 <= value < 1, "must be from 0 (off) to below 1; 0.1 is usual"
     ),
@@ -276,10 +267,6 @@ _RANGES = {
     "gradient_predivide_factor": Range(POSITIVE.holds, "must be above 0; 1 turns it off"),
     "eval_frequency": POSITIVE_COUNT,
     "save_frequency": Range(COUNT.holds, "must not be negative; 0 saves at the end alone"),
-    "keep": Range(COUNT.holds, "must not be negative; 0 writes no checkpoints"),
-    "stall_timeout": STALL_SECONDS,
-    "frequent": POSITIVE_COUNT,
-    "seed": SEED_RANGE,
 }
 
 
@@ -293,21 +280,9 @@ def check(config: ClassifyConfig) -> None:
     check_name("dtype", config.dtype, DTYPES)
     check_name("lr-schedule", config.lr_schedule, SCHEDULES)
     classifiers.check(config.model)
-    _check_schedule(config)
+    check_steps(config.lr_schedule, config.lr_steps, "epochs", "30,60,80")
     _check_data(config)
     store_config.check(config, place.find(os.environ))
-
-
-def _check_schedule(config: ClassifyConfig) -> None:
-    steps = config.lr_steps
-    if config.lr_schedule == "step" and not steps:
-        raise ConfigError(
-            "--lr-schedule step has no epochs at which to fall: add --lr-steps, as in 30,60,80"
-        )
-    if any(step < 1 for step in steps) or list(steps) != sorted(set(steps)):
-        raise ConfigError(
-            f"--lr-steps {','.join(map(str, steps))} must be positive and rise, as in 30,60,80"
-        )
 
 
 def _check_data(config: ClassifyConfig) -> None:

@@ -27,8 +27,7 @@ from training.checks import (
     COUNT,
     POSITIVE,
     POSITIVE_COUNT,
-    SEED_RANGE,
-    STALL_SECONDS,
+    SHARED_RANGES,
     Range,
     check_name,
     check_ranges,
@@ -227,11 +226,6 @@ def resolve(given: Mapping[str, Any]) -> TrainConfig:
     Raises:
         ConfigError: The preset does not exist, or two of the given values exclude each other.
     """
-    if "max_update" in given and "epochs" in given:
-        raise ConfigError(
-            f"--max-update {given['max_update']} and --epochs {given['epochs']} "
-            "both give the length of the run; leave one out"
-        )
     if "margins" in given and LOSSES.get(given.get("loss", ""), given["margins"]) is None:
         raise ConfigError(
             f"--margins mean nothing to --loss {given['loss']}, which adapts its own; leave one out"
@@ -288,17 +282,11 @@ def write(values: Mapping[str, Any], path: Union[str, Path]) -> None:
 
 
 _RANGES = {
-    "num_classes": Range(
-        lambda value: value >= 2, "must be at least 2: one class cannot be told from others"
-    ),
-    "num_images": POSITIVE_COUNT,
+    **SHARED_RANGES,
     "min_images": Range(COUNT.holds, "must not be negative; 0 keeps every identity"),
     "color_jitter": Range(lambda value: 0 <= value <= 1, "must be from 0 (off) to 1"),
     "cutout": Range(lambda value: 0 <= value <= 1, "must be from 0 (off) to 1"),
     "max_bad_records": Range(COUNT.holds, "must not be negative; 0 stops at the first bad record"),
-    "threads": Range(
-        COUNT.holds, "must not be negative; 0 takes the rank's share of the processors"
-    ),
     "embedding_size": Range(POSITIVE_COUNT.holds, "must be at least 1; 512 is usual"),
     "scale": Range(POSITIVE.holds, "must be above 0; 64 is usual"),
     "filter_threshold": Range(
@@ -311,17 +299,10 @@ _RANGES = {
     "batch_size": Range(POSITIVE_COUNT.holds, "must be at least 1 image per rank"),
     "lr": Range(POSITIVE.holds, "must be above 0; 0.1 is usual for a global batch of 512"),
     "center_lr": Range(POSITIVE.holds, "must be above 0; leave it out to follow --lr"),
-    "momentum": Range(lambda value: 0 <= value < 1, "must be from 0 to below 1; 0.9 is usual"),
-    "wd": Range(COUNT.holds, "must not be negative; 0 turns weight decay off"),
     "warmup": Range(COUNT.holds, "must not be negative; 0 turns warm-up off"),
     "max_update": POSITIVE_COUNT,
-    "epochs": POSITIVE_COUNT,
-    "frequent": POSITIVE_COUNT,
     "verbose": POSITIVE_COUNT,
-    "stall_timeout": STALL_SECONDS,
-    "keep": Range(COUNT.holds, "must not be negative; 0 writes no checkpoints"),
     "save_interval": Range(COUNT.holds, "must not be negative; 0 saves at the end alone"),
-    "seed": SEED_RANGE,
     "world_size": POSITIVE_COUNT,
 }
 

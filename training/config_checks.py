@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Optional
 
 from runtime.errors import ConfigError
 from training import presets
+from training.checks import check_steps
 
 if TYPE_CHECKING:
     from training.config import TrainConfig
@@ -55,15 +56,7 @@ def schedule(config: TrainConfig) -> None:
             f"--max-update {config.max_update} and --epochs {config.epochs} "
             "both give the length of the run; leave one out"
         )
-    steps = config.lr_steps
-    if config.lr_schedule == "step" and not steps:
-        raise ConfigError(
-            "--lr-schedule step has no updates at which to fall: add --lr-steps, as in 10000,16000"
-        )
-    if any(step < 1 for step in steps) or list(steps) != sorted(set(steps)):
-        raise ConfigError(
-            f"--lr-steps {','.join(map(str, steps))} must be positive and rise, as in 10000,16000"
-        )
+    check_steps(config.lr_schedule, config.lr_steps, "updates", "10000,16000")
 
 
 def world_size(config: TrainConfig) -> None:
