@@ -35,10 +35,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from backbones.graph import Node, first_shapes
 from backbones.layers import Symbol
 from runtime.mxnet import mx
-
-_Node = dict[str, Any]
 
 STEEPNESS = 31.0
 """What no slope comes near. A power of two less 1, so that 1 + STEEPNESS divides exactly."""
@@ -58,10 +57,10 @@ def form(
     Returns:
         A graph with the same parameters, names of outputs, outputs and gradients.
     """
-    shapes = _shapes(symbol, image_size)
+    shapes = first_shapes(symbol, (1, 3, *image_size))
     channels = {name: shape[1] for name, shape in shapes.items() if len(shape) == 4}
     graph = json.loads(symbol.tojson())
-    nodes: list[_Node] = graph["nodes"]
+    nodes: list[Node] = graph["nodes"]
     consumers = _consumers(nodes, graph["heads"])
     absorbed = _absorbed_prelus(nodes, consumers, channels)
     # The PReLU of each BatchNorm that scales for it.
@@ -107,7 +106,7 @@ def _moved(entry: list[int], moved: dict[int, int]) -> list[int]:
     return [moved[entry[0]], *entry[1:]]
 
 
-def _consumers(nodes: list[_Node], heads: list[list[int]]) -> dict[int, list[int]]:
+def _consumers(nodes: list[Node], heads: list[list[int]]) -> dict[int, list[int]]:
     """Return the operators whose maps the first output of each node is, by their numbers.
 
     Any other use, as another input, of another output or as what the graph puts out, is -1.
@@ -122,7 +121,7 @@ def _consumers(nodes: list[_Node], heads: list[list[int]]) -> dict[int, list[int
 
 
 def _absorbed_prelus(
-    nodes: list[_Node], consumers: dict[int, list[int]], channels: dict[str, int]
+    nodes: list[Node], consumers: dict[int, list[int]], channels: dict[str, int]
 ) -> set[int]:
     """Return the PReLUs on maps whose factors can go into the convolution behind them."""
     found = set()
@@ -136,7 +135,7 @@ def _absorbed_prelus(
 
 
 def _scaling_norms(
-    nodes: list[_Node],
+    nodes: list[Node],
     consumers: dict[int, list[int]],
     channels: dict[str, int],
     shapes: Mapping[str, tuple[int, ...]],
@@ -165,12 +164,12 @@ def _scaling_norms(
     return found
 
 
-def _is_steep(prelu: _Node, nodes: list[_Node], weights: Mapping[str, Any]) -> bool:
+def _is_steep(prelu: Node, nodes: list[Node], weights: Mapping[str, Any]) -> bool:
     slope = weights.get(nodes[prelu["inputs"][1][0]]["name"])
     return slope is not None and not float(slope.min().asscalar()) > -STEEPNESS
 
 
-def _is_cheap(node: _Node, channels: int) -> bool:
+def _is_cheap(node: Node, channels: int) -> bool:
     """Whether this is a convolution of ``channels`` that takes no longer than the passes saved."""
     if node["op"] != "Convolution" or node["attrs"].get("no_bias") != "True":
         return False
@@ -180,7 +179,7 @@ def _is_cheap(node: _Node, channels: int) -> bool:
     return groups == 1 and node["attrs"]["kernel"] == "(1, 1)" and outputs <= channels
 
 
-def _is_prelu_on_maps(node: _Node, nodes: list[_Node], channels: dict[str, int]) -> bool:
+def _is_prelu_on_maps(node: Node, nodes: list[Node], channels: dict[str, int]) -> bool:
     attributes: dict[str, str] = node.get("attrs", {})
     if node["op"] != "LeakyReLU" or attributes.get("act_type") != "prelu":
         return False
@@ -189,30 +188,20 @@ def _is_prelu_on_maps(node: _Node, nodes: list[_Node], channels: dict[str, int])
     return output == 0 and nodes[source]["name"] in channels
 
 
-def _shapes(symbol: Symbol, image_size: tuple[int, int]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each variable, and of the first output of each operator, by its name."""
-    internals = symbol.get_internals()
-    _, shapes, _ = internals.infer_shape(data=(1, 3, *image_size))
-    return {
-        name[: -len("_output")] if name.endswith("_output") else name: shape
-        for name, shape in zip(internals.list_outputs(), shapes)
-    }
-
-
 class _Writer:
     """The nodes of a graph in MXNet's JSON; an entry of ``inputs`` is [node, output, version]."""
 
     def __init__(self) -> None:
-        self._nodes: list[_Node] = []
+        self._nodes: list[Node] = []
         # t of every BatchNorm that scales, by the number of the node.
         self._factors_of_norms: dict[int, list[int]] = {}
 
-    def add(self, node: _Node) -> int:
+    def add(self, node: Node) -> int:
         """Append a node; returns its number."""
         self._nodes.append(node)
         return len(self._nodes) - 1
 
-    def add_scaling_norm(self, node: _Node, inputs: list[list[int]], slope: list[int]) -> int:
+    def add_scaling_norm(self, node: Node, inputs: list[list[int]], slope: list[int]) -> int:
         """Append a BatchNorm of t x, given x, gamma, beta, the rest, and the slope, all [C]."""
         name = node["name"]
         x, gamma, beta, *statistics = inputs
@@ -253,7 +242,7 @@ class _Writer:
         bent = self._scale(f"{name}_bent", [self._positive(name, x), bent_factor], channels)
         return self._operator("elemwise_add", name, [linear, bent])[0]
 
-    def add_absorbing(self, node: _Node, inputs: list[list[int]], slope: list[int]) -> int:
+    def add_absorbing(self, node: Node, inputs: list[list[int]], slope: list[int]) -> int:
         """Append a convolution of PReLU(x), given x, its kernel, and the slope [channels]."""
         name, attributes = node["name"], node["attrs"]
         x, kernel = inputs

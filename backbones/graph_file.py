@@ -18,10 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from backbones.graph import Node, first_shapes, nodes_of
 from runtime.errors import DataError
 from runtime.mxnet import mx
-
-Node = dict[str, Any]
 
 INPUT, OUTPUT_NODE = "data", "fc1"
 _NO_PATH = f"there is no path from {INPUT!r} to '{OUTPUT_NODE}_output' in it"
@@ -94,7 +93,7 @@ def infer_shapes(
         raise DataError(f"{path} leaves the shapes of its parameters open; copy it again")
     if max(math.prod(shape) for shape in [*found, *outputs]) > _MAX_ELEMENTS:
         raise DataError(f"{path} has results of more than {_MAX_ELEMENTS:,} numbers for one image")
-    _refuse_other_sizes(symbol, outputs, path)
+    _refuse_other_sizes(symbol, (1, 3, *image_size), path)
     of_two, results = _inferred(symbol, (2, 3, *image_size), path)
     names = symbol.list_arguments() + symbol.list_auxiliary_states()
     shapes, others = dict(zip(names, found)), dict(zip(names, of_two))
@@ -105,23 +104,14 @@ def infer_shapes(
     return shapes
 
 
-def _refuse_other_sizes(symbol: Any, shapes: list[tuple[int, ...]], path: Path) -> None:
-    """Refuse a Reshape to more or fewer numbers, which MXNet would do, and read beyond its input.
-
-    Args:
-        symbol: the graph.
-        shapes: of all its results, for one image.
-        path: the file, for the message.
-    """
-    numbers = dict(zip(symbol.get_internals().list_outputs(), map(math.prod, shapes)))
-    nodes = json.loads(symbol.tojson())["nodes"]
+def _refuse_other_sizes(symbol: Any, batch_shape: tuple[int, ...], path: Path) -> None:
+    """Refuse a Reshape to more or fewer numbers: MXNet would read beyond its input."""
+    shapes, nodes = first_shapes(symbol, batch_shape), nodes_of(symbol)
     for node in nodes:
         if node["op"] in _RESHAPES:
-            number, output, *_ = node["inputs"][0]
-            source = nodes[number]["name"]
-            names = (source, f"{source}_output", f"{source}_output{output}")
-            given = next((numbers[name] for name in names if name in numbers), None)
-            made = numbers[f"{node['name']}_output"]
+            # All outputs of a node have one shape, see _SPLITS.
+            source = nodes[node["inputs"][0][0]]
+            given, made = (math.prod(shapes[one["name"]]) for one in (source, node))
             if given != made:
                 raise DataError(
                     f"{path} is damaged: {node['name']!r} makes {made} numbers of {given}; copy it "

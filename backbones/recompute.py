@@ -14,17 +14,16 @@ reads.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from backbones.graph import Node, first_shapes
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 
 NDArray = Any
 Context = Any
-_Node = dict[str, Any]
 
 
 class Part(NamedTuple):
@@ -50,9 +49,11 @@ def cut(symbol: Symbol, image_size: tuple[int, int]) -> list[Part]:
         The parts, first to last; one part if the graph cannot be cut.
     """
     graph = json.loads(symbol.tojson())
-    nodes: list[_Node] = graph["nodes"]
+    nodes: list[Node] = graph["nodes"]
     last = graph["heads"][0][0]
-    sizes = _sizes(symbol, nodes, image_size)
+    shapes = first_shapes(symbol, (1, 3, *image_size))
+    # Numbers per image that each node puts out.
+    sizes = [math.prod(shapes[node["name"]]) for node in nodes]
     pieces = _pieces(nodes, last)
     weights = [sum(sizes[number] for number in piece) for piece in pieces]
     ends: list[int] = []
@@ -68,7 +69,7 @@ def cut(symbol: Symbol, image_size: tuple[int, int]) -> list[Part]:
     return [_part(graph, source, end) for source, end in zip(sources, ends)]
 
 
-def _pieces(nodes: list[_Node], last: int) -> list[list[int]]:
+def _pieces(nodes: list[Node], last: int) -> list[list[int]]:
     """Return the nodes that depend on ``data``, in pieces that one tensor each connects.
 
     No two pieces have a parameter in common: each would write the whole of its gradient.
@@ -105,20 +106,11 @@ def _pieces(nodes: list[_Node], last: int) -> list[list[int]]:
     return pieces
 
 
-def _sizes(symbol: Symbol, nodes: list[_Node], image_size: tuple[int, int]) -> list[int]:
-    """Return the numbers per image that each node puts out."""
-    internals = symbol.get_internals()
-    _, shapes, _ = internals.infer_shape(data=(1, 3, *image_size))
-    outputs = dict(zip(internals.list_outputs(), shapes))
-    names = [node["name"] if node["op"] == "null" else f"{node['name']}_output" for node in nodes]
-    return [int(np.prod(outputs.get(name, (0,)))) for name in names]
-
-
 def _part(graph: dict[str, Any], source: int, end: int) -> Part:
     """Return what computes the output of node ``end`` from that of node ``source``."""
-    nodes: list[_Node] = graph["nodes"]
+    nodes: list[Node] = graph["nodes"]
     moved: dict[int, int] = {}
-    own: list[_Node] = []
+    own: list[Node] = []
     for number in _needed(nodes, source, end):
         node = nodes[number]
         if number == source:
@@ -136,7 +128,7 @@ def _part(graph: dict[str, Any], source: int, end: int) -> Part:
     return Part(mx.sym.load_json(json.dumps(text)), nodes[source]["name"])
 
 
-def _needed(nodes: list[_Node], source: int, end: int) -> list[int]:
+def _needed(nodes: list[Node], source: int, end: int) -> list[int]:
     """Return the nodes on the way from ``source`` to ``end`` and their parameters, in order."""
     found, waiting = {source}, [end]
     while waiting:

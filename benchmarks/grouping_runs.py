@@ -25,7 +25,7 @@ from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from training import classify_config
 from training.pictures import open_pictures
-from training.validator import count
+from training.validator import count_batch
 
 SCHEMES = {"dist_sync": "BSP", "dist_async": "ASP", "dist_ssync": "SSP", "dist_gsync": "GSP"}
 # To judge weights takes longer than to train a step, so not all that were kept are judged.
@@ -121,7 +121,7 @@ def judge(options: Sequence[str]) -> Callable[[Path], float]:
 
     def accuracy(weights: Path) -> float:
         _unflatten(np.load(weights), classifier)
-        sums = sum(_count(classifier, batch) for batch in batches)
+        sums = np.sum([count_batch(classifier, batch) for batch in batches], axis=0)
         return float(sums[1] / sums[3])
 
     return accuracy
@@ -218,12 +218,6 @@ def _updates(task: Task, scheme: str, times: Sequence[Sequence[float]]) -> int:
     elif scheme == "dist_gsync":
         pushers = [min(group) for group in task.groups]
     return sum(len(times[pusher]) - 1 for pusher in pushers)
-
-
-def _count(classifier: Classifier, batch: Any) -> Any:
-    logits = classifier(mx.nd.array(batch.images, dtype="uint8")).asnumpy()
-    counted = batch.labels >= 0
-    return count(logits[counted], batch.labels[counted])
 
 
 def _unflatten(weights: Any, classifier: Classifier) -> None:

@@ -60,7 +60,10 @@ class Validator:
     def validate(self, update: int) -> None:
         """Validate, and report the epoch."""
         average_statistics(self._classifier, self._world)
-        sums = np.sum([self._count(batch) for batch in self._batches()] or [np.zeros(4)], axis=0)
+        sums = np.sum(
+            [count_batch(self._classifier, batch) for batch in self._batches()] or [np.zeros(4)],
+            axis=0,
+        )
         loss, correct, correct_of_top, total = self._over_ranks(sums).tolist()
         accuracy = correct / total
         is_best = accuracy > self.best
@@ -96,17 +99,18 @@ class Validator:
         """See ``Stateful.load_state``."""
         self.best = saved.numbers("accuracy")["best"]
 
-    def _count(self, batch: Batch) -> NDArray[np.float64]:
-        """Sum of losses, hits, hits among the first five, and pictures of a batch."""
-        counted = batch.labels != NOBODY
-        logits = self._classifier(mx.nd.array(batch.images, dtype="uint8")).asnumpy()[counted]
-        return count(logits, batch.labels[counted])
-
     def _over_ranks(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
         array = mx.nd.array(sums, dtype="float64")
         self._world.allreduce(array, "validation.counts")
         total: NDArray[np.float64] = array.asnumpy()
         return total
+
+
+def count_batch(classifier: Network, batch: Batch) -> NDArray[np.float64]:
+    """Return what ``count`` does, of a batch without those that are nobody's."""
+    counted = batch.labels != NOBODY
+    logits = classifier(mx.nd.array(batch.images, dtype="uint8")).asnumpy()[counted]
+    return count(logits, batch.labels[counted])
 
 
 def count(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
