@@ -116,6 +116,14 @@ def test_output_has_names_and_all_workers_done_is_status_0(tmp_path):
     assert sorted(errors.splitlines()) == [f"worker {k}: look" for k in range(3)]
 
 
+def test_groups_that_make_no_difference_are_told(tmp_path):
+    groups = tmp_path / "groups"
+    groups.write_text("127.0.0.1 127.0.0.1\n127.0.0.1\n")
+    job = Dummies(tmp_path, PRESENT, "-n", 3, "-s", 1, "--groups", groups, kv_store="dist_sync")
+    told = f"launch: --groups {groups} makes no difference to --kv-store dist_sync\n"
+    assert job.ends() == (0, "", told)
+
+
 def test_everybody_is_told_its_place(tmp_path):
     tell = PRESENT + (
         "from parallel.parameter_server.place import find\n"

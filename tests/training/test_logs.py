@@ -165,6 +165,20 @@ def test_the_end_of_a_run_judges_its_input(tmp_path: Path) -> None:
     assert verdict.startswith("input is not the bottleneck: 1.0% of the time")
 
 
+def test_the_end_of_a_run_in_legs_judges_all_of_them(tmp_path: Path) -> None:
+    clock, screen = HandClock(), io.StringIO()
+    with open_log(tmp_path, clock=clock, screen=screen) as log:
+        # The first report of each is left out: it waits for the first batches.
+        for first, waiting in ((0, 0.005), (12, 0.095)):
+            log.start(first + 12, first)
+            train(log, clock, range(first + 1, first + 5), waiting=0.075)
+            train(log, clock, range(first + 5, first + 13), waiting=waiting)
+        log.summarize(debug=False)
+    times, verdict = screen.getvalue().splitlines()[-2:]
+    assert "time: waiting 10.0%, backbone 60.0%" in times
+    assert "input is a bottleneck: 10.0% of the time" in verdict
+
+
 def test_a_run_of_one_report_is_judged_by_it(tmp_path: Path) -> None:
     _, verdict = summarize(tmp_path, updates=4)
     assert verdict.startswith("input is a bottleneck: 15.0% of the time")

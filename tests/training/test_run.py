@@ -1,0 +1,31 @@
+"""What a run knows when it begins; how it goes on from checkpoints is in test_checkpoint_resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from parallel.world import LoneWorld
+from training import classify_config
+from training.leg import Leg
+from training.run import begin
+
+
+def test_a_later_leg_knows_the_checkpoints_of_those_before(tmp_path: Path) -> None:
+    given = {"dataset": "synthetic", "models_root": str(tmp_path), "epochs": 4}
+    config = classify_config.resolve(given)
+    last = tmp_path / "checkpoints/update-00000020"
+    run = begin(
+        config,
+        classify_config.values(config),
+        SimpleNamespace(num_images=100, global_batch=10, updates_per_epoch=10),
+        LoneWorld(),
+        num_classes=10,
+        image_size=(32, 32),
+        fixed=(),
+        leg=Leg(epoch=2, update=20, best=0.5, checkpoint=last),
+    )
+    assert (run.progress.start_update, run.progress.total_updates) == (20, 40)
+    with run.restore({}) as checkpointer:
+        # What an error says one may go on from.
+        assert checkpointer.last == last
