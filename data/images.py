@@ -66,17 +66,3 @@ def _has_whole_chunks(payload: Payload) -> bool:
     while position + _CHUNK.size <= len(payload):
         position += 12 + _CHUNK.unpack_from(payload, position)[0]
     return position <= len(payload)
-
-
-def write_planes(image: Image, planes: Image, *, mirrored: bool) -> None:
-    """Write an image in the layout of the networks, without an array in between.
-
-    Args:
-        image: uint8 ``[height, width, 3]``.
-        planes: uint8 ``[3, height, width]``, contiguous; receives the image.
-        mirrored: whether left and right are exchanged.
-    """
-    cv2.split(image, (planes[0], planes[1], planes[2]))
-    if mirrored:
-        rows = planes.reshape(-1, planes.shape[2])
-        cv2.flip(rows, 1, rows)

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.augment import Augmentation
-from data.images import Image, decode_jpeg, decode_rgb, write_planes
+from data.images import Image, decode_jpeg, decode_rgb
+from data.kernels import IMAGES_AT_ONCE, write_planes
 from data.position import Course, Position
 from data.prefetch import Batch, EpochOrders, Filling, Prefetcher
 from data.recordio import BrokenRecordError, Payload
@@ -31,13 +32,15 @@ _log = logging.getLogger("data")
 # The first number of every seed, so that no two uses share their random numbers.
 _SHUFFLE, _CHANGE, _LABELS = range(3)
 _MIRRORED_SHARE = 0.5
+_NO_AUGMENTATION = Augmentation()
 
 
 class _Changes(NamedTuple):
     """What chance does to the images of one rank's batch, a row per image."""
 
     mirrored: NDArray[np.bool_]
-    augmentation: NDArray[np.float32]
+    augmentation: NDArray[np.float32] | None
+    """Nothing if images are not augmented."""
 
 
 class ImageSet(LabeledImages, Protocol):
@@ -82,7 +85,7 @@ class FaceLoader:
         threads: int,
         prefetch: int = 4,
         mirror: bool = True,
-        augmentation: Augmentation | None = None,
+        augmentation: Augmentation = _NO_AUGMENTATION,
         min_images: int = 0,
         max_bad_records: int = 100,
     ) -> None:
@@ -176,26 +179,31 @@ class FaceLoader:
         rng = np.random.default_rng((_CHANGE, self._seed, update))
         rows = slice(self._rank * self._batch_size, (self._rank + 1) * self._batch_size)
         mirrored = rng.random(self.global_batch) < (_MIRRORED_SHARE if self._mirror else 0.0)
-        augmentation = self._augmentation or Augmentation()
-        return _Changes(mirrored[rows], augmentation.draw(rng, self.global_batch)[rows])
+        augmentation = None
+        if self._augmentation != _NO_AUGMENTATION:
+            augmentation = self._augmentation.draw(rng, self.global_batch)[rows]
+        return _Changes(mirrored[rows], augmentation)
 
-    def _fill(
-        self, batch: Batch, rows: slice, indices: NDArray[np.int32], update: int
-    ) -> None:
+    def _fill(self, batch: Batch, rows: slice, indices: NDArray[np.int32], update: int) -> None:
         """Decode some rows of an update's batch; runs in a thread."""
         changes = self._draw_changes(update)
-        own, images = indices[rows], batch.images[rows]
-        mirrored = changes.mirrored[rows].tolist()
+        own, planes, mirrored = indices[rows], batch.images[rows], changes.mirrored[rows]
         payloads, labels = self._dataset.images(own)
         # What stands in this loop keeps Python's lock, and with it the other threads from decoding.
-        for row, payload in enumerate(payloads):
-            image = None if payload is None else decode_jpeg(payload)
-            if image is None or image.shape[:2] != self.image_size:
-                # Something is unusual or wrong, which this finds as well.
-                image, labels[row] = self._load(int(own[row]))
-            if self._augmentation is not None:
-                image = self._augmentation.apply(image, changes.augmentation[rows][row])
-            write_planes(image, images[row], mirrored=mirrored[row])
+        for first in range(0, len(own), IMAGES_AT_ONCE):
+            few = slice(first, first + IMAGES_AT_ONCE)
+            images: list[Image] = []
+            for row, payload in enumerate(payloads[few], first):
+                image = None if payload is None else decode_jpeg(payload)
+                if image is None or image.shape[:2] != self.image_size:
+                    # Something is unusual or wrong, which this finds as well.
+                    image, labels[row] = self._load(int(own[row]))
+                images.append(image)
+            if changes.augmentation is not None:
+                draws = changes.augmentation[rows][few]
+                images = [self._augmentation.apply(*both) for both in zip(images, draws)]
+            images += images[-1:] * (IMAGES_AT_ONCE - len(images))
+            write_planes(tuple(images), planes[few], mirrored[few])
         batch.labels[rows] = self._selection.classes[labels]
 
     def _load(self, index: int) -> tuple[Image, int]:

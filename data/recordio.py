@@ -25,20 +25,18 @@ from runtime.errors import DataError
 
 Payload = Union[bytes, memoryview]
 
-_MAGIC = 0xCED7230A
-_MAGIC_BYTES = struct.pack("<I", _MAGIC)
+MAGIC = 0xCED7230A
+_MAGIC_BYTES = struct.pack("<I", MAGIC)
 _FRAME = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
 # The frame, and the header as far as anybody reads it.
 _START = struct.Struct("<IIIf")
 _LENGTH_BITS = 29
-_MAX_LENGTH = (1 << _LENGTH_BITS) - 1
+MAX_LENGTH = (1 << _LENGTH_BITS) - 1
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 
 # A record's first words: frame, flag, label, two ids of two words each, two array labels.
-_LENGTH_WORD, _FLAG_WORD, _LABEL_WORD, _ARRAY_WORD, _LOOKED_UP_WORDS = 1, 2, 3, 8, 10
-# Of a record with one label: where its payload begins, and how, if that is a JPEG.
-_PAYLOAD_WORD, _JPEG = 8, 0xD8FF
+LENGTH_WORD, FLAG_WORD, LABEL_WORD, _ARRAY_WORD, _LOOKED_UP_WORDS = 1, 2, 3, 8, 10
 # Records that are looked up at once; bounds the memory of the look-up.
 _CHUNK = 1 << 16
 
@@ -95,37 +93,35 @@ class RecordFile:
             # The shortest way for what nearly all records are: one part, one label.
             magic, length, flag, label = _START.unpack_from(self._buffer, offset)
             stop = offset + _FRAME.size + length
-            whole = _HEADER.size <= length <= _MAX_LENGTH and stop <= len(self._buffer)
-            if magic == _MAGIC and whole and flag == 0:
+            whole = _HEADER.size <= length <= MAX_LENGTH and stop <= len(self._buffer)
+            if magic == MAGIC and whole and flag == 0:
                 return Content((label,), self._buffer[offset + _FRAME.size + _HEADER.size : stop])
         return self._read_parts(offset)
 
     def read_plain(
-        self, offsets: NDArray[np.int64]
-    ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.float32]]:
+        self, offsets: NDArray[np.int64], num_classes: int
+    ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
         """Read many records of the usual form at once: one part, one label, a JPEG.
 
-        A batch is read in a few steps of NumPy, where record after record would keep Python's lock
-        from the threads that decode.
+        Args:
+            offsets: int64 ``[n]``, multiples of 4.
+            num_classes: labels are whole numbers from 0 to below it.
 
         Returns:
-            The payload of each, and the labels, float32 ``[len(offsets)]``. None for a record of
-            another form or a broken one, which ``read`` knows more about.
+            The payload of each, and the labels, int32 ``[n]``. None for a record of another form
+            or a broken one, which ``read`` knows more about.
         """
-        inside = (offsets >= 0) & (offsets < self._last_start)
-        first = np.where(inside, offsets, 0) // 4
-        words = self._words
-        lengths = words[first + _LENGTH_WORD].astype(np.int64)
-        starts = offsets + _FRAME.size + _HEADER.size
-        stops = offsets + _FRAME.size + lengths
-        plain = inside & (words[first] == _MAGIC) & (words[first + _FLAG_WORD] == 0)
-        plain &= words[first + _PAYLOAD_WORD].astype(np.uint16) == _JPEG
-        plain &= (starts < stops) & (lengths <= _MAX_LENGTH) & (stops <= len(self._bytes))
+        # Here, since only training asks, and others need not wait until Numba is imported.
+        from data.kernels import find_plain
+
+        starts, stops, labels = find_plain(
+            self._words, self._words.view("<f4"), len(self._bytes), offsets, num_classes
+        )
         payloads = [
-            self._bytes[start:stop] if is_plain else None
-            for start, stop, is_plain in zip(starts.tolist(), stops.tolist(), plain.tolist())
+            self._bytes[start:stop] if stop else None
+            for start, stop in zip(starts.tolist(), stops.tolist())
         ]
-        return payloads, words[first + _LABEL_WORD].view("<f4")
+        return payloads, labels
 
     def _read_parts(self, offset: int) -> Content:
         content = self._join_parts(offset)
@@ -169,10 +165,10 @@ class RecordFile:
         labels = np.empty(len(offsets), np.float64)
         for start in range(0, len(offsets), _CHUNK):
             words = self._first_words(offsets[start : start + _CHUNK])
-            column = np.where(words[:, _FLAG_WORD] > 0, _ARRAY_WORD, _LABEL_WORD)
+            column = np.where(words[:, FLAG_WORD] > 0, _ARRAY_WORD, LABEL_WORD)
             found = words.view("<f4")[np.arange(len(words)), column].astype(np.float64)
-            found[words[:, 0] != _MAGIC] = np.nan
-            for i in np.flatnonzero(words[:, _LENGTH_WORD] >> _LENGTH_BITS):
+            found[words[:, 0] != MAGIC] = np.nan
+            for i in np.flatnonzero(words[:, LENGTH_WORD] >> _LENGTH_BITS):
                 found[i] = self._first_label(int(offsets[start + i]))
             labels[start : start + _CHUNK] = found
         return labels
@@ -190,10 +186,10 @@ class RecordFile:
         if not 0 <= offset <= len(self._buffer) - _FRAME.size:
             raise BrokenRecordError(f"the file has no room for it at byte {offset}")
         magic, word = _FRAME.unpack_from(self._buffer, offset)
-        if magic != _MAGIC:
+        if magic != MAGIC:
             raise BrokenRecordError(f"no record begins at byte {offset} (wrong magic number)")
         start = offset + _FRAME.size
-        stop = start + (word & _MAX_LENGTH)
+        stop = start + (word & MAX_LENGTH)
         if stop > len(self._buffer):
             raise BrokenRecordError(f"it should end at byte {stop}, but the file ends before")
         return word >> _LENGTH_BITS, start, stop
@@ -239,7 +235,7 @@ def encode(labels: tuple[float, ...], key: int, payload: Payload) -> bytes:
     flag = 0 if len(labels) == 1 else len(labels)
     array = struct.pack(f"<{flag}f", *labels) if flag else b""
     header = _HEADER.pack(flag, 0.0 if flag else labels[0], key, 0) + array
-    if len(header) + len(payload) > _MAX_LENGTH:
+    if len(header) + len(payload) > MAX_LENGTH:
         raise DataError(f"an image of {len(payload)} bytes is too large for a record; shrink it")
     # The header is whole words, so that the words of a record are its and the payload's.
     if _MAGIC_BYTES not in header and not _has_magic(payload):
@@ -251,20 +247,20 @@ def encode(labels: tuple[float, ...], key: int, payload: Payload) -> bytes:
 
 def _has_magic(content: Payload) -> bool:
     words = np.frombuffer(content, "<u4", len(content) // 4)
-    return bool((words == _MAGIC).any())
+    return bool((words == MAGIC).any())
 
 
 def _split_at_magic(content: bytes) -> list[bytes]:
     """Cut content at each magic on a word's boundary, so that no reader takes it for a frame."""
     words = np.frombuffer(content, "<u4", len(content) // 4)
-    places = (4 * np.flatnonzero(words == _MAGIC)).tolist()
+    places = (4 * np.flatnonzero(words == MAGIC)).tolist()
     starts = [0, *(place + 4 for place in places)]
     return [content[start:stop] for start, stop in zip(starts, [*places, len(content)])]
 
 
 def _framed(part: int, *content: Payload) -> bytes:
     length = sum(map(len, content))
-    frame = _FRAME.pack(_MAGIC, part << _LENGTH_BITS | length)
+    frame = _FRAME.pack(MAGIC, part << _LENGTH_BITS | length)
     return b"".join((frame, *content, bytes(-length % 4)))
 
 

@@ -111,14 +111,7 @@ class RecordSet:
         unusual, damaged, or has a wrong label.
         """
         words = self._high[indices].astype(np.int64) << _LOW_BITS | self._low[indices]
-        payloads, labels = self._file.read_plain(words * _WORD_BYTES)
-        with np.errstate(invalid="ignore"):
-            classes = labels.astype(np.int32)
-        right = (labels >= 0) & (labels < self.num_classes) & (classes == labels)
-        return [
-            payload if is_right else None
-            for payload, is_right in zip(payloads, right.tolist())
-        ], classes
+        return self._file.read_plain(words * _WORD_BYTES, self.num_classes)
 
     def read(self, index: int) -> Record:
         """Return what ``image`` does, and the key."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-import numba
+from runtime import environment
+
+# Numba reads its variables while it is imported.
+environment.prepare()
+
+import numba  # noqa: E402
 
 # Reductions may be reordered and products fused, so that they vectorize; infinities and NaN keep
 # their meaning, because a diverged run has to show itself.
@@ -12,3 +17,5 @@ _FAST = {"reassoc", "contract", "arcp", "nsz"}
 parallel_kernel = numba.njit(parallel=True, fastmath=_FAST, cache=True)
 # A function of single numbers, compiled into the kernels that call it.
 inlined = numba.njit(fastmath=_FAST, inline="always", cache=True)
+# What one thread of Python does by itself while another has Python's lock.
+unlocked_kernel = numba.njit(nogil=True, cache=True)

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from data.images import decode_rgb, write_planes
+from data.images import decode_rgb
 from data.recordio import BrokenRecordError
 
 
@@ -28,16 +28,6 @@ def test_an_image_that_claims_to_be_huge_is_refused(make_image) -> None:
     image[16:24] = (1 << 20).to_bytes(4, "big") * 2
     with pytest.raises(BrokenRecordError, match="cannot be decoded"):
         decode_rgb(bytes(image))
-
-
-@pytest.mark.parametrize("mirrored", [False, True])
-def test_planes_are_written_into_the_batch(mirrored: bool) -> None:
-    image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
-    batch = np.zeros((3, 3, 5, 7), np.uint8)
-    write_planes(image, batch[1], mirrored=mirrored)
-    expected = image[:, ::-1] if mirrored else image
-    assert (batch[1] == expected.transpose(2, 0, 1)).all()
-    assert not batch[[0, 2]].any()
 
 
 @pytest.mark.parametrize("place", [8, 33])
