@@ -119,7 +119,10 @@ def table(case: BackboneCase, measured: Mapping[str, Measurement]) -> str:
                 f"{1000 * own.median:.0f}",
                 "{:.0f} … {:.0f}".format(*extremes),
                 f"{case.batch / own.median:.2f}",
-                *(f"{rival.median / own.median:.2f}" for rival in measured.values()),
+                *(
+                    f"{measure.ratio(rival.seconds, own.seconds):.2f}"
+                    for rival in measured.values()
+                ),
                 memory,
             ]
         )
@@ -134,8 +137,8 @@ def _introduction(rounds: int) -> str:
 {measure.machine()}
 
 Medians of {rounds} rounds, in each of which everybody takes one step: forward, backward, SGD. "× x"
-is how many times as fast as x the row is. The peak memory is what the steps take beyond the created
-network: gradients, momenta and feature maps.{missing}"""
+is how many times as fast as x the row is in the same round. The peak memory is what the steps take
+beyond the created network: gradients, momenta and feature maps.{missing}"""
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -110,8 +110,8 @@ def contestants(ranks: Sequence[int]) -> list[Contestant]:
 
 def efficiency(who: Contestant, measured: Mapping[Contestant, Measurement]) -> float:
     """Images/s over those of as many ranks as fast as one rank alone."""
-    alone = measured[Contestant(1)].images_per_second
-    return measured[who].images_per_second / (who.ranks * who.copies * alone)
+    alone = measured[Contestant(1)].per_round
+    return measure.ratio(measured[who].per_round, alone) / (who.ranks * who.copies)
 
 
 def table(measured: Mapping[Contestant, Measurement]) -> str:
@@ -126,7 +126,7 @@ def table(measured: Mapping[Contestant, Measurement]) -> str:
                 f"{own.images_per_second:.2f}",
                 f"{min(own.per_round):.2f} … {max(own.per_round):.2f}",
                 f"{efficiency(who, measured):.3f}",
-                f"{own.images_per_second / apart.images_per_second:.3f}" if apart else "",
+                f"{measure.ratio(own.per_round, apart.per_round):.3f}" if apart else "",
                 *(f"{own.share(part):.1%}" for part in PARTS),
             ]
         )
@@ -149,8 +149,8 @@ def _introduction(options: argparse.Namespace) -> str:
 
 Medians of {options.rounds} rounds, in each of which every row trains for {options.updates} updates
 after {WARM_UP_UPDATES} that warm up. The efficiency is the images/s over those of as many ranks
-that are each as fast as one alone; "÷ runs apart" compares with as many unconnected runs at the
-same time. The shares are those of the log of rank 0."""
+that are each as fast as one alone in the same round; "÷ runs apart" compares with as many
+unconnected runs at the same time. The shares are those of the log of rank 0."""
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -165,7 +165,7 @@ def _prepare(worker: Worker, case: HeadCase) -> None:
 def table(comparison: Comparison, measured: Mapping[Contestant, Measurement]) -> str:
     """Lay out the measurements of a comparison."""
     rivals = [measured.get(Contestant(variant, comparison.case)) for variant in VARIANTS]
-    floor = measured[Contestant("products", comparison.case)].milliseconds
+    floor = measured[Contestant("products", comparison.case)]
     header = ["head", "ms", "from … to", *(f"÷ {variant}" for variant in VARIANTS)]
     header += ["share of the floor", "moved (MiB)", "peak memory (MiB)", "bound (MiB)"]
     lines = []
@@ -176,8 +176,11 @@ def table(comparison: Comparison, measured: Mapping[Contestant, Measurement]) ->
                 who.variant if who.case == comparison.case else f"{who.variant}: {who.case}",
                 f"{ms:.1f}",
                 "{:.1f} … {:.1f}".format(*extremes),
-                *(f"{ms / rival.milliseconds:.2f}" if rival else "" for rival in rivals),
-                f"{floor / ms:.0%}",
+                *(
+                    f"{measure.ratio(own.seconds, rival.seconds):.2f}" if rival else ""
+                    for rival in rivals
+                ),
+                f"{measure.ratio(floor.seconds, own.seconds):.0%}",
                 _traffic_cell(who),
                 *_memory_cells(who, own.memory),
             ]
@@ -208,11 +211,11 @@ def _introduction(rounds: int) -> str:
 {measure.machine()}
 
 Medians of {rounds} rounds, in each of which every head takes one step, with its sampling. "÷ x" is
-the time of the row divided by that of x; the share of the floor is the part of a step that the
-three products alone would take. With bfloat16, ours in float32 takes part as well. Moved is
-computed: what the operators of a head read and write of matrices as large as the sampled rows or
-the logits. The peak memory is measured above that of the centers and momenta; the bound of ours is
-1.3 · (2·S·D + B·S + 4·B·D) floats.{missing}"""
+the time of the row divided by that of x in the same round; the share of the floor is the part of a
+step that the three products alone would take. With bfloat16, ours in float32 takes part as well.
+Moved is computed: what the operators of a head read and write of matrices as large as the sampled
+rows or the logits. The peak memory is measured above that of the centers and momenta; the bound of
+ours is 1.3 · (2·S·D + B·S + 4·B·D) floats.{missing}"""
 
 
 def _is_installed(variant: str) -> bool:

@@ -130,13 +130,12 @@ def _write_tiny_records(folder: Path, records: int) -> None:
 
 def speed_table(speeds: Mapping[str, Sequence[float]]) -> str:
     """Lay out the images per second of a comparison."""
-    medians = {way: statistics.median(speed) for way, speed in speeds.items()}
     lines = [
         [
             way,
-            f"{medians[way]:,.0f}",
+            f"{statistics.median(speeds[way]):,.0f}",
             f"{min(speeds[way]):,.0f} … {max(speeds[way]):,.0f}",
-            *(f"{medians[way] / median:.2f}" for median in medians.values()),
+            *(f"{measure.ratio(speeds[way], other):.2f}" for other in speeds.values()),
         ]
         for way in speeds
     ]
@@ -191,9 +190,9 @@ def _introduction(rounds: int, images: int) -> str:
 {measure.machine()}
 
 Medians of {rounds} rounds, in each of which every way takes {images:,} images, in batches of
-{BATCH}, and every opening happens once. "÷ x" is the speed of the row divided by that of x; raw
-decodes what is in memory already and keeps nothing of it. An opening ends with the order of the
-first epoch; all files are in the page cache, and the peak holds what is mapped of them."""
+{BATCH}, and every opening happens once. "÷ x" is the speed of the row divided by that of x in the
+same round; raw decodes what is in memory already and keeps nothing of it. An opening ends with the
+order of the first epoch; all files are in the page cache, and the peak holds what is mapped."""
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -1,7 +1,8 @@
 """The habit that all benchmarks of this project share, so that their numbers can be compared.
 
 A machine does not run at one speed: its clock changes, and other programs come and go. What is
-compared is therefore measured in turns within one run, and the median of several turns counts.
+compared is therefore measured in turns within one run. The median of several turns counts, and of
+ratios the median over the rounds (``ratio``).
 Every benchmark prints a Markdown report that begins with the machine, takes ``--rounds`` and
 ``--json FILE``, and writes to that file rows of the same four keys.
 """
@@ -14,6 +15,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -124,6 +126,16 @@ def interleave(
             time.sleep(_REST_SECONDS)
             measured[name].append(measure())
     return measured
+
+
+def ratio(own: Sequence[float], other: Sequence[float]) -> float:
+    """How large the measurements of one contestant are beside another's of the same rounds.
+
+    The median of the ratios of each round: when the machine slows down for some minutes, both do,
+    while the medians of all rounds may come from different minutes.
+    """
+    assert len(own) == len(other)
+    return statistics.median(mine / theirs for mine, theirs in zip(own, other))
 
 
 def write_json(path: Path, rows: Iterable[Row]) -> None:

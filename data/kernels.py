@@ -83,14 +83,15 @@ def write_planes(
     Raises:
         ValueError: an image has another number of pixels.
     """
+    width = np.uint64(planes.shape[3])
     size = planes.shape[2] * planes.shape[3]
-    spare = np.empty(3 * size, np.uint8)
     for i in range(len(planes)):
         pixels, written = images[i].reshape(3 * size), planes[i].reshape(3 * size)
-        upright = spare if mirrored[i] else written
-        _split(pixels, upright[:size], upright[size : 2 * size], upright[2 * size :])
+        red, green, blue = written[:size], written[size : 2 * size], written[2 * size :]
         if mirrored[i]:
-            _mirror(upright, written, np.uint64(planes.shape[3]))
+            _split_mirrored(pixels, red, green, blue, width)
+        else:
+            _split(pixels, red, green, blue)
 
 
 # Indices that cannot be negative let the compiler use wide instructions: several times as fast.
@@ -105,9 +106,12 @@ def _split(pixels: Image, red: Image, green: Image, blue: Image) -> None:
 
 
 @unlocked_kernel
-def _mirror(source: Image, target: Image, width: np.uint64) -> None:
-    for row in range(np.uint64(source.size) // width):
+def _split_mirrored(pixels: Image, red: Image, green: Image, blue: Image, width: np.uint64) -> None:
+    for row in range(np.uint64(red.size) // width):
         first = row * width
         last = first + width - _ONE
         for column in range(width):
-            target[first + column] = source[last - column]
+            i = last - column
+            red[first + column] = pixels[_THREE * i]
+            green[first + column] = pixels[_THREE * i + _ONE]
+            blue[first + column] = pixels[_THREE * i + _TWO]

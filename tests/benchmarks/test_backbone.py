@@ -84,7 +84,7 @@ def test_contestants_are_those_that_can_run() -> None:
 def test_table_of_made_up_measurements() -> None:
     measured = {
         "ours": Measurement([0.4, 0.5, 0.6], 3 * MEBIBYTE),
-        "pytorch": Measurement([1.0], None),
+        "pytorch": Measurement([1.0, 1.0, 1.0], None),
     }
     lines = backbone_benchmark.table(BackboneCase("r18", 10), measured).splitlines()[2:]
     ours, pytorch = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)

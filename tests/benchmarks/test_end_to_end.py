@@ -31,8 +31,8 @@ def test_contestants_are_one_rank_and_several_together_and_apart() -> None:
 def test_table_of_made_up_measurements() -> None:
     measured = {
         Contestant(1): Measurement([[speed(10.0)], [speed(12.0)], [speed(8.0)]]),
-        Contestant(2): Measurement([[speed(18.0, waiting=0.03)]]),
-        Contestant(1, copies=2): Measurement([[speed(9.5), speed(8.5)]]),
+        Contestant(2): Measurement([[speed(18.0, waiting=0.03)]] * 3),
+        Contestant(1, copies=2): Measurement([[speed(9.5), speed(8.5)]] * 3),
     }
     alone, together, apart = (
         [cell.strip() for cell in line.strip("|").split("|")]

@@ -99,7 +99,7 @@ def test_table_of_made_up_measurements() -> None:
         Contestant(name, case): Measurement([value, 9.0, value / 2], 3 * 2**20)
         for name, value in seconds.items()
     }
-    measured[Contestant("ours", large)] = Measurement([0.22], None)
+    measured[Contestant("ours", large)] = Measurement([0.22, 9.9, 0.11], None)
     lines = head.table(Comparison(case, (large,)), measured).splitlines()
     ours, textbook, _, products, beyond = (
         [cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]

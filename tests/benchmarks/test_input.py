@@ -87,7 +87,9 @@ def cells(table: str) -> list[list[str]]:
 
 
 def test_tables_of_made_up_measurements() -> None:
-    lines = input_benchmark.speed_table({"raw": [100.0, 200.0, 150.0], "ours": [120.0]})
+    lines = input_benchmark.speed_table(
+        {"raw": [100.0, 200.0, 150.0], "ours": [120.0, 120.0, 120.0]}
+    )
     raw, ours = cells(lines)
     assert raw == ["raw", "150", "100 … 200", "1.00", "1.25"]
     assert ours == ["ours", "120", "120 … 120", "0.80", "1.00"]

@@ -29,6 +29,13 @@ def test_contestants_take_turns() -> None:
     assert measured == {"a": [1.0, 2.0], "b": [3.0, 4.0]}
 
 
+def test_a_ratio_is_that_of_the_same_rounds() -> None:
+    """The machine was twice as slow from the third round on."""
+    assert measure.ratio([2, 2.2, 4, 4.4, 4], [1, 1, 2, 2, 2]) == 2
+    with pytest.raises(AssertionError):
+        measure.ratio([1.0], [1.0, 1.0])
+
+
 def test_rows_are_written_with_the_four_keys(tmp_path) -> None:
     path = tmp_path / "rows.json"
     measure.write_json(path, [measure.Row("10 classes", "ours", 1.5, "ms")])
