@@ -19,23 +19,21 @@ _FRAME_BYTES, _WORD_BYTES = 8, 4
 _PAYLOAD_WORD, _JPEG = 8, 0xD8FF
 _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 
+Plane = NDArray[np.uint8]
+"""The numbers of an image, or of one color of it, one behind the other."""
+
 IMAGES_AT_ONCE = 8
 """What ``write_planes`` takes. More would not stay in the cache until they are written."""
 
 
 @unlocked_kernel
 def find_plain(
-    words: NDArray[np.uint32],
-    floats: NDArray[np.float32],
-    size: int,
-    offsets: NDArray[np.int64],
-    num_classes: int,
+    words: NDArray[np.uint32], size: int, offsets: NDArray[np.int64], num_classes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
     """Find the payloads of records of the usual form: one part, one label, a JPEG.
 
     Args:
         words: the file, uint32 ``[size // 4]``.
-        floats: the same as float32.
         size: of the file in bytes.
         offsets: of the records, multiples of 4; they may point anywhere.
         num_classes: labels are whole numbers from 0 to below it.
@@ -44,6 +42,7 @@ def find_plain(
         Where each payload starts and stops, in bytes, and its label. It stops at 0 if the record is
         none of these, or broken.
     """
+    floats = words.view(np.float32)
     starts = np.zeros(offsets.size, np.int64)
     stops = np.zeros(offsets.size, np.int64)
     labels = np.zeros(offsets.size, np.int32)
@@ -98,7 +97,7 @@ def write_planes(
 
 
 @unlocked_kernel
-def _split(pixels: Image, red: Image, green: Image, blue: Image) -> None:
+def _split(pixels: Plane, red: Plane, green: Plane, blue: Plane) -> None:
     for i in range(np.uint64(red.size)):
         red[i] = pixels[_THREE * i]
         green[i] = pixels[_THREE * i + _ONE]
@@ -106,7 +105,7 @@ def _split(pixels: Image, red: Image, green: Image, blue: Image) -> None:
 
 
 @unlocked_kernel
-def _split_mirrored(pixels: Image, red: Image, green: Image, blue: Image, width: np.uint64) -> None:
+def _split_mirrored(pixels: Plane, red: Plane, green: Plane, blue: Plane, width: np.uint64) -> None:
     for row in range(np.uint64(red.size) // width):
         first = row * width
         last = first + width - _ONE

@@ -16,7 +16,7 @@ import mmap
 import os
 import struct
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import NamedTuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,12 @@ class Content(NamedTuple):
 
 
 class RecordFile:
-    """A memory-mapped ``.rec`` file whose records are found by their offsets."""
+    """A memory-mapped ``.rec`` file whose records are found by their offsets.
+
+    Attributes:
+        bytes: all of it, uint8 ``[size]``.
+        words: the same as uint32 ``[size // 4]``.
+    """
 
     def __init__(self, path: Path) -> None:
         """Map a file.
@@ -71,8 +76,8 @@ class RecordFile:
             ) from None
         if len(self._buffer) < _FRAME.size:
             raise DataError(f"{path} has {len(self._buffer)} bytes, no record; copy the set again")
-        self._bytes = np.frombuffer(self._buffer, np.uint8)
-        self._words = np.frombuffer(self._buffer, "<u4", len(self._buffer) // 4)
+        self.bytes = np.frombuffer(self._buffer, np.uint8)
+        self.words = np.frombuffer(self._buffer, "<u4", len(self._buffer) // 4)
         self._last_start = len(self._buffer) - _FRAME.size - _HEADER.size
 
     def __len__(self) -> int:
@@ -97,31 +102,6 @@ class RecordFile:
             if magic == MAGIC and whole and flag == 0:
                 return Content((label,), self._buffer[offset + _FRAME.size + _HEADER.size : stop])
         return self._read_parts(offset)
-
-    def read_plain(
-        self, offsets: NDArray[np.int64], num_classes: int
-    ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
-        """Read many records of the usual form at once: one part, one label, a JPEG.
-
-        Args:
-            offsets: int64 ``[n]``, multiples of 4.
-            num_classes: labels are whole numbers from 0 to below it.
-
-        Returns:
-            The payload of each, and the labels, int32 ``[n]``. None for a record of another form
-            or a broken one, which ``read`` knows more about.
-        """
-        # Here, since only training asks, and others need not wait until Numba is imported.
-        from data.kernels import find_plain
-
-        starts, stops, labels = find_plain(
-            self._words, self._words.view("<f4"), len(self._bytes), offsets, num_classes
-        )
-        payloads = [
-            self._bytes[start:stop] if stop else None
-            for start, stop in zip(starts.tolist(), stops.tolist())
-        ]
-        return payloads, labels
 
     def _read_parts(self, offset: int) -> Content:
         content = self._join_parts(offset)
@@ -217,7 +197,7 @@ class RecordFile:
     def _first_words(self, offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Return the first words of many records, uint32 ``[n, 10]``; past the end, the last."""
         positions = offsets[:, None] // 4 + np.arange(_LOOKED_UP_WORDS)
-        found: NDArray[np.uint32] = self._words[np.minimum(positions, len(self._words) - 1)]
+        found: NDArray[np.uint32] = self.words[np.minimum(positions, len(self.words) - 1)]
         return found
 
 

@@ -111,7 +111,17 @@ class RecordSet:
         unusual, damaged, or has a wrong label.
         """
         words = self._high[indices].astype(np.int64) << _LOW_BITS | self._low[indices]
-        return self._file.read_plain(words * _WORD_BYTES, self.num_classes)
+        # Here, since only training asks, and others need not wait until Numba is imported.
+        from data.kernels import find_plain
+
+        starts, stops, labels = find_plain(
+            self._file.words, len(self._file), words * _WORD_BYTES, self.num_classes
+        )
+        payloads = [
+            self._file.bytes[start:stop] if stop else None
+            for start, stop in zip(starts.tolist(), stops.tolist())
+        ]
+        return payloads, labels
 
     def read(self, index: int) -> Record:
         """Return what ``image`` does, and the key."""
