@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models classification grouping bench fuzz faults endurance clean
+.PHONY: help env train test lint models classification grouping bench fuzz faults endurance newcomer clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh setup-utils/*.sh .ci/run
@@ -69,6 +69,9 @@ faults: env ## kill ranks, resume, compare with an undisturbed run; KILLS=20 SEE
 
 endurance: env ## 3,000 updates on three ranks: memory, Horovod's response cache, stalls
 	@$(IN_VENV) python -m tests.endurance
+
+newcomer: env ## every command of the README in a fresh clone, an hour; TOOLKIT_DATA, PYTHON
+	@$(IN_VENV) python -m tests.newcomer $(if $(PYTHON),--python "$(PYTHON)")
 
 clean: ## remove the environment and what the tools keep; not the data, not the models
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

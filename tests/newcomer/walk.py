@@ -1,0 +1,107 @@
+"""All commands of the README, in their order, in a fresh clone, as a newcomer types them.
+
+    python -m tests.newcomer --python python3.9 --data ../shared/data
+
+A README is a program that nobody compiles: its commands break one by one, and most often because
+of what an earlier one has left behind. So they are run in one clone, one after the other, in an
+environment that has nothing of the developer's but the PATH and what pip reads, without any option
+that the README does not have (but see ``commands``). Takes about an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Optional, TextIO
+
+from tests.newcomer import commands
+from tests.newcomer.commands import Plan
+
+ROOT = Path(__file__).resolve().parents[2]
+_ACTIVATE = "source .venv/bin/activate"
+_KEPT = ("PATH", "LANG", "PIP_", "SSL_CERT_", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
+
+
+def main() -> int:
+    """Walk; returns 0 if every command has ended with 0."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument(
+        "--python",
+        default=os.path.realpath(sys.executable),
+        help="the Python to install with (that of this process)",
+    )
+    parser.add_argument("--data", type=Path, default=os.environ.get("TOOLKIT_DATA"), required=False)
+    parser.add_argument("--folder", type=Path, help="an empty folder to work in, which stays")
+    parser.add_argument("--only", help="run only the commands that contain this")
+    options = parser.parse_args()
+    if options.data is None:
+        parser.error("--data: needs the folder of real data, or TOOLKIT_DATA")
+    with tempfile.TemporaryDirectory(prefix="newcomer-") as temporary:
+        folder = options.folder or Path(temporary)
+        return walk(folder.resolve(), options.data.resolve(), options.python, options.only)
+
+
+def walk(folder: Path, data: Path, python: str, only: Optional[str]) -> int:
+    """Run the commands in a clone in ``folder``; returns how many have failed, at most 1."""
+    clone, home = folder / "toolkit", folder / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    if not clone.exists():
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    environment = _environment(home, python)
+    failures, is_active, has_files = 0, False, False
+    for command in commands.read((clone / "README.md").read_text(encoding="utf-8")):
+        plan = commands.plan_of(command)
+        if plan.left_out:
+            print(f"left out  {command}  ({plan.left_out})", flush=True)
+            continue
+        is_active = is_active or command == _ACTIVATE
+        if is_active and not has_files:
+            making = f"{_ACTIVATE} && python -m tests.newcomer.files . '{data}'"
+            subprocess.run(["bash", "-c", making], cwd=clone, env=environment, check=True)
+            has_files = True
+        if command == _ACTIVATE or (only and only not in command):
+            continue
+        failures += _run(command, plan, clone, environment, is_active) != 0
+    print(f"{failures} commands failed")
+    return min(failures, 1)
+
+
+def _environment(home: Path, python: str) -> Mapping[str, str]:
+    """Of the developer's environment only what a newcomer's machine would have, too."""
+    kept = {name: value for name, value in os.environ.items() if name.startswith(_KEPT)}
+    kept["PATH"] = os.pathsep.join(
+        place for place in kept["PATH"].split(os.pathsep) if ".venv" not in place
+    )
+    return {**kept, "HOME": str(home), "PYTHON": python}
+
+
+def _run(
+    command: str, plan: Plan, clone: Path, environment: Mapping[str, str], is_active: bool
+) -> int:
+    typed = f"{command} {plan.options}".strip()
+    line = f"{_ACTIVATE} && {typed}" if is_active else typed
+    log = clone.parent / "log.txt"
+    started = time.monotonic()
+    with log.open("w", encoding="utf-8") as output:
+        status = _wait(line, plan, clone, environment, output)
+    seconds = time.monotonic() - started
+    print(f"status {status:3d}  {seconds:5.0f} s  {typed}", flush=True)
+    if status:
+        sys.stdout.writelines(f"    {said}\n" for said in log.read_text().splitlines()[-30:])
+    return status
+
+
+def _wait(
+    line: str, plan: Plan, clone: Path, environment: Mapping[str, str], output: TextIO
+) -> int:
+    process = subprocess.Popen(
+        ["timeout", "--kill-after=30", str(plan.seconds), "bash", "-c", line],
+        cwd=clone, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+    )  # fmt: skip
+    return process.wait()
