@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models classification grouping bench fuzz faults endurance newcomer clean
+.PHONY: help env train test lint models classification grouping bench fuzz faults mutants endurance newcomer clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh setup-utils/*.sh .ci/run
@@ -60,12 +60,17 @@ bench: env ## measure, writes benchmarks/results; BENCHMARKS="head input backbon
 # Long forms of tests that run in a small form with the others.
 INPUTS ?= 100000
 KILLS ?= 20
+N ?= 200
 SEED ?= 1
 fuzz: env ## feed damaged files to every reader; INPUTS=100000 SEED=1
 	@$(IN_VENV) python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)
 
 faults: env ## kill ranks, resume, compare with an undisturbed run; KILLS=20 SEED=1
 	@$(IN_VENV) python -m tests.faults --kills $(KILLS) --seed $(SEED)
+
+mutants: ## change the code at random places, which its tests must notice; N=200 SEED=1
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) python -m tests.mutants --count $(N) --seed $(SEED)
 
 endurance: env ## 3,000 updates on three ranks: memory, Horovod's response cache, stalls
 	@$(IN_VENV) python -m tests.endurance

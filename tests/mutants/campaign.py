@@ -1,0 +1,320 @@
+"""Changes of the product that its tests must notice.
+
+    python -m tests.mutants --count 200 --seed 1
+    python -m tests.mutants --count 50 --only data,training/logs.py
+
+Every mutant is one change at one place (``sites``), made in a copy of the project that lives as
+long as the mutant; the tests that belong to the file (``selection``) run there until one fails, in
+a process that is forked from one which has imported the libraries (``worker``). What ends with a
+failure, a crash or no end at all is killed. A survivor is a change that no test notices: either a
+test is missing or the change makes no difference.
+
+The tests first run without a change: one that fails by itself would kill every mutant.
+
+Changed code may do anything, such as removing another folder than it should, or sending a signal to
+another process. Where the system permits it (namespaces of processes and of mounts), mutants see
+their own processes only, and can write to their own folder only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from tests.mutants.selection import Selection
+from tests.mutants.sites import Mutant, Site, choose, find
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("partial_fc", "training", "parallel", "data", "backbones")
+_NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__")
+# All tests of a file may take so many times what they took without the change, and some more.
+_TIMES, _MORE_SECONDS = 4, 60.0
+# Kernels that have changed are compiled again.
+_COMPILE_SECONDS = 60.0
+# The first process to see a tree compiles everything.
+_BASELINE_SECONDS = 1200.0
+# A mutant that hangs is killed after this, which no test reaches on a busy machine.
+_TEST_SECONDS = 15.0
+# Between the times of an original and of what was made of it.
+_LATER_NS = 10_000_000_000
+_ENOUGH = 0.85
+
+
+@dataclass
+class Outcome:
+    """What became of a mutant.
+
+    Attributes:
+        mutant: the change.
+        text: its place, before and after.
+        how: "failed", "died", "hung", "passed", or "no test".
+        by: the test that failed, or "".
+        seconds: that it took.
+    """
+
+    mutant: Mutant
+    text: str
+    how: str
+    by: str
+    seconds: float
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether a test noticed."""
+        return self.how not in ("passed", "no test")
+
+
+class Workers:
+    """Processes that run tests, each one job at a time.
+
+    Args:
+        folder: the only one that they can write to.
+        count: of the processes.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.is_isolated, prefix = _isolation(folder)
+        environment = {
+            **os.environ, "OMP_NUM_THREADS": "1", "HOME": str(folder), "TMPDIR": str(folder),
+            "PYTHONPATH": "", "PYTHONHASHSEED": "0",
+        }  # fmt: skip
+        self._free: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
+        self._errors = (folder / "workers").open("w")
+        self._all = [
+            subprocess.Popen(
+                [*prefix, sys.executable, "-m", "tests.mutants.worker"],
+                cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=self._errors, text=True,
+            )
+            for _ in range(count)
+        ]  # fmt: skip
+        for process in self._all:
+            self._free.put(process)
+
+    def run(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Run a job in the next process that is free."""
+        process = self._free.get()
+        try:
+            assert process.stdin and process.stdout
+            print(json.dumps(job), file=process.stdin, flush=True)
+            answer = process.stdout.readline()
+            assert answer, f"a worker has ended, see {self._errors.name}"
+            return dict(json.loads(answer))
+        finally:
+            self._free.put(process)
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._all:
+            assert process.stdin
+            process.stdin.close()
+            process.wait()
+        self._errors.close()
+
+
+def _isolation(folder: Path) -> tuple[bool, list[str]]:
+    """Return a command in front of others that lets them write to a folder alone, if there is one.
+
+    The root of the file system and the project become read-only for it, and other processes
+    invisible.
+    """
+    script = (
+        'mount --bind "$1" "$1" && mount -o remount,ro,bind / && '
+        'mount --bind "$2" "$2" && mount -o remount,ro,bind "$2" && shift 2 && exec "$@"'
+    )
+    inside = ["sh", "-c", script, "sh", str(folder), str(ROOT)]
+    spaces = ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child"]
+    for command in ([*spaces, *inside], [*spaces, "--user", "--map-root-user", *inside]):
+        try:
+            tried = subprocess.run([*command, "true"], capture_output=True, cwd=folder)
+        except OSError:
+            continue
+        if tried.returncode == 0:
+            return True, command
+    return False, []
+
+
+def all_sites(root: Path, folders: Iterable[str], only: Sequence[str] = ("",)) -> list[Site]:
+    """Return the places in the files of the folders whose paths begin with one of ``only``."""
+    paths = sorted(
+        path.relative_to(root).as_posix()
+        for folder in folders
+        for path in (root / folder).rglob("*.py")
+    )
+    chosen = [path for path in paths if path.startswith(tuple(only))]
+    return [site for path in chosen for site in find(path, (root / path).read_bytes())]
+
+
+class Campaign:
+    """A copy of a project, and the tests that have been seen passing in it.
+
+    Args:
+        root: of the project.
+        folder: for the copies.
+        folders: of the product, relative to the root.
+        processes: mutants that are tested at once.
+        test_seconds: that any test may take, to which several times its usual time is added.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        folder: Path,
+        folders: Sequence[str],
+        processes: int,
+        test_seconds: float = _TEST_SECONDS,
+    ) -> None:
+        self._folder, self._test_seconds = folder, test_seconds
+        self._tree = folder / "tree"
+        shutil.copytree(root, self._tree, ignore=_NOT_COPIED, symlinks=True)
+        self._selection = Selection(self._tree, folders)
+        self._workers = Workers(folder, processes)
+        self._pool = ThreadPoolExecutor(processes)
+        self._durations: dict[str, float] = {}
+        self.is_isolated = self._workers.is_isolated
+
+    def close(self) -> None:
+        """End the workers."""
+        self._pool.shutdown(cancel_futures=True)
+        self._workers.close()
+
+    def _source(self, path: str) -> bytes:
+        return (self._tree / path).read_bytes()
+
+    def check(self, mutants: Sequence[Mutant]) -> list[str]:
+        """Run the tests of all mutants without a change; return those that fail, twice."""
+        tests = {test for one in mutants for test in self._selection.tests_of(one.site.path)}
+        failed = []
+        for found in self._pool.map(self._check, sorted(tests)):
+            failed += found
+        return failed
+
+    def _check(self, test: str) -> list[str]:
+        """Run a test module, and again if something fails, because the machine may be busy."""
+        failed: list[str] = []
+        for _ in range(2):
+            folder = Path(tempfile.mkdtemp(dir=self._folder))
+            result = self._workers.run(self._job(self._tree, folder, [test], _BASELINE_SECONDS))
+            self._durations.update(result["durations"])
+            failed = result["failed"]
+            if result["status"] == "passed":
+                shutil.rmtree(folder, ignore_errors=True)
+                return []
+        return failed or [f"{test}: {result['status']}, see {folder}/output"]
+
+    def _job(self, root: Path, folder: Path, tests: list[str], seconds: float) -> dict[str, Any]:
+        return {
+            "root": str(root), "folder": str(folder), "tests": tests, "seconds": seconds,
+            "is_changed": root != self._tree, "durations": dict(self._durations),
+            "test_seconds": self._test_seconds,
+        }  # fmt: skip
+
+    def run(self, mutants: Iterable[Mutant]) -> Iterable[Outcome]:
+        """Yield what becomes of the mutants, in their order."""
+        return self._pool.map(self._run, mutants)
+
+    def _run(self, mutant: Mutant) -> Outcome:
+        path = mutant.site.path
+        text, tests = mutant.describe(self._source(path)), self._selection.tests_of(path)
+        if not tests:
+            return Outcome(mutant, text, "no test", "", 0.0)
+        with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as folder:
+            tree = Path(folder) / "tree"
+            compiling = _COMPILE_SECONDS if self._make(mutant, tree) else 0.0
+            usual = sum(
+                seconds for test, seconds in self._durations.items() if test.split("::")[0] in tests
+            )
+            seconds = _TIMES * usual + _MORE_SECONDS + compiling
+            job = self._job(tree, Path(folder), tests, seconds)
+            result = self._workers.run({**job, "test_seconds": self._test_seconds + compiling})
+        by = ", ".join(result["failed"])
+        return Outcome(mutant, text, result["status"], by, result["seconds"])
+
+    def _make(self, mutant: Mutant, tree: Path) -> bool:
+        """Write a mutant's tree; return whether kernels have to be compiled for it."""
+        shutil.copytree(self._tree, tree, symlinks=True)
+        path = tree / mutant.site.path
+        before = path.stat().st_mtime_ns
+        path.write_bytes(mutant.apply(path.read_bytes()))
+        # What was compiled is known by time and size of the source: never by those of the original.
+        later = before + _LATER_NS
+        os.utime(path, ns=(later, later))
+        kernels = self._selection.compiled_users(mutant.site.path)
+        for user in kernels:
+            file = tree / user
+            for kept in (file.parent / "__pycache__").glob(f"{file.stem}.*.nb?"):
+                kept.unlink()
+        return bool(kernels)
+
+
+def report(outcomes: Sequence[Outcome], seconds: float) -> str:
+    """Return the survivors, a table of the files that have some, and the share killed."""
+    alive = [outcome for outcome in outcomes if not outcome.is_killed]
+    lines = [f"survived: {outcome.text}" for outcome in sorted(alive, key=lambda one: one.text)]
+    total = Counter(outcome.mutant.site.path for outcome in outcomes)
+    left = Counter(outcome.mutant.site.path for outcome in alive)
+    for path, number in left.most_common():
+        lines.append(f"{number:4} of {total[path]:3} survived in {path}")
+    how = Counter(outcome.how for outcome in outcomes if outcome.is_killed)
+    killed = sum(how.values())
+    kinds = ", ".join(f"{number} {name}" for name, number in how.most_common())
+    share = 100 * killed / max(1, len(outcomes))
+    lines.append(f"killed {killed} of {len(outcomes)}: {share:.1f} % ({kinds}), {seconds:.0f} s")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a campaign; return 0 if at least 85 % are killed, 1 if not, 2 if tests fail anyway."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--only", default="", metavar="PATH,PATH", help="what paths begin with")
+    parser.add_argument("--list", action="store_true", help="name the mutants, run nothing")
+    options = parser.parse_args(argv)
+    sites = all_sites(ROOT, FOLDERS, options.only.split(","))
+    mutants = choose(sites, options.count, options.seed)
+    print(f"{len(mutants)} of {len(sites)} places", flush=True)
+    if options.list:
+        for mutant in mutants:
+            print(mutant.describe((ROOT / mutant.site.path).read_bytes()))
+        return 0
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        campaign = Campaign(ROOT, Path(folder), FOLDERS, options.processes)
+        try:
+            return _run(campaign, mutants)
+        finally:
+            campaign.close()
+
+
+def _run(campaign: Campaign, mutants: Sequence[Mutant]) -> int:
+    if not campaign.is_isolated:
+        print("no namespaces here: what a mutant does can reach other files and processes")
+    began = time.monotonic()
+    failed = campaign.check(mutants)
+    if failed:
+        print("these tests fail without a change, so mutants cannot be judged by them:", *failed)
+        return 2
+    print(f"the tests pass without a change, {time.monotonic() - began:.0f} s", flush=True)
+    outcomes = []
+    for number, outcome in enumerate(campaign.run(mutants), 1):
+        outcomes.append(outcome)
+        result = outcome.how if outcome.is_killed else "SURVIVED"
+        print(f"{number:4} {result:9} {outcome.seconds:5.1f} s  {outcome.text}", flush=True)
+        if outcome.by:
+            print(f"     by {outcome.by}", flush=True)
+    print(report(outcomes, time.monotonic() - began))
+    return 0 if sum(one.is_killed for one in outcomes) >= _ENOUGH * len(outcomes) else 1

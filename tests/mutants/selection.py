@@ -1,0 +1,99 @@
+"""Which test modules belong to a file of the product.
+
+The module that mirrors it, those that import it, and those that mirror the modules which import it:
+a part without tests of its own is tested where it is used. What is reached through a program that a
+test starts, or through a registry, is in a table.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+from collections.abc import Iterable
+from pathlib import Path
+
+# Files that are covered from elsewhere, and the tests that do it.
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "backbones/classifiers/*": (
+        "tests/backbones/classifiers/test_registry.py",
+        "tests/backbones/classifiers/test_classifier.py",
+    ),
+    "backbones/*": ("tests/backbones/test_registry.py", "tests/backbones/test_model.py"),
+    "data/plain_pickle.py": ("tests/fuzz/test_round_trips.py",),
+    "parallel/parameter_server/*": ("tests/parallel/parameter_server/test_jobs.py",),
+    "parallel/guard.py": ("tests/parallel/test_launch.py",),
+    "parallel/task.py": ("tests/parallel/test_launch.py",),
+    "parallel/job.py": ("tests/parallel/test_launch.py",),
+    "training/*": ("tests/test_train.py", "tests/test_classify.py"),
+    "training/c*": ("tests/training/test_checkpoint_resume.py",),
+    "training/re*": (
+        "tests/training/test_checkpoint_resume.py", "tests/distributed/test_resume.py",
+    ),
+    "training/ending.py": ("tests/distributed/test_endings.py",),
+}  # fmt: skip
+
+
+def imported(source: str) -> set[str]:
+    """Return the modules that a file imports anywhere, and what it takes from them."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def module_name(path: str) -> str:
+    """Return the name under which a file is imported."""
+    return path[: -len(".py")].replace("/", ".").removesuffix(".__init__")
+
+
+class Selection:
+    """The files of a tree and what they import."""
+
+    def __init__(self, root: Path, folders: Iterable[str]) -> None:
+        self._root = root
+        product = [path for folder in folders for path in (root / folder).rglob("*.py")]
+        tests = (root / "tests").rglob("test_*.py")
+        self._product = self._imports([*product, *root.glob("*.py")])
+        self._tests = self._imports(tests)
+
+    def _imports(self, paths: Iterable[Path]) -> dict[str, set[str]]:
+        return {
+            path.relative_to(self._root).as_posix(): imported(path.read_text(encoding="utf-8"))
+            for path in sorted(paths)
+        }
+
+    def tests_of(self, path: str) -> list[str]:
+        """Return the test modules of a file, those that are nearest to it first."""
+        module = module_name(path)
+        users = [user for user, known in self._product.items() if module in known]
+        chosen = [self._mirror(path)]
+        chosen += [test for test, known in self._tests.items() if module in known]
+        chosen += [self._mirror(user) for user in users]
+        for pattern, tests in ELSEWHERE.items():
+            if fnmatch.fnmatch(path, pattern):
+                chosen += tests
+        return [test for test in dict.fromkeys(chosen) if test in self._tests]
+
+    @staticmethod
+    def _mirror(path: str) -> str:
+        folder, _, file = f"tests/{path}".rpartition("/")
+        return f"{folder}/test_{file}"
+
+    def compiled_users(self, path: str) -> set[str]:
+        """Return the files whose compiled kernels hold something of a file, the file included.
+
+        Numba keeps what it has compiled by the file in which the kernel stands, and does not see
+        that a function or a number came from another.
+        """
+        compiled = {user for user, known in self._product.items() if "runtime.compiled" in known}
+        found = {path}
+        while True:
+            names = {module_name(one) for one in found}
+            more = {user for user in compiled - found if self._product[user] & names}
+            if not more:
+                return found & compiled
+            found |= more

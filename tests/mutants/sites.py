@@ -1,0 +1,321 @@
+"""The places of a Python file that a mutant may change, and the changes.
+
+One mutant is one change: a comparison, an arithmetic or a Boolean operator is exchanged, a number
+moves, ``True`` becomes ``False``, a condition is negated, the first two arguments of a call change
+places, or a statement is deleted.
+
+Not changed, because no test could or should tell:
+
+- Strings and docstrings: messages and names. Numbers inside f-strings format messages.
+- Annotations, and what stands under ``if TYPE_CHECKING``: read by mypy alone.
+- ``assert``: it states what cannot happen; without it the program does the same.
+- ``__repr__`` and ``__str__``: read by people who look for an error.
+- Arguments of ``@dataclass``: ``frozen`` forbids what mypy forbids too.
+- Statements that write to the log and do nothing else. What is *computed* for the log elsewhere
+  is changed like everything.
+- The first binding of a name: without it every test ends in NameError, which says nothing about
+  the tests.
+- The order of arguments where it has no meaning (``min``, ``max`` and NumPy's like them).
+
+Numbers count everywhere else, limits and timeouts included.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Optional, Union
+
+_COMPARISONS = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_NEGATIONS = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
+_ARITHMETIC = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitAnd,
+}  # fmt: skip
+_COMMUTATIVE = {
+    "min", "max", "minimum", "maximum", "gcd", "logical_and", "logical_or", "array_equal",
+}  # fmt: skip
+_LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+_LOGGERS = {"_log", "log", "_LOGGER", "logger", "logging"}
+_FOR_PEOPLE = {"__repr__", "__str__"}
+
+Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
+
+
+class Site(NamedTuple):
+    """A place that can be changed.
+
+    Attributes:
+        path: the file, relative to the project.
+        line: of the place, from 1.
+        start: first byte of the text that is replaced.
+        stop: the byte behind it.
+        replacements: one of them takes the text's place.
+    """
+
+    path: str
+    line: int
+    start: int
+    stop: int
+    replacements: tuple[str, ...]
+
+
+class Mutant(NamedTuple):
+    """A site and the replacement that was chosen."""
+
+    site: Site
+    replacement: str
+
+    def apply(self, source: bytes) -> bytes:
+        """Return the changed source, which has as many lines as before."""
+        site = self.site
+        lost = source[site.start : site.stop].count(b"\n")
+        return source[: site.start] + self._padded(lost) + source[site.stop :]
+
+    def _padded(self, lines: int) -> bytes:
+        text = self.replacement
+        if text.endswith(")"):
+            return (text[:-1] + "\n" * lines + ")").encode()
+        return (text + "\n" * lines).encode()
+
+    def describe(self, source: bytes) -> str:
+        """Return the file, the line, and what stands there before and after, in a line."""
+        site = self.site
+        first = source.rfind(b"\n", 0, site.start) + 1
+        last = source.find(b"\n", site.stop)
+        changed = source[first : site.start] + self.replacement.encode() + source[site.stop : last]
+        before, after = (_in_a_line(text) for text in (source[first:last], changed))
+        return f"{site.path}:{site.line}: {before}  ->  {after}"
+
+
+def _in_a_line(text: bytes) -> str:
+    return " ".join(text.decode().split())
+
+
+def choose(sites: Iterable[Site], count: int, seed: int) -> list[Mutant]:
+    """Return ``count`` different mutants, or all there are; every site is equally likely."""
+    rng = random.Random(seed)
+    places = list(sites)
+    chosen = rng.sample(places, min(count, len(places)))
+    return [Mutant(site, rng.choice(site.replacements)) for site in chosen]
+
+
+def find(path: str, source: bytes) -> list[Site]:
+    """Return all places of a file, in the order of its text."""
+    finder = _Finder(path, source)
+    finder.visit(ast.parse(source))
+    return sorted(finder.sites)
+
+
+class _Finder(ast.NodeVisitor):
+    def __init__(self, path: str, source: bytes) -> None:
+        self.sites: list[Site] = []
+        self._path, self._source = path, source
+        self._line_starts = [0]
+        for line in source.splitlines(keepends=True):
+            self._line_starts.append(self._line_starts[-1] + len(line))
+        # The names that the function has bound so far.
+        self._bound: set[str] = set()
+
+    def _add(self, node: ast.AST, replacements: Iterable[Union[ast.AST, str]]) -> None:
+        """Note a place; an expression is put in brackets, whatever stands around it."""
+        start = self._line_starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+        stop = self._line_starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+        texts = tuple(
+            text if isinstance(text, str) else f"({ast.unparse(text)})" for text in replacements
+        )
+        self.sites.append(Site(self._path, node.lineno, start, stop, texts))  # type: ignore[attr-defined]
+
+    def _delete(self, statement: ast.stmt) -> None:
+        self._add(statement, ["pass"])
+
+    # What is left alone.
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        pass
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        pass
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+        self._bind([node.target])
+
+    def visit_arg(self, node: ast.arg) -> None:
+        pass
+
+    def visit_FunctionDef(self, node: Function) -> None:
+        if node.name in _FOR_PEOPLE:
+            return
+        self._decorators(node.decorator_list)
+        self.visit(node.args)
+        around, arguments = self._bound, node.args
+        self._bound = {
+            argument.arg
+            for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        }
+        for statement in node.body:
+            self.visit(statement)
+        self._bound = around
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._decorators(node.decorator_list)
+        around, self._bound = self._bound, set()
+        for statement in node.body:
+            self.visit(statement)
+        self._bound = around
+
+    def _decorators(self, decorators: list[ast.expr]) -> None:
+        for decorator in decorators:
+            if _called(decorator) != "dataclass":
+                self.visit(decorator)
+
+    # Statements.
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if _writes_to_the_log(node.value):
+            return
+        if not isinstance(node.value, ast.Constant):
+            self._delete(node)
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        (first, *_) = node.targets
+        stays = isinstance(first, (ast.Attribute, ast.Subscript))
+        if stays or (isinstance(first, ast.Name) and first.id in self._bound):
+            self._delete(node)
+        self.visit(node.value)
+        self._bind(node.targets)
+
+    def _bind(self, targets: Iterable[ast.AST]) -> None:
+        for target in targets:
+            self._bound.update(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self._delete(node)
+        self.visit(node.value)
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        self._delete(node)
+        self.generic_visit(node)
+
+    def visit_Delete(self, node: ast.Delete) -> None:
+        self._delete(node)
+
+    def visit_Return(self, node: ast.Return) -> None:
+        if node.value is None:
+            self._delete(node)
+        self.generic_visit(node)
+
+    def visit_Break(self, node: ast.Break) -> None:
+        self._add(node, ["continue"])
+
+    def visit_Continue(self, node: ast.Continue) -> None:
+        self._add(node, ["break"])
+
+    # Conditions.
+
+    def visit_If(self, node: Union[ast.If, ast.IfExp, ast.While]) -> None:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return
+        self._negate(node.test)
+        self.generic_visit(node)
+
+    visit_IfExp = visit_While = visit_If
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        for condition in node.ifs:
+            self._negate(condition)
+        self.generic_visit(node)
+
+    def _negate(self, condition: ast.expr) -> None:
+        """Note a negation, except where the change of the operator is the same."""
+        if isinstance(condition, ast.Constant):
+            return
+        if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
+            return
+        if isinstance(condition, ast.Compare) and isinstance(condition.ops[0], _NEGATIONS):
+            return
+        self._add(condition, [ast.UnaryOp(ast.Not(), condition)])
+
+    # Expressions.
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        for number, operator in enumerate(node.ops):
+            operators = list(node.ops)
+            operators[number] = _COMPARISONS[type(operator)]()
+            self._add(node, [ast.Compare(node.left, operators, node.comparators)])
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        other = _ARITHMETIC.get(type(node.op))
+        if other and not _is_text(node):
+            self._add(node, [ast.BinOp(node.left, other(), node.right)])
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        self._add(node, [ast.BoolOp(other, node.values)])
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if isinstance(node.op, (ast.Not, ast.USub)):
+            self._add(node, [node.operand])
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        changed = tuple(_other_constants(node.value))
+        if changed:
+            self._add(node, [f"({value!r})" if value < 0 else repr(value) for value in changed])
+
+    def visit_Call(self, node: ast.Call) -> None:
+        arguments = node.args
+        if len(arguments) >= 2 and _called(node) not in _COMMUTATIVE:
+            first, second, *rest = arguments
+            is_plain = not any(isinstance(one, ast.Starred) for one in (first, second))
+            if is_plain and ast.dump(first) != ast.dump(second):
+                swapped = [second, first, *rest]
+                self._add(node, [ast.Call(node.func, swapped, node.keywords)])
+        self.generic_visit(node)
+
+
+def _called(node: ast.expr) -> Optional[str]:
+    """Return the last name of what is called, or of the expression itself."""
+    if isinstance(node, ast.Call):
+        return _called(node.func)
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _writes_to_the_log(node: ast.expr) -> bool:
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    owner = node.func.value
+    return node.func.attr in _LOG_METHODS and isinstance(owner, ast.Name) and owner.id in _LOGGERS
+
+
+def _is_text(node: ast.BinOp) -> bool:
+    """Whether it joins or formats strings."""
+    return any(
+        isinstance(side, ast.JoinedStr)
+        or (isinstance(side, ast.Constant) and isinstance(side.value, (str, bytes)))
+        for side in (node.left, node.right)
+    )
+
+
+def _other_constants(value: object) -> Iterator[Union[bool, int, float]]:
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield from (value + 1, value - 1)
+    elif isinstance(value, float):
+        yield from (value * 2, value / 2) if value else (1.0,)

@@ -1,0 +1,177 @@
+"""Mutants of a small project: those that its tests notice are killed, the others survive."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.mutants.campaign import Campaign, Outcome, all_sites, report
+from tests.mutants.selection import Selection
+from tests.mutants.sites import Mutant
+
+FILES = {
+    "pyproject.toml": """
+        [tool.pytest.ini_options]
+        pythonpath = ["."]
+        addopts = ["--import-mode=importlib"]
+        markers = ["launcher: late", "learning: late"]
+        """,
+    "shop/price.py": """
+        def price(amount, each):
+            discount = 1 if amount >= 10 else 0
+            most = max(amount + 0, 0)
+            return most * each - discount
+
+        def wait(left):
+            while left > 0:
+                left = left - 1
+
+        def note(folder, wanted=False):
+            if wanted:
+                (folder / "noted").write_text("")
+        """,
+    "shop/kernels.py": """
+        import numba
+
+        from runtime.compiled import kernel
+        from shop.rates import taxed
+
+        @kernel
+        def total(prices):
+            total = 0.0
+            for i in range(prices.size):
+                total += taxed(prices[i])
+            return total
+        """,
+    "shop/rates.py": """
+        from runtime.compiled import inlined
+
+        @inlined
+        def taxed(price):
+            return price + 0.5
+        """,
+    "shop/alone.py": "def unknown(): return 1\n",
+    "runtime/compiled.py": """
+        import numba
+
+        kernel = numba.njit(cache=True)
+        inlined = numba.njit(inline="always", cache=True)
+        """,
+    "tests/shop/test_price.py": """
+        from pathlib import Path
+        from shop.price import note, price, wait
+
+        def test_price():
+            assert [price(amount, 2) for amount in (1, 9, 10)] == [2, 18, 19]
+
+        def test_wait():
+            wait(3)
+
+        def test_note():
+            note(Path(PROJECT))
+        """,
+    "tests/shop/test_kernels.py": """
+        import numpy as np
+        from shop.kernels import total
+
+        def test_total():
+            assert total(np.ones(2)) == 3.0
+        """,
+}
+
+# The change, where it is, and what shall become of it.
+PLANTED = [
+    ("amount >= 10", "(amount > 10)", "failed"),
+    ("1 if", "2 if", "failed"),
+    # max(amount, 0) is max(amount, 0).
+    ("amount + 0", "(amount - 0)", "passed"),
+    # The loop does not end.
+    ("left - 1", "(left + 1)", "failed"),
+    # Writes into the project itself.
+    ("wanted=False", "wanted=True", "failed"),
+    # In the file of the inlined function, not of the kernel that was compiled before.
+    ("0.5", "1.0", "failed"),
+    ("return 1\n", "return 2\n", "no test"),
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    for name, text in FILES.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text).replace("PROJECT", repr(str(root))))
+    return root
+
+
+@contextmanager
+def started(project: Path, processes: int) -> Iterator[Campaign]:
+    work = project.parent / "work"
+    work.mkdir()
+    campaign = Campaign(project, work, ["shop"], processes, test_seconds=2.0)
+    try:
+        yield campaign
+    finally:
+        campaign.close()
+
+
+def planted(project: Path, before: str, after: str) -> Mutant:
+    for site in all_sites(project, ["shop"]):
+        source = (project / site.path).read_bytes()
+        for replacement in site.replacements:
+            mutant = Mutant(site, replacement)
+            if mutant.apply(source) == source.replace(before.encode(), after.encode(), 1) != source:
+                return mutant
+    raise AssertionError(f"no place for {before!r} -> {after!r}")
+
+
+def test_what_tests_notice_is_killed(project: Path) -> None:
+    before = contents(project)
+    mutants = [planted(project, old, new) for old, new, _ in PLANTED]
+    with started(project, processes=2) as campaign:
+        assert campaign.check(mutants) == []
+        outcomes = list(campaign.run(mutants))
+    assert [outcome.how for outcome in outcomes] == [how for _, _, how in PLANTED]
+    assert outcomes[0].by == "tests/shop/test_price.py::test_price"
+    if campaign.is_isolated:
+        assert contents(project) == before
+    said = report(outcomes, 1.0).splitlines()
+    assert said[0].startswith("survived: shop/alone.py:1: def unknown(): return 1  ->  ")
+    assert said[1].startswith("survived: shop/price.py:4: most = max(amount + 0, 0)  ->  ")
+    assert said[-1] == "killed 5 of 7: 71.4 % (5 failed), 1 s"
+
+
+def contents(project: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+
+
+def test_tests_that_fail_anyway_are_named(project: Path) -> None:
+    test = project / "tests" / "shop" / "test_price.py"
+    test.write_text(test.read_text() + "\ndef test_wrong():\n    assert price(1, 1) == 2\n")
+    with started(project, processes=1) as campaign:
+        failed = campaign.check([planted(project, "1 if", "2 if")])
+    assert failed == ["tests/shop/test_price.py::test_wrong"]
+
+
+def test_selection(project: Path) -> None:
+    shutil.copy(project / "tests/shop/test_price.py", project / "tests/test_all.py")
+    selection = Selection(project, ["shop"])
+    assert selection.tests_of("shop/price.py") == ["tests/shop/test_price.py", "tests/test_all.py"]
+    # Used by the kernels, whose module is tested.
+    assert selection.tests_of("shop/rates.py") == ["tests/shop/test_kernels.py"]
+    assert selection.tests_of("shop/alone.py") == []
+    assert selection.compiled_users("shop/rates.py") == {"shop/rates.py", "shop/kernels.py"}
+    assert selection.compiled_users("shop/price.py") == set()
+
+
+def test_a_crash_kills_and_a_survivor_does_not() -> None:
+    mutant = Mutant(all_sites(Path(__file__).parents[2], ["data"])[0], "1")
+    hows = ["failed", "died", "hung", "passed", "no test"]
+    outcomes = [Outcome(mutant, "", how, "", 0.0) for how in hows]
+    assert [outcome.is_killed for outcome in outcomes] == [True, True, True, False, False]

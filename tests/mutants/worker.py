@@ -1,0 +1,179 @@
+"""A process that has imported the libraries and forks for every mutant.
+
+MXNet, Numba, OpenCV and pytest take seconds to import; the product, which a mutant changes, is
+imported by the forked process alone. A job is a line of JSON on stdin, its result one on stdout.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_GIGABYTE = 1 << 30
+# A changed size or a loop without end shall not take the machine's memory or disk.
+_LIMITS = ((resource.RLIMIT_AS, 24 * _GIGABYTE), (resource.RLIMIT_FSIZE, 2 * _GIGABYTE))
+_PR_SET_CHILD_SUBREAPER = 36
+_SECONDS_BETWEEN_LOOKS = 0.02
+# From here on a test comes after those of all files; it is seconds, which are as the machine is.
+SLOW = 1.0
+# No failure; no test that is not deselected.
+_PASSED = (0, 5)
+_LATE_MARKERS = ("launcher", "learning")
+# A test may take so many times what it took before, and a constant.
+_TIMES_ITS_OWN = 6
+
+
+class Order:
+    """Quick tests first, those that start processes last; notes times and the first failure."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.durations: dict[str, float] = {}
+        self.failed: list[str] = []
+        self._job = job
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Sort the tests, and give each the time that it may take."""
+        import pytest
+
+        known, modules = self._job["durations"], self._job["tests"]
+        items.sort(key=lambda item: self._rank(item, known, modules))
+        for item in items:
+            if item.nodeid in known:
+                seconds = self._job["test_seconds"] + _TIMES_ITS_OWN * known[item.nodeid]
+                item.add_marker(pytest.mark.timeout(seconds), append=False)
+
+    @staticmethod
+    def _rank(item: Any, known: dict[str, float], modules: list[str]) -> tuple[int, float, int]:
+        module = modules.index(item.nodeid.split("::")[0])
+        seconds = known.get(item.nodeid, 0.0)
+        if any(item.get_closest_marker(name) for name in _LATE_MARKERS):
+            return 2, seconds, module
+        return (1, seconds, module) if seconds > SLOW else (0, 0.0, module)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Note how long a test took and whether it failed."""
+        before = self.durations.get(report.nodeid, 0.0)
+        self.durations[report.nodeid] = before + report.duration
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """Note a test module that cannot be imported."""
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+
+def _import_libraries() -> None:
+    """Import what the product imports, and nothing of the product."""
+    import cv2  # noqa: F401
+    import horovod.mxnet  # noqa: F401
+    import hypothesis  # noqa: F401
+    import pytest  # noqa: F401
+
+    # The variables that the libraries read; MXNet and Numba themselves.
+    import runtime.compiled  # noqa: F401
+    import runtime.mxnet  # noqa: F401
+
+    for name in list(sys.modules):
+        if name.split(".")[0] in ("runtime", "tests"):
+            del sys.modules[name]
+
+
+def _child(job: dict[str, Any]) -> int:
+    """Run the tests of a job in this process and leave the result in its folder."""
+    folder = Path(job["folder"])
+    os.setsid()
+    for kind, most in _LIMITS:
+        resource.setrlimit(kind, (most, most))
+    output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(job["root"])
+    (folder / "tmp").mkdir()
+    os.environ["TMPDIR"] = str(folder / "tmp")
+    # The one that another change was compiled to must not be found.
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1" if job["is_changed"] else ""
+    sys.dont_write_bytecode = bool(job["is_changed"])
+    sys.path[0] = job["root"]
+    import pytest
+
+    order = Order(job)
+    stop = ["-x"] if job["is_changed"] else []
+    status = int(pytest.main([*_OPTIONS, *stop, *job["tests"]], plugins=[order]))
+    (folder / "result").write_text(json.dumps([order.durations, order.failed]))
+    return status
+
+
+_OPTIONS = ("-q", "-p", "no:cacheprovider", "--tb=short", "--hypothesis-seed=0")
+
+
+def _run(job: dict[str, Any]) -> dict[str, Any]:
+    """Fork, wait for the tests, end what they left; return what came out."""
+    began = time.monotonic()
+    process = os.fork()
+    if not process:
+        status = 70
+        try:
+            status = _child(job)
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    status = _wait(process, began + job["seconds"])
+    _end_descendants()
+    result: dict[str, Any] = {"status": status, "seconds": time.monotonic() - began}
+    file = Path(job["folder"]) / "result"
+    durations, failed = json.loads(file.read_text()) if file.exists() else ({}, [])
+    return {**result, "durations": durations, "failed": failed}
+
+
+def _wait(process: int, until: float) -> str:
+    """Return how the process ended: "passed", "failed", "died" or "hung"."""
+    while time.monotonic() < until:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            if os.WIFSIGNALED(status):
+                return "died"
+            return "passed" if os.WEXITSTATUS(status) in _PASSED else "failed"
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return "hung"
+
+
+def _end_descendants() -> None:
+    """End what tests started and left: this process is the one that inherits orphans."""
+    import psutil
+
+    while True:
+        left = psutil.Process().children(recursive=True)
+        if not left:
+            return
+        for process in left:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                pass
+        psutil.wait_procs(left, timeout=1)
+
+
+def main() -> None:
+    """Answer jobs until stdin ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _import_libraries()
+    # Answers must not mix with what a library prints.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        print(json.dumps(_run(json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
