@@ -143,7 +143,8 @@ def train(config: TrainConfig) -> int:
                 guard=FiniteGuard(config.on_nan, checkpointer.last_good),
             )
             if run.is_new:
-                verifier.verify(0)
+                with log.paused():
+                    verifier.verify(0)
             status = fit(
                 step,
                 batches.batches(progress.start_update, progress.start),

@@ -120,17 +120,21 @@ def _for_every_rank() -> tuple[Setting, ...]:
 
 
 def prepare_stall_check(seconds: int) -> None:
-    """Have Horovod end a run whose ranks wait for each other in vain.
+    """Have Horovod warn of ranks that wait for each other, and leave the ending to the watchdog.
+
+    Horovod's clock goes on while the ranks are suspended, and it does not know that a checkpoint
+    may take longer than an update; so it ends no run unless the user has said so.
 
     Not in the table, because the time is an option of the program. Call it before Horovod starts;
     what the user has set stays.
 
     Args:
-        seconds: of waiting that end the run. A tenth of it, at most a minute, brings a warning that
-            names the missing ranks.
+        seconds: without progress that end the run. A tenth of it, at most a minute, brings a
+            warning that names the missing ranks; up to four times as late in a collective that has
+            been done before, whose time Horovod begins to count anew in between.
     """
     os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(min(60, max(1, seconds // 10))))
-    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(seconds))
+    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0")
 
 
 def prepare() -> None:

@@ -131,6 +131,9 @@ class RunLog:
         # What has been counted since an earlier start goes into the summary.
         self._earlier = self._whole()
         self._meter.start(update)
+        if self._watchdog:
+            # The first update compiles.
+            self._watchdog.rest()
         if self._has_bar:
             if self._bar is not None:
                 self._bar.close()
@@ -166,6 +169,11 @@ class RunLog:
             value = float(loss() if callable(loss) else loss)
             further = averages()
             self._report(update, self._meter.report(value, lr, self._total), further)
+
+    def end_updates(self) -> None:
+        """Say that no update follows, unless there is another ``start``."""
+        if self._watchdog:
+            self._watchdog.rest()
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -87,7 +87,8 @@ def fit(
             "update %d of %d is finished already: nothing to train", start_update, total_updates
         )
         for interlude in interludes:
-            interlude.action(start_update)
+            with log.paused():
+                interlude.action(start_update)
     for update in range(start_update, total_updates):
         with log.stopwatch.part(WAITING):
             batch = next(batches)
@@ -96,7 +97,10 @@ def fit(
         log.update(
             update + 1, loss=loss.asscalar, lr=lr, images=images_per_update, averages=averages
         )
-        status = stop() if update + 1 < total_updates else 0
+        is_last = update + 1 == total_updates
+        status = 0 if is_last else stop()
+        if is_last or status:
+            log.end_updates()
         for interlude in interludes:
             if interlude.is_due(update + 1, total_updates) or (status and interlude.on_stop):
                 with log.paused():

@@ -2,11 +2,15 @@
 
 A rank hangs in a disk that does not answer, in a driver, or in a collective whose other ranks are
 gone; Python sees nothing of that. So a thread looks at the progress of the training loop. When
-there is none for too long, it says which rank, which update and which part of it, prints what every
-thread was doing, and ends the process with ``STALLED_STATUS``; the launcher then ends all others.
+there is none for a while, it warns; when there is none for too long, it says which rank, which
+update and which part of it, prints what every thread was doing, and ends the process with
+``STALLED_STATUS``; the launcher then ends all others.
 
-The thread counts the seconds in which it runs itself: a machine that was suspended has not stalled.
-Behind it stands a timer in C, which also works when a hang holds Python's lock.
+Only within an update is the time short. The start, a verification, a checkpoint, and all that
+follows the last update may take longer.
+
+The thread counts the seconds in which it runs itself: a process that was suspended has not stalled.
+Behind it stands a timer in compiled code, which also works when a hang holds Python's lock.
 """
 
 from __future__ import annotations
@@ -16,21 +20,25 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Callable
 
+from training.native_timer import NativeTimer
 from training.stopwatch import COMMUNICATION, Stopwatch
 
 STALLED_STATUS = 75
 """The exit status of a rank that has made no progress (``EX_TEMPFAIL``: trying again may help)."""
 
 PATIENCE = 6
-"""How many times the seconds of an update the start, a verification or a checkpoint may take."""
+"""How many times the seconds of an update what is outside of updates may take."""
 
 # A rank that waits for others lets the one that hangs speak first.
-_COURTESY_SECONDS = 10.0
+_COURTESY_TICKS = 10
+# What the compiled timer leaves to this thread, beyond twice the time without progress.
+_MARGIN_TICKS = 60
 _LAST_WORDS_SECONDS = 20.0
+_LONGEST_QUIET = 60.0
 
 
 class Watchdog:
@@ -49,10 +57,11 @@ class Watchdog:
         """Begin to watch; the first ``beat`` ends the start-up.
 
         Args:
-            seconds: of no progress within an update that end the process.
+            seconds: of no progress within an update that end the process. A tenth of it, at most a
+                minute, brings a warning.
             rank: for the message.
             stopwatch: knows the part of the update.
-            log_file: gets the message, too.
+            log_file: gets the messages, too.
             tick: seconds between two looks.
             end: ends the process.
         """
@@ -61,63 +70,101 @@ class Watchdog:
         self._update = 0
         self._patient = True
         self._waited = 0.0
+        self._quiet = min(_LONGEST_QUIET, seconds / 10)
         self._closed = threading.Event()
+        last_words = (
+            f"error: rank {rank} has made no progress, and Python does not run any more; ending it "
+            f"with status {STALLED_STATUS}"
+        )
+        self._timer = NativeTimer(self._last_limit(), last_words, STALLED_STATUS, tick)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
     def beat(self, update: int) -> None:
-        """Count a finished update as progress.
+        """Count a finished update as progress; another one follows.
 
         Args:
             update: how many are finished, 0 at the start of training.
         """
         self._update, self._waited, self._patient = update, 0.0, False
 
+    def rest(self) -> None:
+        """Count as progress, and be patient until the next update is finished."""
+        self._waited, self._patient = 0.0, True
+
     @contextmanager
     def patience(self) -> Iterator[None]:
-        """Allow more time for what happens inside; its end counts as progress."""
-        self._patient = True
+        """Allow more time for what happens inside; its begin and its end count as progress."""
+        before = self._patient
+        self.rest()
         try:
             yield
         finally:
-            self.beat(self._update)
+            self._waited, self._patient = 0.0, before
 
     def close(self) -> None:
         """Watch no longer."""
         self._closed.set()
         self._thread.join()
-        faulthandler.cancel_dump_traceback_later()
+        self._timer.close()
 
     def _limit(self) -> float:
         if self._patient:
             return PATIENCE * self._seconds
-        waits = self._stopwatch.current == COMMUNICATION
-        return self._seconds + waits * _COURTESY_SECONDS
+        return self._seconds + self._waits_for_others() * _COURTESY_TICKS * self._tick
+
+    def _last_limit(self) -> float:
+        return 2 * self._limit() + _MARGIN_TICKS * self._tick
+
+    def _waits_for_others(self) -> bool:
+        return self._stopwatch.current == COMMUNICATION
 
     def _watch(self) -> None:
         while not self._closed.wait(self._tick):
             self._waited += self._tick
             limit = self._limit()
+            # Comes true only if this thread does not get its turn any more.
+            self._timer.arm(self._last_limit())
             if self._waited > limit:
                 self._bark()
                 return
-            # Comes true only if this thread does not get its turn any more.
-            faulthandler.dump_traceback_later(2 * limit + 60, exit=True)
+            if self._waited > self._quiet and not self._patient:
+                self._warn()
+
+    def _warn(self) -> None:
+        # Where updates take that long, a few lines say so and not one for each of them.
+        self._quiet *= 2
+        what = "waited" if self._waits_for_others() else "made no progress"
+        whom = " for other ranks" if self._waits_for_others() else ""
+        self._say(
+            f"warning: rank {self._rank} has {what} for {self._waited:.0f} s{whom}, {self._where()}"
+        )
 
     def _bark(self) -> None:
         # Whatever hangs may hang these lines, too: a full pipe, a disk that does not answer.
-        faulthandler.dump_traceback_later(_LAST_WORDS_SECONDS, exit=True)
-        where = "the start or between updates" if self._patient else self._stopwatch.current
-        line = (
-            f"error: rank {self._rank} has made no progress for {self._waited:.0f} s, in update "
-            f"{self._update + 1}, {where}; ending it with status {STALLED_STATUS}\n"
+        self._timer.arm(_LAST_WORDS_SECONDS)
+        self._say(
+            f"error: rank {self._rank} has made no progress for {self._waited:.0f} s, "
+            f"{self._where()}; ending it with status {STALLED_STATUS}",
+            has_stacks=True,
         )
-        sys.stderr.write(line)
-        sys.stderr.flush()
-        faulthandler.dump_traceback(sys.__stderr__ or 2)
-        # Not by Python's logging, whose lock the thread that hangs may hold.
-        with self._log_file.open("a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            faulthandler.dump_traceback(file)
         self._end(STALLED_STATUS)
+
+    def _where(self) -> str:
+        if self._patient:
+            return f"outside of updates, after update {self._update}"
+        return f"in update {self._update + 1}, {self._stopwatch.current}"
+
+    def _say(self, line: str, has_stacks: bool = False) -> None:
+        # Not by Python's logging, whose lock the thread that hangs may hold. A screen that is
+        # closed and a disk that is full (ValueError, OSError) must not end this thread.
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+            if has_stacks:
+                faulthandler.dump_traceback(sys.__stderr__ or 2)
+        with suppress(OSError, ValueError), self._log_file.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+            file.flush()
+            if has_stacks:
+                faulthandler.dump_traceback(file)

@@ -130,3 +130,18 @@ def test_the_module_imports_no_heavy_library() -> None:
         check=True,
     )
     assert result.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("seconds", "warning"), [(4, "1"), (300, "30"), (7200, "60")])
+def test_horovod_warns_and_leaves_the_ending_to_the_watchdog(
+    seconds: int, warning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
+    # Its clock goes on while the ranks are suspended, and it knows no patience.
+    for name, value in zip(names, (warning, "0")):
+        monkeypatch.delenv(name, raising=False)
+        environment.prepare_stall_check(seconds)
+        assert os.environ[name] == value
+        monkeypatch.setenv(name, "7")
+        environment.prepare_stall_check(seconds)
+        assert os.environ[name] == "7"

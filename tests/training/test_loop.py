@@ -17,6 +17,7 @@ class RecordingLog:
     def __init__(self):
         self.updates = []
         self.pauses = 0
+        self.ends = []
         self.stopwatch = Stopwatch()
 
     def start(self, total_updates, update=0):
@@ -24,6 +25,9 @@ class RecordingLog:
 
     def update(self, update, *, loss, lr, images, averages):
         self.updates.append((update, loss(), lr, images))
+
+    def end_updates(self):
+        self.ends.append(len(self.updates))
 
     @contextlib.contextmanager
     def paused(self):
@@ -67,7 +71,7 @@ def test_every_update_gets_its_batch_and_rate_and_interludes_their_turn():
         ("save", 5),
     ]
     assert log.updates == [(update + 1, update + 0.5, update / 10, 64) for update in range(5)]
-    assert log.pauses == 4
+    assert log.pauses == 4 and log.ends == [5]
 
 
 def test_only_the_batch_is_waited_for():
@@ -119,5 +123,15 @@ def test_the_run_ends_early_when_it_is_told_to():
         ],
         stop=lambda: next(answers),
     )
-    assert status == 143
+    assert status == 143 and log.ends == [3]
     assert events == [0, 1, ("verify", 2), 2, ("save", 3)]
+
+
+def test_a_finished_run_has_its_interludes_and_no_update():
+    log, events = RecordingLog(), []
+    interludes = [Interlude(lambda update: events.append((update, log.pauses)), 2)] * 2
+    fit(
+        None, iter([]), TenthOfUpdate(), log, total_updates=5, images_per_update=1, start_update=5,
+        interludes=interludes,
+    )  # fmt: skip
+    assert events == [(5, 1), (5, 2)] and log.updates == []
