@@ -12,6 +12,9 @@ could take for one. No message passes between the ranks, so all this can happen 
 threads while the ranks train; the name of the hidden folder holds a word that is drawn for each
 run, so what a killed run has left behind counts for nothing.
 
+A checkpoint that is written again takes the place of the former one in two renames. A run that is
+killed between them leaves the former one under a hidden name, under which it still counts.
+
 The checksums are CRC-32. They are to notice what disks, networks and full file systems do to
 files, not people; CRC-32 reads 0.9 GB/s here, BLAKE2 and SHA-256 0.2.
 """
@@ -24,6 +27,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional
 
@@ -36,6 +40,8 @@ from training.checkpoint_manifest import CHUNK, Entry, Manifest, RankFile, Store
 
 FOLDER = "checkpoints"
 _NAME = re.compile(r"update-\d{8,}")
+_FORMER = ".former"
+_FORMER_NAME = re.compile(rf"\.({_NAME.pattern}){re.escape(_FORMER)}")
 _ALIGNMENT = 64
 _POLL_SECONDS = 0.05
 # Beyond this a rank is not slow but gone; a launcher notices much earlier.
@@ -102,9 +108,14 @@ def publish(
         marker.unlink()
     _sync_folder(folder)
     final = root / name_of(update)
-    _remove(final)
+    former = final.with_name(f".{final.name}{_FORMER}")
+    if final.exists():
+        # One that has been left there counts for nothing as long as there is a final one.
+        _remove(former)
+        final.rename(former)
     folder.rename(final)
     _sync_folder(root)
+    _remove(former)
     for old in _by_age(root)[keep:]:
         _remove(old)
     return final
@@ -123,8 +134,31 @@ def discard(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def make_folder(root: Path) -> None:
+    """Make the folder of checkpoints, such that it survives a power cut with what will be in it.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
+    root.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        _sync_folder(folder.parent)
+
+
+def recover(root: Path) -> None:
+    """Give former checkpoints their names back where no later ones have come; for rank 0."""
+    for path in _checkpoints(root):
+        former = _FORMER_NAME.fullmatch(path.name)
+        if former:
+            # In a folder that cannot be written to it counts under its hidden name.
+            with suppress(OSError):
+                path.rename(root / former[1])
+
+
 def sweep(root: Path) -> None:
     """Remove what killed runs have left behind; for rank 0, before anybody writes."""
+    recover(root)
     for left in root.glob(".update-*"):
         discard(left)
     for left in root.glob(".run-*"):
@@ -212,12 +246,16 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _checkpoints(root: Path) -> list[Path]:
+    """The complete ones, with those that were killed while they were written again."""
     try:
-        return [path for path in root.iterdir() if _NAME.fullmatch(path.name)]
+        paths = {path.name: path for path in root.iterdir()}
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise DataError(f"{root} cannot be read ({error.strerror}); see to its rights") from None
+    found = [path for name, path in paths.items() if _NAME.fullmatch(name)]
+    formers = [match for match in map(_FORMER_NAME.fullmatch, paths) if match]
+    return found + [paths[match[0]] for match in formers if match[1] not in paths]
 
 
 def _age(folder: Path) -> Optional[tuple[int, int]]:
@@ -243,7 +281,7 @@ def _next_serial(root: Path) -> int:
 def _remove(checkpoint: Path) -> None:
     """Take a checkpoint away: it vanishes at once, however long the removal takes."""
     if checkpoint.exists():
-        hidden = checkpoint.with_name(f".{checkpoint.name}.removed")
+        hidden = checkpoint.with_name(f".{checkpoint.name.lstrip('.')}.removed")
         discard(hidden)
         checkpoint.rename(hidden)
         discard(hidden)

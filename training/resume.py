@@ -74,6 +74,8 @@ def find(
     if resume == NEVER:
         return None
     root = models_root / files.FOLDER
+    if world.rank == 0:
+        files.recover(root)
     named = [Path(resume)] if resume != AUTO else files.candidates(root)
     for path in world.broadcast_object(named, "resume.candidates"):
         checkpoint, error = _open(path, world)

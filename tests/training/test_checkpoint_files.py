@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -208,3 +210,132 @@ def test_merge_names_a_broken_checkpoint(tmp_path):
     shutil.rmtree(path)
     with pytest.raises(DataError, match="does not exist"):
         checkpoint.main(["info", str(path)])
+
+
+class Killed(BaseException):
+    """What ends a run at any moment; nothing of it goes on."""
+
+
+def killed_at(step, monkeypatch, action):
+    """Run ``action`` and have it killed before its ``step``-th change of the file system."""
+    left = itertools.count(-step)
+
+    def counted(change):
+        def changed(*arguments, **options):
+            if next(left) == 0:
+                raise Killed
+            return change(*arguments, **options)
+
+        return changed
+
+    with monkeypatch.context() as patch:
+        for place, name in ((os, "fsync"), (os, "unlink"), (os, "rmdir"), (os, "rename")):
+            patch.setattr(place, name, counted(getattr(place, name)))
+        for name in ("rename", "mkdir", "unlink", "open"):
+            patch.setattr(Path, name, counted(getattr(Path, name)))
+        try:
+            action()
+        except Killed:
+            return True
+    return False
+
+
+def test_a_checkpoint_that_is_written_again_is_there_at_every_moment(tmp_path, monkeypatch):
+    """Killed before each change of the file system in turn, until it is killed no more."""
+    for step in itertools.count():
+        root = tmp_path / str(step)
+        write(root, keep=1)
+        was_killed = killed_at(step, monkeypatch, lambda root=root: write(root, keep=1, attempt="b"))
+        for _ in ("as a reader finds it", "as the next run finds it"):
+            (found,) = checkpoint_files.candidates(root)
+            checkpoint.verify(Checkpoint(found))
+            checkpoint_files.sweep(root)
+        assert [path.name for path in root.iterdir()] == ["update-00000007"]
+        write(root, keep=1, attempt="c")
+        assert Checkpoint(root / "update-00000007").manifest.serial >= 2
+        if not was_killed:
+            break
+    assert step > 20
+
+
+def test_a_former_checkpoint_that_was_not_taken_away_counts_for_nothing(tmp_path):
+    write(tmp_path)
+    shutil.copytree(tmp_path / "update-00000007", tmp_path / ".update-00000007.former")
+    (tmp_path / ".update-00000007.former" / "manifest.json").unlink()
+    assert checkpoint_files.candidates(tmp_path) == [tmp_path / "update-00000007"]
+    write(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["update-00000007"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_read_all_the_same(tmp_path, monkeypatch):
+    former = write(tmp_path).rename(tmp_path / ".update-00000007.former")
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        checkpoint_files.recover(tmp_path)
+    assert checkpoint_files.candidates(tmp_path) == [former]
+    checkpoint.verify(Checkpoint(former))
+
+
+class Disk:
+    """What would be left of a folder after a power cut, by what has been flushed to the disk."""
+
+    def __init__(self, monkeypatch):
+        self.flushed = set()
+        self.folders = {}
+        self.renamed = []
+        self._fsync, self._rename = os.fsync, Path.rename
+        monkeypatch.setattr(os, "fsync", self.fsync)
+        monkeypatch.setattr(Path, "rename", lambda path, to: self.rename(path, to))
+
+    def fsync(self, descriptor):
+        self._fsync(descriptor)
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.is_dir():
+            self.folders[path] = {child.name for child in path.iterdir()}
+        else:
+            self.flushed.add((path.stat().st_ino, path.stat().st_size))
+
+    def assert_on_disk(self, path):
+        if path.is_dir():
+            names = {child.name for child in path.iterdir()}
+            assert self.folders.get(path) == names, f"{path} is renamed before it is flushed"
+            for child in path.iterdir():
+                self.assert_on_disk(child)
+        else:
+            state = path.stat().st_ino, path.stat().st_size
+            assert state in self.flushed, f"{path} is renamed before it is flushed"
+
+    def rename(self, path, to):
+        self.assert_on_disk(path)
+        self.renamed.append(to)
+        if path in self.folders:
+            self.folders[to] = self.folders.pop(path)
+        return self._rename(path, to)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_nothing_gets_its_name_before_it_is_on_the_disk(times, tmp_path, monkeypatch):
+    disk = Disk(monkeypatch)
+    root = tmp_path / "models" / "checkpoints"
+    checkpoint_files.make_folder(root)
+    for folder in (root, root.parent):
+        assert folder.name in disk.folders[folder.parent]
+    for time in range(times):
+        path = write(root, attempt=str(time), keep=1)
+    names = [to.name for to in disk.renamed]
+    for name in ("rank-0000.json", "rank-0001.json", "rank-0002.json", "manifest.json", path.name):
+        assert names.count(name) == times
+    # The last name, and what has gone before it, survive, too.
+    assert path.name in disk.folders[root]
+    assert disk.renamed.index(path) > max(map(names.index, ("rank-0002.json", "manifest.json")))
+
+
+def test_the_part_of_a_rank_is_on_the_disk_when_it_says_so(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch)
+    checkpoint_files.write_rank(tmp_path, 1, arrays_of(1, 2))
+    assert disk.folders[tmp_path] == {"rank-0001.bin", "rank-0001.json"}
+    disk.assert_on_disk(tmp_path)

@@ -285,3 +285,11 @@ def test_the_same_update_is_saved_once(tmp_path):
         return before == written.stat().st_mtime_ns
 
     assert run_ranks(1, rank_main) == [True]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_one_that_was_killed_while_it_was_written_again_is_gone_on_from(ranks, tmp_path):
+    saved = saved_once(tmp_path) / "update-00000002"
+    saved.rename(saved.with_name(f".{saved.name}.former"))
+    assert find(tmp_path, ranks=ranks) == "update-00000002"
+    assert saved.is_dir()
