@@ -283,10 +283,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", metavar="PATH,PATH", help="what paths begin with")
+    parser.add_argument(
+        "--part", default="1/1", metavar="K/N", help="of the mutants, by their files"
+    )
     parser.add_argument("--list", action="store_true", help="name the mutants, run nothing")
     options = parser.parse_args(argv)
     sites = all_sites(ROOT, FOLDERS, options.only.split(","))
-    mutants = choose(sites, options.count, options.seed)
+    mutants = _part(choose(sites, options.count, options.seed), options.part)
     print(f"{len(mutants)} of {len(sites)} places", flush=True)
     if options.list:
         for mutant in mutants:
@@ -298,6 +301,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(campaign, mutants)
         finally:
             campaign.close()
+
+
+def _part(mutants: Sequence[Mutant], part: str) -> list[Mutant]:
+    """Return the mutants in the order of their places, or a part, whose files are its own."""
+    number, _, count = part.partition("/")
+    ordered = sorted(mutants)
+    paths = sorted({mutant.site.path for mutant in ordered})
+    sizes = Counter(mutant.site.path for mutant in ordered)
+    before, chosen = 0, set()
+    for path in paths:
+        if before * int(count) // max(1, len(ordered)) == int(number) - 1:
+            chosen.add(path)
+        before += sizes[path]
+    return [mutant for mutant in ordered if mutant.site.path in chosen]
 
 
 def _run(campaign: Campaign, mutants: Sequence[Mutant]) -> int:

@@ -1,8 +1,9 @@
 """Which test modules belong to a file of the product.
 
-The module that mirrors it, those that import it, and those that mirror the modules which import it:
-a part without tests of its own is tested where it is used. What is reached through a program that a
-test starts, or through a registry, is in a table.
+The module that mirrors it and those that import it; where none mirrors it, those that mirror the
+modules which import it, because a part without tests of its own is tested where it is used. What is
+reached through a program that a test starts, or through a registry, is in a table. Tests of the
+benchmarks use the product and do not judge it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "parallel/guard.py": ("tests/parallel/test_launch.py",),
     "parallel/task.py": ("tests/parallel/test_launch.py",),
     "parallel/job.py": ("tests/parallel/test_launch.py",),
-    "training/*": ("tests/test_train.py", "tests/test_classify.py"),
     "training/c*": ("tests/training/test_checkpoint_resume.py",),
     "training/re*": (
         "tests/training/test_checkpoint_resume.py", "tests/distributed/test_resume.py",
     ),
     "training/ending.py": ("tests/distributed/test_endings.py",),
 }  # fmt: skip
+_NO_JUDGES = "tests/benchmarks/"
 
 
 def imported(source: str) -> set[str]:
@@ -72,11 +73,16 @@ class Selection:
         users = [user for user, known in self._product.items() if module in known]
         chosen = [self._mirror(path)]
         chosen += [test for test, known in self._tests.items() if module in known]
-        chosen += [self._mirror(user) for user in users]
+        if self._mirror(path) not in self._tests:
+            chosen += [self._mirror(user) for user in users]
         for pattern, tests in ELSEWHERE.items():
             if fnmatch.fnmatch(path, pattern):
                 chosen += tests
-        return [test for test in dict.fromkeys(chosen) if test in self._tests]
+        return [
+            test
+            for test in dict.fromkeys(chosen)
+            if test in self._tests and not test.startswith(_NO_JUDGES)
+        ]
 
     @staticmethod
     def _mirror(path: str) -> str:

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def _child(job: dict[str, Any]) -> int:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(job["root"])
     (folder / "tmp").mkdir()
-    os.environ["TMPDIR"] = str(folder / "tmp")
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
     # The one that another change was compiled to must not be found.
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1" if job["is_changed"] else ""
     sys.dont_write_bytecode = bool(job["is_changed"])
