@@ -4,6 +4,9 @@
 the code that real sets take. So a set is drawn by ``data.faces``, packed into ``train.rec``, and
 verified on identities that training never sees (``unseen.bin``). Several processes may ask
 at once: one makes the set, the others wait; a set is either complete or not there.
+
+A set of another kind is made anew in the same folder, unless there is a file in it that this
+program has not written, or that has changed since: nothing of the user's own is ever removed.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple, Optional
 
 import cv2
 import numpy as np
@@ -37,12 +41,16 @@ _VERIFICATION_IMAGES = 15
 _FOLDS = 10
 _JPEG_QUALITY = 90
 _DESCRIPTION = "synthetic.json"
+_FILES = ("train.rec", "train.idx", "property", "unseen.bin")
+# Written into the folder by whoever reads the set.
+_CACHES = ("train.idx.cache", "train.labels.cache")
 # Raise it when the drawing changes, so that sets of the old kind are made anew.
 _VERSION = 2
 # The first number of every seed, so that no two uses share their random numbers.
 _PERSON, _IMAGE = range(2)
 # Fewer images are drawn before another process has started.
 _WORTH_A_PROCESS = 250
+_CHUNK = 1 << 20
 
 
 class _Job(NamedTuple):
@@ -80,28 +88,30 @@ def ensure(
     Raises:
         DataError: the folder holds something else, or cannot be written.
     """
-    description = json.dumps(
-        {
-            "version": _VERSION,
-            "identities": identities,
-            "images_per_identity": images_per_identity,
-            "image_size": image_size,
-            "seed": seed,
-        }
-    )
-    with _locked(root):
-        if not _is_there(root, description):
-            partial = root.with_name(f".{root.name}.part")
+    description = {
+        "version": _VERSION,
+        "identities": identities,
+        "images_per_identity": images_per_identity,
+        "image_size": list(image_size),
+        "seed": seed,
+    }
+    # The set takes the place of the folder, not that of a link to it.
+    folder = root.resolve()
+    with _locked(folder):
+        if not _is_there(folder, description):
+            partial = folder.with_name(f".{folder.name}.part")
             shutil.rmtree(partial, ignore_errors=True)
             try:
                 _write_training(partial, identities, images_per_identity, image_size, seed)
                 _write_verification(partial, identities, image_size, seed)
-                write_atomically(partial / _DESCRIPTION, description.encode())
+                files = {path.name: _checksum(path) for path in sorted(partial.iterdir())}
+                text = json.dumps({**description, "files": files})
+                write_atomically(partial / _DESCRIPTION, text.encode())
+                _remove_former(folder)
+                partial.replace(folder)
             except OSError as error:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise _unwritable(root, error) from None
-            shutil.rmtree(root, ignore_errors=True)
-            partial.replace(root)
     return root
 
 
@@ -125,15 +135,78 @@ def _locked(root: Path) -> Iterator[None]:
         yield
 
 
-def _is_there(root: Path, description: str) -> bool:
-    described = root / _DESCRIPTION
-    if described.is_file():
-        return described.read_text() == description
-    if root.exists():
+def _is_there(root: Path, description: Mapping[str, Any]) -> bool:
+    """Whether the set is there.
+
+    Raises:
+        DataError: what is there instead is not this program's to remove.
+    """
+    if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+        return False
+    found = _described(root)
+    if all(found.get(name) == value for name, value in description.items()):
+        return True
+    foreign = _foreign_file(root, found.get("files"))
+    if foreign is not None:
+        raise DataError(
+            f"{foreign} is not part of a synthetic set as this program has written it, and another "
+            f"set is to be made in {root}; move it away or choose another folder"
+        )
+    return False
+
+
+def _described(root: Path) -> dict[str, Any]:
+    """What the description in a folder says.
+
+    Raises:
+        DataError: there is none.
+    """
+    try:
+        found = json.loads((root / _DESCRIPTION).read_text())
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
         raise DataError(
             f"{root} exists and is no synthetic set; move it away or choose another folder"
         )
-    return False
+    return found
+
+
+def _foreign_file(root: Path, checksums: Any) -> Optional[Path]:
+    """A file in a folder that is not as this program has written it, if there is any.
+
+    Args:
+        root: the folder.
+        checksums: those of the files when they were written. Earlier versions of this program
+            have left none: their names have to do.
+    """
+    for path in sorted(root.iterdir()):
+        if path.is_symlink() or not path.is_file():
+            return path
+        if path.name in (_DESCRIPTION, *_CACHES):
+            continue
+        if isinstance(checksums, dict):
+            if checksums.get(path.name) != _checksum(path):
+                return path
+        elif path.name not in _FILES:
+            return path
+    return None
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+def _remove_former(root: Path) -> None:
+    """Remove a former set file by file, so that what has come meanwhile stays."""
+    if root.exists():
+        for name in (*_FILES, *_CACHES, _DESCRIPTION):
+            (root / name).unlink(missing_ok=True)
+        root.rmdir()
 
 
 def _write_training(

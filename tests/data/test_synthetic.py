@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import multiprocessing
 import time
 from pathlib import Path
@@ -118,3 +119,72 @@ def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="cannot be made"):
         ensure_small(tmp_path / "file" / "synthetic")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "lfw.bin", "photos/me.jpg", "train.rec", "link"])
+def test_files_of_others_in_a_set_are_left_alone(name: str, tmp_path: Path) -> None:
+    """When another set is asked for; as long as the set itself is, they do not matter."""
+    root = tmp_path / "synthetic"
+    ensure_small(root)
+    (root / name).parent.mkdir(exist_ok=True)
+    if name == "link":
+        (root / name).symlink_to(tmp_path)
+    else:
+        (root / name).write_text("years of work")
+    before = content(tmp_path)
+    ensure_small(root)
+    with pytest.raises(DataError, match=f"{name.split('/')[0]} is not part of a synthetic set"):
+        synthetic.ensure(root, **{**SMALL, "seed": 4})
+    assert content(tmp_path) == before and not (tmp_path / ".synthetic.part").exists()
+
+
+def test_files_that_come_while_another_set_is_drawn_stay(tmp_path: Path, monkeypatch) -> None:
+    root = tmp_path / "synthetic"
+    ensure_small(root)
+    write = synthetic._write_verification
+
+    def come(*arguments: object) -> None:
+        (root / "thesis.txt").write_text("years of work")
+        write(*arguments)
+
+    monkeypatch.setattr(synthetic, "_write_verification", come)
+    with pytest.raises(DataError, match="not empty"):
+        synthetic.ensure(root, **{**SMALL, "seed": 4})
+    assert (root / "thesis.txt").read_text() == "years of work"
+
+
+def test_caches_of_readers_and_sets_of_earlier_versions_are_no_files_of_others(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "synthetic"
+    ensure_small(root)
+    RecordSet(root).image_counts()
+    assert (root / "train.idx.cache").exists() and (root / "train.labels.cache").exists()
+    synthetic.ensure(root, **{**SMALL, "identities": 7})
+    assert len(RecordSet(root)) == 28
+    # Earlier versions wrote no checksums, and the version before this one another number.
+    description = json.loads((root / "synthetic.json").read_text())
+    del description["files"]
+    (root / "synthetic.json").write_text(json.dumps(description))
+    made = (root / "train.rec").stat().st_mtime_ns
+    synthetic.ensure(root, **{**SMALL, "identities": 7})
+    assert (root / "train.rec").stat().st_mtime_ns == made
+    (root / "synthetic.json").write_text(json.dumps({**description, "version": 1}))
+    synthetic.ensure(root, **{**SMALL, "identities": 7})
+    assert (root / "train.rec").stat().st_mtime_ns != made
+
+
+def test_a_link_to_a_folder_and_an_empty_folder_are_filled(tmp_path: Path) -> None:
+    (tmp_path / "large disk").mkdir()
+    (tmp_path / "synthetic").symlink_to(tmp_path / "large disk")
+    ensure_small(tmp_path / "synthetic")
+    assert (tmp_path / "synthetic").is_symlink()
+    assert len(RecordSet(tmp_path / "large disk")) == 24

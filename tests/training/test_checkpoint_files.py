@@ -245,7 +245,9 @@ def test_a_checkpoint_that_is_written_again_is_there_at_every_moment(tmp_path, m
     for step in itertools.count():
         root = tmp_path / str(step)
         write(root, keep=1)
-        was_killed = killed_at(step, monkeypatch, lambda root=root: write(root, keep=1, attempt="b"))
+        was_killed = killed_at(
+            step, monkeypatch, lambda root=root: write(root, keep=1, attempt="b")
+        )
         for _ in ("as a reader finds it", "as the next run finds it"):
             (found,) = checkpoint_files.candidates(root)
             checkpoint.verify(Checkpoint(found))
