@@ -11,6 +11,7 @@ docs/from-one-process-to-many.md tells how a program for one process becomes thi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
@@ -63,6 +64,7 @@ def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step
         world_size=workers.size,
         frequent=config.frequent,
         stall_timeout=config.stall_timeout,
+        others=workers.others,
     ) as log:
         classifier = Classifier.create(
             config.model,
@@ -161,13 +163,16 @@ def train(
             )
             epoch, origin = course.updates_per_epoch, course.origin
             between_saves = config.save_frequency * epoch
+            savers_interludes = [
+                Interlude(validator.validate, config.eval_frequency * epoch, origin=origin),
+                Interlude(saver.save, between_saves, origin=origin),
+                Interlude(checkpointer.save, between_saves, on_stop=True, origin=origin),
+            ]
             interludes = [Interlude(workers.settle, 0)]
-            if workers.saves:
-                interludes += [
-                    Interlude(validator.validate, config.eval_frequency * epoch, origin=origin),
-                    Interlude(saver.save, between_saves, origin=origin),
-                    Interlude(checkpointer.save, between_saves, on_stop=True, origin=origin),
-                ]
+            for interlude in savers_interludes:
+                # The others may wait meanwhile, and have to know why.
+                interludes += [replace(interlude, action=workers.pause)]
+                interludes += [interlude] if workers.saves else []
             end = progress.leg_end(config.rebalance)
             workers.start(progress, count)
             status = fit(

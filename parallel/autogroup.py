@@ -22,6 +22,7 @@ from typing import Optional
 from parallel import launch
 from parallel.cluster import data_sharding, groups, speeds
 from parallel.cluster.network import Network
+from parallel.parameter_server.buckets import LARGEST
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
 from runtime.files import StagedFiles
@@ -118,6 +119,8 @@ def _measuring(options: argparse.Namespace, folder: Path) -> argparse.Namespace:
         "groups": None,
         "data_sharding": None,
         "tolerate_workers": False,
+        "bucket_elements": LARGEST,
+        "trace": None,
     }
     return argparse.Namespace(**{**vars(options), **told})
 

@@ -23,6 +23,7 @@ from typing import Optional
 from parallel import job, task
 from parallel.cluster import data_sharding, groups, hosts
 from parallel.cluster.network import Network, free_port
+from parallel.parameter_server.buckets import FEWEST_ELEMENTS, LARGEST, MOST_ELEMENTS
 from parallel.parameter_server.place import SCHEDULER, SERVER, WORKER, Place
 from parallel.parameter_server.schemes import SCHEMES
 from parallel.task import Task
@@ -66,6 +67,19 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
         "--tolerate-workers",
         action="store_true",
         help="go on without a worker that died; with dist_async and dist_ssync alone",
+    )
+    parser.add_argument(
+        "--bucket-elements",
+        type=_bucket_elements,
+        default=LARGEST,
+        metavar="N",
+        help="largest number of weights that travel as one array (%(default)s)",
+    )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FOLDER",
+        help="write down there the version of every push and pull, to check staleness by",
     )
     return launch(parser.parse_args(argv), serve)
 
@@ -136,6 +150,8 @@ def launch(options: argparse.Namespace, serve: Sequence[str] = SERVE) -> int:
         ),
         tolerates=options.tolerate_workers,
         server_speeds=_as_mxnet_counts(servers, options.server_speeds),
+        bucket_elements=options.bucket_elements,
+        trace=str(options.trace.absolute()) if options.trace else "",
     )
     with _meeting(network, addresses, scheme) as meeting:
         commands = {SCHEDULER: serve, SERVER: serve, WORKER: options.command}
@@ -274,6 +290,16 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
+
+
+def _bucket_elements(text: str) -> int:
+    elements = _count(text)
+    if not FEWEST_ELEMENTS <= elements <= MOST_ELEMENTS:
+        raise argparse.ArgumentTypeError(
+            f"{elements} is not from {FEWEST_ELEMENTS} (MXNet's keys are limited) to "
+            f"{MOST_ELEMENTS} (2 GB)"
+        )
+    return elements
 
 
 def _speeds(text: str) -> tuple[float, ...]:

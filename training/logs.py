@@ -26,7 +26,7 @@ from runtime.errors import ConfigError, is_launched
 from training.meter import Meter, Report, Stretch
 from training.metrics import MetricFiles
 from training.stopwatch import Stopwatch
-from training.watchdog import Watchdog
+from training.watchdog import Others, Watchdog
 
 # float() of an NDArray waits for the device, which is why the loss arrives unconverted.
 Loss = Union[SupportsFloat, Callable[[], SupportsFloat]]
@@ -74,6 +74,7 @@ class RunLog:
         screen: Optional[TextIO] = None,
         clock: Callable[[], float] = time.monotonic,
         stall_timeout: Optional[float] = None,
+        others: Callable[[], Others] = Others,
     ) -> None:
         """Open the files and attach to Python's logging.
 
@@ -85,6 +86,7 @@ class RunLog:
             screen: where lines go; standard output unless given. A terminal gets a progress bar.
             clock: seconds from any origin.
             stall_timeout: seconds without progress after which the process is ended.
+            others: what this rank knows of those that it may have to wait for.
 
         Raises:
             ConfigError: the folder cannot be written.
@@ -116,6 +118,7 @@ class RunLog:
             rank=rank,
             stopwatch=self.stopwatch,
             log_file=_log_path(root, rank),
+            others=others,
         )
         _LOGGER.info("rank %d of %d, files in %s", rank, world_size, root)
 

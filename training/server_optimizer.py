@@ -3,10 +3,14 @@
 To a training step it is an optimizer like ``BackboneOptimizer``. The gradients of a group are
 summed over its members; what happens then, and in which order with those of other groups, is the
 business of the exchange. Momentum stays with the servers, and no checkpoint has it.
+
+Gradients that are not finite are not pushed: with Horovod they would end the run of all ranks, but
+here others may go on without this worker, with the weights that it would have spoiled.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable
 
 from parallel.parameter_server.exchange import Exchange
@@ -38,6 +42,7 @@ class ServerOptimizer:
         self._exchange, self._group = exchange, group
         self._stopwatch, self._wire = stopwatch, wire
         self.loss_scale = LossScale(dynamic=False)
+        self._are_finite: Callable[[], bool] = lambda: True
 
     def start(self, *, momentum: float, weight_decay: float, version: int) -> None:
         """Begin with equal weights; see ``Exchange.start``."""
@@ -52,13 +57,20 @@ class ServerOptimizer:
     def reduce(self) -> Callable[[], bool]:
         """See ``Optimizer.reduce``; over the group."""
         self._group.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
-        return self.loss_scale.judge(self._gradients)
+        # Asked twice, before the push and by the step's guard: the answer is worked out once.
+        self._are_finite = functools.lru_cache(None)(self.loss_scale.judge(self._gradients))
+        return self._are_finite
 
     def update(self, update: int, lr: float) -> None:
-        """See ``Optimizer.update``; returns with the weights of the next step."""
+        """See ``Optimizer.update``; returns with the weights of the next step.
+
+        Does nothing if a gradient is not finite, which the guard of the step will then say.
+        """
         self._stopwatch.settle()
         for gradient in self._gradients:
             gradient.wait_to_read()
+        if not self._are_finite():
+            return
         with self._stopwatch.part(COMMUNICATION):
             self._exchange.step(self._gradients, lr)
 

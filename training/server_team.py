@@ -27,6 +27,7 @@ from training.schedules import Schedule
 from training.server_optimizer import ServerOptimizer
 from training.stopwatch import Stopwatch
 from training.timed_world import TimedWorld
+from training.watchdog import Others
 
 _log = logging.getLogger(__name__)
 
@@ -100,6 +101,22 @@ class ServerTeam:
             return self._exchange.stop
 
         return told
+
+    def others(self) -> Others:
+        """See ``Team.others``: what this worker's latest look at the board has shown."""
+        return Others(self._exchange.progress(), self._exchange.pauses)
+
+    def pause(self, update: int) -> None:
+        """See ``Team.pause``.
+
+        The workers of BSP are at the same update and know it by themselves; the board, whose
+        changes the servers of BSP would hold back, tells those of other schemes.
+        """
+        if not self._scheme.is_synchronous:
+            if self.saves:
+                self._exchange.pause()
+        elif not self.saves:
+            self._exchange.expect_pause()
 
     def settle(self, update: int) -> None:
         """See ``Team.settle``; who saves waits until all others have finished."""

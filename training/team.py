@@ -26,6 +26,7 @@ from training.server_team import ServerTeam
 from training.stopwatch import Stopwatch
 from training.store_config import HOROVOD
 from training.timed_world import TimedWorld
+from training.watchdog import Others
 
 
 class Team(Protocol):
@@ -65,6 +66,15 @@ class Team(Protocol):
 
     def stop(self, request: StopRequest) -> Callable[[], int]:
         """Whether to end now; see ``training.loop.fit``."""
+
+    def others(self) -> Others:
+        """What this worker has seen of those that it may have to wait for."""
+
+    def pause(self, update: int) -> None:
+        """Let the others know that those who save begin something between two updates.
+
+        All workers call it, each before it would validate or save if it did.
+        """
 
     def settle(self, update: int) -> None:
         """Let the weights become final, after this worker's last update."""
@@ -144,6 +154,13 @@ class HorovodTeam:
     def stop(self, request: StopRequest) -> Callable[[], int]:
         """See ``Team.stop``."""
         return AgreedStop(request, self.world)
+
+    def others(self) -> Others:
+        """See ``Team.others``: nobody knows more than Horovod."""
+        return Others()
+
+    def pause(self, update: int) -> None:
+        """See ``Team.pause``: all come here together."""
 
     def settle(self, update: int) -> None:
         """See ``Team.settle``: they are."""

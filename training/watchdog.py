@@ -9,6 +9,10 @@ update and which part of it, prints what every thread was doing, and ends the pr
 Only within an update is the time short. The start, a verification, a checkpoint, and all that
 follows the last update may take longer.
 
+A rank that waits for others shows no progress of its own, and they may have a good reason to keep
+it waiting: a slower worker that trains on, or one that validates or saves. With parameter servers
+both can be read on their board, so ``Others`` tells of them.
+
 The thread counts the seconds in which it runs itself: a process that was suspended has not stalled.
 Behind it stands a timer in compiled code, which also works when a hang holds Python's lock.
 """
@@ -22,7 +26,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from training.native_timer import NativeTimer
 from training.stopwatch import COMMUNICATION, Stopwatch
@@ -41,6 +45,15 @@ _LAST_WORDS_SECONDS = 20.0
 _LONGEST_QUIET = 60.0
 
 
+class Others(NamedTuple):
+    """What a rank knows of those that it may have to wait for."""
+
+    progress: object = None
+    """Is another one as soon as this rank has seen that any of them has come further."""
+    pauses: int = 0
+    """How many verifications, saves and the like of others its present update may wait for."""
+
+
 class Watchdog:
     """Watches one rank, from its start on."""
 
@@ -51,6 +64,7 @@ class Watchdog:
         rank: int,
         stopwatch: Stopwatch,
         log_file: Path,
+        others: Callable[[], Others] = Others,
         tick: float = 1.0,
         end: Callable[[int], None] = os._exit,
     ) -> None:
@@ -62,11 +76,13 @@ class Watchdog:
             rank: for the message.
             stopwatch: knows the part of the update.
             log_file: gets the messages, too.
+            others: what this rank knows of the others; asked from another thread.
             tick: seconds between two looks.
             end: ends the process.
         """
         self._seconds, self._rank, self._stopwatch = seconds, rank, stopwatch
         self._log_file, self._tick, self._end = log_file, tick, end
+        self._others, self._seen = others, others().progress
         self._update = 0
         self._patient = True
         self._waited = 0.0
@@ -111,7 +127,10 @@ class Watchdog:
     def _limit(self) -> float:
         if self._patient:
             return PATIENCE * self._seconds
-        return self._seconds + self._waits_for_others() * _COURTESY_TICKS * self._tick
+        if not self._waits_for_others():
+            return self._seconds
+        pauses = PATIENCE * self._seconds * self._others().pauses
+        return self._seconds + pauses + _COURTESY_TICKS * self._tick
 
     def _last_limit(self) -> float:
         return 2 * self._limit() + _MARGIN_TICKS * self._tick
@@ -119,9 +138,16 @@ class Watchdog:
     def _waits_for_others(self) -> bool:
         return self._stopwatch.current == COMMUNICATION
 
+    def _notice_others(self) -> None:
+        """Count progress of others: only a rank that waits for them looks whether there is any."""
+        progress = self._others().progress
+        if progress != self._seen:
+            self._seen, self._waited = progress, 0.0
+
     def _watch(self) -> None:
         while not self._closed.wait(self._tick):
             self._waited += self._tick
+            self._notice_others()
             limit = self._limit()
             # Comes true only if this thread does not get its turn any more.
             self._timer.arm(self._last_limit())

@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 # Seconds, and multiples of a pusher's usual step, after which one that does not move is given up.
 _SILENCE = 30.0
 _SILENT_STEPS = 10
+# Seconds after which one that has begun to validate or to save is given up.
+_PAUSE_SILENCE = 300.0
 
 
 class Column(IntEnum):
@@ -40,9 +42,15 @@ class Column(IntEnum):
     """One of RUNNING, FINISHED and LEFT."""
     STOP = 6
     """The status with which it was told to end, or 0."""
+    PAUSES = 7
+    """Verifications, saves and the like that it has begun since its latest step."""
+    REFUSED = 8
+    """Messages of the pusher that were refused; the number of the server of the board alone."""
 
 
 RUNNING, FINISHED, LEFT = range(3)
+# What changes when a pusher comes further.
+_MOVEMENT = (Column.CLOCK, Column.STATE, Column.PAUSES)
 
 
 @dataclass(frozen=True)
@@ -82,9 +90,20 @@ class Board:
         counted[own] = True
         return int(self.clocks[counted].min())
 
+    def progress(self) -> bytes:
+        """Something that is another one as soon as any pusher has come further."""
+        return self.rows[:, _MOVEMENT].tobytes()
+
+    @property
+    def is_paused(self) -> NDArray[np.bool_]:
+        """Who validates or saves, or makes the update behind that."""
+        paused: NDArray[np.bool_] = self.rows[:, Column.PAUSES] > 0
+        return paused
+
     def numbers(self, name: str) -> dict[str, float]:
         """What a report tells; ``name`` is what a pusher is called: worker or group."""
         stale = self.rows[self.clocks > 0, Column.STALENESS]
+        refused = float(self.rows[:, Column.REFUSED].sum())
         rates = {
             f"images_per_second/{name}_{row}": float(rate)
             for row, rate in enumerate(self.rows[:, Column.RATE])
@@ -93,6 +112,7 @@ class Board:
             "staleness": float(stale.mean()) if stale.size else 0.0,
             "largest_staleness": float(self.rows[:, Column.LARGEST].max()),
             "lead": float(self.rows[:, Column.LEAD].max()),
+            **({"refused_pushes": refused} if refused else {}),
             **rates,
         }
 
@@ -111,20 +131,21 @@ class Attendance:
         """Args: how many; what one is called; whether any is given up; seconds from any origin."""
         self._name, self._tolerates, self._clock = name, tolerates, clock
         self._began = clock()
-        self._seen = np.zeros(pushers)
+        self._seen = Board.empty(pushers)
         self._moved = np.full(pushers, self._began)
         self._warned: set[int] = set()
 
     def present(self, board: Board) -> NDArray[np.bool_]:
         """Look at the board, and say who counts."""
         now = self._clock()
-        moved = board.clocks != self._seen
-        self._moved[moved] = now
-        self._seen = board.clocks.astype(np.float64)
+        changes = board.rows[:, _MOVEMENT] != self._seen.rows[:, _MOVEMENT]
+        self._moved[changes.any(axis=1)] = now
+        self._seen = board
         if not self._tolerates:
-            return np.ones(len(self._seen), np.bool_)
-        usual = (self._moved - self._began) / np.maximum(self._seen, 1)
-        silent = now - self._moved > np.maximum(_SILENCE, _SILENT_STEPS * usual)
+            return np.ones(len(self._moved), np.bool_)
+        usual = (self._moved - self._began) / np.maximum(board.clocks, 1)
+        patience = np.where(board.is_paused, _PAUSE_SILENCE, _SILENCE)
+        silent = now - self._moved > np.maximum(patience, _SILENT_STEPS * usual)
         silent &= ~board.have_reached(FINISHED)
         for row in np.flatnonzero(silent):
             self._warn(int(row), now - self._moved[row])

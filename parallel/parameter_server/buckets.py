@@ -15,9 +15,13 @@ from typing import NamedTuple
 
 # MXNet: the server of a key is key * 9973 modulo the number of servers.
 _PRIME = 9973
-# Elements. A key has to stay below 2 GB; and while a server updates one bucket, the next one
-# travels.
 LARGEST = 1 << 24
+"""Elements of the largest bucket, unless the user wants another one: while a server updates one
+bucket, the next one travels."""
+MOST_ELEMENTS = (1 << 29) - (1 << 10)
+"""Elements that MXNet can send under one key, with what stands at its end: below 2 GB."""
+FEWEST_ELEMENTS = 1 << 10
+"""MXNet's keys end at 215,330: networks of up to 220 million parameters have as many buckets."""
 
 
 class Part(NamedTuple):

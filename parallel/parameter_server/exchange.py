@@ -3,6 +3,11 @@
 Alone or for its group, a worker pushes gradients, posts on the board that it has done a step,
 waits if it is too far ahead, and pulls the weights with which the next step begins. The members of
 a group get what their leader has pulled.
+
+Each bucket has a version of its own, the number of updates that it has had: the pushes and pulls of
+several workers overlap, so that the buckets of one pull may have had unequally many. A push returns
+with each bucket the version that came with it, from which its server knows how stale the gradient
+is.
 """
 
 from __future__ import annotations
@@ -21,9 +26,12 @@ from parallel.parameter_server.clock import wait_for_slowest
 from parallel.parameter_server.place import Place
 from parallel.parameter_server.schemes import Scheme, team_of
 from parallel.parameter_server.store import Store
+from parallel.parameter_server.trace import Trace
 from parallel.parameter_server.wire import TAIL, Settings, Tail
 from parallel.world import World
+from runtime.errors import DataError
 from runtime.mxnet import mx
+from runtime.ndarray import memory
 
 # Steps over which images per second are measured.
 _STEPS_OF_RATE = 20
@@ -35,7 +43,9 @@ class Exchange:
     """The parameter servers, as a training loop sees them.
 
     Attributes:
-        version: updates that the weights have had; the learning rate follows from it.
+        version: updates that all of the weights have had; the learning rate follows from it. That
+            is the smallest version of a bucket: a bucket's version never falls, so neither does
+            the smallest, whereas a mean would count updates that are only half there.
         has_started: whether the servers have the weights.
     """
 
@@ -65,6 +75,7 @@ class Exchange:
         self._take(place, images_per_step)
         self.version = 0
         self.has_started = False
+        self._expected_pauses = 0
 
     def start(
         self,
@@ -87,13 +98,19 @@ class Exchange:
         place = self._place
         sizes = [parameter.size for parameter in parameters]
         self._parameters = parameters
-        self._buckets = buckets.plan(sizes, decays, place.num_servers, place.server_speeds)
+        self._buckets = buckets.plan(
+            sizes, decays, place.num_servers, place.server_speeds, place.bucket_elements
+        )
         key = buckets.board_key(self._buckets, place.num_servers)
         # There are never more groups than workers.
         self._store = Store(self._scheme.store, self._buckets, key, place.num_workers)
-        self._gather(parameters, Tail(version), self._store.received)
+        self._trace = Trace(place.trace, f"worker-{place.worker}")
+        self._note_row()
+        tails = [Tail(version)] * len(self._buckets)
+        self._gather(parameters, tails, self._store.received)
         decay = {bucket.key: weight_decay * bucket.decay for bucket in self._buckets}
-        self._store.start(Settings(momentum, decay, key))
+        together = place.num_workers if self._scheme.is_synchronous else 1
+        self._store.start(Settings(momentum, decay, key, place.num_workers, together))
         self._times.append(self._clock())
         self._pull()
         self.has_started = True
@@ -107,15 +124,42 @@ class Exchange:
         """
         self._next[Column.CLOCK] += 1
         self._next[Column.RATE] = self._rate()
+        self._next[Column.PAUSES] = 0
         if self._group.rank == 0:
-            self._gather(gradients, Tail(self.version, lr, self._row), self._store.sent)
+            tails = [Tail(version, lr, self._row) for version in self._versions]
+            self._gather(gradients, tails, self._store.sent)
+            self._trace.pushed()
             self._store.push()
             self._post()
-            self._board, lead = wait_for_slowest(
-                self._look, self._attendance, self._row, self._bound
-            )
+            _, lead = wait_for_slowest(self._look, self._attendance, self._row, self._bound)
             self._next[Column.LEAD] = lead
         self._pull()
+        self._expected_pauses = 0
+
+    def pause(self) -> None:
+        """Say that this worker begins something between two steps, for which others may wait.
+
+        Not in BSP, whose servers answer no post before all workers have made theirs.
+        """
+        self._next[Column.PAUSES] += 1
+        if self._group.rank == 0:
+            self._post()
+
+    def expect_pause(self) -> None:
+        """Know without the board that another worker begins something before its next step."""
+        self._expected_pauses += 1
+
+    @property
+    def pauses(self) -> int:
+        """How many such things of others the present step may have to wait for."""
+        return self._expected_pauses or int(self._board.is_paused.any())
+
+    def progress(self) -> bytes:
+        """Something that is another one when a look at the board has shown that any came further.
+
+        It can be asked for by another thread while this worker waits.
+        """
+        return self._board.progress()
 
     @property
     def stop(self) -> int:
@@ -164,6 +208,7 @@ class Exchange:
             images_per_step: of all workers of its group.
         """
         self._take(place, images_per_step)
+        self._note_row()
         self._times.append(self._clock())
         self._pull()
 
@@ -180,7 +225,8 @@ class Exchange:
 
     def _look(self) -> Board:
         """Read the rows of those that push."""
-        return Board(self._store.look().rows[: len(self._board.rows)])
+        self._board = Board(self._store.look().rows[: len(self._board.rows)])
+        return self._board
 
     def _state(self, state: int) -> None:
         self._next[Column.STATE] = state
@@ -190,8 +236,8 @@ class Exchange:
     def _wait_for(self, state: int, row: Optional[int] = None) -> None:
         """Wait until all, or those of one row, have come so far; every worker looks for itself."""
         while True:
-            self._board = self._look()
-            missing = ~self._board.have_reached(state) & self._attendance.present(self._board)
+            board = self._look()
+            missing = ~board.have_reached(state) & self._attendance.present(board)
             if not (missing.any() if row is None else missing[row]):
                 return
             time.sleep(_PAUSE)
@@ -218,19 +264,36 @@ class Exchange:
             self._group.broadcast(rows, "exchange.board")
             self._board = Board(rows.asnumpy())
         self._scatter()
-        first = self._store.received[0]
-        self.version = Tail.read(first[first.size - TAIL :].asnumpy()).version
+        self._versions = [self._version_of(array) for array in self._store.received]
+        self.version = min(self._versions)
+        if self._group.rank == 0:
+            self._trace.pulled(self._versions)
 
-    def _gather(self, arrays: Sequence[Any], tail: Tail, into: Sequence[Any]) -> None:
-        """Lay arrays into the buckets."""
+    @staticmethod
+    def _version_of(received: Any) -> int:
+        try:
+            return Tail.read(memory(received)[-TAIL:]).version
+        except ValueError as error:
+            raise DataError(
+                f"a parameter server sent a bucket that is none: {error}; look at its lines in the "
+                "log, and start the job again"
+            ) from None
+
+    def _note_row(self) -> None:
+        if self._group.rank == 0:
+            self._trace.begin(self._row, [bucket.key for bucket in self._buckets])
+
+    def _gather(self, arrays: Sequence[Any], tails: Sequence[Tail], into: Sequence[Any]) -> None:
+        """Lay arrays and tails into the buckets."""
         flat = [array.reshape((-1,)) for array in arrays]
-        end = mx.nd.array(tail.numbers(), ctx=mx.cpu())
-        for bucket, array in zip(self._buckets, into):
+        # One copy for all of them: each makes the engine and this thread wait for each other.
+        ends = mx.nd.array([tail.numbers() for tail in tails], ctx=mx.cpu())
+        for number, (bucket, array) in enumerate(zip(self._buckets, into)):
             parts = [
                 flat[part.parameter][part.start : part.stop].as_in_context(mx.cpu())
                 for part in bucket.parts
             ]
-            mx.nd.concat(*parts, end, dim=0, out=array)
+            mx.nd.concat(*parts, ends[number], dim=0, out=array)
 
     def _scatter(self) -> None:
         """Take the parameters out of the buckets."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
+from parallel.parameter_server.buckets import LARGEST
 from runtime.errors import ConfigError
 
 WORKER, SERVER, SCHEDULER = "worker", "server", "scheduler"
@@ -58,6 +59,10 @@ class Place:
     MXNet numbers its servers by their addresses, as words, from the last to the first, and those of
     one address by their ports.
     """
+    bucket_elements: int = LARGEST
+    """Elements of the largest bucket, the same for all workers."""
+    trace: str = ""
+    """Folder in which pushes and pulls are written down, see ``trace``; empty: they are not."""
 
     def variables(self) -> dict[str, str]:
         """The environment variables that tell a process this."""
@@ -76,6 +81,8 @@ class Place:
             "GROUPING_SHARES": ";".join(f"{start!r}:{end!r}" for start, end in self.shares),
             "GROUPING_TOLERATES": "1" if self.tolerates else "",
             "GROUPING_SERVER_SPEEDS": ",".join(map(repr, self.server_speeds)),
+            "GROUPING_BUCKET_ELEMENTS": str(self.bucket_elements),
+            "GROUPING_TRACE": self.trace,
         }
         return {name: value for name, value in told.items() if value}
 
@@ -106,6 +113,8 @@ def find(environment: Mapping[str, str]) -> Optional[Place]:
             shares=tuple(_share(item) for item in _items(environment, "GROUPING_SHARES", ";")),
             tolerates=bool(environment.get("GROUPING_TOLERATES")),
             server_speeds=tuple(map(float, _items(environment, "GROUPING_SERVER_SPEEDS", ","))),
+            bucket_elements=int(environment["GROUPING_BUCKET_ELEMENTS"]),
+            trace=environment.get("GROUPING_TRACE", ""),
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(

@@ -3,12 +3,14 @@
 MXNet turns a process into a server while it is imported, in the middle of which nothing of it can
 be used, and would unpickle whatever it is sent. So it is imported without its role, gets it back,
 and is run with a controller of ours, which understands JSON and nothing else. MXNet swallows
-exceptions in what it calls, and would train on: here they end the process.
+exceptions in what it calls, and would train on: here they end the process. Once there are
+settings, no message causes one: it is refused (see ``server``).
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import sys
 import traceback
@@ -31,15 +33,24 @@ def main() -> int:
         )
     del os.environ[place.ROLE]
     from parallel.parameter_server.server import Updater
+    from parallel.parameter_server.trace import Trace
     from parallel.parameter_server.wire import Settings
     from runtime.mxnet import mx
 
     os.environ[place.ROLE] = own.role
+    # What is refused goes to the screen, as everything does that a server says.
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     store = mx.kv.create("dist")
+    updaters: list[Updater] = []
 
     def control(_: int, body: bytes, __: Any) -> None:
-        updater = Updater(Settings.decode(body.decode()))
-        store._set_updater(partial(_or_end, updater))
+        """Take the settings, which are the first command and the only one."""
+        if updaters:
+            updaters[0].refuse_command(body)
+            return
+        trace = Trace(own.trace, f"server-{os.uname().nodename}-{os.getpid()}")
+        updaters.append(Updater(Settings.decode(body.decode()), trace))
+        store._set_updater(partial(_or_end, updaters[0]))
 
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
     controller = prototype(partial(_or_end, control))

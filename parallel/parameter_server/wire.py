@@ -10,6 +10,7 @@ once, as JSON: nothing that a server receives is ever unpickled.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
@@ -42,8 +43,16 @@ class Tail(NamedTuple):
 
     @classmethod
     def read(cls, numbers: NDArray[np.float32]) -> Tail:
-        """Understand what has travelled."""
-        high, low, lr, pusher, pushes = numbers.tolist()
+        """Understand what has travelled.
+
+        Raises:
+            ValueError: the numbers are no tail.
+        """
+        high, low, lr, pusher, pushes = values = numbers.tolist()
+        counts = (high, low, pusher, pushes)
+        # A comparison with NaN is false, and infinity is no integer.
+        if not (0 <= lr < math.inf and all(0 <= n and n.is_integer() for n in counts)):
+            raise ValueError(f"its tail {values} is not version, learning rate, pusher and count")
         return cls(int(high) * _LOW + int(low), lr, int(pusher), int(pushes))
 
 
@@ -56,6 +65,10 @@ class Settings:
     """By the key of each bucket."""
     board: int
     """The key of the board."""
+    pushers: int
+    """How many numbers pushers may have: 0 to below this."""
+    together: int = 1
+    """How many pushes make an update: with BSP those of all workers, which MXNet adds."""
 
     def encode(self) -> str:
         """As it travels."""
@@ -66,4 +79,5 @@ class Settings:
         """Understand what has travelled; raises an exception for anything else."""
         told = json.loads(text)
         decay = {int(key): float(value) for key, value in told["weight_decay"].items()}
-        return cls(float(told["momentum"]), decay, int(told["board"]))
+        counts = (int(told[name]) for name in ("board", "pushers", "together"))
+        return cls(float(told["momentum"]), decay, *counts)

@@ -133,13 +133,15 @@ def test_everybody_is_told_its_place(tmp_path):
     groups.write_text("127.0.0.1 127.0.0.1\n127.0.0.1\n")
     shares.write_text("0 0.4\n0.4 0.8\n0.8 1\n")
     options = ("-n", 3, "-s", 1, "--groups", groups, "--data-sharding", shares)
+    options += ("--bucket-elements", 5000, "--trace", tmp_path / "trace")
     more = ("--data-allocator", "1")
     job = Dummies(tmp_path, tell, *options, serve=tell + "\ntime.sleep(300)", more=more)
     _, output, _ = job.ends()
     assert "worker 2: Place(role='worker', root_host='127.0.0.1'" in output
     assert "groups=((0, 1), (2,)), shares=(Share(start=0.0, end=0.4), Share(" in output
     threads = max(1, len(os.sched_getaffinity(0)) // 3)
-    assert output.count(f"server_speeds=()) {threads}\n") >= 3
+    last = f"bucket_elements=5000, trace='{tmp_path}/trace') {threads}\n"
+    assert output.count(last) >= 3
 
 
 def test_servers_are_dealt_out_and_their_speeds_follow_mxnets_numbers(tmp_path):
@@ -294,6 +296,7 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
         (("-n", 2, "-s", 2, "--server-speeds", "2,1"), "dist_sync", "one machine need the same"),
         (("-n", 2, "-s", 2, "--server-speeds", "2"), "dist_sync", "has 1 numbers, but there are 2"),
         (("-n", 2, "-s", 2, "--server-speeds", "2,0"), "dist_sync", "no list of positive numbers"),
+        (("-n", 2, "-s", 1, "--bucket-elements", 9), "dist_sync", "9 is not from 1024 (MXNet's"),
         (("-n", 2, "-s", 1, "-i", "ethx"), "dist_sync", "-i ethx: no such network interface"),
         (("-n", 2, "-s", 1, "-H", "/nowhere"), "dist_sync", "/nowhere cannot be read: No such"),
         (("-n", 2, "-s", 1, "-H", "{far}"), "dist_sync", "host 192.0.2.1 cannot be reached on -i"),

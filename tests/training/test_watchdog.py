@@ -22,7 +22,7 @@ from training.logs import RunLog
 from training.loop import Interlude, fit
 from training.state import State
 from training.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
-from training.watchdog import STALLED_STATUS, Watchdog
+from training.watchdog import PATIENCE, STALLED_STATUS, Others, Watchdog
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,11 +32,12 @@ class Rank:
 
     def __init__(self, folder, seconds=0.2):
         self.ends = []
+        self.others = Others
         self.stopwatch = Stopwatch()
         self.log_file = folder / "log"
         self.watchdog = Watchdog(
             seconds, rank=3, stopwatch=self.stopwatch, log_file=self.log_file, tick=0.01,
-            end=self.ends.append,
+            end=self.ends.append, others=lambda: self.others(),
         )  # fmt: skip
 
     def wait(self, seconds=10.0):
@@ -258,3 +259,31 @@ def test_a_timer_that_is_armed_again_or_closed_ends_nothing(start):
         "time.sleep(3)",
     )
     assert process.wait(60) == 0
+
+
+def test_progress_of_others_counts_while_this_rank_waits_for_them(rank):
+    """Outside of updates, as worker 0 does at the end of an asynchronous run, and within one."""
+    steps = itertools.count()
+    rank.others = lambda: Others(next(steps))
+    assert rank.wait(3 * PATIENCE * 0.2) == []
+    rank.watchdog.beat(1)
+    with rank.stopwatch.part(COMMUNICATION):
+        assert rank.wait(1.0) == []
+        rank.others = lambda: Others(-1)
+        assert rank.wait() == [STALLED_STATUS], "no other comes further"
+
+
+@pytest.mark.parametrize("pauses", [1, 3])
+def test_an_update_may_wait_for_the_pauses_of_others(pauses, rank):
+    rank.watchdog.beat(1)
+    rank.others = lambda: Others(None, pauses)
+    with rank.stopwatch.part(COMMUNICATION):
+        assert rank.wait(pauses * PATIENCE * 0.2) == []
+        assert rank.wait() == [STALLED_STATUS]
+
+
+def test_pauses_of_others_are_no_excuse_for_work_of_ones_own(rank):
+    rank.others = lambda: Others(None, 1000)
+    rank.watchdog.beat(1)
+    with rank.stopwatch.part(BACKBONE):
+        assert rank.wait() == [STALLED_STATUS]

@@ -68,6 +68,27 @@ def test_who_is_slow_has_more_time() -> None:
         assert attendance.present(board([steps, min(steps, 2)]))[1] == (clock.now <= 220)
 
 
+def test_who_validates_or_saves_has_more_time() -> None:
+    clock = Clock()
+    attendance = Attendance(2, "worker", tolerates=True, clock=clock)
+    attendance.present(board([1, 1000]))
+    for seconds in (20, 20, 20, 299):
+        # Each of its pauses counts, the third one behind 60 s without a step.
+        clock.now += seconds
+        pauses = [0, (clock.now - 100) // 20 if clock.now <= 160 else 3]
+        assert attendance.present(board([clock.now, 1000], PAUSES=pauses)).all()
+    clock.now += 2
+    assert attendance.present(board([clock.now, 1000], PAUSES=[0, 3])).tolist() == [True, False]
+
+
+def test_progress_is_what_pushers_do() -> None:
+    before = board([5, 3]).progress()
+    assert board([5, 3], RATE=7, STALENESS=2, LARGEST=3, LEAD=1).progress() == before
+    changed = [board([5, 4]), board([5, 3], PAUSES=[1, 0]), board([5, 3], STATE=[0, FINISHED])]
+    assert all(one.progress() != before for one in changed)
+    assert board([5, 3], PAUSES=[2, 0]).is_paused.tolist() == [True, False]
+
+
 def test_who_has_finished_is_not_missed() -> None:
     clock = Clock()
     attendance = Attendance(2, "worker", tolerates=True, clock=clock)

@@ -18,6 +18,8 @@ FULL = replace(
     shares=(Share(0.0, 0.1), Share(0.1, 1 / 3), Share(1 / 3, 1.0)),
     tolerates=True,
     server_speeds=(1.0, 0.25),
+    bucket_elements=5000,
+    trace="/somewhere",
 )
 
 
@@ -39,6 +41,7 @@ def test_what_was_not_given_is_not_set() -> None:
             "GROUPING_SHARES",
             "GROUPING_TOLERATES",
             "GROUPING_SERVER_SPEEDS",
+            "GROUPING_TRACE",
         }
     )
 

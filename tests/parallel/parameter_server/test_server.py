@@ -7,6 +7,7 @@ import pytest
 
 from parallel.parameter_server.board import Board, Column
 from parallel.parameter_server.server import Updater
+from parallel.parameter_server.trace import Trace
 from parallel.parameter_server.wire import TAIL, Settings, Tail
 from runtime.mxnet import mx
 
@@ -17,15 +18,16 @@ INITIAL = np.array([1.0, -2.0, 3.0], np.float32)
 class Server:
     """A bucket and a board, and what the weights should be."""
 
-    def __init__(self, version: int = 0, pushers: int = 3) -> None:
-        self._updater = Updater(Settings(MOMENTUM, {KEY: DECAY}, BOARD))
-        self._stored = mx.nd.array(np.concatenate([INITIAL, Tail(version).numbers()]))
-        self._board = mx.nd.array(Board.empty(pushers).rows.reshape(-1))
+    def __init__(self, version: int = 0, pushers: int = 3, together: int = 1) -> None:
+        settings = Settings(MOMENTUM, {KEY: DECAY}, BOARD, pushers, together)
+        self.updater = Updater(settings, Trace("", ""))
+        self.stored = mx.nd.array(np.concatenate([INITIAL, Tail(version).numbers()]))
+        self.board = mx.nd.array(Board.empty(pushers).rows.reshape(-1))
         self.expected = INITIAL.astype(np.float64)
         self._memory = np.zeros(3)
 
     def pull(self) -> int:
-        return Tail.read(self._stored.asnumpy()[-TAIL:]).version
+        return Tail.read(self.stored.asnumpy()[-TAIL:]).version
 
     def push(self, gradient: list[float], lr: float, pusher: int, pulled: int) -> None:
         self._apply(np.concatenate([np.float32(gradient), Tail(pulled, lr, pusher).numbers()]))
@@ -39,7 +41,7 @@ class Server:
         )
 
     def _apply(self, numbers) -> None:
-        self._updater(KEY, mx.nd.array(numbers), self._stored)
+        self.updater(KEY, mx.nd.array(numbers), self.stored)
 
     def expect(self, gradient: list[float], lr: float, staleness: int) -> None:
         step = lr / staleness
@@ -53,14 +55,14 @@ class Server:
         return self._add(change)
 
     def clear(self) -> Board:
-        return self._add(-Board.read(self._board.asnumpy()).rows)
+        return self._add(-Board.read(self.board.asnumpy()).rows)
 
     def _add(self, change) -> Board:
-        self._updater(BOARD, mx.nd.array(change.reshape(-1)), self._board)
-        return Board.read(self._board.asnumpy())
+        self.updater(BOARD, mx.nd.array(change.reshape(-1)), self.board)
+        return Board.read(self.board.asnumpy())
 
     def check(self) -> None:
-        np.testing.assert_allclose(self._stored.asnumpy()[:-TAIL], self.expected, atol=1e-6)
+        np.testing.assert_allclose(self.stored.asnumpy()[:-TAIL], self.expected, atol=1e-6)
 
 
 def test_three_workers_that_pulled_the_same_version() -> None:
@@ -94,7 +96,7 @@ def test_a_scripted_interleaving() -> None:
 
 
 def test_a_sum_of_pushes_is_one_update_and_not_stale() -> None:
-    server = Server()
+    server = Server(together=3)
     for pulled in range(3):
         server.push_sum([[1.0, 0.0, 0.5]] * 3, 0.1, pulled)
         server.expect([3.0, 0.0, 1.5], 0.1, staleness=1)
@@ -114,9 +116,102 @@ def test_a_run_that_goes_on_counts_from_its_version() -> None:
     assert server.pull() == 2**24 + 7
 
 
-def test_a_version_from_the_future_is_an_error() -> None:
-    with pytest.raises(AssertionError):
-        Server().push([1.0, 1.0, 1.0], 0.1, 0, pulled=1)
+def numbers(gradient=(1.0, 1.0, 1.0), **tail):
+    """A push of pusher 1 that a server of version 2 applies, unless it is changed."""
+    whole = Tail(**{"version": 2, "lr": 0.5, "pusher": 1, **tail}).numbers()
+    return np.concatenate([np.float32(gradient), whole])
+
+
+NAN, INF = float("nan"), float("inf")
+# What was pushed, why it is refused, and whether its pusher is known and is told.
+ODD = [
+    (numbers(version=3), "version from the future", True),
+    (numbers(version=2**40), "version from the future", True),
+    (numbers((1.0, NAN, 1.0)), "not finite", True),
+    (numbers((1.0, 1.0, -INF)), "not finite", True),
+    # Its square is more than float32 holds.
+    (numbers((1.0, 1e20, 1.0)), "not finite", True),
+    (numbers(pusher=3), "unknown pusher", False),
+    (numbers(pushes=0), "wrong count", False),
+    (numbers(pushes=2), "wrong count", False),
+    (numbers(lr=NAN), "no tail", False),
+    (numbers(lr=INF), "no tail", False),
+    (numbers(lr=-0.5), "no tail", False),
+    (np.float32([1, 1, 1, 0, 2, 0.5, 1, NAN]), "no tail", False),
+    (np.float32([1, 1, 1, 0, 2, 0.5, 1, 0.5]), "no tail", False),
+    (np.float32([1, 1, 1, -1, 2, 0.5, 1, 1]), "no tail", False),
+    (numbers()[1:], "wrong size", False),
+    (numbers((1.0,) * 4), "wrong size", False),
+    (np.zeros(1), "wrong size", False),
+    (numbers().astype(np.float64), "wrong size", False),
+]
+
+
+@pytest.mark.parametrize(("pushed", "reason", "is_told"), ODD)
+def test_what_makes_no_sense_is_refused_and_counted(pushed, reason, is_told, caplog) -> None:
+    server = Server()
+    for version in range(2):
+        server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=version)
+        server.expect([1.0, 1.0, 1.0], 0.1, staleness=1)
+    server.updater(KEY, mx.nd.array(pushed, dtype=pushed.dtype), server.stored)
+    # Weights and version are what they were, and the momentum, which the next push shows.
+    server.check()
+    assert server.pull() == 2
+    server.push([1.0, 1.0, 1.0], 0.1, 1, pulled=2)
+    server.expect([1.0, 1.0, 1.0], 0.1, staleness=1)
+    server.check()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.endswith(f"1 so far because of: {reason}"), line
+    board = server.post(1)
+    assert board.rows[:, Column.REFUSED].tolist() == [0, int(is_told), 0]
+    assert board.rows[1, Column.LARGEST] == 1
+    assert board.numbers("worker").get("refused_pushes", 0) == is_told
+
+
+def test_a_flood_of_odd_pushes_is_a_few_lines(caplog) -> None:
+    server = Server()
+    for _ in range(1000):
+        server.push([NAN, 1.0, 1.0], 0.1, 1, pulled=0)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [int(line.partition("; ")[2].split()[0]) for line in lines] == [2**n for n in range(10)]
+    assert server.post(1).rows[1, Column.REFUSED] == 1000
+    assert not server.clear().rows.any() and server.post(1).rows[1, Column.REFUSED] == 0
+
+
+@pytest.mark.parametrize("gradients", [[[NAN, 1.0, 1.0], [1.0] * 3, [1.0] * 3], [[1.0] * 3] * 2])
+def test_a_sum_that_makes_no_sense_is_refused(gradients, caplog) -> None:
+    """A NaN of one worker; and pushes of two workers where three make an update."""
+    server = Server(together=3)
+    server.push_sum(gradients, 0.1, 0)
+    server.check()
+    assert server.pull() == 0 and len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("change", [np.full((3, len(Column)), NAN), np.ones((2, len(Column)))])
+def test_an_odd_change_of_the_board_is_refused(change, caplog) -> None:
+    server = Server()
+    server.post(1)
+    server.updater(BOARD, mx.nd.array(change.reshape(-1)), server.board)
+    assert server.post(1).clocks.tolist() == [0, 2, 0]
+    assert len(caplog.records) == 1
+
+
+def test_unknown_keys_and_commands_are_refused(caplog) -> None:
+    server = Server()
+    server.updater(KEY + 1, mx.nd.array(numbers()), server.stored)
+    server.updater.refuse_command(b"a pickle")
+    server.check()
+    reasons = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
+    assert reasons == ["unknown key", "unknown command"]
+
+
+def test_a_trace_has_a_line_for_each_applied_push(tmp_path) -> None:
+    server = Server(version=5)
+    server.updater = Updater(Settings(MOMENTUM, {KEY: DECAY}, BOARD, 3), Trace(tmp_path, "one"))
+    server.push([1.0, 1.0, 1.0], 0.1, 2, pulled=5)
+    server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=9)
+    server.push([1.0, 1.0, 1.0], 0.1, 1, pulled=5)
+    assert (tmp_path / "one").read_text().splitlines() == ["4 2 5 5 1", "4 1 5 6 2"]
 
 
 def test_who_pushes_next_as_a_cleared_row_begins_without_staleness() -> None:

@@ -21,13 +21,25 @@ def test_a_sum_tells_how_many_it_is_of() -> None:
     assert (tail.pushes, tail.lr) == (3, 1.5)
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -1.0, 0.5])
+@pytest.mark.parametrize("place", range(TAIL))
+def test_a_tail_is_whole_numbers_and_a_rate(odd: float, place: int) -> None:
+    numbers = Tail(7, 0.25, 3).numbers()
+    numbers[place] = odd
+    if (place, odd) == (2, 0.5):
+        assert Tail.read(numbers).lr == 0.5
+    else:
+        with pytest.raises(ValueError, match="its tail"):
+            Tail.read(numbers)
+
+
 def test_settings_travel_as_json() -> None:
-    settings = Settings(0.9, {0: 1e-4, 7: 0.0}, board=3)
+    settings = Settings(0.9, {0: 1e-4, 7: 0.0}, board=3, pushers=4, together=4)
     assert Settings.decode(settings.encode()) == settings
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"momentum": "x"}', pickle.dumps(Settings(0.9, {}, 1), 0).decode()]
+    "text", ["", "[]", "{}", '{"momentum": "x"}', pickle.dumps(Settings(0.9, {}, 1, 2), 0).decode()]
 )
 def test_nothing_else_is_understood(text: str) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):

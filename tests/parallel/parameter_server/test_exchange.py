@@ -1,0 +1,110 @@
+"""What a worker sends and gets, while others push between its buckets; servers in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel.parameter_server.wire import TAIL
+from runtime.errors import DataError
+from tests.soak.replay import replay
+from tests.support.near_servers import NearServers, applied, gradients, in_random_turns
+
+
+def test_a_push_returns_each_buckets_own_version(tmp_path: Path, monkeypatch) -> None:
+    """A worker makes two steps while another one is between its pushes of two buckets."""
+    servers = NearServers(monkeypatch, workers=2, servers=1, trace=str(tmp_path))
+    slow, fast = servers.worker(0), servers.worker(1)
+
+    def meanwhile(what: str, bucket: int) -> None:
+        if (what, bucket) == ("push", 1):
+            servers.before = lambda what, bucket: None
+            fast.step(gradients(), lr=1.0)
+            fast.step(gradients(), lr=1.0)
+
+    servers.before = meanwhile
+    slow.step(gradients(), lr=1.0)
+    fast.step(gradients(), lr=1.0)
+    first, second, *_ = applied(tmp_path).values()
+    # Pusher, version that it had pulled, version of the bucket, staleness.
+    assert first == [(0, 0, 0, 1), (1, 0, 1, 2), (1, 2, 2, 1), (1, 3, 3, 1)]
+    assert second == [(1, 0, 0, 1), (1, 1, 1, 1), (0, 0, 2, 3), (1, 2, 3, 2)]
+    # Learning rate 1, gradient 1, no momentum: each update takes 1 / staleness.
+    assert fast.weights[0].asnumpy()[0] == pytest.approx(0 - (1 + 1 / 2 + 1 + 1))
+    assert fast.weights[0].asnumpy()[4] == pytest.approx(4 - (1 + 1 + 1 / 3 + 1 / 2))
+
+
+def test_the_version_of_the_weights_is_that_of_the_bucket_with_the_fewest(monkeypatch) -> None:
+    servers = NearServers(monkeypatch, workers=2, servers=1)
+    slow, fast = servers.worker(0), servers.worker(1)
+    seen = []
+
+    def meanwhile(what: str, bucket: int) -> None:
+        if (what, bucket) == ("push", 1):
+            servers.before = lambda what, bucket: None
+            for _ in range(2):
+                fast.step(gradients(), lr=1.0)
+                seen.append(fast.version)
+
+    servers.before = meanwhile
+    slow.step(gradients(), lr=1.0)
+    fast.step(gradients(), lr=1.0)
+    # The first bucket has had 2, 3 and 4 updates by then.
+    assert [*seen, fast.version] == [1, 2, 4]
+
+
+def test_who_ends_between_two_buckets_leaves_servers_that_others_can_use(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """Killed while it pushes, under --tolerate-workers; the first bucket is ahead for good."""
+    servers = NearServers(monkeypatch, workers=2, servers=2, trace=str(tmp_path))
+    killed, other = servers.worker(0), servers.worker(1)
+
+    def kill(what: str, bucket: int) -> None:
+        if (what, bucket) == ("push", 1):
+            raise KeyboardInterrupt
+
+    servers.before = kill
+    with pytest.raises(KeyboardInterrupt):
+        killed.step(gradients(), lr=1.0)
+    servers.before = lambda what, bucket: None
+    for _ in range(3):
+        other.step(gradients(), lr=1.0)
+    found = replay(tmp_path, is_complete=False)
+    assert found.told == [] and found.mismatches == 0
+    assert (found.largest, found.uneven, other.version) == (2, 3, 3)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_overlapping_pushes_of_many_buckets(servers: int, tmp_path: Path, monkeypatch) -> None:
+    workers, steps = 3, 8
+    near = NearServers(monkeypatch, workers, servers, trace=str(tmp_path), bucket_elements=2)
+    versions: list[list[int]] = [[] for _ in range(workers)]
+
+    def work(number: int) -> None:
+        worker = near.worker(number)
+        for _ in range(steps):
+            worker.step(gradients(), lr=0.001)
+            versions[number].append(worker.version)
+
+    in_random_turns(near, workers, seed=servers, work=work)
+    found = replay(tmp_path)
+    assert found.told == [] and found.mismatches == 0
+    assert found.buckets >= 7 and found.pushes == workers * steps
+    assert found.updates == found.buckets * workers * steps
+    # They did overlap, as buckets with different versions show.
+    assert found.largest > workers and found.uneven > steps
+    for number in range(workers):
+        assert versions[number] == sorted(versions[number])
+
+
+def test_a_worker_looks_at_what_it_is_sent(monkeypatch) -> None:
+    servers = NearServers(monkeypatch, workers=1, servers=1)
+    worker = servers.worker(0)
+    worker.step(gradients(), lr=1.0)
+    bucket = [*servers.arrays.values()][-1]
+    bucket[bucket.size - TAIL] = np.nan
+    with pytest.raises(DataError, match="a parameter server sent a bucket that is none"):
+        worker._pull()

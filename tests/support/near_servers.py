@@ -1,0 +1,175 @@
+"""Parameter servers without processes: in memory, with the updater of the real ones.
+
+A test decides in which order the pushes and pulls of several workers reach the servers: it is
+called before each of them, and may let another worker act, wait, or raise an exception.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from parallel.parameter_server import exchange
+from parallel.parameter_server.board import Board
+from parallel.parameter_server.exchange import Exchange
+from parallel.parameter_server.place import WORKER, Place
+from parallel.parameter_server.schemes import SCHEMES
+from parallel.parameter_server.server import Updater
+from parallel.parameter_server.trace import Trace
+from parallel.parameter_server.wire import TAIL
+from parallel.world import LoneWorld
+from runtime.mxnet import mx
+
+
+class NearServers:
+    """The arrays of some servers. Not for threads that run at once; see ``in_random_turns``.
+
+    Attributes:
+        arrays: by key.
+        before: is called with "push" or "pull" and the number of a bucket, before that is done.
+    """
+
+    def __init__(self, monkeypatch, workers: int, servers: int, **place) -> None:
+        self.arrays: dict[int, object] = {}
+        self.before: Callable[[str, int], None] = lambda what, bucket: None
+        self.place = Place(
+            WORKER, "127.0.0.1", 1, "127.0.0.1", "lo", workers, servers,
+            **{"bucket_elements": 4, **place},
+        )  # fmt: skip
+        self._servers = servers
+        self._updaters: list[Updater] = []
+        monkeypatch.setattr(exchange, "Store", lambda *arguments: _NearStore(self, *arguments))
+
+    def worker(self, number: int, scheme: str = "dist_async", **options) -> Exchange:
+        """A worker that has the servers' weights: 0, 1, 2 ... in two parameters."""
+        own = replace(self.place, worker=number)
+        worker = Exchange(
+            SCHEMES[scheme], own, LoneWorld(), staleness=None, images_per_step=1, **options
+        )
+        worker.weights = [mx.nd.arange(5), mx.nd.arange(5, 12)]
+        worker.start(worker.weights, [1.0, 0.0], momentum=0.0, weight_decay=0.0, version=0)
+        return worker
+
+    def begin(self, settings, arrays) -> None:
+        if not self._updaters:
+            self._updaters = [
+                Updater(settings, Trace(self.place.trace, f"server-{number}"))
+                for number in range(self._servers)
+            ]
+            self.arrays = {key: array.copy() for key, array in arrays.items()}
+
+    def push(self, key: int, array) -> None:
+        self._updaters[key * 9973 % self._servers](key, array.copy(), self.arrays[key])
+
+    def pull(self, key: int, into) -> None:
+        into[:] = self.arrays[key]
+
+
+class _NearStore:
+    """As ``parallel.parameter_server.store.Store``, whose requests go to the servers one by one."""
+
+    def __init__(self, servers: NearServers, kind: str, buckets, board: int, pushers: int) -> None:
+        self._servers, self._board = servers, board
+        self._keys = [bucket.key for bucket in buckets]
+        self._rows = mx.nd.array(Board.empty(pushers).rows.reshape(-1))
+        self.sent = [mx.nd.zeros((bucket.size + TAIL,)) for bucket in buckets]
+        self.received = [array.copy() for array in self.sent]
+
+    def start(self, settings) -> None:
+        self._servers.begin(
+            settings, {self._board: self._rows, **dict(zip(self._keys, self.received))}
+        )
+
+    def push(self) -> None:
+        for bucket, (key, array) in enumerate(zip(self._keys, self.sent)):
+            self._servers.before("push", bucket)
+            self._servers.push(key, array)
+
+    def pull(self) -> None:
+        for bucket, (key, array) in enumerate(zip(self._keys, self.received)):
+            self._servers.before("pull", bucket)
+            self._servers.pull(key, array)
+
+    def post(self, change) -> None:
+        self._servers.push(self._board, mx.nd.array(change.reshape(-1)))
+
+    def look(self) -> Board:
+        self._servers.pull(self._board, self._rows)
+        return Board.read(self._rows.asnumpy())
+
+
+class _Turns:
+    """Threads of which one runs; at each of its stops, chance says who goes on."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._may_run = {number: threading.Semaphore(0) for number in range(count)}
+        self._own = threading.local()
+
+    def run(self, work: Callable[[int], None]) -> None:
+        errors: list[BaseException] = []
+
+        def take_part(number: int) -> None:
+            self._own.number = number
+            self._may_run[number].acquire()
+            try:
+                work(number)
+            except BaseException as error:
+                errors.append(error)
+            del self._may_run[number]
+            self._choose()
+
+        threads = [threading.Thread(target=take_part, args=(number,)) for number in self._may_run]
+        for thread in threads:
+            thread.start()
+        self._choose()
+        for thread in threads:
+            thread.join()
+        for error in errors:
+            raise error
+
+    def stop(self) -> None:
+        mine = self._may_run[self._own.number]
+        self._choose()
+        mine.acquire()
+
+    def _choose(self) -> None:
+        if self._may_run:
+            numbers = sorted(self._may_run)
+            # The last is the fastest.
+            (chosen,) = self._rng.choices(numbers, weights=[2**number for number in numbers])
+            self._may_run[chosen].release()
+
+
+def in_random_turns(
+    servers: NearServers, workers: int, seed: int, work: Callable[[int], None]
+) -> None:
+    """Let workers take turns, which may change before each push and pull of a bucket.
+
+    Args:
+        servers: theirs.
+        workers: how many.
+        seed: of the order, in which nothing else has a say.
+        work: of one of them, by its number.
+    """
+    turns = _Turns(workers, seed)
+    servers.before = lambda what, bucket: turns.stop()
+    turns.run(work)
+
+
+def gradients() -> list:
+    """Of the weights of ``NearServers.worker``: 1 everywhere."""
+    return [mx.nd.ones(5), mx.nd.ones(7)]
+
+
+def applied(folder: Path) -> dict[int, list[tuple[int, int, int, int]]]:
+    """By bucket, what the servers wrote: pusher, sent version, version and staleness."""
+    found: dict[int, list[tuple[int, int, int, int]]] = {}
+    for path in folder.glob("server-*"):
+        for line in path.read_text().splitlines():
+            key, *rest = map(int, line.split())
+            found.setdefault(key, []).append(tuple(rest))
+    return found
