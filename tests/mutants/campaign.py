@@ -19,9 +19,11 @@ their own processes only, and can write to their own folder only.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -51,6 +53,7 @@ _TEST_SECONDS = 15.0
 # Between the times of an original and of what was made of it.
 _LATER_NS = 10_000_000_000
 _ENOUGH = 0.85
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -97,7 +100,7 @@ class Workers:
             subprocess.Popen(
                 [*prefix, sys.executable, "-m", "tests.mutants.worker"],
                 cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=self._errors, text=True,
+                stderr=self._errors, text=True, preexec_fn=_end_with_this_process,
             )
             for _ in range(count)
         ]  # fmt: skip
@@ -123,6 +126,11 @@ class Workers:
             process.stdin.close()
             process.wait()
         self._errors.close()
+
+
+def _end_with_this_process() -> None:
+    """Have the system kill the process that calls this when the one that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _isolation(folder: Path) -> tuple[bool, list[str]]:

@@ -1,9 +1,8 @@
 """Which test modules belong to a file of the product.
 
-The module that mirrors it and those that import it; where none mirrors it, those that mirror the
+The module that mirrors it and those that import it; where there are none, those that mirror the
 modules which import it, because a part without tests of its own is tested where it is used. What is
-reached through a program that a test starts, or through a registry, is in a table. Tests of the
-benchmarks use the product and do not judge it.
+reached through a program that a test starts, or through a registry, is in a table.
 """
 
 from __future__ import annotations
@@ -21,17 +20,18 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "backbones/*": ("tests/backbones/test_registry.py", "tests/backbones/test_model.py"),
     "data/plain_pickle.py": ("tests/fuzz/test_round_trips.py",),
-    "parallel/parameter_server/*": ("tests/parallel/parameter_server/test_jobs.py",),
     "parallel/guard.py": ("tests/parallel/test_launch.py",),
-    "parallel/task.py": ("tests/parallel/test_launch.py",),
-    "parallel/job.py": ("tests/parallel/test_launch.py",),
+    "parallel/parameter_server/exchange.py": ("tests/parallel/parameter_server/test_jobs.py",),
+    "parallel/parameter_server/s[et]*": ("tests/parallel/parameter_server/test_jobs.py",),
+    "training/server_*": ("tests/parallel/parameter_server/test_jobs.py",),
     "training/c*": ("tests/training/test_checkpoint_resume.py",),
     "training/re*": (
         "tests/training/test_checkpoint_resume.py", "tests/distributed/test_resume.py",
     ),
     "training/ending.py": ("tests/distributed/test_endings.py",),
 }  # fmt: skip
-_NO_JUDGES = "tests/benchmarks/"
+# Tests of programs, which import a part of the product to make their data and do not judge it.
+_OF_PROGRAMS = ("tests/benchmarks/", "tests/distributed/", "tests/test_")
 
 
 def imported(source: str) -> set[str]:
@@ -70,19 +70,19 @@ class Selection:
     def tests_of(self, path: str) -> list[str]:
         """Return the test modules of a file, those that are nearest to it first."""
         module = module_name(path)
-        users = [user for user, known in self._product.items() if module in known]
-        chosen = [self._mirror(path)]
-        chosen += [test for test, known in self._tests.items() if module in known]
-        if self._mirror(path) not in self._tests:
+        chosen = [self._mirror(path)] if self._mirror(path) in self._tests else []
+        chosen += [
+            test
+            for test, known in self._tests.items()
+            if module in known and not test.startswith(_OF_PROGRAMS)
+        ]
+        if not chosen:
+            users = (user for user, known in self._product.items() if module in known)
             chosen += [self._mirror(user) for user in users]
         for pattern, tests in ELSEWHERE.items():
             if fnmatch.fnmatch(path, pattern):
                 chosen += tests
-        return [
-            test
-            for test in dict.fromkeys(chosen)
-            if test in self._tests and not test.startswith(_NO_JUDGES)
-        ]
+        return [test for test in dict.fromkeys(chosen) if test in self._tests]
 
     @staticmethod
     def _mirror(path: str) -> str:

@@ -160,9 +160,12 @@ def test_tests_that_fail_anyway_are_named(project: Path) -> None:
 
 
 def test_selection(project: Path) -> None:
-    shutil.copy(project / "tests/shop/test_price.py", project / "tests/test_all.py")
+    shutil.copy(project / "tests/shop/test_price.py", project / "tests/shop/test_all.py")
     selection = Selection(project, ["shop"])
-    assert selection.tests_of("shop/price.py") == ["tests/shop/test_price.py", "tests/test_all.py"]
+    assert selection.tests_of("shop/price.py") == [
+        "tests/shop/test_price.py",
+        "tests/shop/test_all.py",
+    ]
     # Used by the kernels, whose module is tested.
     assert selection.tests_of("shop/rates.py") == ["tests/shop/test_kernels.py"]
     assert selection.tests_of("shop/alone.py") == []

@@ -136,14 +136,18 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wait(process: int, until: float) -> str:
-    """Return how the process ended: "passed", "failed", "died" or "hung"."""
+    """Return how the process ended: "passed", "failed", "died" or "hung".
+
+    Orphans that have ended are collected too: some launchers wait until theirs are gone.
+    """
     while time.monotonic() < until:
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if ended:
+        ended, status = os.waitpid(-1, os.WNOHANG)
+        if ended == process:
             if os.WIFSIGNALED(status):
                 return "died"
             return "passed" if os.WEXITSTATUS(status) in _PASSED else "failed"
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        if not ended:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
     return "hung"
