@@ -1,0 +1,155 @@
+"""What the parts of a program were given, while it runs in the process of a test.
+
+A program that drops an option still runs well. So the parts that obey options are watched: they do
+their work as always, and what each was called with is kept under the names of its parameters.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import logging
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from types import ModuleType
+from typing import Any, NamedTuple, NoReturn, Optional
+
+import pytest
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Arrived(Exception):
+    """A program is where a test wanted to see it, and goes no further."""
+
+
+class Call(NamedTuple):
+    """One call of a function, a method or a class."""
+
+    arguments: dict[str, Any]
+    """By the names of the parameters, those that were left out with their defaults."""
+    result: Any
+    """What it returned; of a class, the object. None if it has raised an error."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an argument."""
+        return self.arguments[name]
+
+
+class Row(NamedTuple):
+    """How a test sees that an option is obeyed."""
+
+    run: str
+    """The run that the option is given to."""
+    words: str
+    """The option as it is typed."""
+    seen: Callable[[Witness], Any]
+    """What has arrived, from what was witnessed of the run."""
+    expected: Any
+    """What should have."""
+
+
+class Witness:
+    """The calls of watched functions and classes, and what the program printed."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        """Args: patch: undoes everything at the end of the test."""
+        self._patch = patch
+        self._calls: dict[str, list[Call]] = defaultdict(list)
+        self.output = ""
+
+    def watch(self, owner: Any, *names: str) -> None:
+        """Keep the calls of attributes of a module or a class.
+
+        Those of a class are kept under its name, of a method or a function as ``Owner.name``.
+        """
+        for name in names:
+            before = inspect.getattr_static(owner, name)
+            full = _full_name(owner, name)
+            if isinstance(before, type):
+                # By its constructor, so that whoever has imported the class already is watched too.
+                self._patch.setattr(before, "__init__", self._wrapped(before.__init__, name))
+            elif isinstance(before, classmethod):
+                self._patch.setattr(owner, name, classmethod(self._wrapped(before.__func__, full)))
+            else:
+                self._patch.setattr(owner, name, self._wrapped(before, full))
+
+    def replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        """Have a program call another function, which takes the same, and keep the calls."""
+        signature = inspect.signature(getattr(owner, name))
+        self._patch.setattr(
+            owner, name, self._wrapped(function, _full_name(owner, name), signature)
+        )
+
+    def calls(self, name: str) -> list[Call]:
+        """Return the calls of one name, in their order."""
+        assert self._calls[name], f"{name} was never called; called were {sorted(self._calls)}"
+        return self._calls[name]
+
+    def call(self, name: str) -> Call:
+        """Return the only call of a name."""
+        (call,) = self.calls(name)
+        return call
+
+    def was_called(self, name: str) -> bool:
+        """Return whether there was any call of a name."""
+        return bool(self._calls[name])
+
+    def run(self, program: ModuleType, words: list[str]) -> int | None:
+        """Run a program's ``main`` as if it were started with these words; returns its status."""
+        self._patch.setattr(sys, "argv", [f"{program.__name__}.py", *words])
+        screen = io.StringIO()
+        with redirect_stdout(screen), _signals_and_logging_as_before():
+            try:
+                return program.main()
+            except Arrived:
+                return None
+            finally:
+                self.output = screen.getvalue()
+
+    def _wrapped(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        signature: Optional[inspect.Signature] = None,
+    ) -> Callable[..., Any]:
+        signature = signature or inspect.signature(function)
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            place = len(self._calls[name])
+            self._calls[name].append(Call(dict(bound.arguments), None))
+            result = function(*args, **kwargs)
+            made = bound.arguments.get("self") if result is None else result
+            self._calls[name][place] = Call(dict(bound.arguments), made)
+            return result
+
+        return wrapper
+
+
+def _full_name(owner: Any, name: str) -> str:
+    return f"{owner.__name__.rpartition('.')[2]}.{name}"
+
+
+def stop(*_: Any, **__: Any) -> NoReturn:
+    """Take the place of a function beyond which nothing is to be seen."""
+    raise Arrived
+
+
+@contextmanager
+def _signals_and_logging_as_before() -> Iterator[None]:
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    root = logging.getLogger()
+    level = root.level
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        root.setLevel(level)

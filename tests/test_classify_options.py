@@ -1,0 +1,362 @@
+"""Every option of ``classify.py``, from the command line to the part that obeys it.
+
+As ``tests.test_train_options`` does for faces: a few runs in this process, each option with another
+value than its default, and a table of where that has to arrive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import classify
+from backbones.classifiers.classifier import Classifier
+from data import drawn_pictures, imagenet, mnist, picture_loader, prefetch
+from parallel.parameter_server.place import WORKER, Place, Share
+from parallel.world import LoneWorld, Wire
+from runtime import environment
+from runtime.mxnet import mx
+from tests.support.witness import Row, Witness, stop
+from training import (
+    checkpointer,
+    classify_step,
+    devices,
+    logs,
+    loop,
+    optimizer,
+    pictures,
+    replicas,
+    resume,
+    server_team,
+    team,
+)
+from training.classify_config import ClassifyConfig
+
+# Six updates in an epoch, of which three are warm-up; a tenth from the second epoch on.
+RATES = [0.02 * (update + 1) / 3 for update in range(3)] + [0.02] * 3 + [0.002] * 12
+
+
+def models_of(seen: Witness) -> Path:
+    return Path(seen.call("RunLog")["models_root"])
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def reports(seen: Witness, *, validation: bool) -> list[int]:
+    """The updates at which losses, or validations, were reported."""
+    lines = (models_of(seen) / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [record["update"] for record in records if ("target" in record) == validation]
+
+
+def updates(seen: Witness, name: str) -> list[int]:
+    return [call["update"] for call in seen.calls(name)]
+
+
+def rates(seen: Witness) -> list[float]:
+    return [call["lr"] for call in seen.calls("BackboneOptimizer.update")]
+
+
+def wire(seen: Witness) -> Wire:
+    """How gradients were sent, always alike."""
+    (found,) = {call["wire"] for call in seen.calls("LoneWorld.allreduce_all")
+                if call["name"] == "backbone.gradient"}  # fmt: skip
+    return found
+
+
+def given(name: str, argument: str) -> Callable[[Witness], Any]:
+    """Make a function that tells what a part was called with."""
+    return lambda seen: seen.call(name)[argument]
+
+
+def of_pictures(argument: str) -> Callable[[Witness], Any]:
+    """Make a function that tells what the training set and the validation set were drawn with."""
+    return lambda seen: [call[argument] for call in seen.calls("DrawnPictures")]
+
+
+ROWS: dict[str, Row] = {
+    "dataset": Row("drawn", "--dataset synthetic", of_pictures("part"), ["training", "validation"]),
+    "data_dir": Row(
+        "folder",
+        "--data-dir {folder}/idx",
+        lambda seen: seen.call("mnist.read")["folder"].name,
+        "idx",
+    ),
+    "rec_train": Row(
+        "files",
+        "--rec-train {folder}/a.rec",
+        lambda seen: seen.call("imagenet.read_records")["training"].name,
+        "a.rec",
+    ),
+    "rec_val": Row(
+        "files",
+        "--rec-val {folder}/b.rec",
+        lambda seen: seen.call("imagenet.read_records")["validation"].name,
+        "b.rec",
+    ),
+    "num_classes": Row(
+        *("drawn", "--num-classes 6"),
+        lambda seen: [*of_pictures("num_classes")(seen), seen.call("Classifier.create")["classes"]],
+        [6, 6, 6],
+    ),
+    "num_images": Row("drawn", "--num-images 40", of_pictures("count"), [40, 8]),
+    "image_size": Row(
+        *("drawn", "--image-size 16"),
+        lambda seen: [
+            *of_pictures("shape")(seen),
+            seen.call("Classifier.create")["image_shape"],
+            {call["batch"].images.shape for call in seen.calls("ClassifyStep.__call__")},
+        ],
+        [(16, 16, 3), (16, 16, 3), (3, 16, 16), {(5, 3, 16, 16)}],
+    ),
+    "threads": Row(
+        "drawn",
+        "--threads 3",
+        lambda seen: {call["threads"] for call in seen.calls("Prefetcher")},
+        {3},
+    ),
+    "model": Row("drawn", "--model ResNet18", given("Classifier.create", "name"), "ResNet18"),
+    "last_gamma": Row(
+        "drawn", "--last-gamma", given("Classifier.create", "has_zero_last_gammas"), True
+    ),
+    "dtype": Row(
+        *("types", "--dtype float16"),
+        lambda seen: [
+            seen.call(name)["dtype"]
+            for name in ("devices.choose", "Classifier.create", "BackboneOptimizer")
+        ],
+        ["float16"] * 3,
+    ),
+    "batch_size": Row(
+        *("drawn", "--batch-size 5"),
+        lambda seen: [
+            {len(call["batch"].labels) for call in seen.calls("ClassifyStep.__call__")},
+            {call["batch_size"] for call in seen.calls("pictures.each_once")},
+            seen.call("loop.fit")["images_per_update"],
+        ],
+        [{5}, {5}, 5],
+    ),
+    "epochs": Row(
+        "drawn", "--epochs 3", lambda seen: updates(seen, "BackboneOptimizer.update"), [*range(18)]
+    ),
+    "lr": Row("drawn", "--lr 0.02", rates, pytest.approx(RATES)),
+    "no_lr_scaling": Row(
+        *("two ranks", "--no-lr-scaling"),
+        lambda seen: seen.call("loop.fit")["schedule"].lr_at(0),
+        *[pytest.approx(0.25)],
+    ),
+    "warmup_epochs": Row("drawn", "--warmup-epochs 0.5", rates, pytest.approx(RATES)),
+    "lr_schedule": Row("drawn", "--lr-schedule step", rates, pytest.approx(RATES)),
+    "lr_steps": Row("drawn", "--lr-steps 1", rates, pytest.approx(RATES)),
+    "momentum": Row(
+        "drawn", "--momentum 0.75", lambda seen: seen.call("Trainer")["optimizer"].momentum, 0.75
+    ),
+    "wd": Row("drawn", "--wd 0.003", lambda seen: seen.call("Trainer")["optimizer"].wd, 0.003),
+    "label_smoothing": Row(
+        *("drawn", "--label-smoothing 0.3"),
+        lambda seen: seen.call("ClassifyStep").result.targets([1]).tolist()[0],
+        pytest.approx([0.05, 0.75, 0.05, 0.05, 0.05, 0.05]),
+    ),
+    "mixup": Row("drawn", "--mixup 0.2", given("ClassifyStep", "mixup"), 0.2),
+    "kv_store": Row(
+        "servers",
+        "--kv-store dist_ssync",
+        lambda seen: seen.call("Exchange")["scheme"].is_bounded,
+        True,
+    ),
+    "staleness": Row("servers", "--staleness 3", given("Exchange", "staleness"), 3),
+    "data_allocator": Row(
+        # A quarter of the pictures, not half of them.
+        "servers",
+        "--data-allocator 1",
+        lambda seen: seen.call("PictureLoader")["portion"].length,
+        10,
+    ),
+    "rebalance": Row(
+        *("groups", "--rebalance 2"),
+        lambda seen: [
+            seen.call("HorovodWorld")["regroups"],
+            # Of six epochs of 20 pictures for each group, in batches of 5.
+            seen.call("loop.fit")["total_updates"],
+        ],
+        [True, 8],
+    ),
+    "num_examples": Row(
+        *("drawn", "--num-examples 30"),
+        *(lambda seen: seen.call("PictureLoader")["portion"].length, 30),
+    ),
+    "fp16_allreduce": Row("drawn", "--fp16-allreduce", lambda seen: wire(seen).is_float16, True),
+    "gradient_predivide_factor": Row(
+        "drawn", "--gradient-predivide-factor 4", lambda seen: wire(seen).predivide_factor, 4.0
+    ),
+    "eval_frequency": Row(
+        "drawn", "--eval-frequency 2", lambda seen: reports(seen, validation=True), [12, 18]
+    ),
+    "save_frequency": Row(
+        *("drawn", "--save-frequency 2"),
+        lambda seen: [
+            # The best model has a saver of its own.
+            [
+                call["update"]
+                for call in seen.calls("ModelSaver.save")
+                if call["self"] is seen.calls("ModelSaver")[1].result
+            ],
+            updates(seen, "Checkpointer.save"),
+        ],
+        [[12, 18], [12, 18]],
+    ),
+    "keep": Row(
+        *("drawn", "--keep 1"),
+        *(lambda seen: names_in(models_of(seen) / "checkpoints"), ["update-00000018"]),
+    ),
+    "resume": Row("drawn", "--resume never", given("resume.find", "resume"), "never"),
+    "stall_timeout": Row(
+        *("drawn", "--stall-timeout 321"),
+        lambda seen: [
+            seen.call("environment.prepare_stall_check")["seconds"],
+            seen.call("Watchdog")["seconds"],
+        ],
+        [321, 321],
+    ),
+    "frequent": Row(
+        "drawn",
+        "--frequent 8",
+        lambda seen: reports(seen, validation=False),
+        [8, 16, 18],
+    ),
+    "models_root": Row(
+        *("drawn", "--models-root {folder}/models"),
+        lambda seen: {"checkpoints", "config.json", "logs", "model-0000.params"}.difference(
+            names_in(models_of(seen))
+        ),
+        set(),
+    ),
+    "seed": Row(
+        *("drawn", "--seed 9"),
+        lambda seen: [
+            *of_pictures("seed")(seen),
+            *(
+                seen.call(name)["seed"]
+                for name in ("PictureLoader", "Classifier.create", "ClassifyStep")
+            ),
+        ],
+        [9, 9, 9, 9, 9],
+    ),
+}  # fmt: skip
+
+# What a run needs beside the options that are looked at.
+SMALL = "--dataset synthetic --num-images 40 --image-size 16 --batch-size 5 "
+FURTHER = {
+    "drawn": "",
+    "folder": "--dataset mnist --models-root {folder}/folder",
+    "files": "--dataset imagenet --models-root {folder}/files",
+    "types": SMALL + "--models-root {folder}/types",
+    "two ranks": SMALL + "--lr 0.25 --models-root {folder}/two",
+    "servers": SMALL + "--models-root {folder}/servers",
+    "groups": SMALL + "--epochs 6 --kv-store dist_gsync --models-root {folder}/groups",
+}
+PLACE = Place(WORKER, "127.0.0.1", 1, "127.0.0.1", "lo", num_workers=2, num_servers=1)
+PLACES = {
+    "servers": dataclasses.replace(PLACE, shares=(Share(0, 0.25), Share(0.25, 1))),
+    "groups": dataclasses.replace(PLACE, groups=((0,), (1,))),
+}
+
+
+class GroupWorld(LoneWorld):
+    """A rank alone in its group."""
+
+    def __init__(self, groups: object = (), *, regroups: bool = False) -> None:
+        super().__init__()
+
+
+class OneOfTwo(LoneWorld):
+    """Rank 0 of two; nothing is trained with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 2
+
+
+def watch(seen: Witness) -> None:
+    """Watch whatever obeys an option."""
+    seen.watch(drawn_pictures, "DrawnPictures")
+    seen.watch(picture_loader, "PictureLoader")
+    seen.watch(prefetch, "Prefetcher")
+    seen.watch(pictures, "each_once")
+    seen.watch(Classifier, "create")
+    seen.watch(classify_step, "ClassifyStep")
+    seen.watch(classify_step.ClassifyStep, "__call__")
+    seen.watch(mx.gluon, "Trainer")
+    seen.watch(optimizer, "BackboneOptimizer")
+    seen.watch(optimizer.BackboneOptimizer, "update")
+    seen.watch(logs, "RunLog", "Watchdog")
+    seen.watch(loop, "fit")
+    seen.watch(resume, "find")
+    seen.watch(replicas, "ModelSaver")
+    seen.watch(replicas.ModelSaver, "save")
+    seen.watch(checkpointer.Checkpointer, "save")
+    seen.watch(environment, "prepare_stall_check")
+    seen.watch(LoneWorld, "allreduce_all")
+
+
+def witness(run: str, folder: Path) -> Witness:
+    words = [row.words for row in ROWS.values() if row.run == run]
+    words.append(FURTHER[run])
+    with pytest.MonkeyPatch.context() as patch:
+        seen = Witness(patch)
+        watch(seen)
+        patch.setattr(team, "HorovodWorld", OneOfTwo if run == "two ranks" else LoneWorld)
+        for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
+            patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
+        if run == "types":
+            # No machine of the tests needs to have them.
+            seen.replace(devices, "choose", lambda local_rank, dtype: mx.cpu())
+        if run in PLACES:
+            for name, value in PLACES[run].variables().items():
+                patch.setenv(name, value)
+            seen.watch(server_team, "Exchange")
+            # There are no servers that could be met.
+            seen.replace(server_team.Exchange, "start", lambda *_, **__: None)
+            patch.setattr(server_team, "HorovodWorld", GroupWorld)
+            seen.watch(server_team, "HorovodWorld")
+        if run != "drawn":
+            seen.replace(mnist, "read", stop)
+            seen.replace(imagenet, "read_records", stop)
+            seen.replace(loop, "fit", stop)
+        seen.run(classify, " ".join(words).replace("{folder}", str(folder)).split())
+    return seen
+
+
+@pytest.fixture(scope="module")
+def witnessed(tmp_path_factory) -> Callable[[str], Witness]:
+    """Return a function that returns what was witnessed of a run, each of which runs once."""
+    runs: dict[str, Witness] = {}
+    folder = tmp_path_factory.mktemp("options")
+
+    def find(run: str) -> Witness:
+        if run not in runs:
+            runs[run] = witness(run, folder)
+        return runs[run]
+
+    return find
+
+
+FIELDS = [field.name for field in dataclasses.fields(ClassifyConfig)]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_an_option_arrives_where_it_is_obeyed(name: str, witnessed) -> None:
+    assert name in ROWS, f"a new option needs a row that shows who obeys it: {name}"
+    row = ROWS[name]
+    assert row.seen(witnessed(row.run)) == row.expected
+
+
+def test_each_row_is_of_an_option() -> None:
+    assert set(ROWS) == set(FIELDS)

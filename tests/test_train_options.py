@@ -1,0 +1,385 @@
+"""Every option of ``train.py``, from the command line to the part that obeys it.
+
+A few runs in this process are given all options, each another value than its default, and are
+watched (``tests.support.witness``). A table says of each option where its value has to arrive; an
+option without a row fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import parallel.world
+import train
+from backbones.model import Backbone
+from data import loader, synthetic, verification_sets
+from data.record_writer import RecordWriter
+from parallel.world import LoneWorld
+from partial_fc import head, margin, optimizers, sampling
+from runtime import amx, environment
+from runtime.mxnet import mx
+from tests.support.witness import Row, Witness, stop
+from training import (
+    checkpointer,
+    devices,
+    finite,
+    logs,
+    loop,
+    optimizer,
+    plan,
+    replicas,
+    resume,
+    verifier,
+)
+from training.config import TrainConfig
+
+
+def reports(seen: Witness, *, verification: bool) -> list[int]:
+    """The updates at which losses, or verifications, were reported."""
+    lines = (models_of(seen) / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [record["update"] for record in records if ("target" in record) == verification]
+
+
+def models_of(seen: Witness) -> Path:
+    return Path(seen.call("RunLog")["models_root"])
+
+
+def updates(seen: Witness, name: str) -> list[int]:
+    return [call["update"] for call in seen.calls(name)]
+
+
+def rates(seen: Witness) -> list[float]:
+    """The learning rate of the backbone at each update."""
+    return [round(call["lr"], 9) for call in seen.calls("BackboneOptimizer.update")]
+
+
+def given(name: str, argument: str) -> Callable[[Witness], Any]:
+    """Make a function that tells what a part was called with."""
+    return lambda seen: seen.call(name)[argument]
+
+
+# Warm-up of two updates, a tenth from the fourth on and another from the fifth.
+RATES = [0.02, 0.04, 0.04, 0.004, 0.0004]
+# Four identities with three images, the last with one; and three with three.
+FOLDERS = {"A": (3, 3, 3, 1), "B": (3, 3, 3)}
+FOUND_CLASSES = 6
+
+ROWS: dict[str, Row] = {
+    "dataset": Row(
+        *("drawn", "--dataset synthetic"),
+        *(lambda seen: seen.was_called("synthetic.ensure"), True),
+    ),
+    "rec": Row(
+        *("records", "--rec {folder}/A --rec {folder}/B"),
+        *(lambda seen: seen.call("FaceLoader").result.num_classes, FOUND_CLASSES),
+    ),
+    "num_classes": Row(
+        "drawn", "--num-classes 4", given("synthetic.ensure", "identities"), 4
+    ),
+    "num_images": Row(
+        "drawn", "--num-images 8", given("synthetic.ensure", "images_per_identity"), 2
+    ),
+    "val_targets": Row(
+        *("records", "--val-targets seen"),
+        *(lambda seen: [target.name for target in seen.call("Verifier")["targets"]], ["seen"]),
+    ),
+    "min_images": Row(
+        # Without it there is a class more.
+        *("records", "--min-images 2"),
+        *(lambda seen: seen.call("PartialFC.create")["num_classes"], FOUND_CLASSES),
+    ),
+    "color_jitter": Row(
+        "records",
+        "--color-jitter 0.25",
+        lambda seen: seen.call("FaceLoader")["augmentation"].color_jitter,
+        0.25,
+    ),
+    "cutout": Row(
+        "records",
+        "--cutout 0.125",
+        lambda seen: seen.call("FaceLoader")["augmentation"].cutout,
+        0.125,
+    ),
+    "max_bad_records": Row(
+        "records", "--max-bad-records 7", given("FaceLoader", "max_bad_records"), 7
+    ),
+    "threads": Row("records", "--threads 3", given("FaceLoader", "threads"), 3),
+    "network": Row("records", "--network tiny", given("Backbone.create", "name"), "tiny"),
+    "pretrained": Row(
+        *("records", "--pretrained {folder}/earlier,3"),
+        *(lambda seen: seen.call("Backbone.take_weights").result.path.name, "earlier-0003.params"),
+    ),
+    "embedding_size": Row(
+        *("records", "--embedding-size 24"),
+        lambda seen: [
+            seen.call("Backbone.create")["embedding_size"],
+            seen.call("PartialFC.create").result.rows.export()["centers"].shape[1],
+        ],
+        [24, 24],
+    ),
+    "dtype": Row(
+        *("types", "--dtype float16"),
+        lambda seen: [
+            seen.call(name)["dtype"]
+            for name in ("devices.choose", "Backbone.create", "BackboneOptimizer")
+        ],
+        ["float16"] * 3,
+    ),
+    "recompute": Row("records", "--recompute", given("Backbone.create", "recompute"), True),
+    "head_dtype": Row("types", "--head-dtype bfloat16", given("PartialFC", "dtype"), "bfloat16"),
+    "loss": Row(
+        *("records", "--loss arcface"),
+        *(lambda seen: seen.call("PartialFC")["margin"], margin.CombinedMargin(1.0, 0.5, 0.0)),
+    ),
+    "margins": Row(
+        *("memory", "--margins 1,0.25,0.125"),
+        *(lambda seen: seen.call("PartialFC")["margin"], margin.CombinedMargin(1.0, 0.25, 0.125)),
+    ),
+    "scale": Row("records", "--scale 24", given("PartialFC", "scale"), 24.0),
+    "filter_threshold": Row(
+        "records", "--filter-threshold 0.75", given("PartialFC", "filter_threshold"), 0.75
+    ),
+    "sample_ratio": Row("records", "--sample-ratio 0.5", given("Sampler", "ratio"), 0.5),
+    "batch_size": Row(
+        *("records", "--batch-size 3"),
+        lambda seen: [
+            {len(call["features"]) for call in seen.calls("PartialFC.step")},
+            seen.call("Verifier")["batch_size"],
+            seen.call("loop.fit")["images_per_update"],
+        ],
+        [{3}, 3, 3],
+    ),
+    "lr": Row("records", "--lr 0.04", rates, RATES),
+    "center_lr": Row(
+        *("records", "--center-lr 0.01"),
+        lambda seen: [round(call["lr"], 9) for call in seen.calls("PartialFC.step")],
+        [rate / 4 for rate in RATES],
+    ),
+    "optimizer": Row(
+        *("memory", "--optimizer adam"),
+        lambda seen: [
+            seen.call("BackboneOptimizer")["name"],
+            seen.call("optimizers.build").result.states.keys(),
+        ],
+        ["adam", {"first_moments", "second_moments", "step_counts"}],
+    ),
+    "momentum": Row(
+        *("records", "--momentum 0.75"),
+        lambda seen: [
+            seen.call("Trainer")["optimizer"].momentum,
+            seen.call("optimizers.build").result.momentum,
+        ],
+        [0.75, 0.75],
+    ),
+    "wd": Row(
+        *("records", "--wd 0.003"),
+        lambda seen: [
+            seen.call("Trainer")["optimizer"].wd,
+            seen.call("optimizers.build").result.weight_decay,
+        ],
+        [0.003, 0.003],
+    ),
+    "lr_schedule": Row("records", "--lr-schedule step", rates, RATES),
+    "lr_steps": Row("records", "--lr-steps 3,4", rates, RATES),
+    "warmup": Row("records", "--warmup 2", rates, RATES),
+    "max_update": Row(
+        "records",
+        "--max-update 5",
+        lambda seen: updates(seen, "BackboneOptimizer.update"),
+        [0, 1, 2, 3, 4],
+    ),
+    "epochs": Row(
+        # Three identities, as if each had one image, in batches of one.
+        "memory",
+        "--epochs 2",
+        lambda seen: len(seen.calls("BackboneOptimizer.update")),
+        6,
+    ),
+    "frequent": Row(
+        "records", "--frequent 2", lambda seen: reports(seen, verification=False), [2, 4, 5]
+    ),
+    "verbose": Row(
+        "records", "--verbose 3", lambda seen: reports(seen, verification=True), [0, 3, 5]
+    ),
+    "save_interval": Row(
+        *("records", "--save-interval 2"),
+        lambda seen: [updates(seen, "ModelSaver.save"), updates(seen, "Checkpointer.save")],
+        [[2, 4, 5], [2, 4, 5]],
+    ),
+    "keep": Row(
+        *("records", "--keep 1"),
+        *(lambda seen: names_in(models_of(seen) / "checkpoints"), ["update-00000005"]),
+    ),
+    "resume": Row("records", "--resume never", given("resume.find", "resume"), "never"),
+    "on_nan": Row(
+        *("records", "--on-nan skip"),
+        lambda seen: [
+            seen.call("FiniteGuard").result.skips,
+            {call["hold"] for call in seen.calls("PartialFC.step")},
+        ],
+        [True, {True}],
+    ),
+    "stall_timeout": Row(
+        *("records", "--stall-timeout 321"),
+        lambda seen: [
+            seen.call("environment.prepare_stall_check")["seconds"],
+            seen.call("Watchdog")["seconds"],
+        ],
+        [321, 321],
+    ),
+    "models_root": Row(
+        *("records", "--models-root {folder}/models"),
+        lambda seen: names_in(models_of(seen)),
+        [
+            *("checkpoints", "config.json", "logs", "metrics.jsonl", "model-0000.params"),
+            *("model-symbol.json", "scalars"),
+        ],
+    ),
+    "seed": Row(
+        *("records", "--seed 9"),
+        lambda seen: [
+            seen.call(name)["seed"] for name in ("FaceLoader", "Backbone.create", "Sampler")
+        ]
+        + [seen.call("PartialFC.create")["seed"]],
+        [9, 9, 9, 9],
+    ),
+    "debug": Row(
+        *("memory", "--debug"),
+        lambda seen: [
+            seen.call("MemoryBatches")["num_classes"],
+            seen.call("RunLog.summarize")["debug"],
+        ],
+        [3, True],
+    ),
+    "dry_run": Row(
+        *("plan", "--dry-run"),
+        lambda seen: ["bytes per collective" in seen.output, seen.was_called("RunLog")],
+        [True, False],
+    ),
+    "world_size": Row(
+        *("plan", "--world-size 7"),
+        *(lambda seen: seen.call("plan.describe")["config"].world_size, 7),
+    ),
+}  # fmt: skip
+
+# What a run needs beside the options that are looked at.
+FURTHER = {
+    "records": "",
+    "memory": (
+        "--rec {folder}/B --network tiny --embedding-size 16 --batch-size 1 --lr 0.01 --wd 0 "
+        "--models-root {folder}/memory"
+    ),
+    "types": (
+        "--rec {folder}/B --debug --num-classes 7 --network tiny --embedding-size 16 "
+        "--models-root {folder}/types"
+    ),
+    "drawn": "--rec {folder}/drawn --models-root {folder}/drawn-models",
+    "plan": "--dataset webface",
+}
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Two record sets, a verification set and the model of an earlier run."""
+    root = tmp_path_factory.mktemp("options")
+    rng = np.random.default_rng(1)
+    images = [
+        cv2.imencode(".jpg", rng.integers(256, size=(32, 32, 3), dtype=np.uint8))[1].tobytes()
+        for _ in range(24)
+    ]
+    for name, counts in FOLDERS.items():
+        with RecordWriter(root / name, image_size=(32, 32)) as writer:
+            for label, count in enumerate(counts):
+                for image in images[:count]:
+                    writer.write(image, label)
+    verification_sets.write_bin(root / "A" / "seen.bin", images, [True, False] * 6)
+    Backbone.create("tiny", embedding_size=24, image_size=(32, 32)).export(root / "earlier")
+    (root / "earlier-0000.params").rename(root / "earlier-0003.params")
+    return root
+
+
+def watch(seen: Witness) -> None:
+    """Watch whatever obeys an option."""
+    seen.watch(loader, "FaceLoader", "MemoryBatches")
+    seen.watch(Backbone, "create", "take_weights")
+    seen.watch(head, "PartialFC")
+    seen.watch(head.PartialFC, "create", "step")
+    seen.watch(sampling, "Sampler")
+    seen.watch(optimizers, "build")
+    seen.watch(mx.gluon, "Trainer")
+    seen.watch(optimizer, "BackboneOptimizer")
+    seen.watch(optimizer.BackboneOptimizer, "update")
+    seen.watch(logs, "RunLog", "Watchdog")
+    seen.watch(logs.RunLog, "summarize")
+    seen.watch(loop, "fit")
+    seen.watch(plan, "describe")
+    seen.watch(resume, "find")
+    seen.watch(verifier, "Verifier")
+    seen.watch(finite, "FiniteGuard")
+    seen.watch(replicas.ModelSaver, "save")
+    seen.watch(checkpointer.Checkpointer, "save")
+    seen.watch(environment, "prepare_stall_check")
+
+
+def witness(run: str, folder: Path) -> Witness:
+    words = [row.words for row in ROWS.values() if row.run == run]
+    words.append(FURTHER[run])
+    with pytest.MonkeyPatch.context() as patch:
+        seen = Witness(patch)
+        watch(seen)
+        seen.replace(synthetic, "ensure", stop)
+        patch.setattr(parallel.world, "HorovodWorld", LoneWorld)
+        for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
+            patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
+        if run == "types":
+            # No machine of the tests needs to have them.
+            seen.replace(devices, "choose", lambda local_rank, dtype: mx.cpu())
+            patch.setattr(amx, "request_tiles", lambda: True)
+            seen.replace(loop, "fit", stop)
+        seen.run(train, " ".join(words).replace("{folder}", str(folder)).split())
+    return seen
+
+
+@pytest.fixture(scope="module")
+def witnessed(folder: Path) -> Callable[[str], Witness]:
+    """Return a function that returns what was witnessed of a run, each of which runs once."""
+    runs: dict[str, Witness] = {}
+
+    def find(run: str) -> Witness:
+        if run not in runs:
+            runs[run] = witness(run, folder)
+        return runs[run]
+
+    return find
+
+
+FIELDS = [field.name for field in dataclasses.fields(TrainConfig)]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_an_option_arrives_where_it_is_obeyed(name: str, witnessed) -> None:
+    assert name in ROWS, f"a new option needs a row that shows who obeys it: {name}"
+    row = ROWS[name]
+    assert row.seen(witnessed(row.run)) == row.expected
+
+
+def test_each_row_is_of_an_option() -> None:
+    assert set(ROWS) == set(FIELDS)
+
+
+def test_made_up_batches_have_the_classes_that_are_asked_for(witnessed) -> None:
+    assert "--num-classes 7" in FURTHER["types"]
+    assert witnessed("types").call("MemoryBatches")["num_classes"] == 7
