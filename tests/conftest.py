@@ -1,4 +1,4 @@
-"""What all tests share: the real data, which not every machine has."""
+"""What all tests share: signals that reach what they start, and real data if there is any."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+
+from tests.support.signals import keep_ignored_signals_from_children
+
+keep_ignored_signals_from_children()
 
 
 @pytest.fixture(scope="session")
