@@ -66,8 +66,11 @@ def rates(seen: Witness) -> list[float]:
 
 def wire(seen: Witness) -> Wire:
     """How gradients were sent, always alike."""
-    (found,) = {call["wire"] for call in seen.calls("LoneWorld.allreduce_all")
-                if call["name"] == "backbone.gradient"}  # fmt: skip
+    (found,) = {
+        call["wire"]
+        for call in seen.calls("LoneWorld.allreduce_all")
+        if call["name"] == "backbone.gradient"
+    }
     return found
 
 
@@ -102,13 +105,15 @@ ROWS: dict[str, Row] = {
         "b.rec",
     ),
     "num_classes": Row(
-        *("drawn", "--num-classes 6"),
+        "drawn",
+        "--num-classes 6",
         lambda seen: [*of_pictures("num_classes")(seen), seen.call("Classifier.create")["classes"]],
         [6, 6, 6],
     ),
     "num_images": Row("drawn", "--num-images 40", of_pictures("count"), [40, 8]),
     "image_size": Row(
-        *("drawn", "--image-size 16"),
+        "drawn",
+        "--image-size 16",
         lambda seen: [
             *of_pictures("shape")(seen),
             seen.call("Classifier.create")["image_shape"],
@@ -127,7 +132,8 @@ ROWS: dict[str, Row] = {
         "drawn", "--last-gamma", given("Classifier.create", "has_zero_last_gammas"), True
     ),
     "dtype": Row(
-        *("types", "--dtype float16"),
+        "types",
+        "--dtype float16",
         lambda seen: [
             seen.call(name)["dtype"]
             for name in ("devices.choose", "Classifier.create", "BackboneOptimizer")
@@ -135,7 +141,8 @@ ROWS: dict[str, Row] = {
         ["float16"] * 3,
     ),
     "batch_size": Row(
-        *("drawn", "--batch-size 5"),
+        "drawn",
+        "--batch-size 5",
         lambda seen: [
             {len(call["batch"].labels) for call in seen.calls("ClassifyStep.__call__")},
             {call["batch_size"] for call in seen.calls("pictures.each_once")},
@@ -148,9 +155,10 @@ ROWS: dict[str, Row] = {
     ),
     "lr": Row("drawn", "--lr 0.02", rates, pytest.approx(RATES)),
     "no_lr_scaling": Row(
-        *("two ranks", "--no-lr-scaling"),
+        "two ranks",
+        "--no-lr-scaling",
         lambda seen: seen.call("loop.fit")["schedule"].lr_at(0),
-        *[pytest.approx(0.25)],
+        pytest.approx(0.25),
     ),
     "warmup_epochs": Row("drawn", "--warmup-epochs 0.5", rates, pytest.approx(RATES)),
     "lr_schedule": Row("drawn", "--lr-schedule step", rates, pytest.approx(RATES)),
@@ -160,7 +168,8 @@ ROWS: dict[str, Row] = {
     ),
     "wd": Row("drawn", "--wd 0.003", lambda seen: seen.call("Trainer")["optimizer"].wd, 0.003),
     "label_smoothing": Row(
-        *("drawn", "--label-smoothing 0.3"),
+        "drawn",
+        "--label-smoothing 0.3",
         lambda seen: seen.call("ClassifyStep").result.targets([1]).tolist()[0],
         pytest.approx([0.05, 0.75, 0.05, 0.05, 0.05, 0.05]),
     ),
@@ -180,7 +189,8 @@ ROWS: dict[str, Row] = {
         10,
     ),
     "rebalance": Row(
-        *("groups", "--rebalance 2"),
+        "groups",
+        "--rebalance 2",
         lambda seen: [
             seen.call("HorovodWorld")["regroups"],
             # Of six epochs of 20 pictures for each group, in batches of 5.
@@ -189,8 +199,10 @@ ROWS: dict[str, Row] = {
         [True, 8],
     ),
     "num_examples": Row(
-        *("drawn", "--num-examples 30"),
-        *(lambda seen: seen.call("PictureLoader")["portion"].length, 30),
+        "drawn",
+        "--num-examples 30",
+        lambda seen: seen.call("PictureLoader")["portion"].length,
+        30,
     ),
     "fp16_allreduce": Row("drawn", "--fp16-allreduce", lambda seen: wire(seen).is_float16, True),
     "gradient_predivide_factor": Row(
@@ -200,7 +212,8 @@ ROWS: dict[str, Row] = {
         "drawn", "--eval-frequency 2", lambda seen: reports(seen, validation=True), [12, 18]
     ),
     "save_frequency": Row(
-        *("drawn", "--save-frequency 2"),
+        "drawn",
+        "--save-frequency 2",
         lambda seen: [
             # The best model has a saver of its own.
             [
@@ -213,12 +226,15 @@ ROWS: dict[str, Row] = {
         [[12, 18], [12, 18]],
     ),
     "keep": Row(
-        *("drawn", "--keep 1"),
-        *(lambda seen: names_in(models_of(seen) / "checkpoints"), ["update-00000018"]),
+        "drawn",
+        "--keep 1",
+        lambda seen: names_in(models_of(seen) / "checkpoints"),
+        ["update-00000018"],
     ),
     "resume": Row("drawn", "--resume never", given("resume.find", "resume"), "never"),
     "stall_timeout": Row(
-        *("drawn", "--stall-timeout 321"),
+        "drawn",
+        "--stall-timeout 321",
         lambda seen: [
             seen.call("environment.prepare_stall_check")["seconds"],
             seen.call("Watchdog")["seconds"],
@@ -232,14 +248,16 @@ ROWS: dict[str, Row] = {
         [8, 16, 18],
     ),
     "models_root": Row(
-        *("drawn", "--models-root {folder}/models"),
+        "drawn",
+        "--models-root {folder}/models",
         lambda seen: {"checkpoints", "config.json", "logs", "model-0000.params"}.difference(
             names_in(models_of(seen))
         ),
         set(),
     ),
     "seed": Row(
-        *("drawn", "--seed 9"),
+        "drawn",
+        "--seed 9",
         lambda seen: [
             *of_pictures("seed")(seen),
             *(
@@ -249,7 +267,7 @@ ROWS: dict[str, Row] = {
         ],
         [9, 9, 9, 9, 9],
     ),
-}  # fmt: skip
+}
 
 # What a run needs beside the options that are looked at.
 SMALL = "--dataset synthetic --num-images 40 --image-size 16 --batch-size 5 "

@@ -75,27 +75,33 @@ FOUND_CLASSES = 6
 
 ROWS: dict[str, Row] = {
     "dataset": Row(
-        *("drawn", "--dataset synthetic"),
-        *(lambda seen: seen.was_called("synthetic.ensure"), True),
+        "drawn",
+        "--dataset synthetic",
+        lambda seen: seen.was_called("synthetic.ensure"),
+        True,
     ),
     "rec": Row(
-        *("records", "--rec {folder}/A --rec {folder}/B"),
-        *(lambda seen: seen.call("FaceLoader").result.num_classes, FOUND_CLASSES),
+        "records",
+        "--rec {folder}/A --rec {folder}/B",
+        lambda seen: seen.call("FaceLoader").result.num_classes,
+        FOUND_CLASSES,
     ),
-    "num_classes": Row(
-        "drawn", "--num-classes 4", given("synthetic.ensure", "identities"), 4
-    ),
+    "num_classes": Row("drawn", "--num-classes 4", given("synthetic.ensure", "identities"), 4),
     "num_images": Row(
         "drawn", "--num-images 8", given("synthetic.ensure", "images_per_identity"), 2
     ),
     "val_targets": Row(
-        *("records", "--val-targets seen"),
-        *(lambda seen: [target.name for target in seen.call("Verifier")["targets"]], ["seen"]),
+        "records",
+        "--val-targets seen",
+        lambda seen: [target.name for target in seen.call("Verifier")["targets"]],
+        ["seen"],
     ),
     "min_images": Row(
         # Without it there is a class more.
-        *("records", "--min-images 2"),
-        *(lambda seen: seen.call("PartialFC.create")["num_classes"], FOUND_CLASSES),
+        "records",
+        "--min-images 2",
+        lambda seen: seen.call("PartialFC.create")["num_classes"],
+        FOUND_CLASSES,
     ),
     "color_jitter": Row(
         "records",
@@ -115,11 +121,14 @@ ROWS: dict[str, Row] = {
     "threads": Row("records", "--threads 3", given("FaceLoader", "threads"), 3),
     "network": Row("records", "--network tiny", given("Backbone.create", "name"), "tiny"),
     "pretrained": Row(
-        *("records", "--pretrained {folder}/earlier,3"),
-        *(lambda seen: seen.call("Backbone.take_weights").result.path.name, "earlier-0003.params"),
+        "records",
+        "--pretrained {folder}/earlier,3",
+        lambda seen: seen.call("Backbone.take_weights").result.path.name,
+        "earlier-0003.params",
     ),
     "embedding_size": Row(
-        *("records", "--embedding-size 24"),
+        "records",
+        "--embedding-size 24",
         lambda seen: [
             seen.call("Backbone.create")["embedding_size"],
             seen.call("PartialFC.create").result.rows.export()["centers"].shape[1],
@@ -127,7 +136,8 @@ ROWS: dict[str, Row] = {
         [24, 24],
     ),
     "dtype": Row(
-        *("types", "--dtype float16"),
+        "types",
+        "--dtype float16",
         lambda seen: [
             seen.call(name)["dtype"]
             for name in ("devices.choose", "Backbone.create", "BackboneOptimizer")
@@ -137,12 +147,16 @@ ROWS: dict[str, Row] = {
     "recompute": Row("records", "--recompute", given("Backbone.create", "recompute"), True),
     "head_dtype": Row("types", "--head-dtype bfloat16", given("PartialFC", "dtype"), "bfloat16"),
     "loss": Row(
-        *("records", "--loss arcface"),
-        *(lambda seen: seen.call("PartialFC")["margin"], margin.CombinedMargin(1.0, 0.5, 0.0)),
+        "types",
+        "--loss adaface",
+        lambda seen: type(seen.call("PartialFC")["margin"]),
+        margin.AdaFace,
     ),
     "margins": Row(
-        *("memory", "--margins 1,0.25,0.125"),
-        *(lambda seen: seen.call("PartialFC")["margin"], margin.CombinedMargin(1.0, 0.25, 0.125)),
+        "memory",
+        "--margins 1,0.25,0.125",
+        lambda seen: seen.call("PartialFC")["margin"],
+        margin.CombinedMargin(1.0, 0.25, 0.125),
     ),
     "scale": Row("records", "--scale 24", given("PartialFC", "scale"), 24.0),
     "filter_threshold": Row(
@@ -150,7 +164,8 @@ ROWS: dict[str, Row] = {
     ),
     "sample_ratio": Row("records", "--sample-ratio 0.5", given("Sampler", "ratio"), 0.5),
     "batch_size": Row(
-        *("records", "--batch-size 3"),
+        "records",
+        "--batch-size 3",
         lambda seen: [
             {len(call["features"]) for call in seen.calls("PartialFC.step")},
             seen.call("Verifier")["batch_size"],
@@ -160,12 +175,14 @@ ROWS: dict[str, Row] = {
     ),
     "lr": Row("records", "--lr 0.04", rates, RATES),
     "center_lr": Row(
-        *("records", "--center-lr 0.01"),
+        "records",
+        "--center-lr 0.01",
         lambda seen: [round(call["lr"], 9) for call in seen.calls("PartialFC.step")],
         [rate / 4 for rate in RATES],
     ),
     "optimizer": Row(
-        *("memory", "--optimizer adam"),
+        "memory",
+        "--optimizer adam",
         lambda seen: [
             seen.call("BackboneOptimizer")["name"],
             seen.call("optimizers.build").result.states.keys(),
@@ -173,7 +190,8 @@ ROWS: dict[str, Row] = {
         ["adam", {"first_moments", "second_moments", "step_counts"}],
     ),
     "momentum": Row(
-        *("records", "--momentum 0.75"),
+        "records",
+        "--momentum 0.75",
         lambda seen: [
             seen.call("Trainer")["optimizer"].momentum,
             seen.call("optimizers.build").result.momentum,
@@ -181,7 +199,8 @@ ROWS: dict[str, Row] = {
         [0.75, 0.75],
     ),
     "wd": Row(
-        *("records", "--wd 0.003"),
+        "records",
+        "--wd 0.003",
         lambda seen: [
             seen.call("Trainer")["optimizer"].wd,
             seen.call("optimizers.build").result.weight_decay,
@@ -211,17 +230,21 @@ ROWS: dict[str, Row] = {
         "records", "--verbose 3", lambda seen: reports(seen, verification=True), [0, 3, 5]
     ),
     "save_interval": Row(
-        *("records", "--save-interval 2"),
+        "records",
+        "--save-interval 2",
         lambda seen: [updates(seen, "ModelSaver.save"), updates(seen, "Checkpointer.save")],
         [[2, 4, 5], [2, 4, 5]],
     ),
     "keep": Row(
-        *("records", "--keep 1"),
-        *(lambda seen: names_in(models_of(seen) / "checkpoints"), ["update-00000005"]),
+        "records",
+        "--keep 1",
+        lambda seen: names_in(models_of(seen) / "checkpoints"),
+        ["update-00000005"],
     ),
     "resume": Row("records", "--resume never", given("resume.find", "resume"), "never"),
     "on_nan": Row(
-        *("records", "--on-nan skip"),
+        "records",
+        "--on-nan skip",
         lambda seen: [
             seen.call("FiniteGuard").result.skips,
             {call["hold"] for call in seen.calls("PartialFC.step")},
@@ -229,7 +252,8 @@ ROWS: dict[str, Row] = {
         [True, {True}],
     ),
     "stall_timeout": Row(
-        *("records", "--stall-timeout 321"),
+        "records",
+        "--stall-timeout 321",
         lambda seen: [
             seen.call("environment.prepare_stall_check")["seconds"],
             seen.call("Watchdog")["seconds"],
@@ -237,15 +261,18 @@ ROWS: dict[str, Row] = {
         [321, 321],
     ),
     "models_root": Row(
-        *("records", "--models-root {folder}/models"),
+        "records",
+        "--models-root {folder}/models",
         lambda seen: names_in(models_of(seen)),
         [
             *("checkpoints", "config.json", "logs", "metrics.jsonl", "model-0000.params"),
-            *("model-symbol.json", "scalars"),
+            "model-symbol.json",
+            "scalars",
         ],
     ),
     "seed": Row(
-        *("records", "--seed 9"),
+        "records",
+        "--seed 9",
         lambda seen: [
             seen.call(name)["seed"] for name in ("FaceLoader", "Backbone.create", "Sampler")
         ]
@@ -253,7 +280,8 @@ ROWS: dict[str, Row] = {
         [9, 9, 9, 9],
     ),
     "debug": Row(
-        *("memory", "--debug"),
+        "memory",
+        "--debug",
         lambda seen: [
             seen.call("MemoryBatches")["num_classes"],
             seen.call("RunLog.summarize")["debug"],
@@ -261,15 +289,18 @@ ROWS: dict[str, Row] = {
         [3, True],
     ),
     "dry_run": Row(
-        *("plan", "--dry-run"),
+        "plan",
+        "--dry-run",
         lambda seen: ["bytes per collective" in seen.output, seen.was_called("RunLog")],
         [True, False],
     ),
     "world_size": Row(
-        *("plan", "--world-size 7"),
-        *(lambda seen: seen.call("plan.describe")["config"].world_size, 7),
+        "plan",
+        "--world-size 7",
+        lambda seen: seen.call("plan.describe")["config"].world_size,
+        7,
     ),
-}  # fmt: skip
+}
 
 # What a run needs beside the options that are looked at.
 FURTHER = {

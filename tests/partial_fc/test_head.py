@@ -302,18 +302,28 @@ def test_hard_negatives_by_hand():
     assert step.gradient.asnumpy()[0] == pytest.approx(expected, abs=1e-5)
 
 
-def test_positives_beyond_the_sample_size_are_kept():
-    """More positives than the ratio allows: every target has its row, the loss stays ordinary."""
-    num_classes = 40
-    labels = np.arange(GLOBAL_BATCH)
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_positives_beyond_the_sample_size_are_kept(world_size):
+    """More positives than the ratio allows: the softmax is over all of them, and all move."""
+    num_classes, ratio, loss = 40, 0.05, LOSSES["softmax"]
+    labels = np.arange(GLOBAL_BATCH) * 3
     features = np.random.default_rng(1).normal(size=(GLOBAL_BATCH, EMBEDDING)).astype(np.float32)
 
     def rank_main(world: ThreadWorld):
-        head = make_head(world, num_classes, LOSSES["softmax"], 1.0, 0.05)
-        return float(head.step(mx.nd.array(features), labels, 0, LR).loss.asscalar())
+        head = make_head(world, num_classes, loss, 1.0, ratio)
+        assert head._sampler.num_rows < GLOBAL_BATCH // world.size
+        batch = GLOBAL_BATCH // world.size
+        own = slice(world.rank * batch, (world.rank + 1) * batch)
+        step = head.step(mx.nd.array(features[own]), labels[own], 0, LR)
+        return step.loss.asscalar(), step.gradient.asnumpy(), head.rows.export()["centers"]
 
-    loss = run_ranks(1, rank_main)[0]
-    assert 0.5 * np.log(GLOBAL_BATCH) < loss < 2 * np.log(GLOBAL_BATCH)
+    before = initial_centers(Shard(0, 1, num_classes), EMBEDDING, seed=5)
+    expected = reference_step(features, labels, before, labels, MARGINS["softmax"], 1.0)
+    losses, gradients, centers = zip(*run_ranks(world_size, rank_main))
+    assert losses == pytest.approx([expected.loss] * world_size, rel=1e-6)
+    assert_close(np.concatenate(gradients), expected.features_gradient, 1e-5)
+    moved = (np.concatenate(centers) != before).any(axis=1)
+    assert np.flatnonzero(moved).tolist() == labels.tolist()
 
 
 def test_confident_targets_keep_exact_gradients():

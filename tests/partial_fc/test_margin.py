@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -39,17 +41,40 @@ def test_sphereface_multiplies_the_angle():
 
 
 @pytest.mark.parametrize("margins", [(1.0, 0.5, 0.0), (0.9, 0.4, 0.15), (1.3, 0.2, 0.0)])
-def test_slopes_equal_differences(margins):
+def test_the_combined_margin_is_its_formula(margins):
     cosines = np.linspace(-0.95, 0.95, 39)
     m1, m2, m3 = margins
+    expected = np.cos(m1 * np.arccos(cosines) + m2) - m3
+    assert apply(CombinedMargin(*margins), cosines)[0] == pytest.approx(expected, abs=1e-5)
 
-    def exact(cosine):
-        return np.cos(m1 * np.arccos(cosine) + m2) - m3
 
-    values, slopes = apply(CombinedMargin(*margins), cosines)
-    assert values == pytest.approx(exact(cosines), abs=1e-5)
-    differences = (exact(cosines + 1e-6) - exact(cosines - 1e-6)) / 2e-6
-    assert slopes == pytest.approx(differences, abs=1e-4)
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(CombinedMargin, 1.0, 0.5, 0.0),
+        partial(CombinedMargin, 0.9, 0.4, 0.15),
+        partial(CombinedMargin, 1.3, 0.2, 0.0),
+        partial(CombinedMargin, 1.0, 0.0, 0.35),
+        partial(CombinedMargin),
+        AdaFace,
+        CurricularFace,
+    ],
+)
+def test_slopes_equal_differences(make):
+    """Of the margin's own values, between cosines that are near each other."""
+    cosines, step = np.linspace(-0.9, 0.9, 37), 2e-3
+    norms = np.linspace(0.5, 3.0, 37)
+
+    def rank_main(world):
+        # A new margin each time: what it remembers depends on the cosines, too.
+        return [
+            [array.asnumpy().astype(float) for array in (margined.cosines_B, margined.slopes_B)]
+            for shift in (-step, 0.0, step)
+            for margined in [make()(make_targets(world, cosines + shift, norms))]
+        ]
+
+    (below, _), (_, slopes), (above, _) = run_ranks(1, rank_main)[0]
+    assert slopes == pytest.approx((above - below) / (2 * step), abs=2e-3, rel=2e-3)
 
 
 @pytest.mark.parametrize("cosine", [1.0, -1.0, 1.0000002, -1.0000002])
