@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import train as program
 from data import synthetic
 from data.verification_sets import read_bin, write_bin
+from parallel.world import LoneWorld
+from runtime.errors import DataError
 from tests.support.launch import clean_environment
+from tests.support.witness import Witness
 
 ROOT = Path(__file__).resolve().parents[1]
 IDENTITIES, IMAGES = 40, 12
@@ -72,12 +78,29 @@ def test_a_wrong_option_is_one_line_with_the_remedy(options, parts):
     assert_one_line(train(*options.split()), *parts)
 
 
-def test_a_property_file_with_too_few_classes(faces, tmp_path):
+@pytest.fixture
+def alone(monkeypatch):
+    """Return a function that runs the program in this process; returns its status and output."""
+    monkeypatch.setattr("parallel.world.HorovodWorld", LoneWorld)
+    for variable in ("CHECK_TIME", "SHUTDOWN_TIME"):
+        monkeypatch.setenv(f"HOROVOD_STALL_{variable}_SECONDS", "600")
+    seen = Witness(monkeypatch)
+
+    def run(*options):
+        status = seen.run(program, [str(word) for word in options])
+        return subprocess.CompletedProcess(options, status, seen.output, "")
+
+    return run
+
+
+def test_a_property_file_with_too_few_classes(faces, tmp_path, alone):
     for name in ("train.rec", "train.idx"):
         (tmp_path / name).symlink_to(faces / name)
     (tmp_path / "property").write_text("7,64,64\n")
-    result = train("--rec", tmp_path, "--network", "tiny", "--models-root", tmp_path / "models")
-    assert_one_line(result, "7", "property")
+    with pytest.raises(DataError) as error:
+        alone("--rec", tmp_path, "--network", "tiny", "--models-root", tmp_path / "models")
+    assert "7" in str(error.value) and "property" in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_truncated_record_file(faces, tmp_path):
@@ -104,10 +127,20 @@ def settings(faces, models):
 
 
 def assert_trained(result, models, ranks):
+    """Three updates that all ranks have made together, and what they leave."""
     assert result.returncode == 0, result.stdout + result.stderr
     for name in ("model-symbol.json", "model-0000.params", "config.json", "metrics.jsonl"):
         assert (models / name).stat().st_size > 0
-    assert len(list((models / "logs").glob("rank-*.log"))) == ranks
+    logs = [path.read_text() for path in sorted((models / "logs").glob("rank-*.log"))]
+    assert len(logs) == ranks
+    losses = []
+    for rank, log in enumerate(logs):
+        assert f"rank {rank} of {ranks}, files in {models}" in log
+        losses.append(re.findall(r"update (\d+)/3  .*?loss (\S+)", log))
+        assert [update for update, _ in losses[-1]] == ["1", "2", "3"]
+        assert all(math.isfinite(float(loss)) for _, loss in losses[-1])
+    assert losses == [losses[0]] * ranks, "the loss of the global batch is everybody's"
+    assert len({loss for _, loss in losses[0]}) == 3, "the network has changed"
     assert "VERIFICATION SET MISSING" in result.stdout + result.stderr
     assert "accuracy untrained" in result.stdout
     assert "%|" not in result.stdout, "a progress bar without a terminal"
@@ -128,8 +161,7 @@ def processes_of(models):
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("controller", ["--gloo", "--mpi"])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("controller", "ranks"), [("--gloo", 2), ("--mpi", 3)])
 def test_horovodrun(controller, ranks, faces, tmp_path):
     launcher = Path(sys.executable).with_name("horovodrun")
     launch = (launcher, controller, "-np", ranks, "-H", f"localhost:{ranks}", "bash", "config.sh")
@@ -145,8 +177,8 @@ def test_run_sh(faces, tmp_path):
     assert processes_of(tmp_path) == []
 
 
-def test_one_rank_alone_with_batches_from_memory(faces, tmp_path):
-    result = train("--network", "tiny", *settings(faces, tmp_path), "--max-update", 3, "--debug")
+def test_one_rank_alone_with_batches_from_memory(faces, tmp_path, alone):
+    result = alone("--network", "tiny", *settings(faces, tmp_path), "--max-update", 3, "--debug")
     assert_trained(result, tmp_path, 1)
 
 
@@ -166,7 +198,12 @@ def test_a_rank_with_broken_data_ends_all(faces, tmp_path):
     )
     # The other rank sees its neighbor vanish and may be the first whose end mpirun notices.
     assert result.returncode != 0, result.stdout + result.stderr
-    assert "--max-bad-records" in result.stdout + result.stderr
+    logs = [(tmp_path / "models/logs" / f"rank-{rank:04d}.log").read_text() for rank in range(2)]
+    assert all("rank" in log and "update 40/40" not in log for log in logs)
+    assert sum("--max-bad-records" in log for log in logs) == 1, "one rank has read the record"
+    errors = [line for line in result.stderr.splitlines() if "error: " in line]
+    assert sum("--max-bad-records" in line for line in errors) == 1, result.stderr
+    assert not (tmp_path / "models/model-0000.params").exists()
     assert processes_of(tmp_path) == []
 
 

@@ -40,13 +40,13 @@ def test_an_error_is_raised_in_place_of_its_result() -> None:
 def test_leaving_does_not_wait_for_a_thread_that_hangs() -> None:
     release = threading.Event()
     began = time.monotonic()
-    with in_order(lambda _: release.wait(20), range(1), 1):
+    with in_order(lambda _: release.wait(200), range(1), 1):
         pass
-    with in_order(lambda _: release.wait(20), range(1000), 1) as results:
+    with in_order(lambda _: release.wait(200), range(1000), 1) as results:
         threading.Timer(0.2, release.set).start()
         next(results)
         release.clear()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 100
     release.set()
 
 

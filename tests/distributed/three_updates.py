@@ -1,4 +1,4 @@
-"""Three whole updates on any number of ranks; rank 0 writes what they leave. Started by the test.
+"""Three updates with each of some losses; rank 0 writes what is left. Started by the test.
 
 The network has no BatchNorm: its batch statistics are those of a rank's own images, so a network
 with it is by definition another one on another number of ranks.
@@ -38,8 +38,8 @@ def make_backbone() -> Backbone:
     return Backbone(symbol, symbol, weights, mx.cpu())
 
 
-def main(output: str, loss: str) -> None:
-    world = HorovodWorld()
+def train(world: HorovodWorld, loss: str) -> dict[str, np.ndarray]:
+    """Train with a loss; returns what is left, on rank 0."""
     backbone = make_backbone()
     backbone.hybridize()
     head = PartialFC.create(
@@ -61,9 +61,17 @@ def main(output: str, loss: str) -> None:
         losses.append(step(Batch(images[own], labels[own]), update, lr=0.05).asscalar())
 
     centers = allgather_numpy(world, head.rows.export()["centers"], "test.centers")
+    arrays = {name: value.data().asnumpy() for name, value in backbone.parameters.items()}
+    return {"centers": centers, "losses": np.array(losses), **arrays}
+
+
+def main(output: str, *losses: str) -> None:
+    world = HorovodWorld()
+    found = {
+        f"{loss}/{name}": array for loss in losses for name, array in train(world, loss).items()
+    }
     if world.rank == 0:
-        arrays = {name: value.data().asnumpy() for name, value in backbone.parameters.items()}
-        np.savez(output, centers=centers, losses=losses, **arrays)
+        np.savez(output, **found)
     world.barrier()
 
 

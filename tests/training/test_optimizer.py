@@ -45,6 +45,9 @@ def test_gradients_are_summed_and_only_weights_decay():
 
 def test_every_rank_starts_from_rank_zero():
     results = run_ranks(2, lambda world: train(world, 2.0 + world.rank, factor=1.0))
+    for result in results:
+        assert result["fc_weight"] == pytest.approx(2.0 - 0.5 * (2.0 + 0.2))
+        assert result["fc_bias"] == pytest.approx(2.0 - 0.5 * 2.0)
     for name, value in results[0].items():
         assert np.array_equal(value, results[1][name])
 
