@@ -25,9 +25,10 @@ env: ## install everything into .venv; PYTHON=... and MXNET_PACKAGE=mxnet-cu112 
 train: env ## train on the synthetic faces with two ranks on this host; NP=... changes their number
 	@$(IN_VENV) NP="$${NP:-2}" bash run.sh
 
+# Two modules at a time: most of a test that starts ranks is waiting for one process after the other.
 test: ## install everything and run all tests
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest
+	@$(IN_VENV) python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 models: ## every classifier takes a step and a batch of 128; the other tests do that with four of them
 	@bash setup-utils/install.sh --dev

@@ -12,6 +12,16 @@ from tests.support.signals import keep_ignored_signals_from_children
 keep_ignored_signals_from_children()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the modules that start ranks, which take longest.
+
+    ``make test`` runs two modules at a time, so what is short comes last. Tests of a module
+    stay together, in their order: they share what they have started.
+    """
+    start_ranks = {item.path for item in items if item.get_closest_marker("launcher")}
+    items.sort(key=lambda item: item.path not in start_ranks)
+
+
 @pytest.fixture(scope="session")
 def toolkit_data() -> Path:
     """Return the folder of real data that ``TOOLKIT_DATA`` names; skip the test without it."""
