@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models classification grouping bench fuzz faults mutants endurance newcomer clean
+.PHONY: help env train test lint models classification grouping bench fuzz faults mutants endurance soak newcomer clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh setup-utils/*.sh .ci/run
@@ -62,6 +62,7 @@ bench: env ## measure, writes benchmarks/results; BENCHMARKS="head input backbon
 INPUTS ?= 100000
 KILLS ?= 20
 N ?= 200
+MINUTES ?= 10
 SEED ?= 1
 fuzz: env ## feed damaged files to every reader; INPUTS=100000 SEED=1
 	@$(IN_VENV) python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)
@@ -75,6 +76,9 @@ mutants: ## change the code at random places, which its tests must notice; N=200
 
 endurance: env ## 3,000 updates on three ranks: memory, Horovod's response cache, stalls
 	@$(IN_VENV) python -m tests.endurance
+
+soak: env ## jobs with 1 and 3 parameter servers under load, and every staleness replayed; MINUTES=10 of each
+	@$(IN_VENV) python -m tests.soak --minutes $(MINUTES) --servers 1,3
 
 newcomer: env ## every command of the README in a fresh clone, an hour; TOOLKIT_DATA, PYTHON
 	@$(IN_VENV) python -m tests.newcomer $(if $(PYTHON),--python "$(PYTHON)")

@@ -1,0 +1,59 @@
+"""Whole jobs with parameter servers under load, and every staleness computed again.
+
+    python -m tests.soak --scheme asp|ssp|gsp|all --minutes 10 --workers 4 --servers 1,3
+
+An ordinary job of classify.py trains on single pictures, with many small buckets, while two other
+processes keep the processors busy, and is told to end after some minutes of training. Nobody may
+have died, nothing may have been refused, and every staleness has to be what a replay of the job's
+trace says. One line for each job tells; the status is 1 if anything was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.soak import soak
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the command line says; returns 1 if something is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak")
+    parser.add_argument("--scheme", choices=[*soak.SCHEMES, "all"], default="all")
+    parser.add_argument("--minutes", type=float, default=10, help="of training, for each scheme")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--servers", default="1", help="their number, or several: 1,3")
+    parser.add_argument("--at-once", action="store_true", help="all jobs beside each other")
+    options = parser.parse_args(argv)
+    schemes = list(soak.SCHEMES) if options.scheme == "all" else [options.scheme]
+    jobs = [(scheme, int(servers)) for servers in options.servers.split(",") for scheme in schemes]
+    found: list[bool] = []
+
+    def run(scheme: str, servers: int, folder: str) -> None:
+        result = soak.run(
+            scheme,
+            Path(folder, f"{scheme}-{servers}"),
+            seconds=60 * options.minutes,
+            workers=options.workers,
+            servers=servers,
+        )
+        print(result, flush=True)
+        found.append(result.is_well)
+
+    with tempfile.TemporaryDirectory() as folder, soak.busy_loops(2):
+        threads = [threading.Thread(target=run, args=(*job, folder)) for job in jobs]
+        for thread in threads:
+            thread.start()
+            if not options.at_once:
+                thread.join()
+        for thread in threads:
+            thread.join()
+    return 0 if found == [True] * len(jobs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

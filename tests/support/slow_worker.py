@@ -1,0 +1,50 @@
+"""``classify.py`` whose workers are slow where a test wants it, on machines of any speed.
+
+Run as ``python -m tests.support.slow_worker JSON OPTIONS...``. The JSON has for each worker, by its
+number, what it sleeps (s): ``validate``, before its first validation, and ``step``, before each
+step. ``patience`` takes the place of the watchdog's from the first step on, so that a test need not
+wait six times as long as for an update. A rank that waits for others is as strict as any.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import classify
+from parallel.parameter_server import place
+from runtime.errors import run_program
+from training import classify_config, watchdog
+from training.validator import Validator
+
+
+def main() -> int:
+    here = place.find(os.environ)
+    assert here is not None
+    told = json.loads(sys.argv[1])
+    own = told.get(str(here.worker), {})
+    watchdog._COURTESY_TICKS = 0
+    validate = Validator.validate
+    pauses = iter([own.get("validate", 0)])
+
+    def slowly(validator, update):
+        time.sleep(next(pauses, 0))
+        return validate(validator, update)
+
+    Validator.validate = slowly
+
+    def slow(step):
+        def stepped(*arguments):
+            watchdog.PATIENCE = told.get("patience", watchdog.PATIENCE)
+            time.sleep(own.get("step", 0))
+            return step(*arguments)
+
+        return stepped
+
+    return classify.classify(classify_config.parse(sys.argv[2:]), dress=slow)
+
+
+if __name__ == "__main__":
+    run_program(main)
