@@ -9,6 +9,26 @@ import pytest
 import backbones
 from backbones.recompute import cut
 from runtime.errors import ConfigError
+from tests.support.graphs import fingerprint
+
+# Of the graphs with embeddings of 512, so that checkpoints of today are networks of tomorrow.
+FINGERPRINTS = {
+    "r18": 1621955682,
+    "r34": 2909665660,
+    "r50": 3349427026,
+    "r74": 3082753770,
+    "r90": 1399533241,
+    "r98": 1753274035,
+    "r100": 2318785833,
+    "r124": 3194622423,
+    "r134": 3758964587,
+    "r136": 562699784,
+    "r140": 1378117532,
+    "r160": 1619162303,
+    "r200": 1734920766,
+    "mbf": 1600664052,
+    "tiny": 1311149337,
+}
 
 
 def test_unknown_names_get_the_closest_one() -> None:
@@ -104,6 +124,11 @@ def test_graph_runs_from_pixels_to_fc1(name: str) -> None:
     assert symbol.list_outputs() == ["fc1_output"]
     _, outputs, _ = symbol.infer_shape(data=(2, 3, 112, 112))
     assert outputs == [(2, 64)]
+
+
+def test_graphs_are_those_of_earlier_checkpoints() -> None:
+    found = {name: fingerprint(backbones.build(name)) for name in backbones.names()}
+    assert found == FINGERPRINTS
 
 
 def test_dropout_comes_before_the_embedding_layer() -> None:

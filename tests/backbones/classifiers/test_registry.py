@@ -10,6 +10,7 @@ from backbones import classifiers
 from backbones.classifiers import Normalization
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
+from tests.support.graphs import fingerprint
 
 # Of the originals, https://github.com/kuangliu/pytorch-cifar, at 32x32 pixels and 10 classes.
 PARAMETERS = {
@@ -43,6 +44,24 @@ MULTIPLY_ADDS = {
     "PreActResNet18": 555,
     "DPN92": 2042,
     "DLA": 1031,
+}
+# Of the graphs, so that checkpoints of today are networks of tomorrow.
+FINGERPRINTS = {
+    "LeNet": 937345924,
+    "VGG16": 1594744775,
+    "ResNet18": 749203297,
+    "ResNet50": 4293779912,
+    "ResNet101": 3624689129,
+    "RegNetX_200MF": 4033208470,
+    "RegNetY_400MF": 1751678888,
+    "MobileNetV2": 3222742530,
+    "ResNeXt29_32x4d": 1698084123,
+    "ResNeXt29_2x64d": 1755130008,
+    "SimpleDLA": 2686472135,
+    "DenseNet121": 2850704044,
+    "PreActResNet18": 3722814407,
+    "DPN92": 1155499731,
+    "DLA": 68000077,
 }
 COLOR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 
@@ -87,6 +106,17 @@ def test_lenet_is_that_of_the_examples() -> None:
         "fc_output_weight": (10, 512),
         "fc_output_bias": (10,),
     }
+
+
+@pytest.mark.parametrize("name", FINGERPRINTS)
+def test_graphs_are_those_of_earlier_checkpoints(name: str) -> None:
+    symbol = classifiers.build(name, classes=10, normalization=COLOR)
+    assert fingerprint(symbol) == FINGERPRINTS[name]
+
+
+def test_every_own_network_has_a_fingerprint() -> None:
+    assert list(FINGERPRINTS) == classifiers.names()[: len(FINGERPRINTS)]
+    assert classifiers.names()[len(FINGERPRINTS) :] == list(classifiers._ZOO)
 
 
 def test_the_zoo_is_written_down_completely() -> None:
