@@ -1,0 +1,151 @@
+"""What a run does whose command line names a data set and nothing else.
+
+Published results belong to these numbers: a preset or a default that changes makes the same command
+another run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from training.classify_config import RECIPES, ClassifyConfig
+from training.config import TrainConfig
+from training.presets import OWN_DATA, PRESETS
+
+INSIGHTFACE = {"batch_size": 64, "lr": 0.1, "lr_schedule": "step"}
+VALIDATION = ("lfw", "cfp_fp", "agedb_30")
+GLINT360K = {
+    **INSIGHTFACE,
+    "rec": ("./datasets/glint360k",),
+    "num_classes": 360_232,
+    "num_images": 17_091_657,
+    "network": "r100",
+    "margins": (1.0, 0.0, 0.4),
+    "sample_ratio": 0.1,
+}
+EXPECTED = {
+    "synthetic": {
+        "rec": ("./datasets/synthetic",),
+        "num_classes": 400,
+        "num_images": 12_000,
+        "val_targets": ("unseen",),
+        "network": "tiny",
+        "embedding_size": 128,
+        "margins": (1.0, 0.0, 0.2),
+        "scale": 32.0,
+        "sample_ratio": 0.5,
+        "batch_size": 64,
+        "lr": 0.1,
+        "lr_schedule": "poly",
+        "warmup": 50,
+        "epochs": 3,
+        "verbose": 140,
+        "save_interval": 0,
+    },
+    "webface": {
+        **INSIGHTFACE,
+        "rec": ("./datasets/webface",),
+        "num_classes": 10_572,
+        "num_images": 494_414,
+        "val_targets": VALIDATION,
+        "network": "r50",
+        "loss": "cosface",
+        "lr_steps": (20_000, 28_000),
+        "max_update": 32_000,
+    },
+    "emore": {
+        **INSIGHTFACE,
+        "rec": ("./datasets/faces_emore",),
+        "num_classes": 85_742,
+        "num_images": 5_822_653,
+        "val_targets": VALIDATION,
+        "network": "r100",
+        "loss": "arcface",
+        "lr_steps": (100_000, 160_000),
+        "max_update": 180_000,
+    },
+    "glint360k_8GPU": {
+        **GLINT360K,
+        "val_targets": ("lfw", "cfp_fp", "cfp_ff", "agedb_30", "calfw", "cplfw", "vgg2_fp"),
+        "lr_steps": (200_000, 400_000, 500_000, 550_000),
+        "max_update": 600_000,
+    },
+    "glint360k_16GPU": {
+        **GLINT360K,
+        "val_targets": VALIDATION,
+        "lr": 0.2,
+        "lr_steps": (200_000, 280_000, 360_000),
+        "max_update": 400_000,
+    },
+    **{
+        f"{wan}w": {
+            **INSIGHTFACE,
+            "debug": True,
+            "num_classes": wan * 10_000,
+            "network": "r50",
+            "loss": "cosface",
+            "sample_ratio": 0.1,
+            "lr_steps": (20_000, 28_000),
+            "max_update": 32_000,
+        }
+        for wan in (100, 1_000, 2_000, 3_000, 10_000)
+    },
+}
+
+FACE_DEFAULTS = {
+    "dataset": None, "rec": (), "num_classes": None, "num_images": None, "val_targets": (),
+    "min_images": 0, "color_jitter": 0.0, "cutout": 0.0, "max_bad_records": 100, "threads": 0,
+    "network": "r50", "pretrained": None, "embedding_size": 512, "dtype": "float32",
+    "recompute": False, "head_dtype": "float32", "loss": "cosface", "margins": None, "scale": 64.0,
+    "filter_threshold": 1.0, "sample_ratio": 1.0, "batch_size": 64, "lr": 0.1, "center_lr": None,
+    "optimizer": "sgd", "momentum": 0.9, "wd": 5e-4, "lr_schedule": "poly", "lr_steps": (),
+    "warmup": 0, "max_update": None, "epochs": None, "frequent": 20, "verbose": 2000,
+    "save_interval": 2000, "keep": 2, "resume": "auto", "on_nan": "stop", "stall_timeout": 600,
+    "seed": 1, "debug": False, "dry_run": False, "world_size": None,
+}  # fmt: skip
+CLASSIFY_DEFAULTS = {
+    "dataset": "", "data_dir": None, "rec_train": None, "rec_val": None, "num_classes": None,
+    "num_images": None, "image_size": None, "threads": 0, "model": "", "last_gamma": False,
+    "dtype": "float32", "batch_size": 128, "epochs": 90, "lr": 0.1, "no_lr_scaling": False,
+    "warmup_epochs": 0.0, "lr_schedule": "cosine", "lr_steps": (), "momentum": 0.9, "wd": 1e-4,
+    "label_smoothing": 0.0, "mixup": 0.0, "kv_store": "horovod", "staleness": None,
+    "data_allocator": 0, "rebalance": None, "num_examples": None, "fp16_allreduce": False,
+    "gradient_predivide_factor": 1.0, "eval_frequency": 1, "save_frequency": 1, "keep": 2,
+    "resume": "auto", "stall_timeout": 600, "frequent": 20, "seed": 1,
+}  # fmt: skip
+
+
+def test_recipes_of_faces() -> None:
+    assert {name: dict(recipe) for name, recipe in PRESETS.items()} == EXPECTED
+    assert dict(OWN_DATA) == {"lr_schedule": "poly", "epochs": 20}
+
+
+def test_recipes_of_classifiers() -> None:
+    assert RECIPES == {
+        "mnist": {
+            "model": "LeNet", "batch_size": 64, "lr": 0.05, "wd": 0.0, "epochs": 3,
+            "warmup_epochs": 0.5,
+        },
+        "cifar10": {"model": "ResNet18", "batch_size": 128, "lr": 0.1, "wd": 5e-4, "epochs": 200},
+        "imagenet": {
+            "model": "resnet50_v1", "batch_size": 128, "lr": 0.05, "wd": 1e-4, "epochs": 90,
+            "lr_schedule": "step", "lr_steps": (30, 60, 80), "warmup_epochs": 5.0,
+            "image_size": 224,
+        },
+        "synthetic": {
+            "model": "LeNet", "batch_size": 64, "lr": 0.01, "epochs": 3, "num_classes": 10,
+            "num_images": 10_000, "image_size": 32,
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "config_class, expected",
+    [(TrainConfig, FACE_DEFAULTS), (ClassifyConfig, CLASSIFY_DEFAULTS)],
+    ids=["train", "classify"],
+)
+def test_defaults(config_class: type, expected: dict[str, object]) -> None:
+    found = dataclasses.asdict(config_class())
+    assert {name: found[name] for name in expected} == expected

@@ -1,0 +1,106 @@
+"""First, last and best accuracy of every set, and that they come through a checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from evaluation import verification
+from training import verifier as verifier_module
+from training.verifier import Verifier
+
+
+class Log:
+    def __init__(self) -> None:
+        self.reports: list[tuple] = []
+
+    def verification(self, name, result, *, best, update) -> None:
+        self.reports.append((name, result.accuracy, best, update))
+
+
+@pytest.fixture
+def make(monkeypatch):
+    """Return a function that makes a verifier whose sets have the given accuracies in turn."""
+
+    def build(accuracies: dict[str, list[float]]):
+        calls = []
+        left = {name: iter(values) for name, values in accuracies.items()}
+
+        def evaluate(extract, target, **options):
+            calls.append((extract, target.name, options))
+            return SimpleNamespace(accuracy=next(left[target.name]))
+
+        monkeypatch.setattr(verification, "evaluate", evaluate)
+        monkeypatch.setattr(verifier_module, "allgather_numpy", lambda world, array: (world, array))
+        averaged = []
+        monkeypatch.setattr(
+            verifier_module, "average_statistics", lambda *arguments: averaged.append(arguments)
+        )
+        log, backbone = Log(), SimpleNamespace(extract="extract")
+        world = SimpleNamespace(rank=2, size=3)
+        targets = [SimpleNamespace(name=name) for name in accuracies]
+        made = Verifier(backbone, targets, world, log, batch_size=5, image_size=(8, 9))
+        return made, log, calls, averaged
+
+    return build
+
+
+def test_first_last_and_best(make) -> None:
+    verifier, log, _, _ = make({"lfw": [0.5, 0.9, 0.7], "cfp": [0.4, 0.4, 0.6]})
+    for update in (0, 10, 20):
+        verifier.verify(update)
+    assert verifier.first == {"lfw": 0.5, "cfp": 0.4}
+    assert verifier.last == {"lfw": 0.7, "cfp": 0.6}
+    assert verifier.best == {"lfw": 0.9, "cfp": 0.6}
+    assert log.reports == [
+        ("lfw", 0.5, 0.5, 0), ("cfp", 0.4, 0.4, 0), ("lfw", 0.9, 0.9, 10), ("cfp", 0.4, 0.4, 10),
+        ("lfw", 0.7, 0.9, 20), ("cfp", 0.6, 0.6, 20),
+    ]  # fmt: skip
+
+
+def test_a_network_that_is_always_wrong_has_its_accuracy(make) -> None:
+    verifier, _, _, _ = make({"lfw": [0.0]})
+    verifier.verify(0)
+    assert verifier.best == {"lfw": 0.0}
+
+
+def test_the_rank_evaluates_its_share_of_the_network_of_all(make) -> None:
+    verifier, _, calls, averaged = make({"lfw": [0.5], "cfp": [0.5]})
+    verifier.verify(0)
+    # Once before both sets.
+    assert averaged == [(verifier._backbone, verifier._world)]
+    assert [(extract, name) for extract, name, _ in calls] == [
+        ("extract", "lfw"),
+        ("extract", "cfp"),
+    ]
+    options = calls[0][2]
+    gathered = options.pop("allgather")("array")
+    assert gathered == (verifier._world, "array")
+    assert options == {"batch_size": 5, "rank": 2, "world_size": 3, "image_size": (8, 9)}
+
+
+def test_a_run_that_goes_on_remembers(make) -> None:
+    verifier, _, _, _ = make({"lfw": [0.5, 0.9]})
+    verifier.verify(0)
+    state = verifier.export_state(1)
+    assert state.values == {"first": {"lfw": 0.5}, "best": {"lfw": 0.5}, "last": {"lfw": 0.5}}
+    verifier.verify(1)
+    # What was exported does not change with the run.
+    assert state.values["best"] == {"lfw": 0.5} and not state.arrays
+    other, log, _, _ = make({"lfw": [0.3]})
+    other.load_state(SimpleNamespace(numbers=lambda name: dict(state.values[name])))
+    other.verify(2)
+    assert (other.first, other.best, other.last) == ({"lfw": 0.5}, {"lfw": 0.5}, {"lfw": 0.3})
+    assert log.reports == [("lfw", 0.3, 0.5, 2)]
+
+
+def test_the_summary_tells_how_far_each_set_has_come(make, caplog) -> None:
+    verifier, _, _, _ = make({"lfw": [0.5, 0.9, 0.7]})
+    for update in range(3):
+        verifier.verify(update)
+    with caplog.at_level(logging.INFO):
+        verifier.summarize()
+    (said,) = caplog.messages
+    assert said == "verification lfw: accuracy untrained 0.5000, trained 0.7000, best 0.9000"
