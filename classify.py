@@ -53,13 +53,15 @@ def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step
     from training.leg import Leg
     from training.logs import RunLog
     from training.pictures import open_pictures
+    from training.run_folder import claimed
 
     workers = team.join(config)
     device = devices.choose(workers.world.local_rank, config.dtype)
     pictures = open_pictures(config)
     count = pictures.num_examples(config)
-    with RunLog(
-        Path(config.models_root),
+    models_root = Path(config.models_root)
+    with claimed(models_root, workers.world, is_owner=workers.number == 0), RunLog(
+        models_root,
         rank=workers.number,
         world_size=workers.size,
         frequent=config.frequent,

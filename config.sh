@@ -32,7 +32,8 @@ SAMPLE_RATIO=${SAMPLE_RATIO:-}
 # The number of updates to train for.
 MAX_UPDATE=${MAX_UPDATE:-}
 
-# Where the model, the logs and the resolved configuration are written.
+# Where the model, the checkpoints and the logs are written: a folder by data set and network if left empty, as in
+# models/synthetic-tiny. `bash run.sh` says at its beginning where it is.
 MODELS_ROOT=${MODELS_ROOT:-}
 
 # The environment of `make env`, unless another one is active.

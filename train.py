@@ -48,13 +48,14 @@ def train(config: TrainConfig) -> int:
     from training.optimizer import BackboneOptimizer
     from training.replicas import ModelSaver
     from training.run import begin
+    from training.run_folder import claimed
     from training.timed_world import TimedWorld
     from training.verifier import Verifier
 
     world = HorovodWorld()
     device = devices.choose(world.local_rank, config.dtype)
     models_root = Path(config.models_root)
-    with RunLog(
+    with claimed(models_root, world, is_owner=world.rank == 0), RunLog(
         models_root,
         rank=world.rank,
         world_size=world.size,

@@ -15,6 +15,7 @@ import pytest
 from runtime.mxnet import mx
 from tests.support.job import Job
 from tests.support.launch import clean_environment
+from tests.support.locks import holder
 
 ROOT = Path(__file__).resolve().parents[1]
 # LeNet on small drawn pictures: seconds, of which the imports take most.
@@ -157,6 +158,7 @@ def test_the_status_is_that_of_the_signal(tmp_path):
                           env=clean_environment()) as process:  # fmt: skip
         try:
             assert any("update 3/" in line for line in process.stdout)
+            assert f"process {process.pid}, python" in holder(tmp_path)
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
         finally:

@@ -18,7 +18,7 @@ from typing import Any, Optional
 from backbones import classifiers
 from parallel.parameter_server import place
 from runtime.errors import ConfigError
-from training import options, store_config
+from training import options, run_folder, store_config
 from training.checks import (
     COUNT,
     POSITIVE,
@@ -179,8 +179,8 @@ class ClassifyConfig:
     frequent: int = 20
     """Updates between log lines."""
 
-    models_root: str = "./models"
-    """Folder for the model, its configuration, logs and metrics."""
+    models_root: str = ""
+    """Folder for the model, checkpoints, logs and metrics; ./models/DATASET-MODEL unless given."""
 
     seed: int = 1
     """Seed of initial values, shuffling and augmentation."""
@@ -228,7 +228,10 @@ def resolve(given: Mapping[str, Any]) -> ClassifyConfig:
     recipe = dict(RECIPES[given["dataset"]])
     if "lr_schedule" in given:
         recipe.pop("lr_steps", None)
-    return ClassifyConfig(**{**recipe, **given})
+    values = {**recipe, **given}
+    if not values.get("models_root"):
+        values["models_root"] = run_folder.default((values["dataset"],), values["model"])
+    return ClassifyConfig(**values)
 
 
 _DATASETS_OF_OPTIONS = {

@@ -22,7 +22,7 @@ import backbones
 from partial_fc.states import STATES
 from runtime.errors import ConfigError
 from runtime.files import write_atomically
-from training import config_checks, options, presets
+from training import config_checks, options, presets, run_folder
 from training.checks import (
     COUNT,
     POSITIVE,
@@ -179,8 +179,8 @@ class TrainConfig:
     stall_timeout: int = 600
     """Seconds without progress in an update that end the run; six times that between updates."""
 
-    models_root: str = "./models"
-    """Folder for the model, its configuration, logs and metrics."""
+    models_root: str = ""
+    """Folder for the model, checkpoints, logs and metrics; ./models/DATA-NETWORK unless given."""
 
     seed: int = 1
     """Seed of initial values, shuffling, augmentation and negatives."""
@@ -239,6 +239,9 @@ def resolve(given: Mapping[str, Any]) -> TrainConfig:
     values.update(given)
     if "margins" in values:
         values["loss"] = "combined"
+    if not values.get("models_root"):
+        data = given.get("rec") or (given.get("dataset", "data"),)
+        values["models_root"] = run_folder.default(data, values.get("network", TrainConfig.network))
     return TrainConfig(**values)
 
 

@@ -106,7 +106,7 @@ def _build_parser(program: Program[Any]) -> argparse.ArgumentParser:
             continue
         convert, metavar = _CONVERTERS[_without_optional(types[field.name])]
         bare = {"nargs": "?", "const": field.metadata[BARE]} if BARE in field.metadata else {}
-        default = f" (default {field.default})" if field.default not in (None, ()) else ""
+        default = f" (default {field.default})" if field.default not in (None, (), "") else ""
         parser.add_argument(
             option(field.name),
             type=convert,

@@ -7,6 +7,7 @@ checkpoints to come are prepared (``Run.restore``).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import Any, Optional, Protocol
 
 from parallel.world import World
 from training import config as configuration
-from training import resume
+from training import resume, run_folder
 from training.checkpointer import Checkpointer
 from training.leg import Leg
 from training.progress import Length, Progress, Source
 from training.resume import SavedRun
 from training.state import Stateful
+
+_log = logging.getLogger(__name__)
 
 _FIRST = Leg()
 
@@ -137,6 +140,13 @@ def begin(
     saved = None
     if leg == _FIRST:
         saved = resume.find(config.resume, Path(config.models_root), about, world)
+        earlier = run_folder.earlier_default(Path(config.models_root))
+        if saved is None and config.resume == resume.AUTO and earlier is not None:
+            _log.info(
+                "%s has checkpoints of an earlier version, which wrote there unless told "
+                "otherwise: go on from them with --models-root %s",
+                *(earlier, earlier),
+            )
         progress = Progress.plan(config, source, saved.section("progress") if saved else None)
         if not saves:
             progress = progress.from_epoch(source)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.job import Job
+from tests.support.locks import holder
 
 OPTIONS = (
     "--debug", "--num-classes", 50, "--num-images", 50, "--embedding-size", 16, "--batch-size", 4,
@@ -57,9 +58,11 @@ def test_run_sh_ends_well_when_it_is_told_to(number: int, status: int, tmp_path:
 
 def test_one_rank_that_is_told_ends_all(tmp_path: Path) -> None:
     with start("--gloo", tmp_path) as job:
+        assert f"process {job.processes()[0]}, python" in holder(tmp_path)
         os.kill(job.processes()[1], signal.SIGTERM)
         assert wait_for_the_end(job, 60)[0] != 0
         assert_agreed(job)
+        assert holder(tmp_path) == ""
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

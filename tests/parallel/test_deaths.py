@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import processes
 from tests.support.launch import clean_environment
+from tests.support.locks import holder
 
 pytestmark = pytest.mark.grouping
 
@@ -149,6 +150,7 @@ def test_a_killed_launcher_leaves_nobody(start, scheme):
 def test_being_told_to_end_leaves_a_checkpoint(start, scheme):
     job = start(scheme)
     job.wait_until("update 10/")
+    assert " classify.py " in holder(job.folder / "models")
     job.process.send_signal(signal.SIGTERM)
     assert job.ends() == 128 + signal.SIGTERM
     assert list((job.folder / "models" / "checkpoints").glob("update-*/manifest.json")), job.said()

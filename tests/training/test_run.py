@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from parallel.world import LoneWorld
 from training import classify_config
 from training.leg import Leg
@@ -29,3 +31,32 @@ def test_a_later_leg_knows_the_checkpoints_of_those_before(tmp_path: Path) -> No
     with run.restore({}) as checkpointer:
         # What an error says one may go on from.
         assert checkpointer.last == last
+
+
+@pytest.mark.parametrize(
+    ("root", "go_on", "is_told"),
+    [("models/x", "auto", True), ("models/x", "never", False), ("other", "auto", False)],
+)
+def test_checkpoints_in_the_folder_of_earlier_versions_are_told_of(
+    root: str,
+    go_on: str,
+    is_told: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models/checkpoints").mkdir(parents=True)
+    caplog.set_level("INFO")
+    given = {"dataset": "synthetic", "models_root": root, "resume": go_on}
+    config = classify_config.resolve(given)
+    begin(
+        config,
+        classify_config.values(config),
+        SimpleNamespace(num_images=100, global_batch=10, updates_per_epoch=10),
+        LoneWorld(),
+        num_classes=10,
+        image_size=(32, 32),
+        fixed=(),
+    )
+    assert ("go on from them with --models-root models" in caplog.text) == is_told

@@ -1,0 +1,178 @@
+"""Each data set and network has a folder of its own, and each folder one run at a time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parallel.world import LoneWorld
+from runtime.errors import ConfigError
+from tests.support.thread_world import ThreadWorld, run_ranks
+from training import classify_config, config, run_folder
+from training.run_folder import claimed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [
+        ({"dataset": "synthetic"}, "./models/synthetic-tiny"),
+        ({"dataset": "synthetic", "network": "r18"}, "./models/synthetic-r18"),
+        ({"dataset": "emore"}, "./models/emore-r100"),
+        ({"rec": ("datasets/faces",)}, "./models/faces-r50"),
+        ({"rec": ("datasets/faces/",), "network": "mbf"}, "./models/faces-mbf"),
+        ({"rec": ("/data/faces/train.rec",)}, "./models/faces-r50"),
+        ({"rec": ("../a", "/b/c")}, "./models/a+c-r50"),
+        ({"rec": ("/",)}, "./models/data-r50"),
+        ({"dataset": "emore", "rec": ("/ram/disk",)}, "./models/disk-r100"),
+        ({"dataset": "emore", "models_root": "m"}, "m"),
+        ({"rec": ("a",), "models_root": "./models"}, "./models"),
+    ],
+)
+def test_faces_have_a_folder_by_data_and_network(given: dict[str, Any], folder: str) -> None:
+    assert config.resolve(given).models_root == folder
+    # What the checkpoints and config.json tell.
+    assert config.values(config.resolve(given))["models_root"] == folder
+
+
+@pytest.mark.parametrize(
+    ("line", "folder"),
+    [
+        ("--dataset synthetic", "./models/synthetic-LeNet"),
+        ("--dataset cifar10 --data-dir c --model DLA", "./models/cifar10-DLA"),
+        ("--dataset imagenet --data-dir i", "./models/imagenet-resnet50_v1"),
+        ("--dataset synthetic --models-root m", "m"),
+    ],
+)
+def test_classifiers_have_a_folder_by_data_set_and_model(line: str, folder: str) -> None:
+    assert classify_config.parse(line.split()).models_root == folder
+
+
+def test_a_folder_of_many_sets_has_a_name_that_file_systems_take() -> None:
+    assert len(Path(run_folder.default([f"/data/set-{i:03}" for i in range(99)], "r50")).name) < 120
+
+
+def test_the_folder_of_earlier_versions_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    default = Path(run_folder.default(["a"], "r50"))
+    assert run_folder.earlier_default(default) is None
+    Path("models/checkpoints").mkdir(parents=True)
+    assert run_folder.earlier_default(default) == Path("models")
+    assert run_folder.earlier_default(Path("models")) is None
+    assert run_folder.earlier_default(tmp_path / "models" / "x") is None
+
+
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder, "_SECONDS_SAME_HOST", 0.0)
+    monkeypatch.setattr(run_folder, "_SECONDS_OTHER_HOST", 0.0)
+
+
+def test_a_second_run_is_refused_and_told_of_the_first(
+    no_patience: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--rec", "my faces\n"])
+    root = tmp_path / "m"
+    with claimed(root, LoneWorld(), is_owner=True):
+        for _ in range(2):
+            with pytest.raises(ConfigError) as caught, claimed(root, LoneWorld(), is_owner=True):
+                pass
+    message = str(caught.value)
+    assert "\n" not in message
+    holder = f"host {os.uname().nodename}, process {os.getpid()}, python"
+    assert f"another run writes into --models-root {root}: {holder}" in message
+    assert " train.py --rec 'my faces" in message and "--models-root of its own" in message
+    # It is free again, and no other folder was taken.
+    with claimed(root, LoneWorld(), is_owner=True), claimed(tmp_path, LoneWorld(), is_owner=True):
+        pass
+
+
+def test_only_the_owner_locks_and_no_rank_goes_on_before(no_patience: None, tmp_path: Path) -> None:
+    entered = []
+
+    def rank_main(world: ThreadWorld) -> None:
+        with claimed(tmp_path, world, is_owner=world.rank == 0):
+            entered.append(world.rank)
+            world.barrier()
+
+    run_ranks(3, rank_main)
+    assert sorted(entered) == [0, 1, 2]
+    entered.clear()
+    with claimed(tmp_path, LoneWorld(), is_owner=True):
+        with pytest.raises(ConfigError, match="another run"):
+            run_ranks(3, rank_main)
+    assert entered == []
+
+
+def test_a_run_that_is_about_to_end_is_waited_for(tmp_path: Path) -> None:
+    first = claimed(tmp_path, LoneWorld(), is_owner=True)
+    first.__enter__()
+    ending = threading.Timer(0.5, first.__exit__, (None, None, None))
+    ending.start()
+    with claimed(tmp_path, LoneWorld(), is_owner=True):
+        assert not ending.is_alive()
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(no_patience: None, tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from training.run_folder import claimed\n"
+        "from types import SimpleNamespace as World\n"
+        "with claimed(Path(sys.argv[1]), World(barrier=lambda: None), is_owner=True):\n"
+        "    assert 'mxnet' not in sys.modules\n"
+        "    print('locked', flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None and process.stdout.readline() == "locked\n"
+        with pytest.raises(ConfigError, match=f"process {process.pid}, "):
+            with claimed(tmp_path, LoneWorld(), is_owner=True):
+                pass
+        process.send_signal(signal.SIGKILL)
+    with claimed(tmp_path, LoneWorld(), is_owner=True):
+        assert f"process {os.getpid()}, " in (tmp_path / "run.lock").read_text()
+    assert (tmp_path / "run.lock").read_text() == ""
+
+
+def test_a_folder_that_another_host_has_left_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.lock").write_text("host far.away, process 7, python train.py\n\0more")
+    with claimed(tmp_path, LoneWorld(), is_owner=True):
+        pass
+    said = capsys.readouterr().err
+    assert "left without a regular end by a run of host far.away, process 7, python" in said
+    with claimed(tmp_path, LoneWorld(), is_owner=True):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_a_file_system_without_locks_is_told_of_and_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with claimed(tmp_path, LoneWorld(), is_owner=True):
+        assert "run.lock cannot be locked (No locks available)" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="--models-root .*/file/run cannot be written"):
+        with claimed(tmp_path / "file" / "run", LoneWorld(), is_owner=True):
+            pass

@@ -1,0 +1,156 @@
+"""The folder of a run: which one it is unless the user says so, and that no other run writes there.
+
+Each data set and network has a folder of its own, so that one after the other can be tried without
+an option, and each goes on from where it was. Two runs at once in one folder would remove each
+other's checkpoints. So rank 0 holds a lock on a file in it, for as long as the run lasts. It is a
+lock of the system: whatever way a process ends, its lock is gone with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Optional
+
+from runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from parallel.world import World
+
+LOCK = "run.lock"
+# Where earlier versions wrote everything unless told otherwise.
+_PARENT = Path("models")
+_LONGEST_NAME = 100
+_LONGEST_HOLDER = 300
+# A run that is started again right after its end may find processes of before. A host that is gone
+# keeps its locks on a network file system for a while.
+_SECONDS_SAME_HOST, _SECONDS_OTHER_HOST = 10.0, 100.0
+_POLL_SECONDS = 0.1
+
+
+def default(data: Sequence[str], network: str) -> str:
+    """The folder of a run that has been given none.
+
+    Args:
+        data: the name of the data set, or the folders of its parts.
+        network: its name.
+    """
+    names = "+".join(_name(part) for part in data)
+    return f"./{_PARENT / f'{names[:_LONGEST_NAME]}-{network}'}"
+
+
+def _name(folder: str) -> str:
+    path = Path(os.path.abspath(folder))
+    # Some give the file in it.
+    return (path.parent.name if path.suffix == ".rec" else path.name) or "data"
+
+
+def earlier_default(models_root: Path) -> Optional[Path]:
+    """The folder in which an earlier version would have left checkpoints, if there are any.
+
+    Args:
+        models_root: of this run.
+    """
+    is_default = models_root.parent == _PARENT
+    return _PARENT if is_default and (_PARENT / "checkpoints").is_dir() else None
+
+
+@contextmanager
+def claimed(models_root: Path, world: World, *, is_owner: bool) -> Iterator[None]:
+    """Keep other runs out of a folder; no rank goes on before the owner has the lock.
+
+    Args:
+        models_root: the folder; made if it is not there.
+        world: the ranks, which have to come here together.
+        is_owner: whether this process holds the lock: rank 0, or worker 0 of parameter servers.
+
+    Raises:
+        ConfigError: another run is there, or the folder cannot be written.
+    """
+    lock = _take(models_root) if is_owner else None
+    try:
+        world.barrier()
+        yield
+    finally:
+        if lock is not None:
+            with suppress(OSError):
+                lock.truncate(0)
+            lock.close()
+
+
+def _take(models_root: Path) -> Optional[IO[str]]:
+    """The open file with the lock; None where the file system has no locks."""
+    try:
+        models_root.mkdir(parents=True, exist_ok=True)
+        file = (models_root / LOCK).open("a+", encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(
+            f"--models-root {models_root} cannot be written ({error.strerror}); "
+            "give a folder in which you may write"
+        ) from None
+    try:
+        _wait_for(file, models_root)
+    except ConfigError:
+        file.close()
+        raise
+    except OSError as error:
+        file.close()
+        _warn(
+            f"{models_root / LOCK} cannot be locked ({error.strerror}): see to it yourself that no "
+            "other run writes into that folder"
+        )
+        return None
+    former = _holder(file)
+    if former and not _is_here(former):
+        _warn(f"{models_root} was left without a regular end by a run of {former}")
+    with suppress(OSError):
+        file.truncate(0)
+        file.write(f"{_own_name()}\n")
+        file.flush()
+    return file
+
+
+def _wait_for(file: IO[str], models_root: Path) -> None:
+    """Lock the file; a ConfigError if its holder stays, an OSError where there are no locks."""
+    started = time.monotonic()
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except (BlockingIOError, PermissionError):
+            pass
+        holder = _holder(file) or "unknown host"
+        patience = _SECONDS_SAME_HOST if _is_here(holder) else _SECONDS_OTHER_HOST
+        if time.monotonic() - started >= patience:
+            raise ConfigError(
+                f"another run writes into --models-root {models_root}: {holder}; wait for its end, "
+                "or give this run a --models-root of its own"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _own_name() -> str:
+    command = shlex.join([Path(sys.executable).name, *sys.argv])
+    return f"host {os.uname().nodename}, process {os.getpid()}, {command}"
+
+
+def _holder(file: IO[str]) -> str:
+    """What the holder of the lock has written of itself; empty after a regular end."""
+    file.seek(0)
+    line = file.readline(_LONGEST_HOLDER).strip()
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
+def _is_here(holder: str) -> bool:
+    return holder.startswith(f"host {os.uname().nodename}, ")
+
+
+def _warn(line: str) -> None:
+    with suppress(OSError):
+        print(f"warning: {line}", file=sys.stderr)
