@@ -84,6 +84,9 @@ def of_pictures(argument: str) -> Callable[[Witness], Any]:
     return lambda seen: [call[argument] for call in seen.calls("DrawnPictures")]
 
 
+# What several parts leave in the folder of a run.
+RUN_FILES = {"checkpoints", "config.json", "logs", "metrics.jsonl", "model-0000.params", "run.lock"}
+
 ROWS: dict[str, Row] = {
     "dataset": Row("drawn", "--dataset synthetic", of_pictures("part"), ["training", "validation"]),
     "data_dir": Row(
@@ -250,9 +253,7 @@ ROWS: dict[str, Row] = {
     "models_root": Row(
         "drawn",
         "--models-root {folder}/models",
-        lambda seen: {"checkpoints", "config.json", "logs", "model-0000.params"}.difference(
-            names_in(models_of(seen))
-        ),
+        lambda seen: RUN_FILES.difference(names_in(models_of(seen))),
         set(),
     ),
     "seed": Row(

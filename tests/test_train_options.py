@@ -73,6 +73,9 @@ RATES = [0.02, 0.04, 0.04, 0.004, 0.0004]
 FOLDERS = {"A": (3, 3, 3, 1), "B": (3, 3, 3)}
 FOUND_CLASSES = 6
 
+# What several parts leave in the folder of a run.
+RUN_FILES = {"checkpoints", "config.json", "logs", "metrics.jsonl", "model-0000.params", "run.lock"}
+
 ROWS: dict[str, Row] = {
     "dataset": Row(
         "drawn",
@@ -263,12 +266,8 @@ ROWS: dict[str, Row] = {
     "models_root": Row(
         "records",
         "--models-root {folder}/models",
-        lambda seen: names_in(models_of(seen)),
-        [
-            *("checkpoints", "config.json", "logs", "metrics.jsonl", "model-0000.params"),
-            "model-symbol.json",
-            "scalars",
-        ],
+        lambda seen: RUN_FILES.difference(names_in(models_of(seen))),
+        set(),
     ),
     "seed": Row(
         "records",
