@@ -1,0 +1,76 @@
+"""Which interface a job uses, and which hosts it reaches."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from parallel.cluster.network import Network, free_port
+from runtime.errors import ConfigError
+
+LOOPBACK = Network("lo", "127.0.0.1")
+
+
+@pytest.fixture
+def interfaces(monkeypatch) -> None:
+    """A machine with a loopback, a network that is no IPv4, and one whose second address is."""
+
+    def entry(family, address):
+        return SimpleNamespace(family=family, address=address)
+
+    known = {
+        "lo": [entry(socket.AF_INET, "127.0.0.1")],
+        "wifi": [entry(socket.AF_INET6, "fe80::1")],
+        "eth0": [entry(socket.AF_INET6, "fe80::2"), entry(socket.AF_INET, "10.0.0.5")],
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: known)
+
+
+def test_an_interface_has_its_ipv4_address(interfaces) -> None:
+    assert Network.find("eth0") == Network("eth0", "10.0.0.5")
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("eth1", r"-i eth1: no such .*\(did you mean 'eth0'\?\); this machine has lo, wifi, eth0"),
+        ("wifi", "-i wifi has no IPv4 address"),
+    ],
+)
+def test_other_interfaces_are_refused(interfaces, name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Network.find(name)
+
+
+def test_hosts_have_addresses() -> None:
+    assert Network.resolve("127.0.0.3") == "127.0.0.3"
+    with pytest.raises(ConfigError, match="host no.such.host.invalid has no known address .*-H"):
+        Network.resolve("no.such.host.invalid")
+
+
+@pytest.mark.parametrize(
+    "network, hosts, is_local, message",
+    [
+        (LOOPBACK, ["127.0.0.1", "127.0.0.2"], True, None),
+        (LOOPBACK, ["127.0.0.1", "192.0.2.1"], False, "192.0.2.1 cannot be reached on -i lo, 127"),
+        (Network("eth0", "192.0.2.5"), ["192.0.2.1"], False, None),
+        (Network("eth0", "192.0.2.5"), ["127.0.0.1"], False, "127.0.0.1 cannot be reached on -i"),
+        (Network("eth0", "192.0.2.5"), ["192.0.2.1"], True, "not this machine; give --launcher"),
+    ],
+)
+def test_hosts_are_on_the_network(network, hosts, is_local, message) -> None:
+    if message is None:
+        network.check(hosts, is_local)
+        return
+    with pytest.raises(ConfigError, match=message):
+        network.check(hosts, is_local)
+
+
+def test_a_free_port_can_be_bound() -> None:
+    port = free_port("127.0.0.1")
+    assert port > 1023
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))

@@ -1,0 +1,121 @@
+"""The guard of one process, with the shell in place of training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.launch import clean_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+# Says that it listens; answers a signal after a moment with a status of its own.
+LISTENS = (
+    "trap 'sleep 0.3; echo saved; exit 3' TERM INT HUP; echo ready; while :; do sleep 0.01; done"
+)
+
+
+@contextmanager
+def guarded(*command: str, sharers: int = 1, **variables: str) -> Iterator[subprocess.Popen]:
+    # A shell that was told to ignore a signal hands that on.
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (2, 1)}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "parallel.guard", str(sharers), *command],
+            cwd=ROOT, env={**clean_environment(), **variables}, text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            pipe.close()
+
+
+def wait_for_handlers(process: subprocess.Popen) -> None:
+    """Wait until the guard, whose command may be quicker, has the last of its handlers."""
+    end = time.monotonic() + 60
+    caught = 0
+    while not caught >> (signal.SIGHUP - 1) & 1:
+        assert time.monotonic() < end
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        (caught,) = (int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
+
+
+def test_status_and_output_are_those_of_the_command() -> None:
+    with guarded("sh", "-c", "echo out; echo err >&2; exit 7") as process:
+        assert process.wait(60) == 7
+        assert (process.stdout.read(), process.stderr.read()) == ("out\n", "err\n")
+
+
+def test_a_command_that_does_not_exist_is_127() -> None:
+    with guarded("/no/such/command") as process:
+        assert process.wait(60) == 127
+        errors = process.stderr.read()
+    assert errors == "error: /no/such/command cannot be started: No such file or directory\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_to_the_guard_are_handed_on(number: int) -> None:
+    with guarded("sh", "-c", LISTENS) as process:
+        assert process.stdout.readline() == "ready\n"
+        wait_for_handlers(process)
+        process.send_signal(number)
+        # Its input stays open: nothing else ends the command.
+        assert process.wait(60) == 3
+        assert process.stdout.readline() == "saved\n"
+
+
+@pytest.mark.parametrize("name, status", [("INT", 3), ("TERM", 3), ("KILL", 137)])
+def test_a_line_is_a_signal(name: str, status: int) -> None:
+    with guarded("sh", "-c", LISTENS) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.stdin.write(f"STOP\n\nUSR1\n{name}\n")
+        assert process.wait(60) == status
+
+
+def test_the_end_of_its_input_is_a_request_before_it_is_the_end() -> None:
+    with guarded("sh", "-c", LISTENS) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.stdin.close()
+        assert process.wait(60) == 3
+        assert process.stdout.readline() == "saved\n"
+
+
+def test_who_does_not_listen_is_killed_after_the_grace() -> None:
+    with guarded("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.01; done") as process:
+        assert process.stdout.readline() == "ready\n"
+        process.stdin.close()
+        assert process.wait(60) == 137
+
+
+def test_what_the_command_left_goes_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with guarded("sh", "-c", f"sleep 300 >&- 2>&- & echo $! > {file}") as process:
+        assert process.wait(60) == 0
+    left = Path(f"/proc/{int(file.read_text())}/stat")
+    end = time.monotonic() + 30
+    while left.exists() and left.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < end, "the command's child outlives it"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("sharers, chosen", [(1, ""), (2, ""), (10_000, ""), (2, "17")])
+def test_sharers_get_equal_parts_of_the_processors(sharers: int, chosen: str) -> None:
+    variables = {"OMP_NUM_THREADS": chosen} if chosen else {}
+    with guarded("sh", "-c", "echo $OMP_NUM_THREADS", sharers=sharers, **variables) as process:
+        output = process.stdout.read()
+    expected = chosen or str(max(1, len(os.sched_getaffinity(0)) // sharers))
+    assert output.strip() == expected
