@@ -11,6 +11,7 @@ from runtime.errors import DataError
 
 FILES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
 COUNT = 20
+PUBLISHED_COUNT = cifar10._PICTURES_PER_FILE
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +85,21 @@ def test_a_binary_file_of_the_wrong_length(tmp_path: Path, change: int) -> None:
     path.write_bytes(whole[:change] if change < 0 else whole + whole[:change])
     with pytest.raises(DataError, match=r"data_batch_2\.bin has \d+ bytes.*copy it again"):
         cifar10.read(tmp_path, "training")
+
+
+@pytest.mark.parametrize("label", [10, 255])
+def test_a_binary_file_with_an_impossible_label(tmp_path: Path, label: int) -> None:
+    write_binary(tmp_path)
+    path = tmp_path / "test_batch.bin"
+    content = bytearray(path.read_bytes())
+    content[3073 * 4] = label
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"test_batch.bin has label {label}, but there are 0 to 9"):
+        cifar10.read(tmp_path, "validation")
+
+
+def test_a_published_file_has_10000_pictures() -> None:
+    assert PUBLISHED_COUNT == 10_000
 
 
 @pytest.mark.parametrize(

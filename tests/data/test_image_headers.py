@@ -43,6 +43,27 @@ def test_a_thumbnail_is_not_the_image(no_decoder) -> None:
     assert encoded_size(jpeg[:2] + segment + b"\xff" + jpeg[2:]) == (21, 34)
 
 
+@pytest.mark.parametrize("marker", [0xC4, 0xC8, 0xCC])
+def test_tables_are_no_frames(no_decoder, marker: int) -> None:
+    """ITU-T T.81, table B.1: of C0 to CF these three begin no frame."""
+    segment = bytes([0xFF, marker]) + struct.pack(">H", 12) + bytes(10)
+    jpeg = encode(".jpg")
+    assert encoded_size(jpeg[:2] + segment + jpeg[2:]) == (21, 34)
+
+
+@pytest.mark.parametrize("marker", [m for m in range(0xC0, 0xD0) if m not in (0xC4, 0xC8, 0xCC)])
+def test_all_other_markers_of_the_table_are_frames(no_decoder, marker: int) -> None:
+    jpeg = encode(".jpg")
+    frame = jpeg.index(b"\xff\xc0")
+    assert encoded_size(jpeg[: frame + 1] + bytes([marker]) + jpeg[frame + 2 :]) == (21, 34)
+
+
+def test_a_frame_that_is_cut_behind_an_end_is_broken() -> None:
+    """The last nine bytes are a frame's; of eight the size would lie beyond the payload."""
+    with pytest.raises(BrokenRecordError, match="cannot be decoded"):
+        encoded_size(b"\xff\xd8\xff\xc0\x00\x11\x08\xff\xd9\x00")
+
+
 def test_other_formats_are_decoded() -> None:
     assert encoded_size(encode(".bmp")) == (21, 34)
 

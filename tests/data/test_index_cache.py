@@ -42,6 +42,8 @@ def read(tmp_path: Path, source: Path):
         for name, array in ARRAYS.items():
             assert arrays[name].dtype == array.dtype
             assert np.array_equal(arrays[name], array)
+            # Mapped from the file, and not what this process has built.
+            assert not arrays[name].flags.writeable
         return bool(built)
 
     return read_or_build
