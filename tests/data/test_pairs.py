@@ -52,6 +52,13 @@ def test_pairs_in_the_format_of_lfw(tmp_path: Path, people: Path, header: str) -
         (3, "Ann\tone\t2", "line 3: 'Ann one 2' is neither"),
         (4, "Ann\t1\tBob_B\t-1", "line 4: .* is neither"),
         (4, "Ann\t1\tBob_B\t1\t1", "line 4: .* is neither"),
+        (4, "Ann\t1\tBob_B\tx", "line 4: 'Ann 1 Bob_B x' is neither"),
+        (4, "Ann\t1\t.Bob\t1", "line 4: .* is neither"),
+        (3, "../Ann\t1\t2", "line 3: .* is neither"),
+        (3, f"{'A' * 201}\t1\t2", "line 3: .* is neither"),
+        (3, f"{'A' * 200}\t1\t2", "line 3: there is no image"),
+        (3, "Ann\t123456789\t2", r"line 3: there is no image .*Ann_123456789\.jpg"),
+        (3, "Ann\t1234567890\t2", "line 3: .* is neither"),
         (5, "Ann\t1\tBob_B\t7", r"line 5: there is no image .*Bob_B_0007\.jpg"),
     ],
 )
@@ -105,6 +112,9 @@ def test_the_seed_decides_about_the_pairs() -> None:
 def test_all_pairs_there_are_can_be_drawn() -> None:
     pairs = draw_pairs([4, 4], count=24, folds=2, seed=0)
     assert sum(pair.same for pair in pairs) == 12
+    # Five pairs of the one image with each of the others'.
+    pairs = draw_pairs([5, 1], count=10, folds=1, seed=0)
+    assert {pair.first[1] for pair in pairs if not pair.same} == set(range(5))
 
 
 @pytest.mark.parametrize(
