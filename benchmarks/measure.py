@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from runtime import processors
+
 _Name = TypeVar("_Name")
 
 # Threads of OpenMP spin for some milliseconds after their work, in case more of it comes: they
@@ -68,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads",
         type=_thread_counts,
-        default="1,2" if _processors() > 1 else "1",
+        default="1,2" if processors.available() > 1 else "1",
         help="numbers of threads, each measured by itself (%(default)s)",
     )
     parser.add_argument(
@@ -91,9 +93,10 @@ def positive(text: str) -> int:
 
 def _thread_counts(text: str) -> tuple[int, ...]:
     counts = tuple(positive(word.strip()) for word in text.split(","))
-    if max(counts) > _processors():
+    usable = processors.available()
+    if max(counts) > usable:
         raise argparse.ArgumentTypeError(
-            f"{text} is more than the {_processors()} processors that this process may use, "
+            f"{text} is more than the {usable} processors that this process may use, "
             "so it would measure how threads wait for each other; ask for fewer"
         )
     return counts
@@ -163,7 +166,7 @@ def machine() -> str:
     return "\n".join(
         (
             f"- processor: {_cpu_field('model name')}, "
-            f"{_processors()} of {os.cpu_count()} cores usable",
+            f"{processors.available()} of {os.cpu_count()} cores usable",
             f"- AVX-512 and AMX: {' '.join(sorted(flags)) or 'none'}",
             f"- memory: {memory:.1f} GiB",
             f"- taken by other guests of its host while this ran: {_stolen_share():.0%}",
@@ -176,10 +179,6 @@ def machine() -> str:
 def _stolen_share() -> float:
     now = _Ticks.now()
     return (now.stolen - _AT_START.stolen) / max(1, now.all - _AT_START.all)
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _cpu_field(field: str) -> str:

@@ -9,7 +9,6 @@ the same file everywhere. Meanwhile the user sees how far it is.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections import deque
@@ -21,6 +20,8 @@ from typing import TypeVar
 
 import cv2
 from tqdm import tqdm
+
+from runtime import processors
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -37,7 +38,7 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers",
         type=_positive,
-        default=len(os.sched_getaffinity(0)),
+        default=processors.available(),
         metavar="N",
         help="threads that read and decode (%(default)s, the processors; more help on a slow disk)",
     )

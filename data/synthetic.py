@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import pickle
 import shutil
 import subprocess
@@ -32,6 +31,7 @@ from data.faces import Person, draw_person, draw_view, render
 from data.pairs import draw_pairs
 from data.record_writer import RecordWriter
 from data.verification_sets import write_bin
+from runtime import processors
 from runtime.errors import DataError
 from runtime.files import write_atomically
 
@@ -234,7 +234,7 @@ def _draw_identities(
     numbers: range, images: int, size: tuple[int, int], seed: int
 ) -> Iterator[list[bytes]]:
     """Yield the encoded images of each identity, which depend on its number and the seed only."""
-    parts = min(len(os.sched_getaffinity(0)), len(numbers) * images // _WORTH_A_PROCESS)
+    parts = min(processors.available(), len(numbers) * images // _WORTH_A_PROCESS)
     job = _Job(numbers.start, numbers.stop, images, *size, seed)
     drawn = _draw_in_processes(job, parts) if parts > 1 else _draw_part(job, 0, 1)
     for _ in numbers:

@@ -21,6 +21,8 @@ import sys
 import threading
 import time
 
+from runtime import processors
+
 GRACE_SECONDS = 5.0
 """From the request to end until the end, for processes whose launcher is gone."""
 _SIGNALS = ("INT", "TERM", "KILL")
@@ -31,7 +33,7 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 def main() -> int:
     """Run the command to its end; returns its status, or 128 + the signal that ended it."""
     sharers, command = int(sys.argv[1]), sys.argv[2:]
-    threads = max(1, len(os.sched_getaffinity(0)) // sharers)
+    threads = max(1, processors.available() // sharers)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     libc = ctypes.CDLL(None)
     try:

@@ -14,7 +14,7 @@ import os
 import shlex
 from typing import NamedTuple
 
-from runtime import amx
+from runtime import amx, processors
 from runtime.errors import ConfigError, is_launched, launcher_number
 
 _LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -39,14 +39,19 @@ def visible_threads() -> int:
     """
     chosen = os.environ.get("OMP_NUM_THREADS")
     if chosen is None:
-        processors = len(os.sched_getaffinity(0))
-        return max(1, processors // launcher_number(_LOCAL_SIZE_NAMES, default=1))
+        return max(1, processors.available() // launcher_number(_LOCAL_SIZE_NAMES, default=1))
     if not chosen.isdecimal() or int(chosen) < 1:
         raise ConfigError(
             f"OMP_NUM_THREADS={chosen!r} is not a positive integer; "
             "unset it to give every rank its share of the processors"
         )
     return int(chosen)
+
+
+def sees_one_gpu() -> bool:
+    """Whether ``CUDA_VISIBLE_DEVICES`` shows a single GPU to this process."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return len([device for device in shown.split(",") if device.strip()]) == 1
 
 
 def settings() -> tuple[Setting, ...]:
@@ -95,6 +100,12 @@ def _for_every_rank() -> tuple[Setting, ...]:
             "NUMBA_NUM_THREADS",
             threads,
             "Numba takes all processors in every process; it runs when MXNet's threads are idle",
+        ),
+        Setting(
+            "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION",
+            "python",
+            "protobuf's compiled form, which Python 3.9 and 3.10 have, crashes beside libmxnet.so: "
+            "both hold a protobuf library, of different versions",
         ),
         Setting(
             "MXNET_SUBGRAPH_BACKEND",

@@ -71,7 +71,7 @@ def test_the_seed_decides_and_another_choice_makes_the_set_anew(tmp_path: Path) 
 def test_several_processes_draw_what_one_draws(tmp_path: Path, monkeypatch) -> None:
     alone = RecordSet(synthetic.ensure(tmp_path / "alone", **SMALL))
     monkeypatch.setattr(synthetic, "_WORTH_A_PROCESS", 1)
-    monkeypatch.setattr(synthetic.os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(synthetic.processors, "available", lambda: 3)
     together = RecordSet(synthetic.ensure(tmp_path / "together", **SMALL))
     assert [alone.read(i) for i in range(24)] == [together.read(i) for i in range(24)]
     first = read_bin(tmp_path / "alone" / "unseen.bin")

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runtime import processors
 from tests.fuzz.worker import STATUS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -180,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--processes", type=int, default=processors.available())
     parser.add_argument("--only", default=",".join(READERS), metavar="READER,READER")
     parser.add_argument("--reproduce", metavar="READER:NUMBER")
     options = parser.parse_args(argv)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime import processors
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,7 +140,7 @@ def test_everybody_is_told_its_place(tmp_path):
     _, output, _ = job.ends()
     assert "worker 2: Place(role='worker', root_host='127.0.0.1'" in output
     assert "groups=((0, 1), (2,)), shares=(Share(start=0.0, end=0.4), Share(" in output
-    threads = max(1, len(os.sched_getaffinity(0)) // 3)
+    threads = max(1, processors.available() // 3)
     last = f"bucket_elements=5000, trace='{tmp_path}/trace') {threads}\n"
     assert output.count(last) >= 3
 

@@ -27,7 +27,7 @@ def untouched_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def processors(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(count)))
+    monkeypatch.setattr("runtime.processors.available", lambda: count)
 
 
 @pytest.mark.parametrize("name", LOCAL_SIZE_NAMES)

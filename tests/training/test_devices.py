@@ -24,6 +24,26 @@ def test_a_rank_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         devices.choose(2, "float32")
 
 
+@pytest.mark.parametrize(("shown", "is_own"), [("3", True), ("GPU-5fa2,", True), ("0,1", False)])
+def test_a_rank_that_is_shown_one_gpu_takes_it(
+    monkeypatch: pytest.MonkeyPatch, shown: str, is_own: bool
+) -> None:
+    monkeypatch.setattr(mx.context, "num_gpus", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    if is_own:
+        assert devices.choose(5, "float16") == mx.gpu(0)
+        return
+    with pytest.raises(ConfigError, match="local rank 5 has no GPU: this host has 1"):
+        devices.choose(5, "float32")
+
+
+def test_two_ranks_on_a_host_with_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx.context, "num_gpus", lambda: 1)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(ConfigError, match="with CUDA_VISIBLE_DEVICES"):
+        devices.choose(1, "float32")
+
+
 @pytest.mark.parametrize(("granted", "expected"), [(True, "bfloat16"), (False, "float32")])
 def test_bfloat16_falls_back_aloud(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, granted: bool, expected: str
