@@ -3,20 +3,28 @@
 A wrong option or a broken file is no reason for a traceback, least of all for one per rank. Such
 mistakes are raised as ``ConfigError`` or ``DataError`` with a one-line message that names the
 value, the reason and the remedy; ``run_program`` prints the line and ends the process with status
-2, even while other ranks wait for this one in a collective operation.
+2, even while other ranks wait for this one in a collective operation. A standard output that takes
+nothing any more (a full disk, a reader that is gone) is such a mistake, too.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
+import io
 import os
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from typing import NoReturn
+from contextlib import suppress
+from typing import Any, BinaryIO, NoReturn, TextIO, cast
 
 USER_ERROR_STATUS = 2
+CLOSED_PIPE_STATUS = 128 + signal.SIGPIPE
+"""Of a program whose reader has gone, as in ``| head``: what a shell reports for one that the
+signal ended."""
 _CRASH_STATUS = 1
 _RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "GROUPING_WORKER")
 _LAUNCHER_GRACE_SECONDS = 10.0
@@ -64,15 +72,22 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     rank other than 0 leaves a ``ConfigError`` to rank 0 and speaks up only if it is still alive
     some seconds later, when rank 0 evidently does not have the same error. So does a rank whose
     collective fails: the rank that is gone has failed first, and its status is the job's.
+
+    A standard output that cannot be written is one line and status 2; a pipe whose reader has gone
+    is status 141 without a word. Characters that it has no code for are written as escapes.
     """
+    _open_outputs()
     try:
         status = main() or 0
+        sys.stdout.flush()
     except ConfigError as error:
         if launcher_number(_RANK_NAMES, default=0) != 0:
             time.sleep(_LAUNCHER_GRACE_SECONDS)
         _end(str(error), USER_ERROR_STATUS)
     except UserError as error:
         _end(str(error), USER_ERROR_STATUS)
+    except _OutputError as error:
+        _end_without_output(error)
     except Exception as error:
         traceback.print_exc()
         sys.stderr.flush()
@@ -87,12 +102,64 @@ def _comes_from_elsewhere(error: Exception) -> bool:
     return "horovod" in f"{type(error).__name__} {error}".lower()
 
 
+def discard(stream: TextIO) -> None:
+    """Let everything that is still written to a stream vanish, because it has failed for good."""
+    with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+        stream.flush()
+
+
+class _OutputError(OSError):
+    """The standard output cannot be written."""
+
+
+class _StandardOutput(io.FileIO):
+    """Tells its errors from those of other files."""
+
+    def write(self, data: Any) -> int:
+        """Write as ``io.FileIO`` does."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise _OutputError(error.errno, error.strerror) from None
+
+
+def _open_outputs() -> None:
+    """Let both outputs take any text; one that was closed by the caller takes it to nowhere."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")
+    elif isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors="backslashreplace")
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.flush()
+        is_unbuffered = sys.stdout.write_through
+        raw = _StandardOutput(sys.stdout.fileno(), "wb", closefd=False)
+        sys.stdout = io.TextIOWrapper(
+            cast(BinaryIO, raw) if is_unbuffered else io.BufferedWriter(raw),
+            encoding=sys.stdout.encoding,
+            errors="backslashreplace",
+            line_buffering=sys.stdout.line_buffering,
+            write_through=is_unbuffered,
+        )
+
+
+def _end_without_output(error: _OutputError) -> NoReturn:
+    discard(sys.stdout)
+    if error.errno == errno.EPIPE:
+        _exit_now(CLOSED_PIPE_STATUS)
+    _end(f"the standard output cannot be written ({error.strerror})", USER_ERROR_STATUS)
+
+
 def _end(message: str, status: int) -> NoReturn:
-    print("error:", " ".join(message.splitlines()), file=sys.stderr)
+    with suppress(OSError):
+        print("error:", " ".join(message.splitlines()), file=sys.stderr)
     _exit_now(status)
 
 
 def _exit_now(status: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
     os._exit(status)

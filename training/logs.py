@@ -3,8 +3,9 @@
 Someone reads this at three in the morning, on 64 GPUs, to find out whether the run is healthy and
 which rank is not. So rank 0 speaks for all (a plain line now and then, or one progress bar on a
 terminal), every rank keeps a file of its own, and only warnings of the other ranks reach the
-screen. The same numbers go to ``metrics.jsonl`` and to mxboard's event files. Nothing here waits
-for the device on an update that is not reported.
+screen. A screen that takes nothing any more (its disk is full, its terminal or reader is gone) does
+not end a run: the lines go on in the files. The same numbers go to ``metrics.jsonl`` and to
+mxboard's event files. Nothing here waits for the device on an update that is not reported.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, Callable, Optional, Protocol, SupportsFloat, TextIO, Uni
 
 from tqdm import tqdm
 
-from runtime.errors import ConfigError, is_launched
+from runtime.errors import ConfigError, discard, is_launched
 from training.meter import Meter, Report, Stretch
 from training.metrics import MetricFiles
 from training.stopwatch import Stopwatch
@@ -138,9 +139,10 @@ class RunLog:
             # The first update compiles.
             self._watchdog.rest()
         if self._has_bar:
-            if self._bar is not None:
-                self._bar.close()
-            self._bar = _open_bar(total_updates, update, self._screen)
+            with _losing(self._screen):
+                if self._bar is not None:
+                    self._bar.close()
+                self._bar = _open_bar(total_updates, update, self._screen)
 
     def update(
         self,
@@ -166,7 +168,8 @@ class RunLog:
             self._watchdog.beat(update)
         self._meter.count(update, images)
         if self._bar is not None:
-            self._bar.update(update - self._bar.n)
+            with _losing(self._screen):
+                self._bar.update(update - self._bar.n)
         if update % self._frequent == 0 or update == self._total:
             # Before the clock is read, so that the device's pending work is in the measured time.
             value = float(loss() if callable(loss) else loss)
@@ -237,7 +240,8 @@ class RunLog:
         if self._watchdog:
             self._watchdog.close()
         if self._bar is not None:
-            self._bar.close()
+            with _losing(self._screen):
+                self._bar.close()
         if self._records is not None:
             self._records.close()
         for handler in self._handlers:
@@ -278,7 +282,8 @@ class RunLog:
         line = f"update {update}/{self._total}  {text}"
         _LOGGER.info(line, extra={"off_screen": self._bar is not None})
         if self._bar is not None:
-            self._bar.set_postfix_str(text)
+            with _losing(self._screen):
+                self._bar.set_postfix_str(text)
         if self._records is not None:
             self._records.write(update, {**asdict(report), **further})
 
@@ -325,15 +330,30 @@ class _ScreenHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "off_screen", False):
             return
-        # tqdm takes open bars away, writes and puts them back; without a bar it just writes.
-        tqdm.write(self.format(record), file=self._screen)
-        self._screen.flush()
+        with _losing(self._screen):
+            # tqdm takes open bars away, writes and puts them back; without a bar it just writes.
+            tqdm.write(self.format(record), file=self._screen)
+            self._screen.flush()
+
+
+@contextmanager
+def _losing(screen: TextIO) -> Iterator[None]:
+    """Go on without the screen if it cannot be written any more, and say so elsewhere."""
+    try:
+        yield
+    except OSError as error:
+        discard(screen)
+        text = f"the screen cannot be written ({error.strerror}); the log goes on in its file"
+        _LOGGER.warning(text, extra={"off_screen": True})
+        with suppress(OSError):
+            print(f"warning: {text}", file=sys.stderr)
 
 
 def _file_handler(root: Path, rank: int) -> logging.Handler:
     path = _log_path(root, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    return _FileHandler(path, encoding="utf-8")
+    # Names of files may hold bytes that are no characters.
+    return _FileHandler(path, encoding="utf-8", errors="backslashreplace")
 
 
 def _log_path(root: Path, rank: int) -> Path:

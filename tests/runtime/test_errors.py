@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -13,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 
 
-def run_main(body: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_main(
+    body: str, stdout: int | IO[str] = subprocess.PIPE, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a program whose main function has the given body."""
     lines = "\n".join("    " + line for line in body.splitlines())
     code = f"from runtime import errors\ndef main():\n{lines}\nerrors.run_program(main)"
@@ -22,7 +25,8 @@ def run_main(body: str, **variables: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", code],
         env={**environment, **variables},
         cwd=ROOT,
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=60,
         check=False,
@@ -93,3 +97,50 @@ def test_a_config_error_is_left_to_rank_0(name: str) -> None:
 def test_a_data_error_is_printed_by_every_rank_at_once() -> None:
     result = run_main(TELL_WAITING + "raise errors.DataError('broken')", HOROVOD_RANK="1")
     assert (result.stdout, result.stderr) == ("", "error: broken\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_standard_output_is_one_line(unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        for body in ("print('x' * 100000)", "print('held back until the end')"):
+            result = run_main(body, stdout=full, PYTHONUNBUFFERED=unbuffered)
+            assert result.returncode == 2
+            assert result.stderr == (
+                "error: the standard output cannot be written (No space left on device)\n"
+            )
+
+
+@pytest.mark.parametrize("body", ["print('x' * 1000000)", "print('held back until the end')"])
+def test_a_closed_pipe_ends_a_program_quietly(body: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = run_main(body, stdout=writer)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+def test_an_error_of_the_user_comes_first() -> None:
+    with open("/dev/full", "w") as full:
+        body = "print('text')\nraise errors.DataError('broken')"
+        result = run_main(body, stdout=full, PYTHONUNBUFFERED="")
+    assert (result.returncode, result.stderr) == (2, "error: broken\n")
+
+
+def test_an_error_of_another_file_keeps_its_traceback() -> None:
+    result = run_main("print('text')\nopen('/dev/full', 'w').write('x' * 100000)")
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+
+
+def test_what_an_encoding_cannot_hold_is_escaped() -> None:
+    body = r"print('/faces/\udcff/\xe4')" + "\n"
+    body += r"raise errors.DataError('/faces/\udcff')"
+    result = run_main(body, PYTHONIOENCODING="ascii:strict")
+    assert result.stdout == "/faces/\\udcff/\\xe4\n"
+    assert (result.returncode, result.stderr) == (2, "error: /faces/\\udcff\n")
+
+
+def test_closed_outputs_are_no_error() -> None:
+    line = f"exec {sys.executable} -c 'from runtime import errors; "
+    line += "errors.run_program(lambda: print(1) or 3)' >&- 2>&-"
+    assert subprocess.run(["bash", "-c", line], cwd=ROOT, timeout=60, check=False).returncode == 3

@@ -313,3 +313,26 @@ def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     for rank in (0, 1):
         with pytest.raises(ConfigError, match="--models-root .*/file/run cannot be written"):
             open_log(tmp_path / "file" / "run", rank=rank)
+
+
+def test_a_run_goes_on_without_its_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = HandClock()
+    with open("/dev/full", "w") as full:
+        with open_log(tmp_path, screen=full, clock=clock, frequent=1) as log:
+            log.start(3)
+            train(log, clock, range(1, 4))
+        full.write("no error any more")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("warning: the screen cannot be written (No space left on device)")
+    lines = (tmp_path / "logs/rank-0000.log").read_text()
+    assert "update 3/3" in lines
+    assert lines.count("the screen cannot be written") == 1
+
+
+def test_a_name_that_is_no_text_is_logged(tmp_path: Path) -> None:
+    with open_log(tmp_path):
+        logging.getLogger("test").info("%s", "faces/\udcff")
+    assert "faces/\\udcff" in (tmp_path / "logs/rank-0000.log").read_text()

@@ -1,0 +1,93 @@
+"""Where compiled kernels are kept when the source cannot be written beside."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numba.core import config
+
+from runtime import compiled
+
+KERNEL = """
+from runtime.compiled import unlocked_kernel
+
+@unlocked_kernel
+def doubled(x):
+    return 2 * x
+"""
+
+
+@pytest.fixture(autouse=True)
+def unwritable_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A source folder and a home in which root, too, can make no folder; returns the source's."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "__pycache__").write_text("no folder")
+    (tmp_path / "home").write_text("no folder")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(config, "CACHE_DIR", "")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    yield source
+
+
+def kernel(source: Path) -> Any:
+    path = source / "kernels.py"
+    if not path.exists():
+        path.write_text(KERNEL)
+    spec = importlib.util.spec_from_file_location("kernels", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.doubled
+
+
+def test_kernels_are_kept_in_a_folder_of_this_user_alone(unwritable_places: Path) -> None:
+    assert kernel(unwritable_places)(21) == 42
+    folder = Path(tempfile.gettempdir()) / f"numba-of-user-{os.getuid()}"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert list(folder.rglob("*.nbi"))
+    # What the next process looks for, and those that this one starts.
+    again = kernel(unwritable_places)
+    assert again(1) == 2 and again.stats.cache_hits
+    assert os.environ["NUMBA_CACHE_DIR"] == str(folder)
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
+def test_a_folder_that_others_can_write_is_not_trusted(unwritable_places: Path, kind: str) -> None:
+    folder = Path(tempfile.gettempdir()) / f"numba-of-user-{os.getuid()}"
+    elsewhere = unwritable_places / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    if kind == "a link":
+        folder.symlink_to(elsewhere)
+    elif kind == "a file":
+        folder.write_text("")
+    else:
+        folder.mkdir()
+        folder.chmod(0o722)
+    assert kernel(unwritable_places)(21) == 42
+    assert not list(Path(tempfile.gettempdir()).rglob("*.nbi")) + list(elsewhere.rglob("*.nbi"))
+
+
+def test_without_any_folder_kernels_are_compiled_anew(
+    unwritable_places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(unwritable_places / "__pycache__"))
+    assert kernel(unwritable_places)(21) == 42
+
+
+def test_a_folder_of_another_user_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compiled._private_folder() is not None
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    theirs = Path(tempfile.gettempdir()) / f"numba-of-user-{owner + 1}"
+    theirs.mkdir(mode=0o700)
+    assert compiled._private_folder() is None
