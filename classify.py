@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from runtime import environment
+from runtime import environment, launchers
 from runtime.errors import run_program
 from runtime.stopping import StopRequest
 from training import classify_config, schedules
@@ -44,6 +44,7 @@ def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step
         config: all choices.
         dress: what a benchmark puts around the step.
     """
+    launchers.refuse_foreign_launcher()
     request = StopRequest()
     request.listen()
     environment.prepare_stall_check(config.stall_timeout)

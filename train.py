@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runtime import environment
+from runtime import environment, launchers
 from runtime.errors import run_program
 from runtime.stopping import StopRequest
 from training import config as configuration
@@ -30,6 +30,7 @@ def main() -> int:
 
 def train(config: TrainConfig) -> int:
     """Build the parts of this rank and fit; returns the exit status."""
+    launchers.refuse_foreign_launcher()
     request = StopRequest()
     request.listen()
     environment.prepare_stall_check(config.stall_timeout)

@@ -66,7 +66,7 @@ class TrainConfig:
     """Preset: data set and the recipe that belongs to it; every value of it can be overridden."""
 
     rec: tuple[str, ...] = dataclasses.field(default=(), metadata=REPEATABLE)
-    """Folder of a record set (train.rec, property, .bin files); several sets by several --rec."""
+    """Folder of a record set (train.rec, property, .bin files), or its .rec; several by several."""
 
     num_classes: Optional[int] = None
     """Identities of a made-up or drawn set, or for --dry-run; a record set knows its own number."""

@@ -82,7 +82,7 @@ def _record_batches(config: TrainConfig, world: World) -> FaceLoader:
 
 
 def _open_sets(config: TrainConfig) -> Union[RecordSet, JoinedSet]:
-    sets = [RecordSet(folder) for folder in _folders(config)]
+    sets = [RecordSet(path) for path in config.rec]
     return sets[0] if len(sets) == 1 else JoinedSet(sets)
 
 
@@ -125,4 +125,6 @@ def open_targets(config: TrainConfig) -> list[VerificationSet]:
 
 def _folders(config: TrainConfig) -> list[Path]:
     assert config.rec, "check() lets no run without data pass"
-    return [Path(folder) for folder in config.rec]
+    # The original takes the file, too: what belongs to it lies beside it.
+    paths = [Path(path) for path in config.rec]
+    return [path.parent if path.is_file() else path for path in paths]

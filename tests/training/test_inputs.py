@@ -168,3 +168,19 @@ def test_verification_sets_lie_beside_the_data(folder: Path, tmp_path: Path, cap
     first, missing = caplog.messages
     assert f"verifying 'lfw' on {folder / 'lfw.bin'}, not on {tmp_path / 'more/lfw.bin'}" in first
     assert f"MISSING: {folder / 'none.bin'} or {tmp_path / 'more/none.bin'}" in missing
+
+
+def test_a_record_file_means_its_folder(folder: Path) -> None:
+    write_bin(folder / "lfw.bin", [encoded(2)] * 2, [True])
+    config = config_of("--rec", folder / "train.rec", "--val-targets", "lfw")
+    assert [target.name for target in inputs.open_targets(config)] == ["lfw"]
+    with inputs.open_batches(config, World()) as batches:
+        assert batches.num_images == 8
+
+
+def test_one_of_several_record_files_is_named(folder: Path) -> None:
+    (folder / "train.rec").rename(folder / "a.rec")
+    write_set(folder, [4, 4, 4])
+    (folder / "train.rec").rename(folder / "b.rec")
+    with inputs.open_batches(config_of("--rec", folder / "b.rec"), World()) as batches:
+        assert batches.num_images == 12

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from runtime import launchers
+from runtime.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PMI", "SLURM", "OMPI_", "HOROVOD_", "GROUPING_"))
+    }
+    monkeypatch.setattr(os, "environ", kept)
+
+
+def start_with(**variables: str) -> None:
+    os.environ.update(variables)
+    launchers.refuse_foreign_launcher()
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, "PMI_SIZE=4: .* mpirun -np 4 .* env -u PMI_SIZE"),
+        ({"PMIX_RANK": "0"}, "PMIX_RANK=0: .* several tasks.* mpirun -np N .* -u PMIX_RANK"),
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, "SLURM_NTASKS=8: .* mpirun -np 8 "),
+        ({"SLURM_NTASKS": "8"}, "SLURM_NTASKS=8"),
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8"}, "SLURM_STEP_NUM_TASKS=2"),
+        ({"PMIX_RANK": "0", "SLURM_NTASKS": "2"}, "SLURM_NTASKS=2"),
+    ],
+)
+def test_tasks_that_cannot_meet_are_refused(variables: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as error:
+        start_with(**variables)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"PMI_RANK": "0", "PMI_SIZE": "1"},
+        {"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "PMIX_RANK": "0"},
+        # A step of one task inside of an allocation for many, such as an interactive shell.
+        {"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"},
+        {"SLURM_NTASKS": "8", "OMPI_COMM_WORLD_RANK": "3", "PMIX_RANK": "3"},
+        {"SLURM_NTASKS": "8", "HOROVOD_RANK": "3"},
+        {"SLURM_NTASKS": "8", "GROUPING_WORKER": "3"},
+    ],
+)
+def test_a_task_by_itself_and_known_launchers_pass(variables: dict[str, str]) -> None:
+    start_with(**variables)
