@@ -8,11 +8,14 @@
 # Every choice can be made for one run by the environment (NETWORK=r50 bash run.sh) or by an argument, which is passed
 # on to train.py and wins (bash run.sh --network r50 --max-update 20). A choice that is left empty is the one of the
 # preset that DATASET names. `python train.py --help` explains all options.
+#
+# It can be started from any folder: paths mean what they mean there, and ./models and ./datasets are below it.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
+project=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
-# The training set: a preset (synthetic, webface, emore, glint360k_8GPU, ...). Your own faces: bash run.sh --rec FOLDER
-DATASET=${DATASET:-synthetic}
+# The training set: a preset (synthetic, webface, emore, glint360k_8GPU, ...). Your own faces: bash run.sh --rec FOLDER,
+# with a preset in place of its folder. Without both: synthetic.
+DATASET=${DATASET:-}
 
 # The backbone: tiny trains on processors in minutes; r18 ... r200 and mbf want GPUs.
 NETWORK=${NETWORK:-}
@@ -37,21 +40,21 @@ MAX_UPDATE=${MAX_UPDATE:-}
 MODELS_ROOT=${MODELS_ROOT:-}
 
 # The environment of `make env`, unless another one is active.
-if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d .venv ]]; then
-    export PATH=$PWD/.venv/bin:$PATH
+if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d $project/.venv ]]; then
+    export PATH=$project/.venv/bin:$PATH
 fi
 
 # What MXNet, Horovod and Numba read, among it this rank's share of the processors of its host. All of it can be set
 # before: OMP_NUM_THREADS=4 bash run.sh. The table with the reasons is in runtime/environment.py.
-settings=$(python -m runtime.environment)
+settings=$(cd "$project" && python -m runtime.environment)
 eval "$settings"
 
 options=()
 choose() {
     if [[ -n $2 ]]; then options+=("$1" "$2"); fi
 }
-# A record set of one's own takes the place of the preset.
-if [[ " $* " != *" --rec"[\ =]* ]]; then choose --dataset "$DATASET"; fi
+if [[ -z $DATASET && " $* " != *" --rec"[\ =]* ]]; then DATASET=synthetic; fi
+choose --dataset "$DATASET"
 choose --network "$NETWORK"
 choose --loss "$LOSS"
 choose --batch-size "$BATCH_SIZE"
@@ -60,4 +63,4 @@ choose --sample-ratio "$SAMPLE_RATIO"
 choose --max-update "$MAX_UPDATE"
 choose --models-root "$MODELS_ROOT"
 
-exec python train.py "${options[@]}" "$@"
+exec python "$project/train.py" ${options[@]+"${options[@]}"} "$@"

@@ -12,20 +12,23 @@
 #
 # Ctrl-C and SIGTERM end the run after the running update, with a checkpoint; a second one ends it at once.
 #
-# With several hosts this folder is at the same place on each, and each can be reached by ssh without a password.
+# It can be started from any folder: paths mean what they mean there, and ./models and ./datasets are below it. With several
+# hosts, the project and the folder from which it is started are at the same places on each, and each host can be reached by
+# ssh without a password.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
+project=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 # The environment of `make env`, unless another one is active.
-if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d .venv ]]; then
-    export PATH=$PWD/.venv/bin:$PATH
+if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d $project/.venv ]]; then
+    export PATH=$project/.venv/bin:$PATH
 fi
 if ! mpirun=$(command -v mpirun); then
     echo "error: mpirun not found: run 'make env' first" >&2
     exit 2
 fi
 
-source setup-utils/hosts.sh
+# shellcheck source=setup-utils/hosts.sh
+source "$project/setup-utils/hosts.sh"
 
 restarts=0
 options=()
@@ -72,7 +75,7 @@ if [[ -t 1 ]]; then export PROGRESS=bar; fi
 
 # What the ranks on the other hosts must see of this shell's environment: where programs are, what the libraries read,
 # and the choices that config.sh takes from the environment.
-choices=$(sed -n 's/^\([A-Z_]*\)=.*/\1/p' config.sh | paste -sd '|')
+choices=$(sed -n 's/^\([A-Z_]*\)=.*/\1/p' "$project/config.sh" | paste -sd '|')
 while read -r name; do
     arguments+=(-x "$name")
 done < <(compgen -e | grep -xE "PROGRESS|PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|(OMP|NUMBA|MXNET|HOROVOD|NCCL)_.*|$choices")
@@ -111,7 +114,7 @@ trap 'tell 129 USR2' HUP
 attempt() {
     find_hosts
     set -m
-    mpirun "${hosts[@]}" "${arguments[@]}" bash config.sh ${options[@]+"${options[@]}"} </dev/null &
+    mpirun "${hosts[@]}" "${arguments[@]}" bash "$project/config.sh" ${options[@]+"${options[@]}"} </dev/null &
     mpirun_id=$!
     set +m
     # A signal ends the waiting, not what is waited for.

