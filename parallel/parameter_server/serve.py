@@ -40,6 +40,8 @@ def main() -> int:
     os.environ[place.ROLE] = own.role
     # What is refused goes to the screen, as everything does that a server says.
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    folder = own.trace if own.role == place.SERVER else ""
+    trace = Trace(folder, f"server-{os.uname().nodename}-{os.getpid()}")
     store = mx.kv.create("dist")
     updaters: list[Updater] = []
 
@@ -48,7 +50,6 @@ def main() -> int:
         if updaters:
             updaters[0].refuse_command(body)
             return
-        trace = Trace(own.trace, f"server-{os.uname().nodename}-{os.getpid()}")
         updaters.append(Updater(Settings.decode(body.decode()), trace))
         store._set_updater(partial(_or_end, updaters[0]))
 

@@ -87,7 +87,7 @@ class Updater:
         """Refuse what cannot belong to an array."""
         if key != self._settings.board and key not in self._settings.weight_decay:
             raise Refused("unknown key", f"there is no bucket {key}")
-        found, wanted = (f"{array.size} of {array.dtype.__name__}" for array in (pushed, stored))
+        found, wanted = (f"{array.size} of {np.dtype(array.dtype)}" for array in (pushed, stored))
         if found != wanted:
             raise Refused("wrong size", f"bucket {key} holds {wanted}, and {found} came")
 

@@ -13,9 +13,15 @@ bucket, and ``push``.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Optional
+from typing import Optional
+
+from runtime.errors import ConfigError
+
+_log = logging.getLogger(__name__)
 
 
 class Trace:
@@ -27,12 +33,23 @@ class Trace:
         Args:
             folder: is made if it is missing; empty to write nothing.
             name: of the file, which no other process of the job has.
+
+        Raises:
+            ConfigError: the file cannot be written.
         """
-        self._file: Optional[IO[str]] = None
-        if folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            # Each line is in the file when its push is answered: servers are ended by a signal.
-            self._file = Path(folder, name).open("w", buffering=1, encoding="ascii")
+        self._path = Path(folder, name)
+        self._descriptor: Optional[int] = None
+        if not folder:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Not buffered: servers are ended by a signal, which would take the last lines along.
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        except OSError as error:
+            raise ConfigError(
+                f"--trace {folder} cannot be written ({error.strerror}); give another folder, or "
+                "leave it out"
+            ) from None
 
     def applied(self, *numbers: int) -> None:
         """A server has applied a push: bucket, pusher, sent version, version, staleness."""
@@ -51,5 +68,12 @@ class Trace:
         self._write(("push",))
 
     def _write(self, words: Sequence[object]) -> None:
-        if self._file is not None:
-            self._file.write(" ".join(map(str, words)) + "\n")
+        if self._descriptor is None:
+            return
+        try:
+            os.write(self._descriptor, (" ".join(map(str, words)) + "\n").encode())
+        except OSError as error:
+            # A full disk must not end the job for a record that training does without.
+            _log.warning("%s cannot be written (%s); it ends here", self._path, error.strerror)
+            os.close(self._descriptor)
+            self._descriptor = None
