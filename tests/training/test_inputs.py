@@ -13,6 +13,7 @@ import pytest
 from data import synthetic
 from data.joined import JoinedSet
 from data.loader import FaceLoader, MemoryBatches
+from data.prefetch import Prefetcher
 from data.record_writer import RecordWriter
 from data.verification_sets import write_bin
 from runtime.errors import ConfigError, DataError
@@ -96,6 +97,20 @@ def test_the_seed_decides_the_order(folder: Path) -> None:
     )
     np.testing.assert_array_equal(first, same)
     assert (first != other).any()
+
+
+def test_as_many_threads_as_asked_for_decode_ahead(folder: Path, monkeypatch) -> None:
+    started = []
+
+    def start(threads: int, ahead: int) -> Prefetcher:
+        started.append((threads, ahead))
+        return Prefetcher(threads, ahead)
+
+    monkeypatch.setattr("data.loader.Prefetcher", start)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    for options in (["--threads", 3], []):
+        inputs.open_batches(config_of("--rec", folder, *options), World()).close()
+    assert started == [(3, 4), (2, 4)]
 
 
 @pytest.mark.parametrize("option", ["--color-jitter", "--cutout"])

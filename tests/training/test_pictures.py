@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from data import cifar10, imagenet, mnist
 from data.pictures import PicturesInMemory
 from data.portion import of_rank
+from data.prefetch import Prefetcher
 from data.recipes import CenterCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from runtime.errors import DataError
 from training import pictures as pictures_module
@@ -114,17 +116,28 @@ def test_options_reach_the_loader() -> None:
     assert first == labels("--seed", "1", "--threads", "3") != labels("--seed", "2")
 
 
+def test_as_many_threads_as_asked_for_make_batches_ahead(monkeypatch) -> None:
+    started = []
+
+    def start(threads: int, ahead: int) -> Prefetcher:
+        started.append((threads, ahead))
+        return Prefetcher(threads, ahead)
+
+    monkeypatch.setattr("data.picture_loader.Prefetcher", start)
+    monkeypatch.setattr(pictures_module, "Prefetcher", start)
+    config = parse("--dataset synthetic --batch-size 6 --threads 3".split())
+    with small().open_loader(config, of_rank(30, 6, 0, 1)):
+        pass
+    world = SimpleNamespace(rank=0, size=1)
+    assert len(list(small().validation_batches(config, world))) == 2
+    assert started == [(3, 4), (3, 4)]
+
+
 def test_every_picture_is_validated_once_over_the_ranks() -> None:
-    class Rank:
-        size = 2
-
-        def __init__(self, rank: int) -> None:
-            self.rank = rank
-
     config = parse("--dataset synthetic --batch-size 4".split())
     found = []
     for rank in (0, 1):
-        for batch in small().validation_batches(config, Rank(rank)):
+        for batch in small().validation_batches(config, SimpleNamespace(rank=rank, size=2)):
             assert batch.images.shape == (4, 3, 16, 16)
             found += batch.images[batch.labels >= 0, 0, 0, 0].tolist()
     assert sorted(found) == list(range(11))
