@@ -85,6 +85,26 @@ def test_ranks_compute_what_one_process_does(size: int) -> None:
             np.testing.assert_allclose(weight, alone[1][name], rtol=1e-4, atol=1e-6)
 
 
+def test_a_step_moves_weights_against_their_gradient_by_lr() -> None:
+    def first_step(world):
+        step, classifier, _ = make_step(world)
+        trained = {n: p for n, p in classifier.parameters.items() if p.grad_req != "null"}
+        classifier(mx.nd.array(batch().images, dtype="uint8"))
+        before = {name: parameter.data().asnumpy() for name, parameter in trained.items()}
+        step(batch(), 0, 0.25)
+        return {
+            name: (before[name], parameter.data().asnumpy(), parameter.grad().asnumpy(), parameter)
+            for name, parameter in trained.items()
+        }
+
+    (found,) = run_ranks(1, first_step)
+    for name, (before, after, gradient, parameter) in found.items():
+        assert np.abs(gradient).max() > 0, name
+        decay = 1e-3 * parameter.wd_mult * before
+        np.testing.assert_allclose(after, before - 0.25 * (gradient + decay), atol=1e-6)
+    assert {parameter.wd_mult for *_, parameter in found.values()} == {0.0, 1.0}
+
+
 def test_workers_alone_contribute_to_a_larger_update() -> None:
     """As in BSP over servers: each computes addends, and reports the loss of its own pictures."""
 

@@ -16,6 +16,7 @@ from partial_fc.optimizers import SGD
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 from training.face_step import FaceStep
+from training.finite import FiniteGuard, NonFiniteError
 from training.optimizer import BackboneOptimizer
 from training.stopwatch import BACKBONE, HEAD, Stopwatch
 from training.timed_world import TimedWorld
@@ -23,7 +24,7 @@ from training.timed_world import TimedWorld
 BATCH, CLASSES, EMBEDDING, SIZE = 16, 20_000, 32, 32
 
 
-def make_step(world, stopwatch):
+def make_step(world, stopwatch, classes=CLASSES, **options):
     x = layers.relu(layers.convolution(layers.pixels("float32"), "conv0", 16, kernel=3), "relu0")
     x = layers.relu(layers.convolution(x, "conv1", 16, kernel=3, stride=2), "relu1")
     symbol = mx.sym.FullyConnected(x, num_hidden=EMBEDDING, name="fc1")
@@ -35,14 +36,15 @@ def make_step(world, stopwatch):
     backbone.hybridize()
     timed_world = TimedWorld(world, stopwatch)
     head = PartialFC.create(
-        CLASSES, EMBEDDING, timed_world, mx.cpu(), margin=build("cosface", (1.0, 0.0, 0.35)),
+        classes, EMBEDDING, timed_world, mx.cpu(), margin=build("cosface", (1.0, 0.0, 0.35)),
         scale=16.0, sample_ratio=1.0, optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
     )  # fmt: skip
     optimizer = BackboneOptimizer(
         backbone.parameters, timed_world, name="sgd", momentum=0.9, weight_decay=0.0,
         dtype="float32",
     )  # fmt: skip
-    return FaceStep(backbone, head, optimizer, center_lr_factor=1.0, stopwatch=stopwatch)
+    options = {"center_lr_factor": 1.0, **options}
+    return FaceStep(backbone, head, optimizer, stopwatch=stopwatch, **options)
 
 
 def time_updates(world):
@@ -59,6 +61,48 @@ def time_updates(world):
         step(batch, update, 0.1)
     mx.nd.waitall()
     return stopwatch.lap(), time.perf_counter() - start
+
+
+def one_update(spoiled: bool = False, **options):
+    """Weights with their gradients, and centers, before and after one update at lr 0.5."""
+
+    def update(world):
+        step = make_step(world, Stopwatch(), classes=40, **options)
+        trained = {n: p for n, p in step._backbone.parameters.items() if p.grad_req != "null"}
+        images = np.random.default_rng(1).integers(256, size=(BATCH, 3, SIZE, SIZE), dtype=np.uint8)
+        batch = Batch(images, np.arange(BATCH))
+        if spoiled:
+            reduce = step._optimizer.reduce
+            step._optimizer.reduce = lambda: (reduce(), lambda: False)[1]
+        centers = step._head.rows.export()["centers"].copy()
+        before = {name: parameter.data().asnumpy() for name, parameter in trained.items()}
+        step(batch, 0, 0.5)
+        weights = [
+            (before[name], parameter.data().asnumpy(), parameter.grad().asnumpy())
+            for name, parameter in trained.items()
+        ]
+        return weights, centers, step._head.rows.export()["centers"]
+
+    return run_ranks(1, update)[0]
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_a_step_moves_weights_by_lr_and_centers_by_their_part_of_it(on_nan: str) -> None:
+    weights, before, after = one_update(guard=FiniteGuard(on_nan))
+    for old, new, gradient in weights:
+        assert np.abs(gradient).max() > 0
+        np.testing.assert_allclose(new, old - 0.5 * gradient, rtol=1e-5, atol=1e-6)
+    moved = after - before
+    assert np.abs(moved).max() > 0
+    _, _, faster = one_update(center_lr_factor=2.0, guard=FiniteGuard(on_nan))
+    np.testing.assert_allclose(faster - before, 2 * moved, rtol=1e-4, atol=1e-6)
+
+
+def test_a_skipped_update_leaves_everything() -> None:
+    weights, before, after = one_update(spoiled=True, guard=FiniteGuard("skip"))
+    assert all((old == new).all() for old, new, _ in weights) and (before == after).all()
+    with pytest.raises(NonFiniteError, match="update 1: a gradient of the backbone is not finite"):
+        one_update(spoiled=True)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
