@@ -15,16 +15,17 @@ import cv2
 import numpy as np
 import pytest
 
+import classify
 from data.drawn_pictures import DrawnPictures
 from data.record_writer import RecordWriter
 from runtime.mxnet import mx
+from tests.support.alone import run_alone
 from tests.support.job import Job
 from training.checkpoint_reader import Checkpoint
 
 CLASSES = 10
 VALIDATION = 10_000
-pytestmark = pytest.mark.launcher
-slow = [pytest.mark.classification, pytest.mark.timeout(3000)]
+slow = [pytest.mark.launcher, pytest.mark.classification, pytest.mark.timeout(3000)]
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +105,10 @@ def test_three_ranks_count_10_000_pictures(model, cifar: Path, tmp_path: Path) -
 
 def test_momentum_goes_on(tmp_path: Path) -> None:
     """Where the learning rate has become nothing, weights move by what momentum is left."""
-    options = ["--dataset", "synthetic", "--image-size", 16, "--num-images", 128,
-               "--batch-size", 32, "--wd", 0, "--lr-schedule", "poly"]  # fmt: skip
-    finish(start(2, tmp_path, *options, "--epochs", 1))
-    finish(start(2, tmp_path, *options, "--epochs", 2, "--resume", "--lr=1e-30"))
+    options = ["--dataset", "synthetic", "--image-size", 16, "--num-images", 64, "--batch-size", 32,
+               "--wd", 0, "--lr-schedule", "poly", "--models-root", tmp_path]  # fmt: skip
+    assert run_alone(classify, *options, "--epochs", 1).returncode == 0
+    assert run_alone(classify, *options, "--epochs", 2, "--resume", "--lr=1e-30").returncode == 0
     before, after = (Checkpoint(tmp_path / f"checkpoints/update-{update:08d}") for update in (2, 4))
     for name in ("conv1_weight", "fc1_weight"):
         weights = before.replicated(f"classifier/{name}"), after.replicated(f"classifier/{name}")
@@ -143,6 +144,7 @@ def stripes(label: int, rng: np.random.Generator) -> bytes:
     return cv2.imencode(".jpg", image)[1].tobytes()
 
 
+@pytest.mark.launcher
 @pytest.mark.classification
 @pytest.mark.timeout(3000)
 def test_resnet50_learns_a_record_file(record_files: dict[str, Path], tmp_path: Path) -> None:

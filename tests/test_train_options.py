@@ -306,13 +306,13 @@ FURTHER = {
     "records": "",
     "memory": (
         "--rec {folder}/B --network tiny --embedding-size 16 --batch-size 1 --lr 0.01 --wd 0 "
-        "--models-root {folder}/memory"
+        "--seed 7 --models-root {folder}/memory"
     ),
     "types": (
         "--rec {folder}/B --debug --num-classes 7 --network tiny --embedding-size 16 "
         "--models-root {folder}/types"
     ),
-    "drawn": "--rec {folder}/drawn --models-root {folder}/drawn-models",
+    "drawn": "--rec {folder}/drawn --seed 5 --models-root {folder}/drawn-models",
     "plan": "--dataset webface",
 }
 
@@ -413,3 +413,9 @@ def test_each_row_is_of_an_option() -> None:
 def test_made_up_batches_have_the_classes_that_are_asked_for(witnessed) -> None:
     assert "--num-classes 7" in FURTHER["types"]
     assert witnessed("types").call("MemoryBatches")["num_classes"] == 7
+
+
+def test_made_up_batches_and_drawn_faces_have_the_seed_of_the_run(witnessed) -> None:
+    assert "--seed 7" in FURTHER["memory"] and "--seed 5" in FURTHER["drawn"]
+    assert witnessed("memory").call("MemoryBatches")["seed"] == 7
+    assert witnessed("drawn").call("synthetic.ensure")["seed"] == 5

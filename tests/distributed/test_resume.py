@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import train as program
 from data import synthetic
 from data.verification_sets import read_bin, write_bin
+from tests.support.alone import run_alone
 from tests.support.launch import clean_environment
 from training.checkpoint_reader import Checkpoint
 
@@ -35,14 +37,25 @@ def faces(tmp_path_factory):
     return folder
 
 
+def settings(faces, models, *options):
+    return [
+        *("--rec", faces, "--models-root", models, "--embedding-size", 16, "--frequent", 1),
+        *("--max-update", UPDATES, "--save-interval", INTERVAL, "--keep", 9),
+        *("--val-targets", "unseen", "--verbose", 100, "--loss", "adaface", *options),
+    ]
+
+
+def train_here(faces, models, *options):
+    """One rank, in this process."""
+    return run_alone(program, "--network", "tiny", *settings(faces, models, *options))
+
+
 def train(ranks, faces, models, *options, **variables):
     launcher = Path(sys.executable).with_name("horovodrun")
     launch = [launcher, "--gloo", "-np", ranks, "-H", f"localhost:{ranks}", "bash", "config.sh"]
     command = [
         *(launch if ranks > 1 else [sys.executable, "train.py", "--network", "tiny"]),
-        *("--rec", faces, "--models-root", models, "--embedding-size", 16, "--frequent", 1),
-        *("--max-update", UPDATES, "--save-interval", INTERVAL, "--keep", 9),
-        *("--val-targets", "unseen", "--verbose", 100, "--loss", "adaface", *options),
+        *settings(faces, models, *options),
     ]
     result = subprocess.run(
         [str(word) for word in command],
@@ -103,16 +116,16 @@ def test_bit_for_bit(ranks, faces, tmp_path):
 
 def test_a_finished_run_trains_nothing_and_a_longer_one_goes_on(faces, tmp_path):
     models = tmp_path / "models"
-    train(1, faces, models, "--batch-size", 4, "--max-update", 2)
+    train_here(faces, models, "--batch-size", 4, "--max-update", 2)
     (models / "model-0000.params").unlink()
-    again = train(1, faces, models, "--batch-size", 4, "--max-update", 2)
+    again = train_here(faces, models, "--batch-size", 4, "--max-update", 2)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "update 2 of 2 is finished already: nothing to train" in again.stdout
     assert "loss" not in again.stdout and (models / "model-0000.params").exists()
-    longer = train(1, faces, models, "--batch-size", 4, "--max-update", 3, "--lr", 0.01)
+    longer = train_here(faces, models, "--batch-size", 4, "--max-update", 3, "--lr", 0.01)
     assert "update 3/3" in longer.stdout and "update 2/3" not in longer.stdout
     assert "--lr was 0.1 and is 0.01" in longer.stdout
-    other = train(1, faces, models, "--batch-size", 4, "--embedding-size", 8, "--loss", "cosface")
+    other = train_here(faces, models, "--batch-size", 4, "--embedding-size", 8, "--loss", "cosface")
     assert other.returncode == 2
     assert "--embedding-size 16 there and 8 here, --loss adaface there and cosface" in other.stderr
 
@@ -121,7 +134,7 @@ def test_a_finished_run_trains_nothing_and_a_longer_one_goes_on(faces, tmp_path)
 def test_another_number_of_ranks(faces, tmp_path):
     models = tmp_path / "models"
     train(2, faces, models, "--batch-size", 6, "--max-update", 4)
-    one = train(1, faces, models, "--batch-size", 12, "--max-update", 6)
+    one = train_here(faces, models, "--batch-size", 12, "--max-update", 6)
     assert one.returncode == 0, one.stdout + one.stderr
     assert "written by 2 ranks and re-cut for 1" in one.stdout
     three = train(3, faces, models, "--batch-size", 8, "--max-update", 8)
@@ -131,15 +144,15 @@ def test_another_number_of_ranks(faces, tmp_path):
 
 def test_a_folder_that_cannot_be_written(faces, tmp_path):
     (tmp_path / "checkpoints").write_text("in the way")
-    result = train(1, faces, tmp_path, "--batch-size", 4)
+    result = train_here(faces, tmp_path, "--batch-size", 4)
     assert result.returncode == 2 and "Traceback" not in result.stderr
     assert "checkpoints cannot be written" in result.stderr and "--keep 0" in result.stderr
-    without = train(1, faces, tmp_path, "--batch-size", 4, "--keep", 0, "--resume", "never")
+    without = train_here(faces, tmp_path, "--batch-size", 4, "--keep", 0, "--resume", "never")
     assert without.returncode == 0, without.stdout + without.stderr
 
 
 def test_training_that_diverges(faces, tmp_path):
-    result = train(1, faces, tmp_path, "--batch-size", 4, "--lr", 1e30, "--save-interval", 1)
+    result = train_here(faces, tmp_path, "--batch-size", 4, "--lr", 1e30, "--save-interval", 1)
     assert result.returncode == 2 and "Traceback" not in result.stderr
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and "the loss is" in lines[0] and "last good checkpoint" in lines[0]

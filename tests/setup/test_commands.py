@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from training import config
+
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
 
@@ -193,8 +195,18 @@ def test_choices_come_from_the_environment(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("argument", ["--rec faces", "--rec=faces"])
-def test_a_record_set_takes_the_place_of_the_drawn_one(sandbox: Sandbox, argument: str) -> None:
-    assert config_call(sandbox, *argument.split(" ")) == argument
+def test_a_record_set_takes_the_place_of_the_drawn_one(
+    sandbox: Sandbox, argument: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``train.py`` understands it: nothing is left of the data and the recipe of synthetic."""
+    (sandbox.folder / "faces").mkdir()
+    (sandbox.folder / "faces/train.rec").touch()
+    monkeypatch.chdir(sandbox.folder)
+    drawn = config.parse(config_call(sandbox).split())
+    assert (drawn.dataset, drawn.num_classes) == ("synthetic", 400)
+    call = config_call(sandbox, *argument.split(" "))
+    assert call == argument
+    assert config.parse(call.split()) == config.resolve({"rec": ("faces",)})
 
 
 def test_a_record_set_takes_the_place_of_a_presets_folder_alone(sandbox: Sandbox) -> None:

@@ -1,0 +1,34 @@
+"""A program of one rank in the process of a test, which has imported MXNet already."""
+
+from __future__ import annotations
+
+import subprocess
+from types import ModuleType
+
+import pytest
+
+from parallel import world
+from parallel.world import LoneWorld
+from runtime.errors import USER_ERROR_STATUS, UserError
+from tests.support.witness import Witness
+from training import team
+
+
+def run_alone(program: ModuleType, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run a program from its command line, without Horovod; returns what its process would leave.
+
+    How an error becomes one line and a status is ``runtime.errors.run_program``'s, which ends the
+    process; here it is done once more.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (world, team):
+            patch.setattr(module, "HorovodWorld", LoneWorld)
+        # The program sets them, for this process and its children.
+        for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
+            patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
+        seen, status, errors = Witness(patch), None, ""
+        try:
+            status = seen.run(program, [str(word) for word in words])
+        except UserError as error:
+            status, errors = USER_ERROR_STATUS, f"error: {error}\n"
+        return subprocess.CompletedProcess(words, status or 0, seen.output, errors)
