@@ -265,10 +265,8 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
         '[ "$1" = 127.0.0.1 ] && cd / && exec env -u MXNET_KEPT PRESENCE="$PRESENCE" sh -c "$2"\n'
     )
     ssh.chmod(0o755)
-    worker = SAVE.replace(
-        "time.sleep(300)",
-        "print(os.getcwd(), os.environ['MXNET_KEPT'], flush=True)\ntime.sleep(300)",
-    )
+    # Before it says that it is ready, and may be told to end.
+    worker = "import os\nprint(os.getcwd(), os.environ['MXNET_KEPT'], flush=True)\n" + SAVE
     job = Dummies(
         tmp_path,
         worker,
