@@ -23,7 +23,10 @@ from runtime.errors import DataError
 from runtime.mxnet import mx
 
 INPUT, OUTPUT_NODE = "data", "fc1"
-_NO_PATH = f"there is no path from {INPUT!r} to '{OUTPUT_NODE}_output' in it"
+_NO_PATH = (
+    f"there is no path from {INPUT!r} to '{OUTPUT_NODE}_output', under which names the input and "
+    "the embedding are looked for; give them these names"
+)
 _MAX_BYTES = 1 << 26
 _MAX_NODES = 20_000
 _MAX_TEXT = 256
@@ -34,17 +37,28 @@ _MAX_ELEMENTS = 1 << 28
 
 OPERATORS = frozenset(
     """
-    Activation BatchNorm BlockGrad Cast Concat Convolution Dropout Flatten FullyConnected
-    InstanceNorm L2Normalization LayerNorm LeakyReLU Pooling Reshape SliceChannel SwapAxis
-    _Minus _MinusScalar _Mul _MulScalar _Plus _PlusScalar _copy _div_scalar _minus _minus_scalar
-    _mul _mul_scalar _plus _plus_scalar add_n broadcast_add broadcast_div broadcast_mul
-    broadcast_sub clip elemwise_add elemwise_div elemwise_mul elemwise_sub flatten hard_sigmoid
-    identity mean null relu reshape sigmoid slice_axis sqrt square sum tanh transpose
+    Activation BatchNorm BlockGrad Cast Concat Convolution Dropout ElementWiseSum Flatten
+    FullyConnected InstanceNorm L2Normalization LayerNorm LeakyReLU Pad Pooling Reshape SliceChannel
+    SwapAxis _contrib_AdaptiveAvgPooling2D _copy add_n cast clip concat flatten hard_sigmoid
+    identity null pad relu reshape sigmoid slice slice_axis split swapaxes tanh tile transpose
+
+    abs exp log max mean min negative rsqrt sqrt square sum
+
+    _Div _DivScalar _Maximum _MaximumScalar _Minimum _MinimumScalar _Minus _MinusScalar _Mul
+    _MulScalar _Plus _PlusScalar _Power _PowerScalar _RDivScalar _RMinusScalar _div _div_scalar
+    _maximum _maximum_scalar _minimum _minimum_scalar _minus _minus_scalar _mul _mul_scalar _plus
+    _plus_scalar _power _power_scalar _rdiv_scalar _rminus_scalar broadcast_add broadcast_div
+    broadcast_maximum broadcast_minimum broadcast_minus broadcast_mul broadcast_plus broadcast_power
+    broadcast_sub elemwise_add elemwise_div elemwise_mul elemwise_sub
     """.split()
 )
-"""What a graph may be made of; pure functions of their inputs, all of them."""
+"""What a graph may be made of; pure functions of their inputs, all of them.
 
-_SPLITS = {"SliceChannel": "num_outputs"}
+Layers and changes of shape, of which InsightFace has published networks since 2017; sums and the
+like; and arithmetic, also under the names that earlier versions of MXNet wrote.
+"""
+
+_SPLITS = {"SliceChannel": "num_outputs", "split": "num_outputs"}
 _MAX_SPLITS = 64
 _RESHAPES = ("Reshape", "reshape")
 # Their further inputs are parameters, whose shapes MXNet takes for granted.
@@ -55,6 +69,10 @@ class _Damage(Exception):
     """What is wrong with the file."""
 
 
+class _UnknownForm(Exception):
+    """What a sound file may have, but this reader does not know; with a remedy."""
+
+
 def read_graph(path: Path) -> Any:
     """Read the graph up to the embedding.
 
@@ -62,7 +80,8 @@ def read_graph(path: Path) -> Any:
         A symbol with the input ``data`` and the one output ``fc1_output``.
 
     Raises:
-        DataError: there is no such file, it is no graph, or not one of a face network.
+        DataError: there is no such file, it is no graph, or not one of a face network that this
+            reader knows.
     """
     if not path.is_file():
         raise DataError(
@@ -74,6 +93,8 @@ def read_graph(path: Path) -> Any:
         raise DataError(
             f"{path} is no MXNet graph of a face network ({damage}); copy the checkpoint again"
         ) from None
+    except _UnknownForm as form:
+        raise DataError(f"{path}: {form}") from None
     # A ValueError comes up where MXNet's message quotes a byte that is no UTF-8.
     except (mx.MXNetError, ValueError) as error:
         raise DataError(f"{path} is no MXNet graph ({_first_line(error)}); copy it again") from None
@@ -159,16 +180,34 @@ def _checked(graph: Any) -> dict[str, Any]:
     kept = _ancestors(nodes, _place_of_output(nodes))
     numbers = {place: number for number, place in enumerate(kept)}
     checked = [_checked_node(nodes, place, numbers) for place in kept]
+    _tell_operators_apart(checked)
     names = [node["name"] for node in checked]
     if len(set(names)) != len(names):
-        raise _Damage("two of its nodes have the same name")
+        raise _Damage("two of its parameters have the same name")
     variables = [number for number, node in enumerate(checked) if node["op"] == "null"]
     if INPUT not in (names[number] for number in variables):
-        raise _Damage(_NO_PATH)
+        raise _UnknownForm(_NO_PATH)
     _check_parameters(checked)
     new = {"nodes": checked, "arg_nodes": variables, "heads": [[len(checked) - 1, 0, 0]]}
     version = _version(graph)
     return new if version is None else {**new, "attrs": {"mxnet_version": ["int", version]}}
+
+
+def _tell_operators_apart(nodes: list[Node]) -> None:
+    """Give operators names of their own: a Gluon block that is called twice leaves each name twice.
+
+    The last node, the embedding, keeps its name, and so do parameters.
+    """
+    taken = {node["name"] for node in nodes if node["op"] == "null"} | {OUTPUT_NODE}
+    numbers: Counter[str] = Counter()
+    for node in nodes[:-1]:
+        name = node["name"]
+        if node["op"] == "null":
+            continue
+        while node["name"] in taken:
+            numbers[name] += 1
+            node["name"] = f"{name}_call{numbers[name]}"
+        taken.add(node["name"])
 
 
 def _check_parameters(nodes: list[Node]) -> None:
@@ -178,9 +217,14 @@ def _check_parameters(nodes: list[Node]) -> None:
     for number, node in enumerate(nodes):
         found = [entry[0] in made_of_images for entry in node["inputs"]]
         if node["op"] in _LAYERS and any(found[1:]):
-            raise _Damage(f"{node['name']!r} takes a parameter from the image")
+            raise _UnknownForm(
+                f"{node['name']!r} takes a parameter from the image, which is refused since MXNet "
+                "believes its shape; compute it by broadcast_mul and broadcast_add instead"
+            )
         if node["op"] == "BatchNorm" and any(uses[entry[0]] > 1 for entry in node["inputs"][1:]):
-            raise _Damage(f"{node['name']!r} shares a parameter")
+            raise _UnknownForm(
+                f"{node['name']!r} shares a parameter, which no BatchNorm may here; give it its own"
+            )
         if node["name"] == INPUT or any(found):
             made_of_images.add(number)
 
@@ -204,7 +248,7 @@ def _place_of_output(nodes: list[Node]) -> int:
         if node.get("name") == OUTPUT_NODE and node.get("op") != "null"
     ]
     if len(places) != 1:
-        raise _Damage(_NO_PATH)
+        raise _UnknownForm(_NO_PATH)
     return places[0]
 
 
@@ -251,8 +295,14 @@ def _checked_node(nodes: list[Node], place: int, numbers: dict[int, int]) -> Nod
     if "$" in name:
         # MXNet puts it between a name and an attribute, and takes them apart there.
         raise _Damage(f"the name {name!r} has a $")
-    if not isinstance(operator, str) or operator not in OPERATORS:
-        raise _Damage(f"node {name!r} is a {operator!r:.80}, which face networks are not made of")
+    if not isinstance(operator, str):
+        raise _Damage(f"node {name!r} has no operator")
+    if operator not in OPERATORS:
+        raise _UnknownForm(
+            f"node {name!r} is of the operator {operator!r:.80}, which this reader does not know; "
+            "if that is a function of its inputs alone, add it to OPERATORS in "
+            "backbones/graph_file.py"
+        )
     inputs = [
         [numbers[source], output, version] for source, output, version in _inputs(nodes, place)
     ]
@@ -264,6 +314,9 @@ def _checked_node(nodes: list[Node], place: int, numbers: dict[int, int]) -> Nod
     attributes = _attributes(node)
     for key, value in attributes.items():
         _check_attribute(name, key, value)
+    if operator.lower() == "cast":
+        # MXNet has no float16 on a CPU; and what is exported is the graph in float32.
+        attributes["dtype"] = "float32"
     return {"op": operator, "name": name, "attrs": attributes, "inputs": inputs}
 
 
@@ -289,30 +342,63 @@ def _whole(value: Any, least: int, most: int) -> int:
     raise _Damage(f"{value!r:.80} is no number from {least} to {most}")
 
 
-def _numbers_up_to(least: int, most: int) -> Callable[[str], bool]:
-    """Return a test for a number, or a tuple or list of up to three numbers, within bounds."""
+def _numbers(least: int, most: int, count: int = 3) -> Callable[[str], bool]:
+    """Return a test for a number, or a tuple or list of up to ``count``, within bounds."""
+    number = r"\d{1,7}L?"
+    # As in 3, (3, 3) or, from Python 2, [3L, 3L]; an empty tuple is MXNet's word for the default.
+    form = re.compile(
+        rf"{number}|[(\[] *(?:{number}(?:, *{number}){{0,{count - 1}}},? *)?[)\]]", re.ASCII
+    )
 
     def holds(value: str) -> bool:
         found = re.findall(r"\d+", value)
-        return bool(_NUMBERS.fullmatch(value)) and all(least <= int(x) <= most for x in found)
+        return bool(form.fullmatch(value)) and all(least <= int(x) <= most for x in found)
 
     return holds
 
 
-# As in 3, (3, 3) or, from Python 2, [3L, 3L]; an empty tuple is MXNet's word for the default.
-_NUMBERS = re.compile(r"\d{1,7}|[(\[] *(?:\d{1,7}L?(?:, *\d{1,7}L?){0,2},? *)?[)\]]")
+def _one_of(*words: str) -> Callable[[str], bool]:
+    """Return a test for a word."""
+    return frozenset(words).__contains__
+
+
+# Places in a tensor of at most six dimensions; None stands for an end.
+_PLACE = r"(?:None|-?\d{1,7}L?)"
+_PLACES = re.compile(
+    rf"{_PLACE}|[(\[] *(?:{_PLACE}(?:, *{_PLACE}){{0,5}},? *)?[)\]]", re.ASCII
+).fullmatch
+
+
+def _places(value: str) -> bool:
+    return bool(_PLACES(value))
+
+
+def _steps(value: str) -> bool:
+    """Whether no step is 0, by which MXNet divides."""
+    return _places(value) and all(map(int, re.findall(r"\d+", value)))
+
+
 _ATTRIBUTES = {
-    "kernel": _numbers_up_to(1, 1024),
-    "stride": _numbers_up_to(1, 1024),
-    "dilate": _numbers_up_to(1, 1024),
-    "pad": _numbers_up_to(0, 1024),
-    "num_filter": _numbers_up_to(1, 1 << 17),
-    "num_hidden": _numbers_up_to(1, 1 << 17),
-    "num_group": _numbers_up_to(1, 1 << 17),
-    "num_args": _numbers_up_to(1, _MAX_INPUTS),
-    "num_outputs": _numbers_up_to(1, _MAX_SPLITS),
+    "kernel": _numbers(1, 1024),
+    "stride": _numbers(1, 1024),
+    "dilate": _numbers(1, 1024),
+    "pad": _numbers(0, 1024),
+    "pad_width": _numbers(0, 1024, 10),
+    # Of Pad, Dropout and L2Normalization. A Pad that reflects may read beyond its input.
+    "mode": _one_of("constant", "edge", "training", "always", "instance", "channel", "spatial"),
+    "output_size": _numbers(1, 1024, 2),
+    "reps": _numbers(1, 1 << 17, 6),
+    "dtype": _one_of("float16", "float32"),
+    "begin": _places,
+    "end": _places,
+    "step": _steps,
+    "num_filter": _numbers(1, 1 << 17),
+    "num_hidden": _numbers(1, 1 << 17),
+    "num_group": _numbers(1, 1 << 17),
+    "num_args": _numbers(1, _MAX_INPUTS),
+    "num_outputs": _numbers(1, _MAX_SPLITS),
 }
-"""Where MXNet divides by a number, or makes memory of it, what it may be."""
+"""Where MXNet divides by a number, reads at it, or makes memory of it, what it may be."""
 
 
 def _check_attribute(node: str, key: str, value: str) -> None:

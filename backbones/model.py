@@ -153,11 +153,6 @@ class Backbone(Network):
         left_over = [name for name in found if name not in set(loaded)]
         return TakenWeights(path, loaded, missing, left_over)
 
-    @property
-    def embedding_size(self) -> int:
-        """Numbers per embedding."""
-        return int(self.parameters["fc1_beta"].shape[0])
-
     def __call__(self, images: NDArray) -> NDArray:
         """See ``Network``; with recomputation, a forward pass to train keeps less."""
         if self._recomputation is not None and mx.autograd.is_recording():

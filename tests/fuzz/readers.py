@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -304,7 +304,35 @@ def _symbol_seeds(folder: Path) -> list[bytes]:
             "attrs": {"mxnet_version": ["int", 10901]},
         }
     ).encode()  # fmt: skip
-    return [symbol, json.dumps(graph).encode(), *[small] * 3, *[bent] * 3]
+    other = _other_graphs()
+    return [symbol, json.dumps(graph).encode(), *[small] * 3, *[bent] * 3, *other * 2]
+
+
+def _other_graphs() -> list[bytes]:
+    """Small graphs of operators whose attributes say where MXNet reads."""
+    from runtime.mxnet import mx
+
+    def ending(x: Any) -> bytes:
+        text: str = mx.sym.FullyConnected(x, num_hidden=4, no_bias=True, name="fc1").tojson()
+        return " ".join(text.split()).encode()
+
+    data = mx.sym.var("data")
+    maps = mx.sym.Convolution(data, num_filter=4, kernel=(3, 3), no_bias=True, name="c")
+    norms = mx.sym.sqrt(mx.sym.sum(maps * maps, axis=1, keepdims=True))
+    factors = mx.sym.broadcast_div(mx.sym.mean(norms), norms)
+    tiled = maps * mx.sym.tile(factors, reps=(1, 4, 1, 1))
+    padded = mx.sym.pad(maps, mode="constant", pad_width=(0, 0, 0, 0, 1, 0, 1, 2))
+    cut = mx.sym.slice(padded, begin=(None, 1, 1, 5), end=(None, 3, None, 2), step=(1, 1, 2, -1))
+    pooled = mx.sym.contrib.AdaptiveAvgPooling2D(maps, output_size=(3, 2))
+    swish = maps * mx.sym.clip(maps + 3, 0, 6) / 6
+    groups = mx.sym.SwapAxis(mx.sym.Reshape(swish, shape=(0, -4, 2, -1, -2)), dim1=1, dim2=2)
+    shuffled = mx.sym.slice_axis(mx.sym.Reshape(groups, shape=(0, -3, -2)), axis=2, begin=1, end=4)
+    return [
+        ending(mx.sym.Pooling(tiled, global_pool=True, kernel=(7, 7), pool_type="avg")),
+        ending(mx.sym.broadcast_maximum(mx.sym.Cast(cut, dtype="float16"), mx.sym.max(cut))),
+        ending(mx.sym.L2Normalization(pooled, mode="channel")),
+        ending(1.0 / (9.0 - mx.sym.InstanceNorm(shuffled, name="i"))),
+    ]
 
 
 def _read_params(folder: Path, content: bytes) -> None:

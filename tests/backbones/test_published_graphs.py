@@ -1,0 +1,243 @@
+"""Graphs of the forms that InsightFace has published, small: read, run, exported and read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backbones.graph_file import OPERATORS, infer_shapes, read_graph
+from backbones.model import Backbone
+from backbones.parameter_file import write_parameters
+from runtime.errors import DataError
+from runtime.mxnet import mx
+
+SIZE = (16, 12)
+CHANNELS = 8
+
+
+def normalized(x: Any, name: str, fixed: bool = False) -> Any:
+    return mx.sym.BatchNorm(x, fix_gamma=fixed, eps=2e-5, name=name)
+
+
+def convolved(x: Any, name: str, channels: int = CHANNELS) -> Any:
+    maps = mx.sym.Convolution(
+        x, num_filter=channels, kernel=(3, 3), pad=(1, 1), no_bias=True, name=name
+    )
+    return mx.sym.LeakyReLU(normalized(maps, f"{name}_bn"), act_type="prelu", name=f"{name}_relu")
+
+
+def pixels() -> Any:
+    return (mx.sym.var("data") - 127.5) * 0.0078125
+
+
+def embedded(x: Any) -> Any:
+    return normalized(mx.sym.FullyConnected(x, num_hidden=4, name="pre_fc1"), "fc1", fixed=True)
+
+
+def with_norm_aware_pooling() -> Any:
+    """The head GNAP: every position is scaled by the mean norm over its own."""
+    x = normalized(convolved(pixels(), "conv"), "bn6f", fixed=True)
+    norms = mx.sym.sqrt(mx.sym.sum(x * x, axis=1, keepdims=True))
+    factors = mx.sym.broadcast_div(mx.sym.mean(norms), norms)
+    scaled = x * mx.sym.tile(factors, reps=(1, CHANNELS, 1, 1))
+    return embedded(mx.sym.Pooling(scaled, kernel=(7, 7), global_pool=True, pool_type="avg"))
+
+
+def hard_swish(x: Any) -> Any:
+    """As a Gluon block that is called twice writes it: with the same names each time."""
+    with mx.name.Prefix("hard_swish_"):
+        return x * mx.sym.clip(x + 3, 0, 6) / 6
+
+
+def mobile_net_v3() -> Any:
+    """Hard swish, and channels weighted by what is found over all positions."""
+    x = hard_swish(normalized(convolved(pixels(), "conv"), "a"))
+    weights = mx.sym.contrib.AdaptiveAvgPooling2D(x, output_size=1)
+    weights = mx.sym.Convolution(weights, num_filter=CHANNELS, kernel=(1, 1), name="se")
+    weights = mx.sym.clip(weights + 3, 0, 6) / 6
+    return embedded(hard_swish(normalized(mx.sym.broadcast_mul(x, weights), "b")))
+
+
+def dense() -> Any:
+    """Maps beside each other, and a padded path of which a row and column are cut off again."""
+    x = convolved(pixels(), "conv")
+    x = mx.sym.Concat(x, mx.sym.Dropout(convolved(x, "conv2"), p=0.4), dim=1)
+    padded = mx.sym.pad(x, mode="constant", constant_value=0, pad_width=(0, 0, 0, 0, 1, 0, 1, 0))
+    pooled = mx.sym.Pooling(padded, kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="avg")
+    cut = mx.sym.slice(pooled, begin=(None, None, 1, 1), end=(None, None, None, None))
+    return embedded(mx.sym.Flatten(cut))
+
+
+def shuffled() -> Any:
+    """Channels exchanged between groups, halves taken apart, and a loss behind the embedding."""
+    x = mx.sym.identity(convolved(pixels(), "conv"), name="id")
+    groups = mx.sym.Reshape(x, shape=(0, -4, 2, -1, -2))
+    x = mx.sym.Reshape(mx.sym.SwapAxis(groups, dim1=1, dim2=2), shape=(0, -3, -2))
+    first, second = mx.sym.split(x, num_outputs=2, axis=1)
+    x = mx.sym.L2Normalization(first - second, mode="channel")
+    x = mx.sym.InstanceNorm(mx.sym.slice_axis(x, axis=2, begin=1, end=None), name="instance")
+    return mx.sym.LinearRegressionOutput(embedded(1.0 / (x + 9.0)), name="loss")
+
+
+GRAPHS = [with_norm_aware_pooling, mobile_net_v3, dense, shuffled]
+
+
+def write(folder: Path, symbol: Any) -> Path:
+    """Write a checkpoint of a graph with drawn weights; returns its prefix."""
+    prefix = folder / "model"
+    symbol.save(f"{prefix}-symbol.json")
+    network = symbol.get_internals()["fc1_output"]
+    found, _, auxiliary = network.infer_shape(data=(1, 3, *SIZE))
+    names = [f"arg:{name}" for name in network.list_arguments()]
+    names += [f"aux:{name}" for name in network.list_auxiliary_states()]
+    shapes = dict(zip(names, found + auxiliary))
+    del shapes["arg:data"]
+    rng = np.random.default_rng(3)
+    arrays = {key: rng.uniform(0.1, 1.1, shape) for key, shape in shapes.items()}
+    with Path(f"{prefix}-0000.params").open("wb") as file:
+        write_parameters(file, {key: array.astype(np.float32) for key, array in arrays.items()})
+    return prefix
+
+
+def run_by_mxnet(prefix: Path, images: np.ndarray) -> np.ndarray:
+    """What MXNet makes of the graph as it is."""
+    output = mx.sym.load(f"{prefix}-symbol.json").get_internals()["fc1_output"]
+    block = mx.gluon.SymbolBlock(output, mx.sym.var("data", dtype="float32"))
+    block.load_parameters(f"{prefix}-0000.params", ignore_extra=True)
+    features: np.ndarray = block(mx.nd.array(images, dtype="float32")).asnumpy()
+    return features
+
+
+@pytest.fixture
+def images() -> np.ndarray:
+    return np.random.default_rng(7).integers(0, 256, (3, 3, *SIZE), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_published_form_gives_what_mxnet_gives_and_is_exported_again(
+    tmp_path: Path, images: np.ndarray, graph: Callable[[], Any]
+) -> None:
+    prefix = write(tmp_path, graph())
+    backbone = Backbone.load(prefix, image_size=SIZE)
+    features = backbone.extract(images)
+    assert features.shape == (3, 4) and np.ptp(features, axis=0).min() > 0
+    np.testing.assert_allclose(features, run_by_mxnet(prefix, images), rtol=1e-4, atol=1e-5)
+    backbone.export(tmp_path / "again")
+    again = Backbone.load(tmp_path / "again", image_size=SIZE)
+    np.testing.assert_array_equal(again.extract(images), features)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_weights_of_a_published_form_are_taken(tmp_path: Path, graph: Callable[[], Any]) -> None:
+    prefix = write(tmp_path, graph())
+    own = Backbone.load(prefix, image_size=SIZE)
+    before = own.parameters["conv_weight"].data().asnumpy()
+    own.parameters["conv_weight"].set_data(mx.nd.zeros(before.shape))
+    taken = own.take_weights(prefix, 0)
+    assert "conv_weight" in taken.loaded and not taken.missing and not taken.left_over
+    np.testing.assert_array_equal(own.parameters["conv_weight"].data().asnumpy(), before)
+
+
+def test_a_published_form_is_trained(tmp_path: Path, images: np.ndarray) -> None:
+    backbone = Backbone.load(write(tmp_path, with_norm_aware_pooling()), image_size=SIZE)
+    with mx.autograd.record():
+        features = backbone(mx.nd.array(images))
+    backbone.backward(features, mx.nd.array([[1, 2, 3, 4], [0, 1, 0, 0], [1, 0, 0, 1]]))
+    gradient = backbone.parameters["conv_weight"].grad().asnumpy()
+    assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0
+
+
+def test_a_graph_in_float16_runs_in_float32(tmp_path: Path, images: np.ndarray) -> None:
+    """As InsightFace trains with fp16: MXNet cannot run it on a CPU."""
+    outputs = []
+    for name, dtype in (("half", "float16"), ("full", "float32")):
+        x = mx.sym.Cast(mx.sym.var("data"), dtype=dtype)
+        x = convolved((x - 127.5) * 0.0078125, "conv")
+        (tmp_path / name).mkdir()
+        prefix = write(tmp_path / name, embedded(mx.sym.Cast(x, dtype="float32")))
+        outputs.append(Backbone.load(prefix, image_size=SIZE).extract(images))
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_names_of_earlier_versions_are_known(tmp_path: Path) -> None:
+    """What ``a / b`` and the like were called until MXNet 1.0, with the attributes in ``attr``."""
+    prefix = write(tmp_path, with_norm_aware_pooling())
+    path = prefix.with_name("model-symbol.json")
+    shapes = infer_shapes(read_graph(path), SIZE, path)
+    graph = json.loads(path.read_text())
+    older = {"elemwise_mul": "_Mul", "_minus_scalar": "_MinusScalar", "_mul_scalar": "_MulScalar"}
+    for node in graph["nodes"]:
+        node["op"] = older.get(node["op"], node["op"])
+        node["attr"] = node.pop("attrs", {})
+    path.write_text(json.dumps(graph))
+    assert infer_shapes(read_graph(path), SIZE, path) == shapes
+
+
+def test_every_operator_of_the_list_is_one_of_mxnet() -> None:
+    """A typing error in the list would be an operator that is refused."""
+    known = set(mx.operator.get_all_registered_operators())
+    assert OPERATORS - known == {"null"}
+
+
+def test_an_unknown_operator_is_named_and_the_file_not_blamed(tmp_path: Path) -> None:
+    path = tmp_path / "model-symbol.json"
+    embedded(mx.sym.UpSampling(pixels(), scale=2, sample_type="nearest", name="up")).save(str(path))
+    with pytest.raises(DataError, match="'up' is of the operator 'UpSampling', which this") as told:
+        read_graph(path)
+    assert str(path) in str(told.value) and "copy" not in str(told.value)
+
+
+def test_a_network_without_the_embedding_is_not_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "model-symbol.json"
+    mx.sym.Dropout(pixels(), name="drop").save(str(path))
+    with pytest.raises(DataError, match="no path from 'data' to 'fc1_output'") as told:
+        read_graph(path)
+    assert "copy" not in str(told.value)
+
+
+def changed(folder: Path, symbol: Any, operator: str, **attributes: str) -> Path:
+    """Write a graph with other attributes at one operator, which MXNet's own functions refuse."""
+    path = folder / "model-symbol.json"
+    graph = json.loads(symbol.tojson())
+    (node,) = [node for node in graph["nodes"] if node["op"] == operator]
+    node["attrs"].update(attributes)
+    path.write_text(json.dumps(graph))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("graph", "operator", "attribute", "value"),
+    [
+        (with_norm_aware_pooling, "tile", "reps", "(1, 0, 1, 1)"),
+        (with_norm_aware_pooling, "tile", "reps", "(1, 1000000, 1, 1)"),
+        (with_norm_aware_pooling, "tile", "reps", "(1, -1, 1, 1)"),
+        (with_norm_aware_pooling, "tile", "reps", "(1, 1, 1, 1, 1, 1, 1)"),
+        (mobile_net_v3, "_contrib_AdaptiveAvgPooling2D", "output_size", "0"),
+        (mobile_net_v3, "_contrib_AdaptiveAvgPooling2D", "output_size", "(1, 1025)"),
+        (dense, "Pad", "mode", "reflect"),
+        (dense, "Pad", "pad_width", "(0, 0, 0, 0, 1025, 0, 1, 0)"),
+        (dense, "Pad", "pad_width", "(0, 0, 0, 0, -1, 0, 1, 0)"),
+        (dense, "slice", "begin", "(None, 1e9, 1, 1)"),
+        (dense, "slice", "end", "(12345678, 1, 1, 1)"),
+        (dense, "slice", "step", "(1, 1, 0, 1)"),
+        (shuffled, "slice_axis", "begin", "x"),
+    ],
+)
+def test_attributes_out_of_range_are_refused(
+    tmp_path: Path, graph: Callable[[], Any], operator: str, attribute: str, value: str
+) -> None:
+    path = changed(tmp_path, graph(), operator, **{attribute: value})
+    with pytest.raises(DataError, match=f"has {attribute} = .*copy the checkpoint again"):
+        read_graph(path)
+
+
+@pytest.mark.parametrize("value", ["int32", "float64", "bfloat16"])
+def test_a_cast_to_another_type_is_refused(tmp_path: Path, value: str) -> None:
+    symbol = embedded(mx.sym.Cast(pixels(), dtype="float16"))
+    with pytest.raises(DataError, match=f"has dtype = '{value}'"):
+        read_graph(changed(tmp_path, symbol, "Cast", dtype=value))
