@@ -7,6 +7,7 @@ and the bytes (LeCun, Cortes and Burges, The MNIST Database of Handwritten Digit
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import struct
 import zlib
@@ -23,6 +24,8 @@ _PARTS = {"training": "train", "validation": "t10k"}
 # Type "unsigned byte" and the number of dimensions.
 _IMAGES_MAGIC, _LABELS_MAGIC = 0x0803, 0x0801
 _SIDE = 28
+# What a compressed file may unpack to: of the sets in MNIST's form, EMNIST has most digits.
+_MAX_UNPACKED = 280_000 * _SIDE * _SIDE
 
 
 def read(folder: Path, part: str) -> PicturesInMemory:
@@ -68,20 +71,34 @@ def _find(folder: Path, name: str) -> Path:
 def _read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
     """Return the array of a file, uint8."""
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return _read_array(path, file, magic)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); copy it again") from None
+
+
+def _read_array(path: Path, file: io.BufferedIOBase, magic: int) -> NDArray[np.uint8]:
+    """Read what the header announces, and no more: a small file may unpack to any size."""
     dimensions = magic & 0xFF
     header = struct.Struct(f">{1 + dimensions}I")
-    if len(content) < header.size or header.unpack_from(content)[0] != magic:
+    begin = file.read(header.size)
+    if len(begin) < header.size or header.unpack(begin)[0] != magic:
         raise DataError(
             f"{path} is no IDX file of {dimensions} dimension{'s' * (dimensions > 1)} (it should "
             f"begin with {magic:08x}); copy it again"
         )
-    shape = header.unpack_from(content)[1:]
-    if len(content) != header.size + math.prod(shape):
+    shape = header.unpack(begin)[1:]
+    size = math.prod(shape)
+    if size > max(_MAX_UNPACKED, path.stat().st_size):
         raise DataError(
-            f"{path} has {len(content)} bytes, but its header announces "
-            f"{header.size + math.prod(shape)}; it is truncated or damaged: copy it again"
+            f"{path} announces {' x '.join(map(str, shape))} bytes, more than the "
+            f"{_MAX_UNPACKED:,} that any set like MNIST has; copy it again, or unpack it yourself"
         )
-    return np.frombuffer(content, np.uint8, offset=header.size).reshape(shape)
+    content = file.read(size)
+    if len(content) != size or file.read(1):
+        raise DataError(
+            f"{path} has {'fewer' if len(content) < size else 'more'} bytes than the "
+            f"{header.size + size} that its header announces; it is truncated or damaged: copy it "
+            "again"
+        )
+    return np.frombuffer(content, np.uint8).reshape(shape)

@@ -45,6 +45,15 @@ def margins(margins: Optional[tuple[float, float, float]]) -> None:
             f"--margins {m1:g},{m2:g},{m3:g} is out of range: "
             "m1 at least 1, m2 from 0 to below pi/2, m3 from 0 to below 1; ArcFace is 1,0.5,0"
         )
+    # cos(m1 t + m2) falls with the angle t up to pi, and rises behind it: the gradient would push a
+    # target that is 90 degrees from its center away from it.
+    if m1 * (math.pi / 2) + m2 > math.pi:
+        raise ConfigError(
+            f"--margins {m1:g},{m2:g},{m3:g} turns a target at 90 degrees by "
+            f"{math.degrees(m1 * math.pi / 2 + m2):.0f} degrees, and beyond 180 it is pushed away "
+            "from its center: m1 * pi/2 + m2 must be at most pi; with this m2 lower m1 to at most "
+            f"{2 - 2 * m2 / math.pi:.4g}"
+        )
 
 
 def schedule(config: TrainConfig) -> None:

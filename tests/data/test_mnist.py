@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +76,57 @@ def test_a_truncated_compressed_file(folder: Path, cut: int) -> None:
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(DataError, match=r"labels-idx1-ubyte\.gz cannot be read"):
         mnist.read(folder, "training")
+
+
+def bomb(header: bytes, size: int) -> bytes:
+    """A compressed file of a header and many zeros, some thousandth of what it unpacks to."""
+    packed = io.BytesIO()
+    with gzip.open(packed, "wb", compresslevel=9) as file:
+        file.write(header)
+        for _ in range(size >> 20):
+            file.write(bytes(1 << 20))
+    return packed.getvalue()
+
+
+def header(*shape: int) -> bytes:
+    return struct.pack(f">{1 + len(shape)}I", 0x0800 | len(shape), *shape)
+
+
+@pytest.mark.parametrize(
+    ("promise", "words"),
+    [
+        (header(20, 28, 28), "more bytes than the 15696"),
+        (header(1 << 20, 28, 28), "1048576 x 28 x 28 bytes, more than the 219,520,000"),
+        (header(2**32 - 1, 2**32 - 1, 2**32 - 1), "unpack it yourself"),
+        (header(20), "no IDX file of 3 dimensions"),
+        (b"", "no IDX file of 3 dimensions"),
+    ],
+)
+def test_a_compressed_file_is_unpacked_as_far_as_its_header_promises(
+    folder: Path, promise: bytes, words: str
+) -> None:
+    (folder / "train-images-idx3-ubyte").unlink()
+    path = folder / "train-images-idx3-ubyte.gz"
+    path.write_bytes(bomb(promise, 100 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=words) as caught:
+            mnist.read(folder, "training")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+    assert most < 4 << 20
+
+
+def test_a_compressed_file_of_many_pictures(folder: Path) -> None:
+    """As those of EMNIST, read in one piece."""
+    (folder / "train-images-idx3-ubyte").unlink()
+    images = np.random.default_rng(1).integers(0, 256, (20, 28, 28), np.uint8)
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
+    pictures = mnist.read(folder, "training")
+    read = np.stack([pictures.picture(index)[0] for index in range(20)])
+    np.testing.assert_array_equal(read[..., 0], images)
 
 
 def test_labels_of_another_set(folder: Path) -> None:
