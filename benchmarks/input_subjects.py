@@ -44,7 +44,7 @@ class Raw:
 def _decode(images: list[Any]) -> None:
     for image in images:
         # As the loader decodes: to RGB, and not turned.
-        cv2.imdecode(image, cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
+        cv2.imdecode(image, cv2.IMREAD_COLOR_RGB)
 
 
 class Ours:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from data.identities import is_image
+from data.images import FILE_ENDINGS
 from data.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
-
-_ENDINGS = (".jpeg", ".jpg", ".png")
 
 
 class ClassFolders:
@@ -43,12 +43,12 @@ class ClassFolders:
             (path, labels[name])
             for name in found
             for path in sorted((folder / name).iterdir())
-            if path.suffix.lower() in _ENDINGS
+            if is_image(path.name)
         ]
         if not self._files:
             raise DataError(
-                f"{folder} holds no folders with .jpg, .jpeg or .png pictures; it needs one folder "
-                "per class"
+                f"{folder} holds no folders with pictures ({', '.join(FILE_ENDINGS)}); it needs "
+                "one folder per class"
             )
 
     def __len__(self) -> int:

@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from data.images import FILE_ENDINGS
 from data.jobs import in_order, track
 from runtime.errors import DataError
-
-_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 class Identity(NamedTuple):
@@ -31,7 +30,7 @@ def find_identities(folder: Path, min_images: int, workers: int) -> list[Identit
     Names that begin with a dot are passed over: tools leave such files and folders everywhere.
 
     Args:
-        folder: a folder per identity, each with JPEG or PNG images.
+        folder: a folder per identity, each with images of any format that OpenCV decodes.
         min_images: identities with fewer are left out; at least 1.
         workers: how many folders are listed at once.
 
@@ -52,8 +51,9 @@ def find_identities(folder: Path, min_images: int, workers: int) -> list[Identit
     kept = [identity for identity in identities if len(identity.images) >= min_images]
     if not kept:
         raise DataError(
-            f"{folder}: none of its {len(names)} folders holds {min_images} JPEG or PNG images; "
-            "name the folder above the identities, or lower --min-images"
+            f"{folder}: none of its {len(names)} folders holds {min_images} images "
+            f"({', '.join(FILE_ENDINGS)}); name the folder above the identities, or lower "
+            "--min-images"
         )
     return kept
 
@@ -75,6 +75,11 @@ def split_holdout(
     return training, list(identities[every - 1 :: every])
 
 
+def is_image(name: str) -> bool:
+    """Whether a file's name is that of an image."""
+    return name.lower().endswith(FILE_ENDINGS) and name[0] != "."
+
+
 def _list_images(folder: Path, name: str) -> Identity:
     names = os.listdir(f"{folder}{os.sep}{name}")
-    return Identity(name, sorted(n for n in names if n.lower().endswith(_SUFFIXES) and n[0] != "."))
+    return Identity(name, sorted(n for n in names if is_image(n)))

@@ -1,9 +1,12 @@
 """Image files on their way into a set: read, checked, and brought to one size if asked for.
 
-A set has images of one size, which ``property`` states. Files that have it go in byte for byte:
-decoding and encoding once more would blur them. Others are a mistake to be named, unless the user
-wants them resized. A face must keep its proportions, so an image of another shape is cropped, or
-refused; it is never stretched.
+A set has images of one size, which ``property`` states. JPEGs and PNGs that have it go in byte for
+byte: decoding and encoding once more would blur them. Images of another size are a mistake to be
+named, unless the user wants them resized. A face must keep its proportions, so an image of another
+shape is cropped, or refused; it is never stretched.
+
+Files of other formats are encoded anew, since readers of sets know JPEG and PNG. So are images that
+a camera stored on their side: not every reader turns them upright.
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ from typing import NamedTuple, Union
 
 import cv2
 
-from data.image_headers import encoded_size
-from data.images import Image, decode_rgb
+from data.image_headers import encoded_size, is_copied
+from data.images import Image, decode_file
 from data.jobs import in_order, say, track
 from data.recordio import BrokenRecordError
 from runtime.errors import DataError
 
 JPEG_QUALITY = 95
-"""Of images that are resized: hardly a visible loss, and a third of what 100 would take."""
+"""Of images that are encoded anew: hardly a visible loss, and a third of what 100 would take."""
 
 
 class EncodedImage(NamedTuple):
@@ -41,11 +44,13 @@ class Preparation:
         size: height and width to bring the images to; None leaves them as they are.
         crop: whether images of another shape than ``size`` are cropped to it, at their center.
         check: whether every image is decoded, and all broken ones are named.
+        lossless: whether images that are encoded anew become PNGs instead of JPEGs.
     """
 
     size: tuple[int, int] | None = None
     crop: bool = False
     check: bool = False
+    lossless: bool = False
 
     def read(self, path: str) -> EncodedImage:
         """Read and prepare a file.
@@ -59,21 +64,30 @@ class Preparation:
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None
         except BrokenRecordError as error:
-            raise DataError(f"{path}: {error}; remove it or copy it again") from None
+            raise DataError(f"{path}: {error}; remove or replace it") from None
 
     def _prepare(self, path: str, payload: bytes) -> EncodedImage:
-        size = encoded_size(payload)
+        copied = is_copied(payload)
+        size = encoded_size(payload) if copied else None
+        image = None
+        if size is None:
+            image = decode_file(payload)
+            size = image.shape[0], image.shape[1]
         wanted = self.size or size
-        if size == wanted:
-            if self.check:
-                decode_rgb(payload)
-            return EncodedImage(path, payload, size)
         if not self.crop and not _same_shape(size, wanted):
             raise DataError(
                 f"{path} has {size[0]} x {size[1]} pixels, which is another shape than "
                 f"{wanted[0]} x {wanted[1]}; --crop takes the center of such images"
             )
-        return EncodedImage(path, _encode(fit(decode_rgb(payload), wanted)), wanted)
+        if copied and size == wanted:
+            if self.check and image is None:
+                decode_file(payload)
+            return EncodedImage(path, payload, size)
+        if image is None:
+            image = decode_file(payload)
+        if image.shape[:2] != wanted:
+            image = fit(image, wanted)
+        return EncodedImage(path, _encode(image, self.lossless), wanted)
 
 
 def fit(image: Image, size: tuple[int, int]) -> Image:
@@ -156,9 +170,10 @@ def _same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
     return abs(scaled - other[0]) <= 1
 
 
-def _encode(image: Image) -> bytes:
+def _encode(image: Image, lossless: bool) -> bytes:
     bgr = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
-    done, encoded = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    options = [] if lossless else [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
+    done, encoded = cv2.imencode(".png" if lossless else ".jpg", bgr, options)
     assert done
     payload: bytes = encoded.tobytes()
     return payload

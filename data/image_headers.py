@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import struct
 
-from data.images import decode_rgb
+from data import MAX_PIXELS
+from data.exif import UPRIGHT, orientation
+from data.recordio import BrokenRecordError
 
 _PNG_BEGIN, _PNG_END = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"IEND"
 _JPEG_BEGIN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
@@ -20,15 +22,26 @@ _FRAME_SIZE = struct.Struct(">HH")
 _SEGMENT_LENGTH = struct.Struct(">H")
 
 
-def encoded_size(payload: bytes) -> tuple[int, int]:
-    """Return height and width of an encoded image.
+def is_copied(payload: bytes) -> bool:
+    """Whether a file is of a format that goes into a set as it is: what every reader of sets takes.
 
-    What is looked at are the first and the last bytes of a JPEG or PNG, so that damage in between
-    stays unseen. An image of another format, or of a form that is not what one expects (such as one
-    without its end), is decoded: then it is the decoder's word that counts.
+    Those of other formats are encoded anew, and so are images that are not stored upright.
+    """
+    is_known = payload.startswith((_PNG_BEGIN[:8], _JPEG_BEGIN))
+    return is_known and orientation(payload) == UPRIGHT
+
+
+def encoded_size(payload: bytes) -> tuple[int, int] | None:
+    """Return height and width of a JPEG or PNG, as stored.
+
+    What is looked at are the first and the last bytes, so that damage in between stays unseen.
+
+    Returns:
+        None for an image of another format, or of a form that is not what one expects (such as one
+        without its end): then it is the decoder's word that counts.
 
     Raises:
-        BrokenRecordError: the image cannot be decoded.
+        BrokenRecordError: the image is larger than any that is decoded.
     """
     size = None
     if payload.startswith(_PNG_BEGIN):
@@ -36,8 +49,13 @@ def encoded_size(payload: bytes) -> tuple[int, int]:
     elif payload.startswith(_JPEG_BEGIN):
         size = _jpeg_size(payload)
     if size is None or 0 in size:
-        height, width = decode_rgb(payload).shape[:2]
-        return height, width
+        return None
+    height, width = size
+    if height * width > MAX_PIXELS:
+        raise BrokenRecordError(
+            f"the image has {height} x {width} pixels, more than the {MAX_PIXELS:,} that are "
+            "decoded"
+        )
     return size
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from data.class_folders import ClassFolders
+from data.images import decode_file
 from data.pictures import DecodedPictures
 from data.records import RecordSet
 from runtime.errors import DataError
@@ -50,4 +51,4 @@ def read_folders(folder: Path) -> tuple[DecodedPictures, DecodedPictures]:
             )
     training = ClassFolders(folder / "train")
     validation = ClassFolders(folder / "val", training.classes)
-    return DecodedPictures(training), DecodedPictures(validation)
+    return DecodedPictures(training, decode_file), DecodedPictures(validation, decode_file)

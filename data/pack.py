@@ -112,7 +112,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         description="Pack a folder of images per identity for training, or pairs for verification.",
     )
     add = parser.add_argument
-    add("folder", type=Path, help="holds a folder of JPEG or PNG images per identity")
+    add("folder", type=Path, help="holds a folder of images per identity")
     add("out", type=Path, help="the folder, or with --pairs the .bin file, to write")
     add(
         "--pairs",
@@ -124,14 +124,20 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "--resize",
         type=_size,
         metavar="HxW",
-        help="bring the images to this size, as JPEG of quality 95; one number is a square. Those "
-        "that have it already, and all images without this option, are copied unchanged",
+        help="bring the images to this size, as JPEG of quality 95; one number is a square. JPEGs "
+        "and PNGs that have it already, and all without this option, are copied unchanged",
     )
     add(
         "--crop",
         action="store_true",
         help="with --resize: of images of another shape, take the center. Without it they are "
         "refused, since a stretched face is another face",
+    )
+    add(
+        "--png",
+        action="store_true",
+        help="write what is not copied (resized images, those of other formats such as .bmp and "
+        ".pgm, those that a camera stored on their side) as PNG, without loss, instead of JPEG",
     )
     add(
         "--check",
@@ -184,7 +190,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _pack(options: argparse.Namespace) -> None:
-    preparation = Preparation(options.resize, options.crop, options.check)
+    preparation = Preparation(options.resize, options.crop, options.check, options.png)
 
     def read(paths: Sequence[str], what: str) -> Iterator[EncodedImage]:
         return usable_images(paths, preparation, options.workers, what)

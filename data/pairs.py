@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from data.images import FILE_ENDINGS
 from runtime.errors import ConfigError, DataError
 
-_SUFFIXES = (".jpg", ".jpeg", ".png")
 _LONGEST_NAME = 200
 
 
@@ -133,11 +133,11 @@ def _is_name(word: str) -> bool:
 
 def _image_of(folder: Path, name: str, number: int, place: str) -> Path:
     stem = folder / name / f"{name}_{number:04d}"
-    for suffix in _SUFFIXES:
+    for suffix in FILE_ENDINGS:
         path = stem.with_name(stem.name + suffix)
         if path.is_file():
             return path
-    raise DataError(f"{place}: there is no image {stem}{_SUFFIXES[0]}; check the folder")
+    raise DataError(f"{place}: there is no image {stem}{FILE_ENDINGS[0]}; check the folder")
 
 
 def _draw_same(

@@ -6,6 +6,7 @@ memory; large ones are decoded whenever a picture is wanted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -66,10 +67,13 @@ class PicturesInMemory:
 class DecodedPictures:
     """Pictures that are decoded when they are asked for."""
 
-    def __init__(self, encoded: EncodedSet) -> None:
-        """Args: encoded: where the pictures come from."""
+    def __init__(
+        self, encoded: EncodedSet, decode: Callable[[Payload], Image] = decode_rgb
+    ) -> None:
+        """Args: where the pictures come from; what decodes one, that of records unless given."""
         self.num_classes = encoded.num_classes
         self._encoded = encoded
+        self._decode = decode
 
     def __len__(self) -> int:
         """Return the number of pictures."""
@@ -83,7 +87,7 @@ class DecodedPictures:
         """
         payload, label = self._encoded.image(index)
         try:
-            return decode_rgb(payload), label
+            return self._decode(payload), label
         except BrokenRecordError as error:
             raise DataError(
                 f"{self._encoded.where(index)}: {error}; copy it again, or leave it out of the set"

@@ -27,8 +27,16 @@ def test_identities_and_images_come_by_name(folder: Path) -> None:
 
 def test_identities_with_few_images_are_left_out(folder: Path) -> None:
     assert [identity.name for identity in find_identities(folder, 2, 1)] == ["b"]
-    with pytest.raises(DataError, match="none of its 3 folders holds 3 JPEG"):
+    with pytest.raises(DataError, match="none of its 3 folders holds 3 images"):
         find_identities(folder, 3, 1)
+
+
+def test_every_format_that_opencv_decodes_is_an_image(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    names = ["1.bmp", "2.PGM", "3.webp", "4.tif", "5.TIFF", "6.jp2", "7.ppm", "8.jpe", "9.pnm"]
+    for name in [*names, "10.gif", "11.pfm", "14.pam", "12.tif.txt", "bmp", ".13.bmp"]:
+        (tmp_path / "a" / name).touch()
+    assert find_identities(tmp_path, 1, 1) == [Identity("a", names)]
 
 
 def test_every_kth_identity_is_held_out() -> None:

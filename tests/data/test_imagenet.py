@@ -9,6 +9,7 @@ import pytest
 from data import imagenet
 from data.record_writer import RecordWriter
 from runtime.errors import DataError
+from tests.support.oriented_images import assert_seen, file_with
 
 
 def encoded(number: int, ending: str = ".png") -> bytes:
@@ -33,6 +34,24 @@ def test_folders_are_classes_in_the_order_of_their_names(folders: Path) -> None:
     # A class without validation pictures moves no label.
     assert [validation.picture(i)[1] for i in range(2)] == [0, 2]
     assert training.picture(1)[0][0, 0].tolist() == [3 + ord("b"), 0, 0]
+
+
+@pytest.mark.parametrize("suffix", [".bmp", ".tif", ".ppm", ".webp"])
+def test_pictures_of_every_format_that_opencv_decodes(folders: Path, suffix: str) -> None:
+    (folders / "train" / "ant" / "1.png").unlink()
+    (folders / "train" / "ant" / f"1{suffix}").write_bytes(encoded(80, suffix))
+    training, _ = imagenet.read_folders(folders)
+    assert training.picture(0)[0].shape == (10, 92, 3)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_are_turned_upright(folders: Path, orientation: int) -> None:
+    for suffix in (".jpg", ".webp"):
+        path = folders / "train" / "ant" / f"0{suffix}"
+        path.write_bytes(file_with(suffix, orientation))
+    training, _ = imagenet.read_folders(folders)
+    for index in range(2):
+        assert_seen(training.picture(index)[0])
 
 
 def test_a_broken_picture_is_named(folders: Path) -> None:

@@ -17,6 +17,9 @@ from data.pack import main
 from data.records import RecordSet
 from data.verification_sets import read_bin
 from runtime.errors import ConfigError, DataError
+from tests.support.oriented_images import SEEN, assert_seen, file_with
+
+AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 @pytest.fixture
@@ -158,6 +161,73 @@ def test_images_are_cropped_and_resized(monkeypatch, people, tmp_path, make_imag
     assert image.shape == (16, 16, 3) and records.image_size == (16, 16)
     assert np.abs(image.astype(int) - (220, 120, 30)).max() < 6
     assert bytes(records.read(1).payload) == (people / "p0" / "p0_0002.png").read_bytes()
+
+
+FORMATS = [".bmp", ".pgm", ".webp", ".tif", ".ppm", ".jp2"]
+
+
+@pytest.fixture
+def formats(tmp_path: Path) -> Path:
+    """Two people whose images are of other formats than JPEG and PNG, each of its own gray."""
+    for person in ("ann", "bob"):
+        (tmp_path / "formats" / person).mkdir(parents=True)
+        for number, suffix in enumerate(FORMATS):
+            gray = np.full((16, 16), gray_of(person, number), np.uint8)
+            image = gray if suffix == ".pgm" else np.repeat(gray[..., None], 3, 2)
+            path = tmp_path / "formats" / person / f"{person}_{number + 1:04d}{suffix}"
+            assert cv2.imwrite(str(path), image.repeat(4, 0).repeat(4, 1))
+    return tmp_path / "formats"
+
+
+def gray_of(person: str, number: int) -> int:
+    return 20 * number + 100 * (person == "bob")
+
+
+@pytest.mark.parametrize("options", [[], ["--png"], ["--check"], ["--resize", "16", "--png"]])
+def test_images_of_other_formats_are_encoded_anew(monkeypatch, formats, tmp_path, options) -> None:
+    pack(monkeypatch, formats, tmp_path / "out", *options)
+    records = RecordSet(tmp_path / "out")
+    size = (16, 16) if "--resize" in options else (64, 64)
+    assert (len(records), records.num_classes, records.image_size) == (12, 2, size)
+    for index in range(12):
+        record = records.read(index)
+        person, number = ("ann", "bob")[index // 6], index % 6
+        assert record.label == index // 6
+        payload = bytes(record.payload)
+        assert payload[:2] == (b"\x89P" if "--png" in options else b"\xff\xd8")
+        image = decode_rgb(payload)
+        assert image.shape == (*size, 3)
+        assert np.abs(image.astype(int) - gray_of(person, number)).max() <= 1
+
+
+def test_pairs_of_images_of_other_formats(monkeypatch, formats, tmp_path: Path) -> None:
+    (tmp_path / "pairs.txt").write_text("1 1\nann 2 4\nann 3 bob 6\n")
+    pack(monkeypatch, "--pairs", tmp_path / "pairs.txt", formats, tmp_path / "set.bin")
+    grays = read_bin(tmp_path / "set.bin").decode(0, 4, (64, 64))[:, 0, 0, 0].astype(int)
+    assert np.abs(grays - [20, 60, 40, 200]).max() <= 1
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tiff"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_turned_upright(monkeypatch, tmp_path: Path, suffix: str, orientation) -> None:
+    folder = tmp_path / "people" / "ann"
+    folder.mkdir(parents=True)
+    payload = file_with(suffix, orientation)
+    (folder / f"1{suffix}").write_bytes(payload)
+    for options in ([], ["--check"], ["--resize", "24x36"]):
+        pack(monkeypatch, tmp_path / "people", tmp_path / "out", *options)
+        records = RecordSet(tmp_path / "out")
+        packed = bytes(records.read(0).payload)
+        assert records.image_size == (24, 36)
+        assert_seen(decode_rgb(packed))
+        # No reader has to know about orientations, and what is upright is not encoded again.
+        assert_seen(cv2.imdecode(np.frombuffer(packed, np.uint8), AS_STORED)[..., ::-1])
+        copied = orientation == 1 and suffix in (".jpg", ".png")
+        assert (packed == payload) == copied
+    # The upper part of what is seen: red on the left, blue on the right.
+    pack(monkeypatch, tmp_path / "people", tmp_path / "out", "--resize", "8x36", "--crop")
+    image = decode_rgb(bytes(RecordSet(tmp_path / "out").read(0).payload)).astype(int)
+    assert np.abs(image[0, [3, -4]] - SEEN[0, [3, -4]]).max() < 40
 
 
 def test_pairs_are_resized_too(monkeypatch, people: Path, tmp_path: Path) -> None:

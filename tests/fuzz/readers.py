@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
+from data.image_files import Preparation
 from data.images import decode_jpeg, decode_rgb
 from data.index_cache import IndexCache
 from data.joined import JoinedSet
@@ -29,6 +30,7 @@ from data.recordio import BrokenRecordError, RecordFile, encode
 from data.records import RecordSet
 from data.verification_sets import read_bin, write_bin
 from runtime.errors import DataError
+from tests.support.oriented_images import file_with
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,6 +46,8 @@ class Reader(NamedTuple):
 
 def _image(number: int, suffix: str = ".png", side: int = 8) -> bytes:
     pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), np.uint8)
+    if suffix == ".pbm":
+        pixels = np.where(pixels[..., 0] > 128, 255, 0).astype(np.uint8)
     return bytes(cv2.imencode(suffix, pixels)[1])
 
 
@@ -203,14 +207,20 @@ def _read_bin(folder: Path, content: bytes) -> None:
 
 
 def _image_seeds(_: Path) -> list[bytes]:
-    return [_image(i, suffix, 24) for i, suffix in enumerate((".jpg", ".png", ".bmp", ".webp"))]
+    usual = [_image(i, suffix, 24) for i, suffix in enumerate((".jpg", ".png", ".bmp", ".webp"))]
+    others = (".tif", ".ppm", ".pbm", ".ras", ".jp2")
+    turned = [file_with(suffix, 6) for suffix in (".jpg", ".png", ".webp", ".tiff")]
+    return usual * 3 + [_image(i, suffix, 36) for i, suffix in enumerate(others)] + turned
 
 
-def _read_image(_: Path, content: bytes) -> None:
-    from data.image_headers import encoded_size
-
+def _read_image(folder: Path, content: bytes) -> None:
+    """As a record, and as a file that is packed."""
+    path = folder / "image"
+    path.write_bytes(content)
     with _refusals():
-        encoded_size(content)
+        Preparation(check=True).read(str(path))
+    with _refusals():
+        Preparation((24, 24), crop=True).read(str(path))
     decode_rgb(content)
 
 
