@@ -28,21 +28,22 @@ Image = NDArray[np.uint8]
 os.environ.setdefault("OPENCV_IPP", "sse42")
 
 FILE_ENDINGS = (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".dib", ".webp", ".tif", ".tiff") + (
-    ".pgm", ".ppm", ".pbm", ".pnm", ".jp2", ".ras", ".sr", ".hdr", ".pic"
+    ".pgm", ".ppm", ".pbm", ".pnm", ".ras", ".sr", ".hdr", ".pic"
 )  # fmt: skip
 """The endings of image files, in small letters.
 
 Not those that hold light instead of 8-bit pixels (.pfm, .exr), nor what OpenCV is built without
-(.gif, .avif), nor .pam, whose red and blue it exchanges.
+(.gif, .avif); nor .pam, whose red and blue it exchanges, and .jp2, of which damaged files end the
+process.
 """
 
 # JPEG, PNG, BMP, WebP. OpenCV knows a dozen formats more, which no set has, and each is another
 # decoder to be attacked.
 _BEGINNINGS_OF_RECORDS = (b"\xff\xd8", b"\x89P", b"BM", b"RI")
-# TIFF (also larger than 4 GB), portable maps, JPEG 2000 (a file, a stream), Sun raster, Radiance.
+# TIFF, portable maps, Sun raster, Radiance.
 _BEGINNINGS_OF_FILES = (
     *_BEGINNINGS_OF_RECORDS, b"II", b"MM", *(b"P%d" % kind for kind in range(1, 7)),
-    b"\0\0", b"\xff\x4f", b"\x59\xa6", b"#?"
+    b"\x59\xa6", b"#?",
 )  # fmt: skip
 
 _CHUNK = struct.Struct(">I4s")

@@ -33,8 +33,8 @@ def test_identities_with_few_images_are_left_out(folder: Path) -> None:
 
 def test_every_format_that_opencv_decodes_is_an_image(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    names = ["1.bmp", "2.PGM", "3.webp", "4.tif", "5.TIFF", "6.jp2", "7.ppm", "8.jpe", "9.pnm"]
-    for name in [*names, "10.gif", "11.pfm", "14.pam", "12.tif.txt", "bmp", ".13.bmp"]:
+    names = ["1.bmp", "2.PGM", "3.webp", "4.tif", "5.TIFF", "6.ras", "7.ppm", "8.jpe", "9.pnm"]
+    for name in [*names, "10.gif", "11.pfm", "14.pam", "15.jp2", "12.tif.txt", "bmp", ".13.bmp"]:
         (tmp_path / "a" / name).touch()
     assert find_identities(tmp_path, 1, 1) == [Identity("a", names)]
 

@@ -30,8 +30,6 @@ def encode(suffix: str) -> bytes:
     image = np.where(COLORS[..., 0] > 128, 255, 0).astype(np.uint8) if gray else COLORS[..., ::-1]
     if suffix in (".hdr", ".pic"):
         image = (image / 255).astype(np.float32)
-    if suffix == ".jp2":
-        image = np.repeat(np.repeat(image, 4, 0), 4, 1)
     done, encoded = cv2.imencode(suffix, image, options)
     assert done
     return encoded.tobytes()
@@ -48,18 +46,29 @@ def test_a_file_of_every_ending_is_decoded(suffix: str) -> None:
     elif suffix in (".hdr", ".pic"):
         assert np.abs(image.astype(int) - COLORS).max() <= 3
     else:
-        assert image.shape == ((84, 136, 3) if suffix == ".jp2" else COLORS.shape)
-        few = image[2::4, 2::4] if suffix == ".jp2" else image
-        assert np.corrcoef(few.mean(2).ravel(), COLORS.mean(2).ravel())[0, 1] > 0.85
+        assert image.shape == COLORS.shape
+        assert np.corrcoef(image.mean(2).ravel(), COLORS.mean(2).ravel())[0, 1] > 0.85
 
 
-@pytest.mark.parametrize("suffix", [".tif", ".pgm", ".jp2", ".ras", ".hdr"])
+@pytest.mark.parametrize("suffix", [".tif", ".pgm", ".ras", ".hdr"])
 def test_of_records_four_formats_are_decoded(suffix: str) -> None:
     with pytest.raises(BrokenRecordError, match="no JPEG, PNG, BMP or WebP"):
         decode_rgb(encode(suffix))
 
 
-@pytest.mark.parametrize("payload", [b"", b"PF", b"GIF89a", b"\x76\x2f\x31\x01", b"P0", b"P7"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"PF",
+        b"GIF89a",
+        b"\x76\x2f\x31\x01",
+        b"P0",
+        b"P7",
+        b"\0\0\0\x0cjP  \r\n\x87\n",
+        b"\xff\x4f\xff\x51",
+    ],
+)
 def test_a_file_of_no_known_format(payload: bytes) -> None:
     with pytest.raises(BrokenRecordError, match="of no format that is known"):
         decode_file(payload)

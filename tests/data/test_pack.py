@@ -163,7 +163,7 @@ def test_images_are_cropped_and_resized(monkeypatch, people, tmp_path, make_imag
     assert bytes(records.read(1).payload) == (people / "p0" / "p0_0002.png").read_bytes()
 
 
-FORMATS = [".bmp", ".pgm", ".webp", ".tif", ".ppm", ".jp2"]
+FORMATS = [".bmp", ".pgm", ".webp", ".tif", ".ppm", ".ras"]
 
 
 @pytest.fixture
@@ -181,6 +181,21 @@ def formats(tmp_path: Path) -> Path:
 
 def gray_of(person: str, number: int) -> int:
     return 20 * number + 100 * (person == "bob")
+
+
+def test_of_files_that_opencv_refuses_each_is_one_line(formats: Path, tmp_path: Path) -> None:
+    """In a process of its own, in which nobody has imported OpenCV before."""
+    (formats / "ann" / "cut.pgm").write_bytes(b"P5\n64 64\n255\nabc")
+    # Sound, and with fewer pixels than OpenCV by itself takes.
+    (formats / "ann" / "large.pbm").write_bytes(b"P4\n8200 8200\n" + bytes(8200 * 1025))
+    command = [sys.executable, "-m", "data.pack", str(formats), str(tmp_path / "out"), "--check"]
+    root = Path(__file__).parents[2]
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    lines = result.stderr.splitlines()
+    assert result.returncode == 2 and len(lines) == 3, result.stderr
+    assert "cut.pgm: the image cannot be decoded" in lines[0]
+    assert "large.pbm: the image cannot be decoded: it is damaged, or of a kind or size" in lines[1]
+    assert "2 of 14 images cannot be used" in lines[2]
 
 
 @pytest.mark.parametrize("options", [[], ["--png"], ["--check"], ["--resize", "16", "--png"]])

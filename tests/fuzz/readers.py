@@ -48,6 +48,8 @@ def _image(number: int, suffix: str = ".png", side: int = 8) -> bytes:
     pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), np.uint8)
     if suffix == ".pbm":
         pixels = np.where(pixels[..., 0] > 128, 255, 0).astype(np.uint8)
+    if suffix == ".hdr":
+        return bytes(cv2.imencode(suffix, (pixels / 255).astype(np.float32))[1])
     return bytes(cv2.imencode(suffix, pixels)[1])
 
 
@@ -208,7 +210,7 @@ def _read_bin(folder: Path, content: bytes) -> None:
 
 def _image_seeds(_: Path) -> list[bytes]:
     usual = [_image(i, suffix, 24) for i, suffix in enumerate((".jpg", ".png", ".bmp", ".webp"))]
-    others = (".tif", ".ppm", ".pbm", ".ras", ".jp2")
+    others = (".tif", ".ppm", ".pbm", ".ras", ".hdr")
     turned = [file_with(suffix, 6) for suffix in (".jpg", ".png", ".webp", ".tiff")]
     return usual * 3 + [_image(i, suffix, 36) for i, suffix in enumerate(others)] + turned
 
