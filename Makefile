@@ -2,10 +2,10 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models classification grouping bench fuzz faults mutants endurance soak newcomer clean
+.PHONY: help env train test lint models classification grouping bench fuzz faults mutants endurance soak newcomer pythons clean
 
 PYTHON_FILES := .
-SHELL_FILES := config.sh run.sh setup-utils/*.sh .ci/run
+SHELL_FILES := config.sh run.sh setup-utils/*.sh setup-utils/*/* .ci/run
 
 # The environment in .venv, whatever else is active in the shell that calls make. The installer itself looks for the
 # system's Python and must not be led into .venv.
@@ -82,6 +82,11 @@ soak: env ## jobs with 1 and 3 parameter servers under load, and every staleness
 
 newcomer: env ## every command of the README in a fresh clone, an hour; TOOLKIT_DATA, PYTHON
 	@$(IN_VENV) python -m tests.newcomer $(if $(PYTHON),--python "$(PYTHON)")
+
+ONLY ?= 3.9,3.10,3.11,3.12
+PLACE ?=
+pythons: env ## every supported Python that the machine has: install, train, import all; ONLY=3.9,3.12 PLACE=space
+	@$(IN_VENV) python -m tests.pythons --only $(ONLY) $(if $(PLACE),--place $(PLACE))
 
 clean: ## remove the environment and what the tools keep; not the data, not the models
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

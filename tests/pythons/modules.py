@@ -1,0 +1,45 @@
+"""Import every module of the project, in one process, and hold its packages against the pins.
+
+``python -m tests.pythons.modules``, with the environment that is to be tried. The compiled
+libraries that all of them bring (MXNet's, Horovod's, OpenCV's, LLVM's, protobuf's) have to bear
+each other.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+from tests.support import pins
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("runtime", "data", "backbones", "evaluation", "parallel", "partial_fc", "training")
+PROGRAMS = ("train", "classify")
+
+
+def names() -> list[str]:
+    """The modules of the product and of the benchmarks, but those for PyTorch."""
+    found = []
+    for folder in (*FOLDERS, "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return [*(name for name in found if "pytorch" not in name), *PROGRAMS]
+
+
+def main() -> int:
+    imported = names()
+    for name in imported:
+        importlib.import_module(name)
+    # What only functions import.
+    for name in ("horovod.mxnet", "mxboard", "sklearn.cluster"):
+        importlib.import_module(name)
+    wrong = pins.unpinned()
+    print(f"{len(imported)} modules imported, {len(wrong)} packages that are not pinned")
+    print(*wrong, sep="\n", end="")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
