@@ -50,7 +50,8 @@ lint: ## check the style of the Python files (ruff), their types (mypy) and the 
 
 # A report appears when it is complete: a run that ends early leaves the one before.
 BENCHMARKS ?= head
-bench: env ## measure, writes benchmarks/results; BENCHMARKS="head input backbone end_to_end", ten minutes each
+bench: env ## measure, writes benchmarks/results; BENCHMARKS="head input backbone end_to_end", PYTORCH=1 beside PyTorch
+	@if [[ -n "$${PYTORCH:-}" ]]; then bash setup-utils/install-bench.sh; fi
 	@mkdir -p benchmarks/results
 	@for name in $(BENCHMARKS); do \
 	    $(IN_VENV) python -m benchmarks.$$name >benchmarks/results/$$name.md.tmp \
@@ -89,5 +90,5 @@ pythons: env ## every supported Python that the machine has: install, train, imp
 	@$(IN_VENV) python -m tests.pythons --only $(ONLY) $(if $(PLACE),--place $(PLACE))
 
 clean: ## remove the environment and what the tools keep; not the data, not the models
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import backbones
-from benchmarks import measure
+from benchmarks import measure, worker
 from benchmarks.backbone_case import PYTORCH_NETWORKS, BackboneCase
 from benchmarks.worker import Worker
 from runtime.command_line import Parser
@@ -89,7 +88,10 @@ def compare(case: BackboneCase, threads: int, rounds: int) -> dict[str, Measurem
     with ExitStack() as stack:
         workers = {}
         for name in contestants(case.network):
-            workers[name] = stack.enter_context(Worker(SUBJECTS[name], threads))
+            python = worker.pytorch_python() if name == "pytorch" else None
+            workers[name] = stack.enter_context(
+                Worker(SUBJECTS[name], threads, python or sys.executable)
+            )
             workers[name].create(dataclasses.asdict(case))
             for _ in range(_WARM_UP_STEPS):
                 workers[name].step()
@@ -103,7 +105,7 @@ def contestants(network: str) -> list[str]:
 
 
 def _pytorch_has(network: str) -> bool:
-    return importlib.util.find_spec("torch") is not None and network in PYTORCH_NETWORKS
+    return worker.pytorch_python() is not None and network in PYTORCH_NETWORKS
 
 
 def table(case: BackboneCase, measured: Mapping[str, Measurement]) -> str:
@@ -130,7 +132,7 @@ def table(case: BackboneCase, measured: Mapping[str, Measurement]) -> str:
 
 
 def _introduction(rounds: int) -> str:
-    installed = importlib.util.find_spec("torch") is not None
+    installed = worker.pytorch_python() is not None
     missing = "" if installed else "\n\nNot installed, hence left out: pytorch."
     return f"""# A training step of a backbone on the CPU
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ if not __package__:
     # Started by its path, which puts this folder where the project's ought to be.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks import measure
+from benchmarks import measure, worker
 from benchmarks.head_case import DTYPES, HeadCase
 from benchmarks.worker import Worker
 from runtime import amx
@@ -146,7 +145,9 @@ def compare(comparison: Comparison, threads: int, rounds: int) -> dict[Contestan
     with ExitStack() as stack:
         workers = {}
         for who in comparison.contestants():
-            workers[who] = stack.enter_context(Worker(VARIANTS[who.variant].target, threads))
+            python = worker.pytorch_python() if who.variant == "pytorch" else None
+            target = VARIANTS[who.variant].target
+            workers[who] = stack.enter_context(Worker(target, threads, python or sys.executable))
             _prepare(workers[who], who.case)
         seconds = measure.interleave({who: workers[who].step for who in workers}, rounds)
         return {who: Measurement(seconds[who], workers[who].peak_memory()) for who in workers}
@@ -219,7 +220,7 @@ ours is 1.3 · (2·S·D + B·S + 4·B·D) floats.{missing}"""
 
 
 def _is_installed(variant: str) -> bool:
-    return variant != "pytorch" or importlib.util.find_spec("torch") is not None
+    return variant != "pytorch" or worker.pytorch_python() is not None
 
 
 def _comparisons(options: argparse.Namespace) -> list[Comparison]:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from benchmarks.worker import pytorch_version
 from runtime import processors
 
 _Name = TypeVar("_Name")
@@ -28,7 +29,7 @@ _Name = TypeVar("_Name")
 # Threads of OpenMP spin for some milliseconds after their work, in case more of it comes: they
 # would take processors from the next in turn.
 _REST_SECONDS = 0.1
-_PACKAGES = ("mxnet", "numpy", "numba", "torch")
+_PACKAGES = ("mxnet", "numpy", "numba")
 _VECTOR_FLAGS = ("avx512", "amx")
 
 
@@ -171,7 +172,7 @@ def machine() -> str:
             f"- memory: {memory:.1f} GiB",
             f"- taken by other guests of its host while this ran: {_stolen_share():.0%}",
             f"- {platform.system()} {platform.release()}, Python {platform.python_version()}, "
-            + versions,
+            f"{versions}, torch {pytorch_version()}",
         )
     )
 

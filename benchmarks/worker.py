@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.metadata
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 _ROOT = Path(__file__).resolve().parents[1]
+_PYTORCH_ENVIRONMENT = _ROOT / ".venv-bench"
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "NUMBA_NUM_THREADS",
@@ -42,19 +44,34 @@ class Subject(Protocol):
         """Do the work once and wait until it is done."""
 
 
+def pytorch_python() -> str | None:
+    """The Python of the environment that has PyTorch and not MXNet; None if there is none."""
+    if not (_PYTORCH_ENVIRONMENT / "installed").is_file():
+        return None
+    return str(_PYTORCH_ENVIRONMENT / "bin/python")
+
+
+def pytorch_version() -> str:
+    """The version of PyTorch in its environment, or "not installed"."""
+    folders = map(str, _PYTORCH_ENVIRONMENT.glob("lib/python*/site-packages"))
+    found = importlib.metadata.distributions(name="torch", path=list(folders))
+    return next((distribution.version for distribution in found), "not installed")
+
+
 class Worker:
     """The parent's end: a process with a subject of its own."""
 
-    def __init__(self, target: str, threads: int) -> None:
+    def __init__(self, target: str, threads: int, python: str = sys.executable) -> None:
         """Start the process.
 
         Args:
             target: "module:Class" of the ``Subject``.
             threads: how many threads the libraries of the process may use.
+            python: the Python that has what the subject imports.
         """
         self._target = target
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", target],
+            [python, "-m", "benchmarks.worker", target],
             cwd=_ROOT,
             env={**os.environ, **{name: str(threads) for name in _THREAD_VARIABLES}},
             stdin=subprocess.PIPE,

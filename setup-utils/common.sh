@@ -19,7 +19,7 @@ fail() {
 
 # For what works on an environment that has to be there already.
 need_environment() {
-    [[ -x $VENV/bin/python ]] || fail "there is no environment in $VENV yet: run 'make env', which calls this script"
+    [[ -x $VENV/bin/python ]] || fail "there is no environment in $VENV yet: run 'make env' first"
 }
 
 # Everything that pip resolves has its version in constraints.txt.

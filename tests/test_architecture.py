@@ -48,6 +48,15 @@ def test_horovod_and_mxnet_have_one_door_each(path: Path) -> None:
     assert ("mxnet" in packages) == (name(path) == "runtime/mxnet.py")
 
 
+def test_protobuf_comes_in_behind_mxnet_alone() -> None:
+    """Its compiled form crashes beside MXNet's unless the import of ours has turned it off."""
+    everything = [*ALL, *modules("tests")]
+    users = [path for path in everything if imports(path) & {"mxboard", "google.protobuf"}]
+    assert [name(path) for path in users] == ["training/metrics.py"]
+    text = users[0].read_text(encoding="utf-8")
+    assert 0 < text.index("import runtime.mxnet") < text.index("from mxboard import")
+
+
 @pytest.mark.parametrize("path", modules(*ROOMS), ids=name)
 def test_a_room_knows_no_other(path: Path) -> None:
     room = path.relative_to(ROOT).parts[0]

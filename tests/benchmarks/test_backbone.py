@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 import backbones
 from backbones.model import Backbone
 from benchmarks import backbone as backbone_benchmark
+from benchmarks import worker
 from benchmarks.backbone import Measurement
 from benchmarks.backbone_case import BackboneCase
 from benchmarks.our_backbone import OurBackbone, PlainBackbone, RecomputingBackbone
@@ -25,7 +24,7 @@ from tests.support.near_worker import NearWorker
 
 ROOT = Path(__file__).resolve().parents[2]
 MEBIBYTE = 2**20
-HAS_PYTORCH = importlib.util.find_spec("torch") is not None
+HAS_PYTORCH = worker.pytorch_python() is not None
 
 
 def test_images_and_gradient_are_the_same_every_time() -> None:
@@ -65,7 +64,7 @@ def test_pytorch_has_the_same_layers(name: str, tmp_path: Path) -> None:
     np.savez(exchange, images=images, **weights)
     # A process of its own: the two libraries do not live in one.
     subprocess.run(
-        [sys.executable, ROOT / "tests/benchmarks/pytorch_features.py", name, exchange],
+        [worker.pytorch_python(), ROOT / "tests/benchmarks/pytorch_features.py", name, exchange],
         env={**clean_environment(), "PYTHONPATH": str(ROOT)},
         check=True,
     )

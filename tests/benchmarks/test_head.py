@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import head
+from benchmarks import head, worker
 from benchmarks.head import Comparison, Contestant, Measurement
 from benchmarks.head_case import SEED, HeadCase
 from benchmarks.our_head import OurHead
@@ -28,7 +26,7 @@ from tests.support.near_worker import NearWorker
 ROOT = Path(__file__).resolve().parents[2]
 UPDATES = 3
 needs_pytorch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"
+    worker.pytorch_python() is None, reason="PyTorch is not installed"
 )
 
 
@@ -69,7 +67,13 @@ def test_pytorch_computes_what_ours_computes(case, tmp_path) -> None:
     output = tmp_path / "updates.npz"
     # A process of its own: two libraries with threads of their own do not belong in one.
     subprocess.run(
-        [sys.executable, script, json.dumps(dataclasses.asdict(case)), str(UPDATES), output],
+        [
+            worker.pytorch_python(),
+            script,
+            json.dumps(dataclasses.asdict(case)),
+            str(UPDATES),
+            output,
+        ],
         env={**clean_environment(), "PYTHONPATH": str(ROOT)},
         check=True,
     )
@@ -114,7 +118,7 @@ def test_table_of_made_up_measurements() -> None:
 
 
 def test_without_pytorch_it_is_left_out(monkeypatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(worker, "pytorch_python", lambda: None)
     contestants = Comparison(HeadCase(10, 1.0)).contestants()
     assert [who.variant for who in contestants] == ["ours", "textbook", "products"]
 

@@ -16,7 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COPIED = (
     *("setup-utils", "config.sh", "run.sh"),
-    *("requirements.txt", "requirements-dev.txt", "requirements-bench.txt", "constraints.txt"),
+    *("requirements.txt", "requirements-dev.txt", "requirements-bench.txt"),
+    *("constraints.txt", "constraints-bench.txt"),
 )
 SYSTEM_TOOLS = (
     "awk bash cat cp dirname env grep ln mkdir mktemp paste rm sed sha256sum tail touch tr".split()

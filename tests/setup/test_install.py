@@ -232,3 +232,19 @@ def test_every_package_of_this_environment_is_pinned() -> None:
 def test_constraints_are_for_packages_that_no_requirements_name() -> None:
     named = pins.pinned("requirements.txt", "requirements-dev.txt")
     assert not named.keys() & pins.pinned("constraints.txt").keys()
+
+
+def test_pytorch_goes_into_an_environment_of_its_own(sandbox: Sandbox) -> None:
+    assert_one_line(sandbox.run("bash", "setup-utils/install-bench.sh"), "'make env' first")
+    assert sandbox.install().returncode == 0
+    before = sorted((sandbox.folder / ".venv").rglob("*"))
+    result = sandbox.run("bash", "setup-utils/install-bench.sh")
+    assert result.returncode == 0, result.stderr
+    (install,) = pip_installs(sandbox)
+    assert "--constraint constraints-bench.txt --requirement requirements-bench.txt" in install
+    assert (sandbox.folder / ".venv-bench/installed").is_file()
+    added = set((sandbox.folder / ".venv").rglob("*")) - set(before)
+    assert {path.name for path in added} == {"bench.log"}
+    # A second call finds it in place.
+    assert sandbox.run("bash", "setup-utils/install-bench.sh").stdout == ""
+    assert pip_installs(sandbox) == []

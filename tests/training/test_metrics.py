@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,7 +51,9 @@ def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path) -> None:
 def test_scalars_that_find_no_room_are_an_error(tmp_path: Path, monkeypatch) -> None:
     # By this clock an hour passes between two events. mxboard would flush in its thread and end it.
     hours = itertools.count(time.time(), 3600)
-    monkeypatch.setattr("mxboard.event_file_writer.time", SimpleNamespace(time=hours.__next__))
+    MetricFiles(tmp_path / "first").close()
+    writer = sys.modules["mxboard.event_file_writer"]
+    monkeypatch.setattr(writer, "time", SimpleNamespace(time=hours.__next__))
     files = MetricFiles(tmp_path)
     files.write(1, {"loss": 0.5})
     (events,) = (tmp_path / "scalars").iterdir()
