@@ -70,6 +70,14 @@ def test_adamw_decays_beside_the_step():
     assert result["fc_weight"] == pytest.approx(0.83, rel=1e-4)
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_tiny_gradients_move_less_because_of_epsilon(name):
+    """Before the moments are corrected, epsilon stands beside 0.03 of the gradient's size."""
+    result = run_ranks(1, lambda world: train(world, 2.0, 1e-6, name=name))[0]
+    size = (1 - 0.999) ** 0.5 * 1e-6
+    assert result["fc_bias"] == pytest.approx(2.0 - 0.5 * size / (size + 1e-8), rel=1e-3)
+
+
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
 def test_the_loss_scale_does_not_change_the_update(name):
     plain = run_ranks(1, lambda world: train(world, 2.0, factor=1.0, name=name))[0]

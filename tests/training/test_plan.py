@@ -7,6 +7,7 @@ import pytest
 import backbones
 from partial_fc.shard import Shard
 from runtime.errors import ConfigError
+from training import plan
 from training.config import TrainConfig, parse
 from training.plan import checkpoint_bytes, collective_bytes, describe, head_memory, sampled_rows
 
@@ -106,6 +107,17 @@ def test_memory_of_a_rank_by_hand() -> None:
     libraries = 350 * 2**20 + 2 * parameters
     total = head_memory(config, Shard(0, 3, 10)).total + 3 * parameters + activations + libraries
     assert f"{activations:,}" in text and f"{libraries:,}" in text and f"{total:,}" in text
+
+
+@pytest.mark.parametrize(
+    "size, readable",
+    [
+        (0, "0.0 B"), (1023, "1023.0 B"), (1024, "1.0 KiB"), (3 * 2**29, "1.5 GiB"),
+        (5 * 2**40, "5.0 TiB"), (2**51, "2048.0 TiB"),
+    ],
+)  # fmt: skip
+def test_sizes_can_be_read(size: int, readable: str) -> None:
+    assert f"  {readable:>12}  {size:>18,}" in plan._row("", size)
 
 
 def test_recomputing_needs_less_memory() -> None:
