@@ -198,7 +198,7 @@ def _tell_operators_apart(nodes: list[Node]) -> None:
 
     The last node, the embedding, keeps its name, and so do parameters.
     """
-    taken = {node["name"] for node in nodes if node["op"] == "null"} | {OUTPUT_NODE}
+    taken = {node["name"] for node in nodes if node["op"] == "null"}
     numbers: Counter[str] = Counter()
     for node in nodes[:-1]:
         name = node["name"]

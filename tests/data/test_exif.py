@@ -70,6 +70,8 @@ def test_what_only_looks_like_a_segment_of_a_jpeg_is_passed_over() -> None:
     assert orientation(plain[:2] + comment + plain[2:]) == 1
     assert orientation(plain[:2] + b"\xff" + comment + b"\xff" + plain[2:]) == 1
     assert orientation(plain + block) == 1
+    pixels = b"\xff\xda" + struct.pack(">H", 2) + block
+    assert orientation(plain[:2] + pixels) == 1
 
 
 def test_a_chunk_with_the_beginning_of_a_segment() -> None:

@@ -119,6 +119,12 @@ def test_a_compressed_file_is_unpacked_as_far_as_its_header_promises(
     assert most < 4 << 20
 
 
+def test_a_plain_file_may_have_any_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be larger than it is."""
+    monkeypatch.setattr(mnist, "_MAX_UNPACKED", 100)
+    assert len(mnist.read(folder, "training")) == 20
+
+
 def test_a_compressed_file_of_many_pictures(folder: Path) -> None:
     """As those of EMNIST, read in one piece."""
     (folder / "train-images-idx3-ubyte").unlink()
