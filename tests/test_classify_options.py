@@ -234,7 +234,15 @@ ROWS: dict[str, Row] = {
         lambda seen: names_in(models_of(seen) / "checkpoints"),
         ["update-00000018"],
     ),
-    "resume": Row("drawn", "--resume never", given("resume.find", "resume"), "never"),
+    "resume": Row(
+        "drawn",
+        "--resume never",
+        lambda seen: [
+            seen.call("resume.find")["resume"],
+            seen.call("resume.find")["models_root"] == models_of(seen),
+        ],
+        ["never", True],
+    ),
     "stall_timeout": Row(
         "drawn",
         "--stall-timeout 321",
@@ -278,8 +286,10 @@ FURTHER = {
     "files": "--dataset imagenet --models-root {folder}/files",
     "types": SMALL + "--models-root {folder}/types",
     "two ranks": SMALL + "--lr 0.25 --models-root {folder}/two",
-    "servers": SMALL + "--models-root {folder}/servers",
-    "groups": SMALL + "--epochs 6 --kv-store dist_gsync --models-root {folder}/groups",
+    "servers": SMALL + "--momentum 0.75 --wd 0.003 --models-root {folder}/servers",
+    "groups": SMALL
+    + "--epochs 6 --kv-store dist_gsync --fp16-allreduce --gradient-predivide-factor 4 "
+    + "--models-root {folder}/groups",
 }
 PLACE = Place(WORKER, "127.0.0.1", 1, "127.0.0.1", "lo", num_workers=2, num_servers=1)
 PLACES = {
@@ -340,7 +350,7 @@ def witness(run: str, folder: Path) -> Witness:
         if run in PLACES:
             for name, value in PLACES[run].variables().items():
                 patch.setenv(name, value)
-            seen.watch(server_team, "Exchange")
+            seen.watch(server_team, "Exchange", "ServerOptimizer")
             # There are no servers that could be met.
             seen.replace(server_team.Exchange, "start", lambda *_, **__: None)
             patch.setattr(server_team, "HorovodWorld", GroupWorld)
@@ -379,3 +389,12 @@ def test_an_option_arrives_where_it_is_obeyed(name: str, witnessed) -> None:
 
 def test_each_row_is_of_an_option() -> None:
     assert set(ROWS) == set(FIELDS)
+
+
+def test_servers_and_groups_get_what_ranks_get(witnessed) -> None:
+    alone, group = witnessed("servers"), witnessed("groups")
+    start = alone.call("Exchange.start")
+    assert (start["momentum"], start["weight_decay"]) == (0.75, 0.003)
+    assert alone.call("Exchange")["images_per_step"] == 5
+    assert alone.call("PictureLoader")["portion"].stride == 5
+    assert group.call("ServerOptimizer")["wire"] == Wire(True, 4.0)

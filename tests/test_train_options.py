@@ -244,7 +244,15 @@ ROWS: dict[str, Row] = {
         lambda seen: names_in(models_of(seen) / "checkpoints"),
         ["update-00000005"],
     ),
-    "resume": Row("records", "--resume never", given("resume.find", "resume"), "never"),
+    "resume": Row(
+        "records",
+        "--resume never",
+        lambda seen: [
+            seen.call("resume.find")["resume"],
+            seen.call("resume.find")["models_root"] == models_of(seen),
+        ],
+        ["never", True],
+    ),
     "on_nan": Row(
         "records",
         "--on-nan skip",
