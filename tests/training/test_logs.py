@@ -6,10 +6,12 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import MagicMock
 
 import pytest
 
 from runtime.errors import ConfigError
+from training import logs
 from training.logs import RunLog
 from training.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 
@@ -336,3 +338,21 @@ def test_a_name_that_is_no_text_is_logged(tmp_path: Path) -> None:
     with open_log(tmp_path):
         logging.getLogger("test").info("%s", "faces/\udcff")
     assert "faces/\\udcff" in (tmp_path / "logs/rank-0000.log").read_text()
+
+
+def test_the_watchdog_is_strict_within_updates_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watchdog = MagicMock()
+    monkeypatch.setattr(logs, "Watchdog", lambda *_, **__: watchdog)
+    with RunLog(tmp_path, rank=1, world_size=2, frequent=9, stall_timeout=7) as log:
+        log.start(3)
+        log.update(1, loss=0.5, lr=0.1, images=1)
+        with log.paused():
+            pass
+        log.end_updates()
+    # The first update after each start compiles, or comes after a meeting of all workers.
+    names = ["rest", "beat", "patience", "patience().__enter__", "patience().__exit__", "rest"]
+    called = [call[0] for call in watchdog.mock_calls if "__bool__" not in call[0]]
+    assert called == [*names, "close"]
+    watchdog.beat.assert_called_once_with(1)

@@ -116,13 +116,27 @@ def test_only_the_owner_locks_and_no_rank_goes_on_before(no_patience: None, tmp_
     assert entered == []
 
 
-def test_a_run_that_is_about_to_end_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", [os.uname().nodename, "far.away"])
+def test_a_run_that_is_about_to_end_is_waited_for(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer where its host is another one, which may be gone."""
+    other = "_SECONDS_SAME_HOST" if host == "far.away" else "_SECONDS_OTHER_HOST"
+    monkeypatch.setattr(run_folder, other, 0.0)
     first = claimed(tmp_path, LoneWorld(), is_owner=True)
     first.__enter__()
-    ending = threading.Timer(0.5, first.__exit__, (None, None, None))
+    (tmp_path / "run.lock").write_text(f"host {host}, process 7, python train.py\n")
+    ended = []
+
+    def end() -> None:
+        ended.append(host)
+        first.__exit__(None, None, None)
+
+    ending = threading.Timer(0.5, end)
     ending.start()
     with claimed(tmp_path, LoneWorld(), is_owner=True):
-        assert not ending.is_alive()
+        assert ended == [host]
+    ending.join()
 
 
 def test_the_lock_of_a_killed_process_is_taken_over(no_patience: None, tmp_path: Path) -> None:
