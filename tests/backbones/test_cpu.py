@@ -219,3 +219,17 @@ def test_what_is_exported_is_the_plain_graph(tmp_path) -> None:
 def test_a_graph_without_prelu_stays_as_it_is() -> None:
     plain = backbones.build("tiny", embedding_size=16)
     assert operators(cpu.form(plain, SIZE)) == operators(plain)
+
+
+def test_consumers_by_hand() -> None:
+    """Node 2 is read by 3 and 4; the second output of 3, another place of 4 and a head count -1."""
+    nodes = [
+        {"inputs": []},
+        {"inputs": []},
+        {"inputs": [[0, 0, 0], [1, 0, 0]]},
+        {"inputs": [[2, 0, 0]]},
+        {"inputs": [[2, 0, 0], [3, 0, 0]]},
+        {"inputs": [[3, 1, 0]]},
+    ]
+    found = cpu._consumers(nodes, [[4, 0, 0], [5, 0, 0]])
+    assert found == {4: [-1], 5: [-1], 0: [2], 1: [-1], 2: [3, 4], 3: [-1, -1]}
