@@ -29,8 +29,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -155,6 +156,16 @@ def _isolation(folder: Path) -> tuple[bool, list[str]]:
     return False, []
 
 
+@contextmanager
+def _temporary_folder(parent: Path | None = None) -> Iterator[Path]:
+    """A folder in which something may still be written while it is removed."""
+    folder = Path(tempfile.mkdtemp(dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def all_sites(root: Path, folders: Iterable[str], only: Sequence[str] = ("",)) -> list[Site]:
     """Return the places in the files of the folders whose paths begin with one of ``only``."""
     paths = sorted(
@@ -239,14 +250,14 @@ class Campaign:
         text, tests = mutant.describe(self._source(path)), self._selection.tests_of(path)
         if not tests:
             return Outcome(mutant, text, "no test", "", 0.0)
-        with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as folder:
-            tree = Path(folder) / "tree"
+        with _temporary_folder(self._folder) as folder:
+            tree = folder / "tree"
             compiling = _COMPILE_SECONDS if self._make(mutant, tree) else 0.0
             usual = sum(
                 seconds for test, seconds in self._durations.items() if test.split("::")[0] in tests
             )
             seconds = _TIMES * usual + _MORE_SECONDS + compiling
-            job = self._job(tree, Path(folder), tests, seconds)
+            job = self._job(tree, folder, tests, seconds)
             result = self._workers.run({**job, "test_seconds": self._test_seconds + compiling})
         by = ", ".join(result["failed"])
         return Outcome(mutant, text, result["status"], by, result["seconds"])
@@ -303,8 +314,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for mutant in mutants:
             print(mutant.describe((ROOT / mutant.site.path).read_bytes()))
         return 0
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        campaign = Campaign(ROOT, Path(folder), FOLDERS, options.processes)
+    with _temporary_folder() as folder:
+        campaign = Campaign(ROOT, folder, FOLDERS, options.processes)
         try:
             return _run(campaign, mutants)
         finally:
