@@ -36,4 +36,5 @@ def unpinned() -> list[str]:
 
 
 def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    """The name as the index has it; MXNet's builds for GPUs (mxnet-cu112) stand for MXNet."""
+    return re.sub(r"^mxnet-cu\d+$", "mxnet", re.sub(r"[-_.]+", "-", name).lower())
