@@ -11,7 +11,7 @@
 #
 # It can be started from any folder: paths mean what they mean there, and ./models and ./datasets are below it.
 set -euo pipefail
-project=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+project=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 # The training set: a preset (synthetic, webface, emore, glint360k_8GPU, ...). Your own faces: bash run.sh --rec FOLDER,
 # with a preset in place of its folder. Without both: synthetic.

@@ -16,7 +16,7 @@
 # hosts, the project and the folder from which it is started are at the same places on each, and each host can be reached by
 # ssh without a password.
 set -euo pipefail
-project=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+project=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 # The environment of `make env`, unless another one is active.
 if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d $project/.venv ]]; then
