@@ -16,6 +16,14 @@ from runtime.errors import DataError
 
 SMALL = {"identities": 6, "images_per_identity": 4, "image_size": (24, 20), "seed": 3}
 
+# Before a test makes them smaller.
+VERIFICATION = (
+    synthetic._VERIFICATION_IDENTITIES,
+    synthetic._VERIFICATION_IMAGES,
+    synthetic._VERIFICATION_PAIRS,
+    synthetic._FOLDS,
+)
+
 
 @pytest.fixture(autouse=True)
 def few_pairs(monkeypatch) -> None:
@@ -188,3 +196,8 @@ def test_a_link_to_a_folder_and_an_empty_folder_are_filled(tmp_path: Path) -> No
     ensure_small(tmp_path / "synthetic")
     assert (tmp_path / "synthetic").is_symlink()
     assert len(RecordSet(tmp_path / "large disk")) == 24
+
+
+def test_verification_has_3000_pairs_in_10_folds_of_100_people() -> None:
+    """As LFW has half as many; accuracies in the docs are measured on them."""
+    assert VERIFICATION == (100, 15, 3000, 10)

@@ -28,6 +28,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "training/re*": (
         "tests/training/test_checkpoint_resume.py", "tests/distributed/test_resume.py",
     ),
+    "training/run.py": ("tests/distributed/test_resume.py",),
+    "parallel/launch.py": ("tests/parallel/parameter_server/test_groups.py",),
     "training/ending.py": ("tests/distributed/test_endings.py",),
 }  # fmt: skip
 # Tests of programs, which import a part of the product to make their data and do not judge it.

@@ -169,6 +169,11 @@ def test_the_drawn_set_is_the_one_asked_for(tmp_path: Path, monkeypatch) -> None
     batches_of(config_of(*line, "--rec", tmp_path / "drawn"), 1)
     options = {"identities": 7, "images_per_identity": 2, "image_size": (112, 112), "seed": 5}
     assert asked == [(tmp_path / "drawn", options)]
+    # The first of several folders is the one that is drawn.
+    write_set(tmp_path / "own", [3, 3])
+    more = config_of(*line, "--rec", tmp_path / "other", "--rec", tmp_path / "own")
+    batches_of(more, 1)
+    assert asked[1:] == [(tmp_path / "other", options)]
 
 
 def test_verification_sets_lie_beside_the_data(folder: Path, tmp_path: Path, caplog) -> None:

@@ -54,6 +54,11 @@ def test_sample_is_the_ratio_of_a_large_shard() -> None:
     assert sampled_rows(config, Shard(3, 8, 1_000_000)) == 12_500
 
 
+def test_a_sample_has_at_least_a_row() -> None:
+    config = dataclasses.replace(small_config(), batch_size=1, sample_ratio=0.01)
+    assert sampled_rows(config, Shard(0, 3, 10)) == 1
+
+
 def test_backbone_counts_three_times_in_memory_and_once_on_the_wire() -> None:
     config = small_config()
     parameters = backbones.parameter_count("tiny", 8)
