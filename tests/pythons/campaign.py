@@ -182,7 +182,7 @@ def run(trial: Trial, folder: Path) -> str:
     report = f"accuracy {learned[1]} -> {learned[2]} after {_UPDATES} updates"
     if trial.place == "space":
         words = "horovodrun -np 2 -H localhost:2 bash config.sh --max-update 2 --models-root other"
-        shell.output_of(*f".venv/bin/{words}".split())
+        shell.output_of("bash", "-c", f"source .venv/bin/activate && {words}")
         report += ", with horovodrun too"
     return f"{report}; {shell.output_of('.venv/bin/python', '-m', 'tests.pythons.modules').strip()}"
 
