@@ -21,9 +21,15 @@ pytestmark = pytest.mark.launcher
 
 
 def start(launcher: str, models: Path, *options: object) -> Job:
+    """Start a job and wait until it trains."""
     job = Job(launcher, 2, models, *OPTIONS, *options)
-    job.wait_until(lambda: "update 3/" in job.log(0))
-    assert sorted(job.processes()) == [0, 1]
+    try:
+        job.wait_until(lambda: "update 3/" in job.log(0))
+        assert sorted(job.processes()) == [0, 1]
+    except BaseException:
+        # Left alone, its ranks would take the processors from all tests that follow.
+        job.end()
+        raise
     return job
 
 

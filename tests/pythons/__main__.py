@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
+from runtime.stopping import run_stoppable
 from tests.pythons.campaign import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_stoppable(main)

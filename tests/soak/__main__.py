@@ -5,7 +5,8 @@
 An ordinary job of classify.py trains on single pictures, with many small buckets, while two other
 processes keep the processors busy, and is told to end after some minutes of training. Nobody may
 have died, nothing may have been refused, and every staleness has to be what a replay of the job's
-trace says. One line for each job tells; the status is 1 if anything was wrong.
+trace says. One line for each job tells; the status is 1 if anything was wrong. Told to end, it ends
+its jobs first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from runtime.stopping import StopRequest
 from tests.soak import soak
 
 
@@ -32,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     schemes = list(soak.SCHEMES) if options.scheme == "all" else [options.scheme]
     jobs = [(scheme, int(servers)) for servers in options.servers.split(",") for scheme in schemes]
     found: list[bool] = []
+    request = StopRequest()
+    request.listen()
 
     def run(scheme: str, servers: int, folder: str) -> None:
         result = soak.run(
@@ -40,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             seconds=60 * options.minutes,
             workers=options.workers,
             servers=servers,
+            is_stopped=lambda: request.status != 0,
         )
         print(result, flush=True)
         found.append(result.is_well)
@@ -52,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 thread.join()
         for thread in threads:
             thread.join()
-    return 0 if found == [True] * len(jobs) else 1
+    return request.status or int(found != [True] * len(jobs))
 
 
 if __name__ == "__main__":

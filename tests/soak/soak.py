@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +69,15 @@ class Result:
         return "\n  ".join([line, *self.deaths[:3], *self.refusals[:3], *found.told])
 
 
-def run(scheme: str, folder: Path, *, seconds: float, workers: int, servers: int) -> Result:
+def run(
+    scheme: str,
+    folder: Path,
+    *,
+    seconds: float,
+    workers: int,
+    servers: int,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Result:
     """Run a job.
 
     Args:
@@ -78,13 +86,14 @@ def run(scheme: str, folder: Path, *, seconds: float, workers: int, servers: int
         seconds: of training, after which it is told to end.
         workers: how many.
         servers: how many.
+        is_stopped: whether to end the job before its time.
     """
     trace = folder / "trace"
     folder.mkdir(parents=True)
     with _job(scheme, folder, workers, servers) as job:
-        deaths = _wait_for_first_pushes(job, trace, workers)
+        deaths = _wait_for_first_pushes(job, trace, workers, is_stopped)
         end = time.monotonic() + seconds
-        while not deaths and time.monotonic() < end and job.poll() is None:
+        while not deaths and time.monotonic() < end and job.poll() is None and not is_stopped():
             time.sleep(0.2)
         job.send_signal(signal.SIGTERM)
         try:
@@ -139,12 +148,16 @@ def _job(
         job.wait()
 
 
-def _wait_for_first_pushes(job: subprocess.Popen[bytes], trace: Path, workers: int) -> list[str]:
+def _wait_for_first_pushes(
+    job: subprocess.Popen[bytes], trace: Path, workers: int, is_stopped: Callable[[], bool]
+) -> list[str]:
     """Wait until the workers that push have begun; returns what went wrong."""
     end = time.monotonic() + _START_SECONDS
-    while job.poll() is None and time.monotonic() < end:
+    while job.poll() is None and time.monotonic() < end and not is_stopped():
         files = list(trace.glob("worker-*"))
         if len(files) == workers and any(os.path.getsize(file) > 10_000 for file in files):
             return []
         time.sleep(0.2)
-    return [] if job.poll() is not None else ["the workers did not begin"]
+    if job.poll() is not None or is_stopped():
+        return []
+    return [f"the workers did not begin within {_START_SECONDS} s"]
