@@ -184,7 +184,8 @@ def run(trial: Trial, folder: Path) -> str:
         words = "horovodrun -np 2 -H localhost:2 bash config.sh --max-update 2 --models-root other"
         shell.output_of("bash", "-c", f"source .venv/bin/activate && {words}")
         report += ", with horovodrun too"
-    return f"{report}; {shell.output_of('.venv/bin/python', '-m', 'tests.pythons.modules').strip()}"
+    imported = shell.output_of(".venv/bin/python", "-m", "tests.pythons.modules").splitlines()
+    return f"{report}; {imported[-1]}"
 
 
 def _copy(project: Path) -> None:

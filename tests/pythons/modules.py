@@ -36,8 +36,9 @@ def main() -> int:
     for name in ("horovod.mxnet", "mxboard", "sklearn.cluster"):
         importlib.import_module(name)
     wrong = pins.unpinned()
+    for package in wrong:
+        print(f"not pinned: {package}")
     print(f"{len(imported)} modules imported, {len(wrong)} packages that are not pinned")
-    print(*wrong, sep="\n", end="")
     return 1 if wrong else 0
 
 
