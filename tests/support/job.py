@@ -58,7 +58,8 @@ class Job:
             int(running.variables[name]): running.pid
             for running in processes.of_job(self.models)
             for name in _RANK_NAMES
-            if self._program in running.words and name in running.variables
+            if any(Path(word).name == self._program for word in running.words)
+            and name in running.variables
         }
 
     def log(self, rank: int) -> str:
