@@ -11,8 +11,8 @@ from typing import Any
 class NearWorker:
     """As ``benchmarks.worker.Worker``; processes and memory are that one's tests."""
 
-    def __init__(self, target: str, threads: int) -> None:
-        del threads
+    def __init__(self, target: str, threads: int, python: str = "") -> None:
+        del threads, python
         module, _, name = target.partition(":")
         self._factory = getattr(importlib.import_module(module), name)
 
