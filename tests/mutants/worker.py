@@ -82,7 +82,6 @@ class Order:
 def _import_libraries() -> None:
     """Import what the product imports, and nothing of the product."""
     import cv2  # noqa: F401
-    import horovod.mxnet  # noqa: F401
     import hypothesis  # noqa: F401
     import pytest  # noqa: F401
 
