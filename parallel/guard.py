@@ -26,6 +26,7 @@ from runtime import processors
 GRACE_SECONDS = 5.0
 """From the request to end until the end, for processes whose launcher is gone."""
 _SIGNALS = ("INT", "TERM", "KILL")
+_HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STATUS_OF_SIGNALS = 128
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
@@ -36,19 +37,27 @@ def main() -> int:
     threads = max(1, processors.available() // sharers)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     libc = ctypes.CDLL(None)
+
+    def begin() -> None:
+        # The command shall not outlive its guard either.
+        libc.prctl(_DEATH_SIGNAL, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDED_ON)
+
+    # One that came between the start and the handlers would end the guard, and kill the command.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            # The command shall not outlive its guard either.
-            preexec_fn=lambda: libc.prctl(_DEATH_SIGNAL, signal.SIGKILL),
+            preexec_fn=begin,
         )
     except OSError as error:
         print(f"error: {command[0]} cannot be started: {error.strerror}", file=sys.stderr)
         return 127
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _HANDED_ON:
         signal.signal(number, lambda number, _: _send(process.pid, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDED_ON)
     threading.Thread(target=_obey, args=(process.pid,), daemon=True).start()
     # Not reaped before the rest of its group is gone: its number is still that of the group.
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

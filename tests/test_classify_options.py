@@ -7,7 +7,6 @@ value than its default, and a table of where that has to arrive.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,16 @@ from parallel.parameter_server.place import WORKER, Place, Share
 from parallel.world import LoneWorld, Wire
 from runtime import environment
 from runtime.mxnet import mx
-from tests.support.witness import Row, Witness, stop
+from tests.support.witness import (
+    RUN_FILES,
+    Row,
+    Witness,
+    given,
+    models_of,
+    reports,
+    stop,
+    updates,
+)
 from training import (
     checkpointer,
     classify_step,
@@ -41,23 +49,8 @@ from training.classify_config import ClassifyConfig
 RATES = [0.02 * (update + 1) / 3 for update in range(3)] + [0.02] * 3 + [0.002] * 12
 
 
-def models_of(seen: Witness) -> Path:
-    return Path(seen.call("RunLog")["models_root"])
-
-
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def reports(seen: Witness, *, validation: bool) -> list[int]:
-    """The updates at which losses, or validations, were reported."""
-    lines = (models_of(seen) / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    return [record["update"] for record in records if ("target" in record) == validation]
-
-
-def updates(seen: Witness, name: str) -> list[int]:
-    return [call["update"] for call in seen.calls(name)]
 
 
 def rates(seen: Witness) -> list[float]:
@@ -74,18 +67,10 @@ def wire(seen: Witness) -> Wire:
     return found
 
 
-def given(name: str, argument: str) -> Callable[[Witness], Any]:
-    """Make a function that tells what a part was called with."""
-    return lambda seen: seen.call(name)[argument]
-
-
 def of_pictures(argument: str) -> Callable[[Witness], Any]:
     """Make a function that tells what the training set and the validation set were drawn with."""
     return lambda seen: [call[argument] for call in seen.calls("DrawnPictures")]
 
-
-# What several parts leave in the folder of a run.
-RUN_FILES = {"checkpoints", "config.json", "logs", "metrics.jsonl", "model-0000.params", "run.lock"}
 
 ROWS: dict[str, Row] = {
     "dataset": Row("drawn", "--dataset synthetic", of_pictures("part"), ["training", "validation"]),
@@ -212,7 +197,7 @@ ROWS: dict[str, Row] = {
         "drawn", "--gradient-predivide-factor 4", lambda seen: wire(seen).predivide_factor, 4.0
     ),
     "eval_frequency": Row(
-        "drawn", "--eval-frequency 2", lambda seen: reports(seen, validation=True), [12, 18]
+        "drawn", "--eval-frequency 2", lambda seen: reports(seen, have_targets=True), [12, 18]
     ),
     "save_frequency": Row(
         "drawn",
@@ -255,7 +240,7 @@ ROWS: dict[str, Row] = {
     "frequent": Row(
         "drawn",
         "--frequent 8",
-        lambda seen: reports(seen, validation=False),
+        lambda seen: reports(seen, have_targets=False),
         [8, 16, 18],
     ),
     "models_root": Row(

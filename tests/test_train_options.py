@@ -8,10 +8,8 @@ option without a row fails.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -26,7 +24,16 @@ from parallel.world import LoneWorld
 from partial_fc import head, margin, optimizers, sampling
 from runtime import amx, environment
 from runtime.mxnet import mx
-from tests.support.witness import Row, Witness, stop
+from tests.support.witness import (
+    RUN_FILES,
+    Row,
+    Witness,
+    given,
+    models_of,
+    reports,
+    stop,
+    updates,
+)
 from training import (
     checkpointer,
     devices,
@@ -42,29 +49,9 @@ from training import (
 from training.config import TrainConfig
 
 
-def reports(seen: Witness, *, verification: bool) -> list[int]:
-    """The updates at which losses, or verifications, were reported."""
-    lines = (models_of(seen) / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    return [record["update"] for record in records if ("target" in record) == verification]
-
-
-def models_of(seen: Witness) -> Path:
-    return Path(seen.call("RunLog")["models_root"])
-
-
-def updates(seen: Witness, name: str) -> list[int]:
-    return [call["update"] for call in seen.calls(name)]
-
-
 def rates(seen: Witness) -> list[float]:
     """The learning rate of the backbone at each update."""
     return [round(call["lr"], 9) for call in seen.calls("BackboneOptimizer.update")]
-
-
-def given(name: str, argument: str) -> Callable[[Witness], Any]:
-    """Make a function that tells what a part was called with."""
-    return lambda seen: seen.call(name)[argument]
 
 
 # Warm-up of two updates, a tenth from the fourth on and another from the fifth.
@@ -72,9 +59,6 @@ RATES = [0.02, 0.04, 0.04, 0.004, 0.0004]
 # Four identities with three images, the last with one; and three with three.
 FOLDERS = {"A": (3, 3, 3, 1), "B": (3, 3, 3)}
 FOUND_CLASSES = 6
-
-# What several parts leave in the folder of a run.
-RUN_FILES = {"checkpoints", "config.json", "logs", "metrics.jsonl", "model-0000.params", "run.lock"}
 
 ROWS: dict[str, Row] = {
     "dataset": Row(
@@ -227,10 +211,10 @@ ROWS: dict[str, Row] = {
         6,
     ),
     "frequent": Row(
-        "records", "--frequent 2", lambda seen: reports(seen, verification=False), [2, 4, 5]
+        "records", "--frequent 2", lambda seen: reports(seen, have_targets=False), [2, 4, 5]
     ),
     "verbose": Row(
-        "records", "--verbose 3", lambda seen: reports(seen, verification=True), [0, 3, 5]
+        "records", "--verbose 3", lambda seen: reports(seen, have_targets=True), [0, 3, 5]
     ),
     "save_interval": Row(
         "records",

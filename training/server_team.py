@@ -125,8 +125,8 @@ class ServerTeam:
     def next_leg(self, leg: Leg, stretch: Optional[Stretch], count: int) -> Optional[Leg]:
         """See ``Team.next_leg``.
 
-        Who is here first looks at the board until the last has come: Horovod ends a collective that
-        some are too long in.
+        Who is here first looks at the board until the last has come: there the watchdog sees that
+        the others come further, which it would not in a collective.
         """
         assert self._horovod is not None, "check() lets none but groups meet"
         self._exchange.leave()

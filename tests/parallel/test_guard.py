@@ -44,6 +44,25 @@ def guarded(*command: str, sharers: int = 1, **variables: str) -> Iterator[subpr
             pipe.close()
 
 
+# A guard that gets a signal as soon as its command has started.
+HASTY = """
+import os, signal, subprocess, sys
+from parallel import guard
+
+started = subprocess.Popen
+
+def popen(*args, **kwargs):
+    process = started(*args, **kwargs)
+    # The command has its own handler by then.
+    assert process.stdout.readline() == b"ready\\n"
+    os.kill(os.getpid(), signal.SIGTERM)
+    return process
+
+subprocess.Popen = lambda *args, **kwargs: popen(*args, stdout=subprocess.PIPE, **kwargs)
+os._exit(guard.main())
+"""
+
+
 def wait_for_handlers(process: subprocess.Popen) -> None:
     """Wait until the guard, whose command may be quicker, has the last of its handlers."""
     end = time.monotonic() + 60
@@ -65,6 +84,14 @@ def test_a_command_that_does_not_exist_is_127() -> None:
         assert process.wait(60) == 127
         errors = process.stderr.read()
     assert errors == "error: /no/such/command cannot be started: No such file or directory\n"
+
+
+def test_a_signal_between_the_start_and_the_handlers_is_handed_on() -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", HASTY, "1", "sh", "-c", LISTENS],
+        cwd=ROOT, env=clean_environment(), stdin=subprocess.PIPE, timeout=60, check=False,
+    )  # fmt: skip
+    assert process.returncode == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

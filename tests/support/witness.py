@@ -9,17 +9,21 @@ from __future__ import annotations
 import functools
 import inspect
 import io
+import json
 import logging
 import signal
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn, Optional
 
 import pytest
 
+RUN_FILES = {"checkpoints", "config.json", "logs", "metrics.jsonl", "model-0000.params", "run.lock"}
+"""What several parts of a program leave in the folder of a run."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -131,6 +135,28 @@ class Witness:
             return result
 
         return wrapper
+
+
+def given(name: str, argument: str) -> Callable[[Witness], Any]:
+    """Make a function that tells what a part was called with."""
+    return lambda seen: seen.call(name)[argument]
+
+
+def updates(seen: Witness, name: str) -> list[int]:
+    """Return the updates at which a part was called."""
+    return [call["update"] for call in seen.calls(name)]
+
+
+def models_of(seen: Witness) -> Path:
+    """Return the folder of the run."""
+    return Path(seen.call("RunLog")["models_root"])
+
+
+def reports(seen: Witness, *, have_targets: bool) -> list[int]:
+    """Return the updates at which losses, or accuracies on targets, were reported."""
+    lines = (models_of(seen) / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [record["update"] for record in records if ("target" in record) == have_targets]
 
 
 def _full_name(owner: Any, name: str) -> str:
