@@ -71,7 +71,7 @@ fuzz: env ## feed damaged files to every reader; INPUTS=100000 SEED=1
 faults: env ## kill ranks, resume, compare with an undisturbed run; KILLS=20 SEED=1
 	@$(IN_VENV) python -m tests.faults --kills $(KILLS) --seed $(SEED)
 
-mutants: ## change the code at random places, which its tests must notice; N=200 SEED=1
+mutants: ## change the code at random places, which its tests must notice; N=200 SEED=1,2,3
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m tests.mutants --count $(N) --seed $(SEED)
 

@@ -1,6 +1,6 @@
 """Changes of the product that its tests must notice.
 
-    python -m tests.mutants --count 200 --seed 1
+    python -m tests.mutants --count 200 --seed 1,2,3
     python -m tests.mutants --count 50 --only data,training/logs.py
 
 Every mutant is one change at one place (``sites``), made in a copy of the project that lives as
@@ -9,7 +9,8 @@ a process that is forked from one which has imported the libraries (``worker``).
 failure, a crash or no end at all is killed. A survivor is a change that no test notices: either a
 test is missing or the change makes no difference.
 
-The tests first run without a change: one that fails by itself would kill every mutant.
+The tests first run without a change: one that fails by itself would kill every mutant. Each seed
+chooses mutants of its own, which are judged by themselves.
 
 Changed code may do anything, such as removing another folder than it should, or sending a signal to
 another process. Where the system permits it (namespaces of processes and of mounts), mutants see
@@ -203,6 +204,7 @@ class Campaign:
         self._workers = Workers(folder, processes)
         self._pool = ThreadPoolExecutor(processes)
         self._durations: dict[str, float] = {}
+        self._passing: set[str] = set()
         self.is_isolated = self._workers.is_isolated
 
     def close(self) -> None:
@@ -214,11 +216,16 @@ class Campaign:
         return (self._tree / path).read_bytes()
 
     def check(self, mutants: Sequence[Mutant]) -> list[str]:
-        """Run the tests of all mutants without a change; return those that fail, twice."""
+        """Run the tests of all mutants without a change; return those that fail, twice.
+
+        Those that have passed before are not run again.
+        """
         tests = {test for one in mutants for test in self._selection.tests_of(one.site.path)}
         failed = []
-        for found in self._pool.map(self._check, sorted(tests)):
+        for found in self._pool.map(self._check, sorted(tests - self._passing)):
             failed += found
+        if not failed:
+            self._passing |= tests
         return failed
 
     def _check(self, test: str) -> list[str]:
@@ -296,10 +303,12 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a campaign; return 0 if at least 85 % are killed, 1 if not, 2 if tests fail anyway."""
+    """Run campaigns; return 0 if each kills at least 85 %, 1 if not, 2 if tests fail anyway."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--seed", type=_seeds, default=(1,), metavar="SEED,SEED", help="one campaign with each"
+    )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", metavar="PATH,PATH", help="what paths begin with")
     parser.add_argument(
@@ -308,18 +317,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="name the mutants, run nothing")
     options = parser.parse_args(argv)
     sites = all_sites(ROOT, FOLDERS, options.only.split(","))
-    mutants = _part(choose(sites, options.count, options.seed), options.part)
-    print(f"{len(mutants)} of {len(sites)} places", flush=True)
+    campaigns = {
+        seed: _part(choose(sites, options.count, seed), options.part) for seed in options.seed
+    }
     if options.list:
-        for mutant in mutants:
-            print(mutant.describe((ROOT / mutant.site.path).read_bytes()))
+        for seed, mutants in campaigns.items():
+            print(_title(seed, mutants, sites))
+            for mutant in mutants:
+                print(mutant.describe((ROOT / mutant.site.path).read_bytes()))
         return 0
     with _temporary_folder() as folder:
         campaign = Campaign(ROOT, folder, FOLDERS, options.processes)
+        status = 0
         try:
-            return _run(campaign, mutants)
+            for seed, mutants in campaigns.items():
+                print(_title(seed, mutants, sites), flush=True)
+                status = max(status, _run(campaign, mutants))
         finally:
             campaign.close()
+        return status
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(","))
+
+
+def _title(seed: int, mutants: Sequence[Mutant], sites: Sequence[Site]) -> str:
+    return f"seed {seed}: {len(mutants)} of {len(sites)} places"
 
 
 def _part(mutants: Sequence[Mutant], part: str) -> list[Mutant]:
