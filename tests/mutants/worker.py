@@ -106,7 +106,9 @@ def _child(job: dict[str, Any]) -> int:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(job["root"])
     (folder / "tmp").mkdir()
-    os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
+    # OpenCV has a variable of its own.
+    os.environ["OPENCV_TEMP_PATH"] = os.environ["TMPDIR"] = str(folder / "tmp")
+    tempfile.tempdir = str(folder / "tmp")
     # The one that another change was compiled to must not be found.
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1" if job["is_changed"] else ""
     sys.dont_write_bytecode = bool(job["is_changed"])

@@ -121,7 +121,9 @@ def test_any_value_in_any_place(changes, tmp_path):
         try:
             for key in path[:-1]:
                 place = place[key]
-            place[path[-1]] = value
+            # An earlier change may have put a table where a list was; JSON has no such keys.
+            if isinstance(place, list) == isinstance(path[-1], int):
+                place[path[-1]] = value
         except (KeyError, IndexError, TypeError):
             continue
     check(tmp_path, content)
@@ -133,7 +135,11 @@ def test_any_bytes(content, tmp_path):
     check(tmp_path, content)
 
 
-@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff"],
+    ids=["lists", "tables", "digits", "no text"],
+)
 def test_content_that_parsers_choke_on(content, tmp_path):
     with pytest.raises(DataError):
         read(tmp_path, content)
