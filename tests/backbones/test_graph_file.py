@@ -58,6 +58,32 @@ def test_a_batch_norm_that_shares_a_parameter_is_refused(tmp_path: Path) -> None
         read_graph(path)
 
 
+def test_the_parameter_of_another_layer_is_no_parameter_of_a_batch_norm(tmp_path: Path) -> None:
+    shared = mx.sym.var("shared")
+    maps = mx.sym.BatchNorm(mx.sym.var("data"), name="first") + 1
+    maps = mx.sym.broadcast_mul(mx.sym.BatchNorm(maps, gamma=shared, name="second"), shared)
+    path = tmp_path / "model-symbol.json"
+    mx.sym.FullyConnected(maps, num_hidden=8, name="fc1").save(str(path))
+    with pytest.raises(DataError, match="'second' shares a parameter"):
+        read_graph(path)
+
+
+def test_what_mxnet_says_of_shapes_is_told(tmp_path: Path) -> None:
+    data = mx.sym.var("data")
+    path = tmp_path / "model-symbol.json"
+    maps = mx.sym.Convolution(data, kernel=(9, 9), num_filter=2, name="wide")
+    mx.sym.FullyConnected(maps, num_hidden=8, name="fc1").save(str(path))
+    with pytest.raises(DataError, match=r"does not take images of 4 x 4 pixels \(\S.{9}"):
+        infer_shapes(read_graph(path), (4, 4), path)
+
+
+def test_a_concatenation_of_one_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "model-symbol.json"
+    maps = mx.sym.Concat(mx.sym.var("data"), name="one")
+    mx.sym.FullyConnected(maps, num_hidden=8, name="fc1").save(str(path))
+    assert infer_shapes(read_graph(path), (4, 4), path)["fc1_weight"] == (8, 48)
+
+
 def test_a_name_that_mxnet_would_take_apart_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, (0, -1))
     path.write_text(path.read_text().replace('"flat"', '"fl$at"'))

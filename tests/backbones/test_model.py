@@ -188,12 +188,13 @@ def test_fixed_gamma_stays_one(images) -> None:
 def test_export_and_load_give_the_same_network(images, tmp_path) -> None:
     backbone = make()
     train_step(backbone, images)
-    backbone.export(tmp_path / "deep" / "model", 3)
-    assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == [
+    deep = tmp_path / "very" / "deep"
+    backbone.export(deep / "model", 3)
+    assert sorted(path.name for path in deep.iterdir()) == [
         "model-0003.params",
         "model-symbol.json",
     ]
-    loaded = Backbone.load(tmp_path / "deep" / "model", 3)
+    loaded = Backbone.load(deep / "model", 3)
     assert_equal_values(backbone, loaded)
     np.testing.assert_array_equal(loaded.extract(images), backbone.extract(images))
 

@@ -224,6 +224,15 @@ def test_a_damaged_record_leaves_the_others_readable(write_set) -> None:
     assert records.read(2).label == 1
 
 
+def test_a_record_without_an_image_is_named(tmp_path: Path, make_image) -> None:
+    write_flat(tmp_path / "train.rec", [make_image(0), b"", make_image(2)], [0, 1, 1])
+    (tmp_path / "property").write_text("2,16,16")
+    records = RecordSet(tmp_path)
+    with pytest.raises(BrokenRecordError, match=r"record 1: there is no image in it"):
+        records.read(1)
+    assert records.read(2).label == 1
+
+
 def test_many_at_once_are_the_same_as_one_by_one(tmp_path: Path, make_image) -> None:
     """JPEGs in plain records come at once; ``image`` is asked for everything else."""
     jpegs = [cv2.imencode(".jpg", np.full((16, 16, 3), i, np.uint8))[1].tobytes() for i in range(6)]

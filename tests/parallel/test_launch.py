@@ -287,6 +287,8 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
     ("options", "kv_store", "message"),
     [
         (("-n", 0, "-s", 1), "dist_sync", "-n: '0' is not a positive integer"),
+        (("-n", "two", "-s", 1), "dist_sync", "-n: 'two' is not a positive integer"),
+        (("-n", "\u0662", "-s", 1), "dist_sync", "-n: '\u0662' is not a positive integer"),
         (("-n", 2, "-s", 1), "horovod", "--kv-store horovod has no servers"),
         (("-n", 2, "-s", 1), "dist_asinc", "(did you mean 'dist_async'?)"),
         (("-n", 2, "-s", 1), "dist_gsync", "needs --groups FILE; python -m parallel.autogroup"),

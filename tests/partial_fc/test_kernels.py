@@ -113,6 +113,13 @@ def test_maxima_and_exponentials(make_rows, centers, columns, spread):
     assert sums.asnumpy() == pytest.approx(exact.sum(axis=1), rel=1e-5)
 
 
+@pytest.mark.parametrize("columns", [16, 37])
+def test_the_maximum_is_found_wherever_it_stands(make_rows, centers, columns):
+    # One row for each place.
+    logits = -2.0 + np.eye(columns, dtype=np.float32)
+    assert make_rows(centers).maxima(mx.nd.array(logits)).asnumpy().tolist() == [-1.0] * columns
+
+
 @pytest.mark.parametrize("columns", [1, 16, 37])
 @pytest.mark.parametrize("limit", [10.0, 1e30])
 def test_rules_for_negatives(make_rows, centers, columns, limit):

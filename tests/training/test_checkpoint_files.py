@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from partial_fc.shard import Shard
-from runtime.errors import DataError
+from runtime.errors import ConfigError, DataError
 from training import checkpoint, checkpoint_files, checkpoint_manifest
 from training.checkpoint_manifest import OWN, REPLICATED, SHARDED, Stored
 from training.checkpoint_reader import Checkpoint
@@ -164,6 +164,15 @@ def test_a_checkpoint_without_a_readable_manifest_is_tried_first(tmp_path):
     assert [path.name[-1] for path in checkpoint_files.candidates(tmp_path)] == ["3", "2"]
 
 
+def test_a_second_broken_checkpoint_takes_the_place_of_the_first(tmp_path):
+    for content in ("first", "second"):
+        path = write(tmp_path, 3)
+        (path / "note").write_text(content)
+        aside = checkpoint_files.set_aside(path)
+    assert [path.name for path in tmp_path.iterdir()] == [aside.name]
+    assert (aside / "note").read_text() == "second"
+
+
 def test_numbers_that_are_not_finite_are_not_saved(tmp_path):
     arrays = {"net/weight": Stored(REPLICATED, np.array([1.0, np.nan], np.float32))}
     with pytest.raises(DataError, match="'net/weight' holds numbers that are not finite"):
@@ -200,6 +209,12 @@ def test_info_verify_merge(tmp_path, capsys):
         np.testing.assert_array_equal(merged["head/counts"], COUNTS)
         assert merged["net/mean"].tolist() == [0.5, 0.5]
         assert merged["net/weight"].shape == (2, 2, 1) and merged["net/empty"].shape == (0, 2)
+
+
+@pytest.mark.parametrize("action", ["info", "verify"])
+def test_an_output_is_refused_where_nothing_is_written(tmp_path, action):
+    with pytest.raises(ConfigError, match=f"--output all.npz goes with merge, not with {action}"):
+        checkpoint.main([action, str(write(tmp_path)), "--output", "all.npz"])
 
 
 def test_merge_names_a_broken_checkpoint(tmp_path):

@@ -360,3 +360,14 @@ def test_the_watchdog_is_strict_within_updates_alone(
     called = [call[0] for call in watchdog.mock_calls if "__bool__" not in call[0]]
     assert called == [*names, "close"]
     watchdog.beat.assert_called_once_with(1)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_numbers_for_machines_are_written_by_rank_0_alone(tmp_path: Path, rank: int) -> None:
+    with open_log(tmp_path, rank=rank) as log:
+        log.record(8, {"accuracy": 0.75}, target="validation")
+    if rank == 0:
+        record = read_metrics(tmp_path)[-1]
+        assert (record["update"], record["target"], record["accuracy"]) == (8, "validation", 0.75)
+    else:
+        assert not (tmp_path / "metrics.jsonl").exists()

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from training.meter import Stretch
-from training.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
+from training.meter import Meter, Stretch
+from training.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING, Stopwatch
 
 
 def stretch(waiting: float, images: int = 2000, seconds: float = 10.0) -> Stretch:
@@ -39,3 +39,18 @@ def test_a_debug_run_says_what_it_was_for() -> None:
         "--debug: 200 images/s with input for nothing; if the same command without --debug is "
         "slower, input is its bottleneck (docs/troubleshooting.md)"
     )
+
+
+def test_the_whole_leaves_out_the_first_stretch_and_adds_the_others_up() -> None:
+    now = [0.0]
+    meter = Meter(lambda: now[0], Stopwatch(lambda: now[0]))
+    meter.start(0)
+    assert meter.total() is None
+    for update, (seconds, images) in enumerate([(100.0, 7), (2.0, 10), (3.0, 20), (5.0, 30)], 1):
+        now[0] += seconds
+        meter.count(update, images)
+        meter.report(0.5, 0.1, 4)
+        whole = meter.total()
+        assert whole is not None
+        later = [(7, 100.0), (10, 2.0), (30, 5.0), (60, 10.0)][update - 1]
+        assert (whole.images, whole.seconds) == later

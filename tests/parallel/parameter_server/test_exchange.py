@@ -108,3 +108,14 @@ def test_a_worker_looks_at_what_it_is_sent(monkeypatch) -> None:
     bucket[bucket.size - TAIL] = np.nan
     with pytest.raises(DataError, match="a parameter server sent a bucket that is none"):
         worker._pull()
+
+
+def test_the_rate_is_that_of_the_latest_twenty_steps(monkeypatch) -> None:
+    servers = NearServers(monkeypatch, workers=1, servers=1)
+    now = [0.0]
+    worker = servers.worker(0, clock=lambda: now[0])
+    for seconds in [100.0] * 5 + [0.5] * 20:
+        now[0] += seconds
+        worker.step(gradients(), lr=1.0)
+    # An image a step.
+    assert worker.numbers()["images_per_second/worker_0"] == pytest.approx(2.0)
