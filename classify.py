@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Optional
 from runtime import environment, launchers
 from runtime.errors import run_program
 from runtime.stopping import StopRequest
-from training import classify_config, schedules
-from training.classify_config import ClassifyConfig
+from training import schedules
+from training.config import images as classify_config
+from training.config.images import ClassifyConfig
 
 if TYPE_CHECKING:
     from backbones.classifiers.classifier import Classifier

@@ -14,9 +14,9 @@ from pathlib import Path
 from runtime import environment, launchers
 from runtime.errors import run_program
 from runtime.stopping import StopRequest
-from training import config as configuration
 from training import plan, schedules
-from training.config import TrainConfig
+from training.config import faces as configuration
+from training.config.faces import TrainConfig
 
 
 def main() -> int:

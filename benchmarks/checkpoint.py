@@ -33,7 +33,7 @@ from benchmarks import measure
 from benchmarks.training_runs import WARM_UP_UPDATES, TrainingCase, train
 from runtime.command_line import Parser
 from runtime.errors import run_program
-from training.config import TrainConfig
+from training.config.faces import TrainConfig
 
 _PAUSED = re.compile(r"checkpoint of ([\d.]+) MiB on this rank: training paused for ([\d.]+) s")
 _WRITTEN = re.compile(r"checkpoint \S+ written in ([\d.]+) s")

@@ -23,7 +23,7 @@ from benchmarks.training_runs import started
 from parallel.cluster import data_sharding, groups, speeds
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
-from training import classify_config
+from training.config import images as classify_config
 from training.pictures import open_pictures
 from training.validator import count_batch
 

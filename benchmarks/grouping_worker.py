@@ -24,7 +24,7 @@ import numpy as np
 import classify
 from parallel.parameter_server import place
 from runtime.errors import run_program
-from training import classify_config
+from training.config import images as classify_config
 
 STEPS_BETWEEN_WEIGHTS = 5
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from benchmarks.training_runs import started
-from training.store_config import HOROVOD
+from training.config.exchange import HOROVOD
 
 
 class Exchange(NamedTuple):

@@ -24,10 +24,10 @@ from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import PLAIN, HorovodWorld, LoneWorld
 from runtime.mxnet import mx
+from training.config.exchange import HOROVOD
 from training.optimizer import BackboneOptimizer, Optimizer
 from training.server_optimizer import ServerOptimizer
 from training.stopwatch import Stopwatch
-from training.store_config import HOROVOD
 
 WARM_UP_UPDATES = 2
 _CLASSES = 10

@@ -43,7 +43,7 @@ from training import (
     server_team,
     team,
 )
-from training.classify_config import ClassifyConfig
+from training.config.images import ClassifyConfig
 
 # Six updates in an epoch, of which three are warm-up; a tenth from the second epoch on.
 RATES = [0.02 * (update + 1) / 3 for update in range(3)] + [0.02] * 3 + [0.002] * 12

@@ -46,7 +46,7 @@ from training import (
     resume,
     verifier,
 )
-from training.config import TrainConfig
+from training.config.faces import TrainConfig
 
 
 def rates(seen: Witness) -> list[float]:

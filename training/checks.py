@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runtime.errors import ConfigError, did_you_mean
-from training.options import option
+from runtime.options import option
 
 
 class Range(NamedTuple):

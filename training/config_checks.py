@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from runtime.errors import ConfigError
-from training import presets
 from training.checks import check_steps
+from training.config import presets
 
 if TYPE_CHECKING:
-    from training.config import TrainConfig
+    from training.config.faces import TrainConfig
 
 
 def pretrained(value: Optional[str]) -> None:

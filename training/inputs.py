@@ -19,7 +19,7 @@ from data.verification_sets import VerificationSet, read_bin
 from parallel.world import World
 from runtime import environment
 from runtime.errors import ConfigError
-from training.config import TrainConfig
+from training.config.faces import TrainConfig
 
 _log = logging.getLogger(__name__)
 

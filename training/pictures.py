@@ -21,7 +21,7 @@ from data.recipes import CenterCrop, PadCropFlip, RandomResizedCrop, Recipe, Unc
 from parallel.world import World
 from runtime import environment
 from runtime.errors import DataError
-from training.classify_config import ClassifyConfig
+from training.config.images import ClassifyConfig
 
 _PARTS = ("training", "validation")
 _VALIDATION_SHARE = 5

@@ -15,7 +15,7 @@ import backbones
 from partial_fc.shard import Shard
 from partial_fc.states import STATES
 from runtime.errors import ConfigError
-from training.config import TrainConfig
+from training.config.faces import TrainConfig
 
 _FLOAT = 4
 _LABEL = 8

@@ -17,9 +17,9 @@ from typing import Any, Optional
 from parallel.world import World
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
+from runtime.options import option
 from training import checkpoint_files as files
 from training.checkpoint_reader import Checkpoint
-from training.options import option
 from training.state import Section, Stateful
 
 _log = logging.getLogger(__name__)

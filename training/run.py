@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Optional, Protocol
 
 from parallel.world import World
-from training import config as configuration
 from training import resume, run_folder
 from training.checkpointer import Checkpointer
+from training.config import faces as configuration
 from training.leg import Leg
 from training.progress import Length, Progress, Source
 from training.resume import SavedRun

@@ -17,7 +17,7 @@ from parallel.world import HorovodWorld, LoneWorld, Wire, World
 from runtime.mxnet import mx
 from runtime.stopping import StopRequest
 from training.arrangement import Arrangement
-from training.classify_config import ClassifyConfig
+from training.config.images import ClassifyConfig
 from training.ending import AgreedStop
 from training.leg import Leg, own_speed
 from training.meter import Stretch

@@ -15,7 +15,8 @@ from data.portion import Portion
 from parallel.parameter_server import place as places
 from parallel.world import HorovodWorld, Wire, World
 from runtime.stopping import StopRequest
-from training.classify_config import ClassifyConfig
+from training.config.exchange import HOROVOD
+from training.config.images import ClassifyConfig
 from training.ending import AgreedStop
 from training.leg import Leg
 from training.meter import Stretch
@@ -24,7 +25,6 @@ from training.progress import Progress
 from training.schedules import Schedule
 from training.server_team import ServerTeam
 from training.stopwatch import Stopwatch
-from training.store_config import HOROVOD
 from training.timed_world import TimedWorld
 from training.watchdog import Others
 

@@ -18,7 +18,7 @@ from partial_fc.head import PartialFC
 from partial_fc.margin import build
 from partial_fc.optimizers import SGD
 from runtime.mxnet import mx
-from training.config import LOSSES
+from training.config.faces import LOSSES
 from training.face_step import FaceStep
 from training.optimizer import BackboneOptimizer
 

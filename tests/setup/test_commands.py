@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from training import config
+from training.config import faces as config
 
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox

@@ -12,7 +12,8 @@ import sys
 import classify
 from parallel.parameter_server import place
 from runtime.errors import run_program
-from training import classify_config, server_team
+from training import server_team
+from training.config import images as classify_config
 
 
 def main() -> int:

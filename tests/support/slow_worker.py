@@ -16,7 +16,8 @@ import time
 import classify
 from parallel.parameter_server import place
 from runtime.errors import run_program
-from training import classify_config, watchdog
+from training import watchdog
+from training.config import images as classify_config
 from training.validator import Validator
 
 

@@ -19,7 +19,7 @@ from training import checkpoint, resume
 from training.checkpoint_files import candidates
 from training.checkpoint_reader import Checkpoint
 from training.checkpointer import Checkpointer
-from training.config import LOSSES
+from training.config.faces import LOSSES
 from training.face_step import FaceStep
 from training.model_state import BackboneState, HeadState
 from training.optimizer import BackboneOptimizer

@@ -18,7 +18,7 @@ from data.record_writer import RecordWriter
 from data.verification_sets import write_bin
 from runtime.errors import ConfigError, DataError
 from training import inputs
-from training.config import TrainConfig, parse
+from training.config.faces import TrainConfig, parse
 
 
 class World:

@@ -17,7 +17,7 @@ from data.prefetch import Prefetcher
 from data.recipes import CenterCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from runtime.errors import DataError
 from training import pictures as pictures_module
-from training.classify_config import parse
+from training.config.images import parse
 from training.pictures import Pictures, open_pictures
 
 

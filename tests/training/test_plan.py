@@ -8,7 +8,7 @@ import backbones
 from partial_fc.shard import Shard
 from runtime.errors import ConfigError
 from training import plan
-from training.config import TrainConfig, parse
+from training.config.faces import TrainConfig, parse
 from training.plan import checkpoint_bytes, collective_bytes, describe, head_memory, sampled_rows
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from data.position import Position
-from training.config import parse
+from training.config.faces import parse
 from training.leg import Leg
 from training.progress import Progress
 from training.schedules import PolySchedule

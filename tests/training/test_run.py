@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from parallel.world import LoneWorld
-from training import classify_config
+from training.config import images as classify_config
 from training.leg import Leg
 from training.run import begin
 

@@ -17,7 +17,9 @@ import pytest
 from parallel.world import LoneWorld
 from runtime.errors import ConfigError
 from tests.support.thread_world import ThreadWorld, run_ranks
-from training import classify_config, config, run_folder
+from training import run_folder
+from training.config import faces as config
+from training.config import images as classify_config
 from training.run_folder import claimed
 
 ROOT = Path(__file__).resolve().parents[2]

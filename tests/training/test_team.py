@@ -13,7 +13,7 @@ from data import portion
 from parallel.parameter_server.place import WORKER, Place, Share
 from parallel.world import LoneWorld, Wire
 from training import server_team, team
-from training.classify_config import resolve
+from training.config.images import resolve
 from training.leg import Leg
 from training.server_team import ServerTeam
 

@@ -7,10 +7,11 @@ import dataclasses
 import pytest
 
 from runtime.errors import ConfigError
-from training import classify_config, config
 from training.checks import check_steps
-from training.classify_config import ClassifyConfig
-from training.config import TrainConfig
+from training.config import faces as config
+from training.config import images as classify_config
+from training.config.faces import TrainConfig
+from training.config.images import ClassifyConfig
 
 SHARED = {
     "num_classes": ([2], [1]),

@@ -13,8 +13,8 @@ from partial_fc.margin import CombinedMargin
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from training import config_checks
-from training.config import LOSSES
-from training.presets import PRESETS, find
+from training.config.faces import LOSSES
+from training.config.presets import PRESETS, find
 
 ANGLES = np.linspace(0.01, math.pi / 2, 181)
 

@@ -10,9 +10,9 @@ import dataclasses
 
 import pytest
 
-from training.classify_config import RECIPES, ClassifyConfig
-from training.config import TrainConfig
-from training.presets import OWN_DATA, PRESETS
+from training.config.faces import TrainConfig
+from training.config.images import RECIPES, ClassifyConfig
+from training.config.presets import OWN_DATA, PRESETS
 
 INSIGHTFACE = {"batch_size": 64, "lr": 0.1, "lr_schedule": "step"}
 VALIDATION = ("lfw", "cfp_fp", "agedb_30")

@@ -1,7 +1,7 @@
 """One run, described in one place.
 
 Everything a run can be told stands in ``TrainConfig``: the field is the option, the literal under
-it is the option's help, its default is the option's default. ``training.options`` makes the parser
+it is the option's help, its default is the option's default. ``runtime.options`` makes the parser
 from it, so the three cannot drift apart. Values resolve in one order: field default, then the
 preset of ``--dataset``, then the command line.
 
@@ -20,9 +20,11 @@ from typing import Any, Optional, Union
 
 import backbones
 from partial_fc.states import STATES
+from runtime import options
 from runtime.errors import ConfigError
 from runtime.files import write_atomically
-from training import config_checks, options, presets, run_folder
+from runtime.options import REPEATABLE
+from training import config_checks, run_folder
 from training.checks import (
     COUNT,
     POSITIVE,
@@ -32,7 +34,7 @@ from training.checks import (
     check_name,
     check_ranges,
 )
-from training.options import REPEATABLE
+from training.config import presets
 from training.schedules import SCHEDULES
 
 Margins = tuple[float, float, float]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import ConfigError
-from training import presets
-from training.config import LOSSES, TrainConfig, check, parse, values, write
+from training.config import presets
+from training.config.faces import LOSSES, TrainConfig, check, parse, values, write
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def parse_line(line: str) -> TrainConfig:
@@ -236,7 +236,7 @@ def test_check_refuses_what_no_command_line_gave() -> None:
 PROGRAM = """
 import sys
 from runtime.errors import run_program
-from training.config import parse
+from training.config.faces import parse
 from training.plan import describe
 
 def main():

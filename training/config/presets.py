@@ -2,8 +2,8 @@
 
 A published result is a data set together with the schedule that was tuned for it, so the two live
 in one row here. A row holds only what differs from the defaults of
-``training.config.TrainConfig``, under the same names, and every value in it can be overridden on
-the command line.
+``training.config.faces.TrainConfig``, under the same names, and every value in it can be overridden
+on the command line.
 
 Learning rates are absolute and belong to the world size named beside them. They follow the habit
 of the published InsightFace recipes, ``lr = 0.1 * global batch / 512``, which is the linear

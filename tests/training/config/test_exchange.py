@@ -6,7 +6,7 @@ import pytest
 
 from parallel.parameter_server.place import SERVER, WORKER, Place, Share
 from runtime.errors import ConfigError
-from training.classify_config import parse
+from training.config.images import parse
 
 ALONE = None
 JOB = Place(WORKER, "127.0.0.1", 9000, "127.0.0.1", "lo", num_workers=4, num_servers=1)

@@ -1,7 +1,8 @@
 """One classification run, described in one place.
 
-As ``training.config`` does for faces: everything a run can be told stands in ``ClassifyConfig``.
-Values resolve in one order: field default, then the recipe of ``--dataset``, then the command line.
+As ``training.config.faces`` does for faces: everything a run can be told stands in
+``ClassifyConfig``. Values resolve in one order: field default, then the recipe of ``--dataset``,
+then the command line.
 
 This module imports neither MXNet nor Horovod nor OpenCV: ``--help`` and a wrong option answer at
 once.
@@ -17,8 +18,9 @@ from typing import Any, Optional
 
 from backbones import classifiers
 from parallel.parameter_server import place
+from runtime import options
 from runtime.errors import ConfigError
-from training import options, run_folder, store_config
+from training import run_folder
 from training.checks import (
     COUNT,
     POSITIVE,
@@ -29,9 +31,10 @@ from training.checks import (
     check_ranges,
     check_steps,
 )
-from training.config import DTYPES
+from training.config import exchange as store_config
+from training.config.exchange import HOROVOD
+from training.config.faces import DTYPES
 from training.schedules import SCHEDULES
-from training.store_config import HOROVOD
 
 # The MXNet and Horovod examples for MNIST and ImageNet, and the Horovod CIFAR-10 tutorial. The
 # steps for ImageNet are those of Goyal et al. 2017, arXiv:1706.02677, section 5.1. The example for

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from runtime.errors import ConfigError
-from training.classify_config import RECIPES, parse
+from training.config.images import RECIPES, parse
 
 
 def parse_line(line: str):
@@ -78,7 +78,7 @@ def test_mistakes_are_one_line_with_the_remedy(line: str, parts: list[str]) -> N
 
 def test_a_wrong_option_loads_nothing_large() -> None:
     program = (
-        "import sys; from training.classify_config import parse; parse(['--dataset', 'synthetic']);"
+        "import sys; from training.config.images import parse; parse(['--dataset', 'synthetic']);"
         "sys.exit(bool({'mxnet', 'horovod', 'cv2'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
