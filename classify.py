@@ -20,8 +20,8 @@ from runtime import environment, launchers
 from runtime.errors import run_program
 from runtime.stopping import StopRequest
 from training import schedules
-from training.config import images as classify_config
-from training.config.images import ClassifyConfig
+from training.config import images
+from training.config.images import ImageConfig
 
 if TYPE_CHECKING:
     from backbones.classifiers.classifier import Classifier
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 def main() -> int:
     """Understand the command line and train."""
-    return classify(classify_config.parse())
+    return classify(images.parse())
 
 
-def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step: step) -> int:
+def classify(config: ImageConfig, dress: Callable[[Step], Step] = lambda step: step) -> int:
     """Build the parts of this rank and fit; returns the exit status.
 
     Args:
@@ -48,7 +48,7 @@ def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step
     launchers.refuse_foreign_launcher()
     request = StopRequest()
     request.listen()
-    environment.prepare_stall_check(config.stall_timeout)
+    environment.prepare_stall_check(config.run.stall_timeout)
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
     from backbones.classifiers.classifier import Classifier
     from training import devices, team
@@ -58,26 +58,29 @@ def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step
     from training.run_folder import claimed
 
     workers = team.join(config)
-    device = devices.choose(workers.world.local_rank, config.dtype)
-    pictures = open_pictures(config)
-    count = pictures.num_examples(config)
-    models_root = Path(config.models_root)
-    with claimed(models_root, workers.world, is_owner=workers.number == 0), RunLog(
-        models_root,
-        rank=workers.number,
-        world_size=workers.size,
-        frequent=config.frequent,
-        stall_timeout=config.stall_timeout,
-        others=workers.others,
-    ) as log:
+    device = devices.choose(workers.world.local_rank, config.classifier.dtype)
+    pictures = open_pictures(config.data, config.run.seed)
+    count = pictures.num_examples(config.data)
+    models_root = Path(config.run.models_root)
+    with (
+        claimed(models_root, workers.world, is_owner=workers.number == 0),
+        RunLog(
+            models_root,
+            rank=workers.number,
+            world_size=workers.size,
+            frequent=config.run.frequent,
+            stall_timeout=config.run.stall_timeout,
+            others=workers.others,
+        ) as log,
+    ):
         classifier = Classifier.create(
-            config.model,
+            config.classifier.model,
             classes=pictures.num_classes,
             image_shape=pictures.shape,
             normalization=pictures.normalization,
-            dtype=config.dtype,
-            has_zero_last_gammas=config.last_gamma,
-            seed=config.seed,
+            dtype=config.classifier.dtype,
+            has_zero_last_gammas=config.classifier.last_gamma,
+            seed=config.run.seed,
             ctx=device,
         )
         classifier.hybridize()
@@ -92,7 +95,7 @@ def classify(config: ClassifyConfig, dress: Callable[[Step], Step] = lambda step
 
 
 def train(
-    config: ClassifyConfig,
+    config: ImageConfig,
     leg: Leg,
     workers: Team,
     pictures: Pictures,
@@ -118,16 +121,16 @@ def train(
     from training.validator import Validator
 
     world = workers.world
-    models_root = Path(config.models_root)
-    with pictures.open_loader(config, workers.portion(count)) as loader:
+    models_root = Path(config.run.models_root)
+    with pictures.open_loader(config.data, config.run.seed, workers.portion(count)) as loader:
         run = begin(
             config,
-            classify_config.values(config),
+            images.values(config),
             loader,
             world,
             num_classes=pictures.num_classes,
             image_size=pictures.shape[1:],
-            fixed=classify_config.IDENTITY,
+            fixed=images.IDENTITY,
             saves=workers.saves,
             leg=leg,
         )
@@ -136,7 +139,7 @@ def train(
         tally = Tally(course)
         validator = Validator(
             classifier,
-            partial(pictures.validation_batches, config, world),
+            partial(pictures.validation_batches, config.data, world),
             tally,
             world,
             log,
@@ -159,16 +162,16 @@ def train(
                 tally,
                 contributors=workers.contributors,
                 num_classes=pictures.num_classes,
-                label_smoothing=config.label_smoothing,
-                mixup=config.mixup,
-                seed=config.seed,
+                label_smoothing=config.loss.label_smoothing,
+                mixup=config.loss.mixup,
+                seed=config.run.seed,
                 stopwatch=log.stopwatch,
                 guard=FiniteGuard("stop", checkpointer.last_good, remedy="lower --lr"),
             )
             epoch, origin = course.updates_per_epoch, course.origin
-            between_saves = config.save_frequency * epoch
+            between_saves = config.run.save_frequency * epoch
             savers_interludes = [
-                Interlude(validator.validate, config.eval_frequency * epoch, origin=origin),
+                Interlude(validator.validate, config.run.eval_frequency * epoch, origin=origin),
                 Interlude(saver.save, between_saves, origin=origin),
                 Interlude(checkpointer.save, between_saves, on_stop=True, origin=origin),
             ]
@@ -177,7 +180,7 @@ def train(
                 # The others may wait meanwhile, and have to know why.
                 interludes += [replace(interlude, action=workers.pause)]
                 interludes += [interlude] if workers.saves else []
-            end = progress.leg_end(config.rebalance)
+            end = progress.leg_end(config.exchange.rebalance)
             workers.start(progress, count)
             status = fit(
                 dress(step),
@@ -185,7 +188,7 @@ def train(
                 workers.schedule(plan_schedule(config, workers, count), progress),
                 log,
                 total_updates=end,
-                images_per_update=config.batch_size * workers.contributors,
+                images_per_update=config.data.batch_size * workers.contributors,
                 start_update=progress.start_update,
                 averages=lambda: {**tally.averages(), **workers.numbers()},
                 interludes=interludes,
@@ -198,16 +201,16 @@ def train(
         return status, workers.next_leg(here, log.total(), count)
 
 
-def plan_schedule(config: ClassifyConfig, workers: Team, count: int) -> Schedule:
+def plan_schedule(config: ImageConfig, workers: Team, count: int) -> Schedule:
     """The learning rate by update of the weights, of which epochs have ``count`` pictures."""
     # With parameter servers other workers make some of these updates.
     updates_per_epoch = workers.updates_per_epoch(count)
     return schedules.build(
-        config.lr_schedule,
-        lr=config.peak_lr(workers.contributors),
-        total_updates=config.total_updates(updates_per_epoch),
-        warmup=round(config.warmup_epochs * updates_per_epoch),
-        steps=[step * updates_per_epoch for step in config.lr_steps],
+        config.schedule.lr_schedule,
+        lr=config.schedule.peak_lr(workers.contributors),
+        total_updates=config.schedule.total_updates(updates_per_epoch),
+        warmup=round(config.schedule.warmup_epochs * updates_per_epoch),
+        steps=[step * updates_per_epoch for step in config.schedule.lr_steps],
     )
 
 

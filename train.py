@@ -15,25 +15,25 @@ from runtime import environment, launchers
 from runtime.errors import run_program
 from runtime.stopping import StopRequest
 from training import plan, schedules
-from training.config import faces as configuration
-from training.config.faces import TrainConfig
+from training.config import faces
+from training.config.faces import FaceConfig
 
 
 def main() -> int:
     """Understand the command line; plan the run, or train."""
-    config = configuration.parse()
-    if config.dry_run:
+    config = faces.parse()
+    if config.dry_run.dry_run:
         print(plan.describe(config))
         return 0
     return train(config)
 
 
-def train(config: TrainConfig) -> int:
+def train(config: FaceConfig) -> int:
     """Build the parts of this rank and fit; returns the exit status."""
     launchers.refuse_foreign_launcher()
     request = StopRequest()
     request.listen()
-    environment.prepare_stall_check(config.stall_timeout)
+    environment.prepare_stall_check(config.run.stall_timeout)
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
     from backbones.model import Backbone
     from parallel.world import HorovodWorld
@@ -54,78 +54,84 @@ def train(config: TrainConfig) -> int:
     from training.verifier import Verifier
 
     world = HorovodWorld()
-    device = devices.choose(world.local_rank, config.dtype)
-    models_root = Path(config.models_root)
-    with claimed(models_root, world, is_owner=world.rank == 0), RunLog(
-        models_root,
-        rank=world.rank,
-        world_size=world.size,
-        frequent=config.frequent,
-        stall_timeout=config.stall_timeout,
-    ) as log, inputs.open_batches(config, world) as batches:
+    device = devices.choose(world.local_rank, config.backbone.dtype)
+    models_root = Path(config.run.models_root)
+    with (
+        claimed(models_root, world, is_owner=world.rank == 0),
+        RunLog(
+            models_root,
+            rank=world.rank,
+            world_size=world.size,
+            frequent=config.run.frequent,
+            stall_timeout=config.run.stall_timeout,
+        ) as log,
+        inputs.open_batches(config.data, config.run.seed, world) as batches,
+    ):
         run = begin(
             config,
-            configuration.values(config),
+            faces.values(config),
             batches,
             world,
             num_classes=batches.num_classes,
             image_size=batches.image_size,
-            fixed=configuration.IDENTITY,
+            fixed=faces.IDENTITY,
         )
         progress = run.progress
         backbone = Backbone.create(
-            config.network,
-            embedding_size=config.embedding_size,
-            dtype=config.dtype,
-            seed=config.seed,
+            config.backbone.network,
+            embedding_size=config.backbone.embedding_size,
+            dtype=config.backbone.dtype,
+            seed=config.run.seed,
             image_size=batches.image_size,
-            recompute=config.recompute,
+            recompute=config.backbone.recompute,
             ctx=device,
         )
-        if config.pretrained_checkpoint:
-            fine_tuning.start_from(backbone, *config.pretrained_checkpoint)
+        if config.backbone.pretrained_checkpoint:
+            fine_tuning.start_from(backbone, *config.backbone.pretrained_checkpoint)
         backbone.hybridize()
         timed_world = TimedWorld(world, log.stopwatch)
         head = PartialFC.create(
             batches.num_classes,
-            config.embedding_size,
+            config.backbone.embedding_size,
             timed_world,
             device,
-            margin=margin.build(config.loss, config.head_margins),
-            scale=config.scale,
-            filter_threshold=config.filter_threshold,
-            dtype=devices.head_dtype(config.head_dtype, device),
-            sample_ratio=config.sample_ratio,
+            margin=margin.build(config.head.loss, config.head.applied_margins),
+            scale=config.head.scale,
+            filter_threshold=config.head.filter_threshold,
+            dtype=devices.head_dtype(config.head.head_dtype, device),
+            sample_ratio=config.head.sample_ratio,
             optimizer=optimizers.build(
-                config.optimizer, momentum=config.momentum, weight_decay=config.wd
+                config.optimizer.optimizer,
+                momentum=config.optimizer.momentum,
+                weight_decay=config.optimizer.wd,
             ),
-            seed=config.seed,
+            seed=config.run.seed,
         )
         optimizer = BackboneOptimizer(
             backbone.parameters,
             timed_world,
-            name=config.optimizer,
-            momentum=config.momentum,
-            weight_decay=config.wd,
-            dtype=config.dtype,
+            name=config.optimizer.optimizer,
+            momentum=config.optimizer.momentum,
+            weight_decay=config.optimizer.wd,
+            dtype=config.backbone.dtype,
             stopwatch=log.stopwatch,
         )
         verifier = Verifier(
             backbone,
-            inputs.open_targets(config),
+            inputs.open_targets(config.data),
             world,
             log,
-            batch_size=config.batch_size,
+            batch_size=config.data.batch_size,
             image_size=batches.image_size,
         )
         saver = ModelSaver(backbone, world, models_root)
         schedule = progress.shifted(
             schedules.build(
-                config.lr_schedule,
-                lr=config.lr,
+                config.schedule.lr_schedule,
+                lr=config.schedule.lr,
                 total_updates=progress.schedule_updates,
-                warmup=config.warmup,
-                steps=config.lr_steps,
+                warmup=config.schedule.warmup,
+                steps=config.schedule.lr_steps,
             )
         )
         with run.restore(
@@ -140,9 +146,9 @@ def train(config: TrainConfig) -> int:
                 backbone,
                 head,
                 optimizer,
-                center_lr_factor=config.head_lr / config.lr,
+                center_lr_factor=config.center_lr_factor,
                 stopwatch=log.stopwatch,
-                guard=FiniteGuard(config.on_nan, checkpointer.last_good),
+                guard=FiniteGuard(config.run.on_nan, checkpointer.last_good),
             )
             if run.is_new:
                 with log.paused():
@@ -156,13 +162,13 @@ def train(config: TrainConfig) -> int:
                 images_per_update=batches.global_batch,
                 start_update=progress.start_update,
                 interludes=[
-                    Interlude(verifier.verify, config.verbose),
-                    Interlude(saver.save, config.save_interval),
-                    Interlude(checkpointer.save, config.save_interval, on_stop=True),
+                    Interlude(verifier.verify, config.run.verbose),
+                    Interlude(saver.save, config.run.save_interval),
+                    Interlude(checkpointer.save, config.run.save_interval, on_stop=True),
                 ],
                 stop=AgreedStop(request, world),
             )
-        log.summarize(debug=config.debug)
+        log.summarize(debug=config.data.debug)
         verifier.summarize()
     return status
 

@@ -33,11 +33,11 @@ from benchmarks import measure
 from benchmarks.training_runs import WARM_UP_UPDATES, TrainingCase, train
 from runtime.command_line import Parser
 from runtime.errors import run_program
-from training.config.faces import TrainConfig
+from training.config.run import FaceRunOptions
 
 _PAUSED = re.compile(r"checkpoint of ([\d.]+) MiB on this rank: training paused for ([\d.]+) s")
 _WRITTEN = re.compile(r"checkpoint \S+ written in ([\d.]+) s")
-_INTERVAL = TrainConfig.save_interval
+_INTERVAL = FaceRunOptions.save_interval
 
 
 class Cost(NamedTuple):

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from benchmarks.training_runs import started
 from parallel.cluster import data_sharding, groups, speeds
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
-from training.config import images as classify_config
+from training.config import images
 from training.pictures import open_pictures
 from training.validator import count_batch
 
@@ -108,16 +108,16 @@ def run(task: Task, scheme: str, seed: int) -> Run:
 
 def judge(options: Sequence[str]) -> Callable[[Path], float]:
     """A function that gives the accuracy of weights in a file, on all validation pictures."""
-    config = replace(classify_config.resolve(_given(options)), batch_size=_EVALUATION_BATCH)
-    pictures = open_pictures(config)
+    config = images.resolve({**_given(options), "batch_size": _EVALUATION_BATCH})
+    pictures = open_pictures(config.data, config.run.seed)
     classifier = Classifier.create(
-        config.model,
+        config.classifier.model,
         classes=pictures.num_classes,
         image_shape=pictures.shape,
         normalization=pictures.normalization,
     )
     classifier.hybridize()
-    batches = list(pictures.validation_batches(config, LoneWorld()))
+    batches = list(pictures.validation_batches(config.data, LoneWorld()))
 
     def accuracy(weights: Path) -> float:
         _unflatten(np.load(weights), classifier)

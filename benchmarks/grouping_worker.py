@@ -24,7 +24,7 @@ import numpy as np
 import classify
 from parallel.parameter_server import place
 from runtime.errors import run_program
-from training.config import images as classify_config
+from training.config import images
 
 STEPS_BETWEEN_WEIGHTS = 5
 
@@ -101,7 +101,7 @@ def main() -> int:
     assert here is not None, "python -m benchmarks.grouping starts this program"
     worker = here.worker
     return classify.classify(
-        classify_config.parse(sys.argv[3:]),
+        images.parse(sys.argv[3:]),
         dress=lambda step: HinderedStep(step, folder, worker, factors[worker]),
     )
 

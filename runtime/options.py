@@ -1,8 +1,15 @@
-"""The command line of a program, made from the dataclass of its configuration.
+"""The options of a program, declared by the parts that obey them.
 
-Every field is an option of the same name; the literal under the field is its help, its default is
-the option's. What is given here alone counts as given: defaults and presets are laid under it by
-the program's ``resolve``.
+A part declares its options as the fields of a frozen dataclass, a group: the literal under a field
+is the help of the option, its default is the option's default, and its metadata says which values
+it takes. A program composes groups, as the fields of one dataclass; on the command line all their
+options stand beside each other. So an option is written once, where it is obeyed, and the parser,
+the checks and ``config.json`` follow from that.
+
+Values resolve in one order: default, preset, file of an earlier run (``--config``), command line.
+
+Modules of options import neither MXNet nor Horovod nor Numba nor OpenCV: ``--help`` and a wrong
+option answer at once.
 """
 
 from __future__ import annotations
@@ -10,13 +17,17 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import functools
 import inspect
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import (
     Any,
     Callable,
     Generic,
+    NamedTuple,
     Optional,
     TypeVar,
     Union,
@@ -27,13 +38,63 @@ from typing import (
 
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, did_you_mean
+from runtime.files import write_atomically
 
 _Config = TypeVar("_Config")
 
-# The metadata of a field whose option may be given several times, with one value each.
-REPEATABLE = {"repeatable": True}
-# The key of the metadata that tells what an option without its value means.
-BARE = "bare"
+# Keys of a field's metadata.
+_RANGE, _NAMES, _REPEATABLE, _BARE = "range", "names", "repeatable", "bare"
+_CONFIG = "config"
+
+
+class Range(NamedTuple):
+    """What a number may be, in the words of an error message, and how to test it."""
+
+    holds: Callable[[float], bool]
+    rule: str
+
+    def saying(self, rule: str) -> Range:
+        """The same range with another message."""
+        return self._replace(rule=rule)
+
+
+POSITIVE_COUNT = Range(lambda value: value >= 1, "must be at least 1")
+COUNT = Range(lambda value: value >= 0, "must not be negative")
+POSITIVE = Range(lambda value: value > 0, "must be above 0")
+
+
+def number(default: Optional[float], allowed: Range) -> Any:
+    """Declare an option whose value is a number within a range."""
+    return dataclasses.field(default=default, metadata={_RANGE: allowed})
+
+
+def name(default: str, known: Collection[str]) -> Any:
+    """Declare an option whose value is one of several names."""
+    return dataclasses.field(default=default, metadata={_NAMES: known})
+
+
+def repeatable() -> Any:
+    """Declare an option that may be given several times, with a folder each."""
+    return dataclasses.field(default=(), metadata={_REPEATABLE: True})
+
+
+def with_bare(default: str, bare: str) -> Any:
+    """Declare an option that may be given without a value, which then is ``bare``."""
+    return dataclasses.field(default=default, metadata={_BARE: bare})
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """A group of options, obeyed by one part of a program."""
+
+    def check(self) -> None:
+        """Refuse values that do not go together.
+
+        Ranges and names of single options have been checked before.
+
+        Raises:
+            ConfigError: with the option, its value, the reason and the remedy.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,15 +102,16 @@ class Program(Generic[_Config]):
     """What has to be known of a program to understand its command line."""
 
     config_class: type[_Config]
-    """A dataclass; the literal under each field is the help of its option."""
+    """A dataclass whose fields are groups."""
     description: str
     """What the program does, in a sentence."""
     epilog: str
     """Stands below the options in the help."""
-    resolve: Callable[[Mapping[str, Any]], _Config]
-    """Lays the given values over presets and defaults."""
+    resolve: Callable[[Mapping[str, Any], Mapping[str, Any]], _Config]
+    """Lays the values of the command line over those of a file, and both over presets and defaults.
+    """
     check: Callable[[_Config], None]
-    """Raises ``ConfigError`` for a configuration that cannot run."""
+    """Raises ``ConfigError`` for groups that do not go together."""
 
 
 def parse(program: Program[_Config], argv: Optional[Sequence[str]] = None) -> _Config:
@@ -57,14 +119,31 @@ def parse(program: Program[_Config], argv: Optional[Sequence[str]] = None) -> _C
 
     Args:
         program: whose command line it is.
-        argv: The arguments after the program's name; those of this process if left out.
+        argv: the arguments after the program's name; those of this process if left out.
 
     Raises:
-        ConfigError: An option is unknown, malformed, out of range or contradicts another.
+        ConfigError: an option is unknown, malformed, out of range or contradicts another.
     """
-    config = program.resolve(_read_command_line(program, argv))
+    given = _read_command_line(program, argv)
+    file = given.pop(_CONFIG, None)
+    saved = _read_file(Path(file), program.config_class) if file is not None else {}
+    config = program.resolve(given, saved)
+    check(config)
     program.check(config)
     return config
+
+
+def check(config: object) -> None:
+    """Check every option by itself, then the groups.
+
+    Raises:
+        ConfigError: with the option, its value, the reason and the remedy.
+    """
+    for group in groups(config):
+        for field in dataclasses.fields(group):
+            _check_field(field, getattr(group, field.name))
+    for group in groups(config):
+        group.check()
 
 
 def option(field: str) -> str:
@@ -72,12 +151,119 @@ def option(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
+def compose(config_class: type[_Config], values: Mapping[str, Any]) -> _Config:
+    """Put values into the groups by the names of their fields; other fields keep their defaults."""
+    return config_class(
+        **{
+            group: group_class(
+                **{
+                    field.name: values[field.name]
+                    for field in dataclasses.fields(group_class)
+                    if field.name in values
+                }
+            )
+            for group, group_class in _group_classes(config_class).items()
+        }
+    )
+
+
+def values(config: object) -> dict[str, Any]:
+    """The values of all groups by the names of their fields."""
+    return {
+        field.name: getattr(group, field.name)
+        for group in groups(config)
+        for field in dataclasses.fields(group)
+    }
+
+
+def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as they come back from JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(values))
+    return plain
+
+
+def replace(config: _Config, **changes: Any) -> _Config:
+    """A configuration with other values, by the names of the fields of its groups."""
+    return compose(type(config), {**values(config), **changes})
+
+
+def overlay(
+    layers: Iterable[Mapping[str, Any]], rivals: Iterable[tuple[str, str]]
+) -> dict[str, Any]:
+    """Lay values over others.
+
+    Args:
+        layers: the lowest first.
+        rivals: pairs of options of which the first, where it is given, makes the second of a lower
+            layer void.
+    """
+    rivals = list(rivals)
+    found: dict[str, Any] = {}
+    for layer in layers:
+        for chosen, rival in rivals:
+            if chosen in layer:
+                found.pop(rival, None)
+        found.update(layer)
+    return found
+
+
+def write(values: Mapping[str, Any], path: Union[str, Path]) -> None:
+    """Write values as JSON, whole or not at all; ``--config`` reads them.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    try:
+        write_atomically(Path(path), (json.dumps(values, indent=2) + "\n").encode())
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written ({error.strerror}); make room or give another --models-root"
+        ) from None
+
+
+def check_name(option_name: str, value: str, known: Collection[str]) -> None:
+    """Raise ``ConfigError`` if ``--option_name`` has been given another name than those known."""
+    if value not in known:
+        raise ConfigError(
+            f"--{option_name} {value!r} is unknown{did_you_mean(value, known)}; "
+            f"choose from {', '.join(known)}"
+        )
+
+
+def _check_field(field: dataclasses.Field[Any], value: Any) -> None:
+    allowed, names = field.metadata.get(_RANGE), field.metadata.get(_NAMES)
+    if allowed is not None and value is not None and not allowed.holds(value):
+        raise ConfigError(f"{option(field.name)} {value:.12g} {allowed.rule}")
+    if names is not None:
+        check_name(option(field.name)[2:], value, names)
+
+
+def groups(config: Any) -> list[Options]:
+    """The groups of a configuration, in their order."""
+    return [getattr(config, field.name) for field in dataclasses.fields(config)]
+
+
+def _group_classes(config_class: type) -> dict[str, Any]:
+    types = get_type_hints(config_class)
+    return {field.name: types[field.name] for field in dataclasses.fields(config_class)}
+
+
+def _types(config_class: type) -> dict[str, Any]:
+    """The type of each option."""
+    return {
+        field.name: hints[field.name]
+        for group_class in _group_classes(config_class).values()
+        for hints in [get_type_hints(group_class)]
+        for field in dataclasses.fields(group_class)
+    }
+
+
 def _read_command_line(program: Program[Any], argv: Optional[Sequence[str]]) -> dict[str, Any]:
     """Return what was given, and nothing that was not."""
     namespace, unknown = _build_parser(program).parse_known_args(argv)
     if unknown:
         word = unknown[0].split("=")[0]
-        known = [option(field.name) for field in dataclasses.fields(program.config_class)]
+        known = [option(field) for field in (*_types(program.config_class), _CONFIG)]
         raise ConfigError(f"{word} is not an option{did_you_mean(word, known)}; --help lists them")
     return {
         name: tuple(value) if isinstance(value, list) else value
@@ -93,47 +279,104 @@ def _build_parser(program: Program[Any]) -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    types = get_type_hints(program.config_class)
-    helps = _field_docstrings(program.config_class)
-    for field in dataclasses.fields(program.config_class):
-        if types[field.name] is bool:
-            parser.add_argument(option(field.name), action="store_true", help=helps[field.name])
-            continue
-        if "repeatable" in field.metadata:
-            parser.add_argument(
-                option(field.name), action="append", metavar="DIR", help=helps[field.name]
-            )
-            continue
-        convert, metavar = _CONVERTERS[_without_optional(types[field.name])]
-        bare = {"nargs": "?", "const": field.metadata[BARE]} if BARE in field.metadata else {}
-        default = f" (default {field.default})" if field.default not in (None, (), "") else ""
-        parser.add_argument(
-            option(field.name),
-            type=convert,
-            metavar=metavar,
-            help=helps[field.name] + default,
-            **bare,
-        )
+    parser.add_argument(
+        option(_CONFIG),
+        metavar="FILE",
+        help="config.json of an earlier run, whose options this run takes over; "
+        "those on the command line win",
+    )
+    for group_class in _group_classes(program.config_class).values():
+        title = (group_class.__doc__ or "").splitlines()[0].rstrip(".")
+        section = parser.add_argument_group(title)
+        types, helps = get_type_hints(group_class), _helps(group_class)
+        for field in dataclasses.fields(group_class):
+            _add_option(section, field, types[field.name], helps[field.name])
     return parser
+
+
+def _add_option(
+    section: argparse._ArgumentGroup, field: dataclasses.Field[Any], annotation: Any, text: str
+) -> None:
+    if annotation is bool:
+        section.add_argument(option(field.name), action="store_true", help=text)
+        return
+    if _REPEATABLE in field.metadata:
+        section.add_argument(option(field.name), action="append", metavar="DIR", help=text)
+        return
+    convert, metavar = _CONVERTERS[_without_optional(annotation)]
+    bare = {"nargs": "?", "const": field.metadata[_BARE]} if _BARE in field.metadata else {}
+    default = f" (default {field.default})" if field.default not in (None, (), "") else ""
+    section.add_argument(
+        option(field.name), type=convert, metavar=metavar, help=text + default, **bare
+    )
 
 
 def _without_optional(annotation: Any) -> Any:
     return get_args(annotation)[0] if get_origin(annotation) is Union else annotation
 
 
-def _field_docstrings(config_class: type) -> dict[str, str]:
-    """Return the literal under each field, which Python itself does not keep."""
-    body = ast.parse(inspect.getsource(config_class)).body[0]
-    assert isinstance(body, ast.ClassDef)
+@functools.lru_cache(None)
+def _helps(group_class: type) -> dict[str, str]:
+    """The literal under each field, which Python itself does not keep; of the bases first."""
+    found: dict[str, str] = {}
+    for base in reversed(group_class.__mro__[:-1]):
+        body = ast.parse(inspect.getsource(base)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        found.update(
+            (field.target.id, inspect.cleandoc(literal.value.value))
+            for field, literal in zip(body.body, body.body[1:])
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(literal, ast.Expr)
+            and isinstance(literal.value, ast.Constant)
+            and isinstance(literal.value.value, str)
+        )
+    return found
+
+
+def _read_file(path: Path, config_class: type) -> dict[str, Any]:
+    """The values of a ``config.json``, of the types that the options have."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {path} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"--config {path} is no JSON; give the config.json of a run") from None
+    if not isinstance(saved, dict):
+        raise ConfigError(f"--config {path} has no table of options; give the config.json of a run")
+    types = _types(config_class)
+    for field in saved:
+        if field not in types:
+            raise ConfigError(
+                f"--config {path} has {field!r}, which is no option of this program"
+                f"{did_you_mean(field, types)}; take it out"
+            )
     return {
-        field.target.id: inspect.cleandoc(literal.value.value)
-        for field, literal in zip(body.body, body.body[1:])
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(literal, ast.Expr)
-        and isinstance(literal.value, ast.Constant)
-        and isinstance(literal.value.value, str)
+        field: _from_json(path, field, value, _without_optional(types[field]))
+        for field, value in saved.items()
+        if value is not None
     }
+
+
+def _from_json(path: Path, field: str, value: Any, annotation: Any) -> Any:
+    if get_origin(annotation) is tuple and isinstance(value, list):
+        kinds = [kind for kind in get_args(annotation) if kind is not ...]
+        has_any_length = ... in get_args(annotation)
+        kinds = kinds * len(value) if has_any_length else kinds
+        if len(kinds) == len(value) and all(map(_is_of, value, kinds)):
+            return tuple(kind(item) for kind, item in zip(kinds, value))
+    elif annotation in (bool, int, float, str) and _is_of(value, annotation):
+        return annotation(value)
+    raise ConfigError(
+        f"--config {path} has {json.dumps(value)[:80]} as {field}, which is not what "
+        f"{option(field)} takes"
+    )
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    if kind is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return type(value) is kind
 
 
 def _integer(text: str) -> int:

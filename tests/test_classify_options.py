@@ -18,7 +18,7 @@ from backbones.classifiers.classifier import Classifier
 from data import drawn_pictures, imagenet, mnist, picture_loader, prefetch
 from parallel.parameter_server.place import WORKER, Place, Share
 from parallel.world import LoneWorld, Wire
-from runtime import environment
+from runtime import environment, options
 from runtime.mxnet import mx
 from tests.support.witness import (
     RUN_FILES,
@@ -43,7 +43,7 @@ from training import (
     server_team,
     team,
 )
-from training.config.images import ClassifyConfig
+from training.config.images import ImageConfig
 
 # Six updates in an epoch, of which three are warm-up; a tenth from the second epoch on.
 RATES = [0.02 * (update + 1) / 3 for update in range(3)] + [0.02] * 3 + [0.002] * 12
@@ -362,7 +362,7 @@ def witnessed(tmp_path_factory) -> Callable[[str], Witness]:
     return find
 
 
-FIELDS = [field.name for field in dataclasses.fields(ClassifyConfig)]
+FIELDS = list(options.values(options.compose(ImageConfig, {})))
 
 
 @pytest.mark.parametrize("name", FIELDS)

@@ -7,7 +7,6 @@ option without a row fails.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from data import loader, synthetic, verification_sets
 from data.record_writer import RecordWriter
 from parallel.world import LoneWorld
 from partial_fc import head, margin, optimizers, sampling
-from runtime import amx, environment
+from runtime import amx, environment, options
 from runtime.mxnet import mx
 from tests.support.witness import (
     RUN_FILES,
@@ -46,7 +45,7 @@ from training import (
     resume,
     verifier,
 )
-from training.config.faces import TrainConfig
+from training.config.faces import resolve
 
 
 def rates(seen: Witness) -> list[float]:
@@ -288,7 +287,7 @@ ROWS: dict[str, Row] = {
     "world_size": Row(
         "plan",
         "--world-size 7",
-        lambda seen: seen.call("plan.describe")["config"].world_size,
+        lambda seen: seen.call("plan.describe")["config"].dry_run.world_size,
         7,
     ),
 }
@@ -388,7 +387,7 @@ def witnessed(folder: Path) -> Callable[[str], Witness]:
     return find
 
 
-FIELDS = [field.name for field in dataclasses.fields(TrainConfig)]
+FIELDS = list(options.values(resolve({})))
 
 
 @pytest.mark.parametrize("name", FIELDS)

@@ -14,12 +14,12 @@ from data import synthetic
 from data.augment import Augmentation
 from data.joined import JoinedSet
 from data.loader import FaceLoader, MemoryBatches
+from data.options import FaceDataOptions
 from data.records import RecordSet
 from data.verification_sets import VerificationSet, read_bin
 from parallel.world import World
 from runtime import environment
 from runtime.errors import ConfigError
-from training.config.faces import TrainConfig
 
 _log = logging.getLogger(__name__)
 
@@ -28,14 +28,16 @@ FACE_SIZE = (112, 112)
 Batches = Union[FaceLoader, MemoryBatches]
 
 
-def open_batches(config: TrainConfig, world: World) -> Batches:
+def open_batches(data: FaceDataOptions, seed: int, world: World) -> Batches:
     """Open the training set of a run.
 
     Raises:
         DataError: the data is missing or broken.
         ConfigError: there are fewer classes than ranks.
     """
-    batches = _memory_batches(config, world) if config.debug else _record_batches(config, world)
+    batches = (
+        (_memory_batches if data.debug else _record_batches)(data, seed, world)
+    )
     if batches.num_classes < world.size:
         raise ConfigError(
             f"{batches.num_classes} classes cannot be spread over {world.size} ranks; "
@@ -44,60 +46,60 @@ def open_batches(config: TrainConfig, world: World) -> Batches:
     return batches
 
 
-def _memory_batches(config: TrainConfig, world: World) -> MemoryBatches:
-    num_classes, image_size = config.num_classes, FACE_SIZE
+def _memory_batches(data: FaceDataOptions, seed: int, world: World) -> MemoryBatches:
+    num_classes, image_size = data.num_classes, FACE_SIZE
     if num_classes is None:
-        dataset = _open_sets(config)
+        dataset = _open_sets(data)
         num_classes, image_size = dataset.num_classes, dataset.image_size
     return MemoryBatches(
         num_classes,
         image_size,
-        batch_size=config.batch_size,
+        batch_size=data.batch_size,
         rank=world.rank,
         world_size=world.size,
-        seed=config.seed,
+        seed=seed,
     )
 
 
-def _record_batches(config: TrainConfig, world: World) -> FaceLoader:
-    if config.dataset == "synthetic":
-        _draw_synthetic(config)
-    dataset = _open_sets(config)
-    if config.num_classes is not None and config.num_classes != dataset.num_classes:
+def _record_batches(data: FaceDataOptions, seed: int, world: World) -> FaceLoader:
+    if data.dataset == "synthetic":
+        _draw_synthetic(data, seed)
+    dataset = _open_sets(data)
+    if data.num_classes is not None and data.num_classes != dataset.num_classes:
         _log.warning(
             "%s has %d classes, not the %d of the configuration; training with those of the data",
-            *(dataset.path, dataset.num_classes, config.num_classes),
+            *(dataset.path, dataset.num_classes, data.num_classes),
         )
     return FaceLoader(
         dataset,
-        batch_size=config.batch_size,
+        batch_size=data.batch_size,
         rank=world.rank,
         world_size=world.size,
-        seed=config.seed,
-        threads=config.threads or environment.visible_threads(),
-        augmentation=Augmentation(color_jitter=config.color_jitter, cutout=config.cutout),
-        min_images=config.min_images,
-        max_bad_records=config.max_bad_records,
+        seed=seed,
+        threads=data.threads or environment.visible_threads(),
+        augmentation=Augmentation(color_jitter=data.color_jitter, cutout=data.cutout),
+        min_images=data.min_images,
+        max_bad_records=data.max_bad_records,
     )
 
 
-def _open_sets(config: TrainConfig) -> Union[RecordSet, JoinedSet]:
-    sets = [RecordSet(path) for path in config.rec]
+def _open_sets(data: FaceDataOptions) -> Union[RecordSet, JoinedSet]:
+    sets = [RecordSet(path) for path in data.rec]
     return sets[0] if len(sets) == 1 else JoinedSet(sets)
 
 
-def _draw_synthetic(config: TrainConfig) -> None:
-    assert config.num_classes is not None and config.num_images is not None
+def _draw_synthetic(data: FaceDataOptions, seed: int) -> None:
+    assert data.num_classes is not None and data.num_images is not None
     synthetic.ensure(
-        _folders(config)[0],
-        identities=config.num_classes,
-        images_per_identity=config.num_images // config.num_classes,
+        _folders(data)[0],
+        identities=data.num_classes,
+        images_per_identity=data.num_images // data.num_classes,
         image_size=FACE_SIZE,
-        seed=config.seed,
+        seed=seed,
     )
 
 
-def open_targets(config: TrainConfig) -> list[VerificationSet]:
+def open_targets(data: FaceDataOptions) -> list[VerificationSet]:
     """Open the verification sets of ``--val-targets`` that lie beside the data.
 
     Of several folders with a set of this name the first counts. A set that is missing is named in a
@@ -107,8 +109,8 @@ def open_targets(config: TrainConfig) -> list[VerificationSet]:
         DataError: a set is there but broken.
     """
     targets = []
-    for name in config.val_targets:
-        paths = [folder / f"{name}.bin" for folder in _folders(config)]
+    for name in data.val_targets:
+        paths = [folder / f"{name}.bin" for folder in _folders(data)]
         found = [path for path in paths if path.exists()]
         if not found:
             _log.warning(
@@ -123,8 +125,8 @@ def open_targets(config: TrainConfig) -> list[VerificationSet]:
     return targets
 
 
-def _folders(config: TrainConfig) -> list[Path]:
-    assert config.rec, "check() lets no run without data pass"
+def _folders(data: FaceDataOptions) -> list[Path]:
+    assert data.rec, "check() lets no run without data pass"
     # The original takes the file, too: what belongs to it lies beside it.
-    paths = [Path(path) for path in config.rec]
+    paths = [Path(path) for path in data.rec]
     return [path.parent if path.is_file() else path for path in paths]

@@ -13,6 +13,7 @@ from pathlib import Path
 from backbones.classifiers import Normalization
 from data import cifar10, imagenet, mnist
 from data.drawn_pictures import DrawnPictures
+from data.options import ImageDataOptions
 from data.picture_loader import PictureLoader, each_once
 from data.pictures import PictureSet
 from data.portion import Portion
@@ -21,7 +22,6 @@ from data.recipes import CenterCrop, PadCropFlip, RandomResizedCrop, Recipe, Unc
 from parallel.world import World
 from runtime import environment
 from runtime.errors import DataError
-from training.config.images import ClassifyConfig
 
 _PARTS = ("training", "validation")
 _VALIDATION_SHARE = 5
@@ -51,90 +51,90 @@ class Pictures:
         """The classes of the labels."""
         return self.training.num_classes
 
-    def num_examples(self, config: ClassifyConfig) -> int:
+    def num_examples(self, data: ImageDataOptions) -> int:
         """The pictures of an epoch.
 
         Raises:
             DataError: there are fewer than were asked for.
         """
         count = len(self.training)
-        if config.num_examples is not None and config.num_examples > count:
+        if data.num_examples is not None and data.num_examples > count:
             raise DataError(
-                f"--num-examples {config.num_examples} is more than the {count} pictures of the "
+                f"--num-examples {data.num_examples} is more than the {count} pictures of the "
                 "training set; leave it out to use all"
             )
-        return config.num_examples or count
+        return data.num_examples or count
 
-    def open_loader(self, config: ClassifyConfig, portion: Portion) -> PictureLoader:
+    def open_loader(self, data: ImageDataOptions, seed: int, portion: Portion) -> PictureLoader:
         """Return the batches to train on."""
         return PictureLoader(
             self.training,
             self.training_recipe,
             shape=self.shape,
-            batch_size=config.batch_size,
+            batch_size=data.batch_size,
             portion=portion,
-            seed=config.seed,
-            threads=_threads(config),
+            seed=seed,
+            threads=_threads(data),
         )
 
-    def validation_batches(self, config: ClassifyConfig, world: World) -> Iterator[Batch]:
+    def validation_batches(self, data: ImageDataOptions, world: World) -> Iterator[Batch]:
         """Yield this rank's share of the pictures to validate on."""
-        with Prefetcher(_threads(config), _AHEAD) as prefetcher:
+        with Prefetcher(_threads(data), _AHEAD) as prefetcher:
             yield from each_once(
                 self.validation,
                 self.validation_recipe,
                 prefetcher,
                 shape=self.shape,
-                batch_size=config.batch_size,
+                batch_size=data.batch_size,
                 rank=world.rank,
                 world_size=world.size,
             )
 
 
-def open_pictures(config: ClassifyConfig) -> Pictures:
+def open_pictures(data: ImageDataOptions, seed: int) -> Pictures:
     """Open the data set of a run.
 
     Raises:
         DataError: the data is missing or broken.
     """
-    if config.dataset == "mnist":
-        training, validation = (mnist.read(_folder(config), part) for part in _PARTS)
+    if data.dataset == "mnist":
+        training, validation = (mnist.read(_folder(data), part) for part in _PARTS)
         return Pictures(training, validation, (1, 28, 28), _MNIST, Unchanged(), Unchanged())
-    if config.dataset == "cifar10":
-        training, validation = (cifar10.read(_folder(config), part) for part in _PARTS)
+    if data.dataset == "cifar10":
+        training, validation = (cifar10.read(_folder(data), part) for part in _PARTS)
         return Pictures(training, validation, (3, 32, 32), _CIFAR10, PadCropFlip(), Unchanged())
-    size = config.image_size
+    size = data.image_size
     assert size is not None, "the recipes of the other data sets have one"
-    if config.dataset == "imagenet":
+    if data.dataset == "imagenet":
         recipes = RandomResizedCrop(size), CenterCrop(size)
-        if config.rec_train is not None and config.rec_val is not None:
-            sets = imagenet.read_records(Path(config.rec_train), Path(config.rec_val))
+        if data.rec_train is not None and data.rec_val is not None:
+            sets = imagenet.read_records(Path(data.rec_train), Path(data.rec_val))
         else:
-            sets = imagenet.read_folders(_folder(config))
+            sets = imagenet.read_folders(_folder(data))
         return Pictures(*sets, (3, size, size), _IMAGENET, *recipes)
-    return _draw(config, size)
+    return _draw(data, seed, size)
 
 
-def _draw(config: ClassifyConfig, size: int) -> Pictures:
-    assert config.dataset == "synthetic" and config.num_classes and config.num_images
-    counts = (config.num_images, max(1, config.num_images // _VALIDATION_SHARE))
+def _draw(data: ImageDataOptions, seed: int, size: int) -> Pictures:
+    assert data.dataset == "synthetic" and data.num_classes and data.num_images
+    counts = (data.num_images, max(1, data.num_images // _VALIDATION_SHARE))
     training, validation = (
         DrawnPictures(
             part,
-            num_classes=config.num_classes,
+            num_classes=data.num_classes,
             count=count,
             shape=(size, size, 3),
-            seed=config.seed,
+            seed=seed,
         )
         for part, count in zip(_PARTS, counts)
     )
     return Pictures(training, validation, (3, size, size), _DRAWN, Unchanged(), Unchanged())
 
 
-def _folder(config: ClassifyConfig) -> Path:
-    assert config.data_dir is not None, "check() lets no run without data pass"
-    return Path(config.data_dir)
+def _folder(data: ImageDataOptions) -> Path:
+    assert data.data_dir is not None, "check() lets no run without data pass"
+    return Path(data.data_dir)
 
 
-def _threads(config: ClassifyConfig) -> int:
-    return config.threads or environment.visible_threads()
+def _threads(data: ImageDataOptions) -> int:
+    return data.threads or environment.visible_threads()

@@ -15,7 +15,7 @@ import backbones
 from partial_fc.shard import Shard
 from partial_fc.states import STATES
 from runtime.errors import ConfigError
-from training.config.faces import TrainConfig
+from training.config.faces import FaceConfig
 
 _FLOAT = 4
 _LABEL = 8
@@ -43,36 +43,36 @@ class HeadMemory:
         return self.centers + self.states + self.rows + self.logits + self.features
 
 
-def sampled_rows(config: TrainConfig, shard: Shard) -> int:
+def sampled_rows(config: FaceConfig, shard: Shard) -> int:
     """The rows S that a shard takes into an update, if the positives spread evenly."""
-    sampled = max(1, round(shard.size * config.sample_ratio))
-    return max(sampled, min(shard.size, config.batch_size))
+    sampled = max(1, round(shard.size * config.head.sample_ratio))
+    return max(sampled, min(shard.size, config.data.batch_size))
 
 
-def head_memory(config: TrainConfig, shard: Shard) -> HeadMemory:
+def head_memory(config: FaceConfig, shard: Shard) -> HeadMemory:
     """The bytes of a rank's head: centers, their optimizer's states, the memory of an update.
 
     The working memory is ``2·S·D + B·S + 4·B·D`` floats: the sampled rows and their gradient, the
     logits, and a few matrices of the size of the features.
     """
-    global_batch = config.batch_size * shard.world_size
+    global_batch = config.data.batch_size * shard.world_size
     rows = sampled_rows(config, shard)
-    states = STATES[config.optimizer].values()
+    states = STATES[config.optimizer.optimizer].values()
     return HeadMemory(
-        centers=shard.size * config.embedding_size * _FLOAT,
-        states=sum(state.num_bytes(shard.size, config.embedding_size) for state in states),
-        rows=2 * rows * config.embedding_size * _FLOAT,
+        centers=shard.size * config.backbone.embedding_size * _FLOAT,
+        states=sum(state.num_bytes(shard.size, config.backbone.embedding_size) for state in states),
+        rows=2 * rows * config.backbone.embedding_size * _FLOAT,
         logits=global_batch * rows * _FLOAT,
-        features=4 * global_batch * config.embedding_size * _FLOAT,
+        features=4 * global_batch * config.backbone.embedding_size * _FLOAT,
     )
 
 
-def checkpoint_bytes(config: TrainConfig, shard: Shard) -> int:
+def checkpoint_bytes(config: FaceConfig, shard: Shard) -> int:
     """The copy that a rank makes for its checkpoints, and keeps; rank 0's is the largest.
 
     Its centers and their states, and on rank 0 the backbone's parameters and their states.
     """
-    if not config.keep:
+    if not config.run.keep:
         return 0
     memory = head_memory(config, shard)
     # Without the gradients.
@@ -80,41 +80,41 @@ def checkpoint_bytes(config: TrainConfig, shard: Shard) -> int:
     return memory.centers + memory.states + (backbone if shard.rank == 0 else 0)
 
 
-def collective_bytes(config: TrainConfig, world_size: int) -> dict[str, int]:
+def collective_bytes(config: FaceConfig, world_size: int) -> dict[str, int]:
     """The size of each collective's result in one update, by its name.
 
     The gradients of the backbone travel parameter by parameter; their sum is given.
     """
-    global_batch = config.batch_size * world_size
+    global_batch = config.data.batch_size * world_size
     sizes = {
-        "allgather head.features": global_batch * config.embedding_size * _FLOAT,
+        "allgather head.features": global_batch * config.backbone.embedding_size * _FLOAT,
         "allgather head.labels": global_batch * _LABEL,
         "allreduce head.maximum": global_batch * _FLOAT,
         "allreduce head.denominator": 2 * global_batch * _FLOAT,
-        "allreduce head.gradient": global_batch * config.embedding_size * _FLOAT,
+        "allreduce head.gradient": global_batch * config.backbone.embedding_size * _FLOAT,
         "allreduce of the backbone": _backbone_parameters(config) * _FLOAT,
     }
-    if config.loss == "adaface":
+    if config.head.loss == "adaface":
         sizes["allgather head.norms"] = global_batch * _FLOAT
-    if config.loss == "curricularface":
+    if config.head.loss == "curricularface":
         sizes["allreduce head.targets"] = global_batch * _FLOAT
     return sizes
 
 
-def describe(config: TrainConfig) -> str:
-    """Describe the run of a checked configuration on ``config.world_size`` ranks (default 1).
+def describe(config: FaceConfig) -> str:
+    """Describe the run of a checked configuration on ``--world-size`` ranks (default 1).
 
     Raises:
         ConfigError: There are more ranks than classes.
     """
-    assert config.num_classes is not None, "check() lets no dry run without classes pass"
-    world_size = config.world_size or 1
-    if config.num_classes < world_size:
+    assert config.data.num_classes is not None, "check() lets no dry run without classes pass"
+    world_size = config.dry_run.world_size or 1
+    if config.data.num_classes < world_size:
         raise ConfigError(
             f"--world-size {world_size} leaves ranks without a class, as there are only "
-            f"{config.num_classes}; use at most {config.num_classes} ranks"
+            f"{config.data.num_classes}; use at most {config.data.num_classes} ranks"
         )
-    shards = [Shard(rank, world_size, config.num_classes) for rank in (0, world_size - 1)]
+    shards = [Shard(rank, world_size, config.data.num_classes) for rank in (0, world_size - 1)]
     sections = (
         _describe_length(config, world_size),
         _describe_shards(*shards),
@@ -124,23 +124,23 @@ def describe(config: TrainConfig) -> str:
     return "\n\n".join("\n".join(section) for section in sections)
 
 
-def _describe_length(config: TrainConfig, world_size: int) -> list[str]:
-    global_batch = config.batch_size * world_size
+def _describe_length(config: FaceConfig, world_size: int) -> list[str]:
+    global_batch = config.data.batch_size * world_size
     lines = [
-        f"{config.dataset or ' + '.join(config.rec)}: network {config.network}, embedding "
-        f"{config.embedding_size}, {config.dtype}",
-        f"global batch {global_batch:,} ({world_size:,} ranks x {config.batch_size:,} images)",
+        f"{config.data.dataset or ' + '.join(config.data.rec)}: network {config.backbone.network}, "
+        f"embedding {config.backbone.embedding_size}, {config.backbone.dtype}",
+        f"global batch {global_batch:,} ({world_size:,} ranks x {config.data.batch_size:,} images)",
     ]
-    if config.num_images is None:
+    if config.data.num_images is None:
         lines.append("updates per epoch unknown: add --num-images to have them counted")
         return lines
-    updates_per_epoch = config.num_images // global_batch
+    updates_per_epoch = config.data.num_images // global_batch
     if updates_per_epoch == 0:
         raise ConfigError(
-            f"{config.num_images:,} images do not fill one global batch of {global_batch:,}; "
+            f"{config.data.num_images:,} images do not fill one global batch of {global_batch:,}; "
             "lower --batch-size or --world-size"
         )
-    total = config.total_updates(updates_per_epoch)
+    total = config.schedule.total_updates(updates_per_epoch)
     lines.append(
         f"{updates_per_epoch:,} updates per epoch, "
         f"{total:,} in all ({total / updates_per_epoch:.1f} epochs)"
@@ -160,12 +160,12 @@ def _describe_shards(first: Shard, last: Shard) -> list[str]:
     return lines
 
 
-def _describe_memory(config: TrainConfig, shard: Shard) -> list[str]:
+def _describe_memory(config: FaceConfig, shard: Shard) -> list[str]:
     memory = head_memory(config, shard)
     rows = sampled_rows(config, shard)
     weights = _backbone_copies(config) * _backbone_parameters(config) * _FLOAT
     activations = backbones.activation_bytes(
-        config.network, config.batch_size, recompute=config.recompute
+        config.backbone.network, config.data.batch_size, recompute=config.backbone.recompute
     )
     libraries = _PROGRAM + _LIBRARY_COPIES * _backbone_parameters(config) * _FLOAT
     together = memory.total + weights + activations + libraries
@@ -186,18 +186,18 @@ def _describe_memory(config: TrainConfig, shard: Shard) -> list[str]:
     ]
 
 
-def _describe_collectives(config: TrainConfig, world_size: int) -> list[str]:
+def _describe_collectives(config: FaceConfig, world_size: int) -> list[str]:
     sizes = collective_bytes(config, world_size)
     return ["bytes per collective and update", *(_row(*item) for item in sizes.items())]
 
 
-def _backbone_copies(config: TrainConfig) -> int:
+def _backbone_copies(config: FaceConfig) -> int:
     """Parameters, their gradients, and the states of their optimizer."""
-    return 2 + sum(state.wide for state in STATES[config.optimizer].values())
+    return 2 + sum(state.wide for state in STATES[config.optimizer.optimizer].values())
 
 
-def _backbone_parameters(config: TrainConfig) -> int:
-    return backbones.parameter_count(config.network, config.embedding_size)
+def _backbone_parameters(config: FaceConfig) -> int:
+    return backbones.parameter_count(config.backbone.network, config.backbone.embedding_size)
 
 
 def _row(name: str, size: int) -> str:

@@ -20,11 +20,10 @@ from runtime.mxnet import mx
 from runtime.options import option
 from training import checkpoint_files as files
 from training.checkpoint_reader import Checkpoint
+from training.config.run import AUTO, NEVER
 from training.state import Section, Stateful
 
 _log = logging.getLogger(__name__)
-
-AUTO, NEVER = "auto", "never"
 
 
 class SavedRun:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Optional, Protocol
 
 from parallel.world import World
+from runtime import options
 from training import resume, run_folder
 from training.checkpointer import Checkpointer
-from training.config import faces as configuration
+from training.config.run import AUTO, RunOptions
 from training.leg import Leg
 from training.progress import Length, Progress, Source
 from training.resume import SavedRun
@@ -27,20 +28,16 @@ _log = logging.getLogger(__name__)
 _FIRST = Leg()
 
 
-class RunConfig(Length, Protocol):
-    """What is asked of a configuration, beside the length of the run."""
+class RunConfig(Protocol):
+    """What is asked of a configuration."""
 
     @property
-    def models_root(self) -> str:
-        """Folder of the run."""
+    def run(self) -> RunOptions:
+        """Folder and checkpoints."""
 
     @property
-    def resume(self) -> str:
-        """Auto, never, or the folder of a checkpoint."""
-
-    @property
-    def keep(self) -> int:
-        """Checkpoints that stay."""
+    def schedule(self) -> Length:
+        """Length of the run."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +88,14 @@ class Run:
         parts = {**parts, "progress": self.progress}
         if self.saved:
             self.saved.restore(parts)
-        folder = Path(self.config.models_root)
+        folder = Path(self.config.run.models_root)
         if self.saves and self.world.rank == 0:
-            configuration.write(self.about["configuration"], folder / "config.json")
+            options.write(self.about["configuration"], folder / "config.json")
         checkpointer = Checkpointer(
             parts,
             self.world,
             folder,
-            keep=self.config.keep if self.saves else 0,
+            keep=self.config.run.keep if self.saves else 0,
             about=self.about,
             resumed=self.last,
         )
@@ -139,17 +136,19 @@ def begin(
     about = resume.describe(values, num_classes=num_classes, image_size=image_size, fixed=fixed)
     saved = None
     if leg == _FIRST:
-        saved = resume.find(config.resume, Path(config.models_root), about, world)
-        earlier = run_folder.earlier_default(Path(config.models_root))
-        if saved is None and config.resume == resume.AUTO and earlier is not None:
+        saved = resume.find(config.run.resume, Path(config.run.models_root), about, world)
+        earlier = run_folder.earlier_default(Path(config.run.models_root))
+        if saved is None and config.run.resume == AUTO and earlier is not None:
             _log.info(
                 "%s has checkpoints of an earlier version, which wrote there unless told "
                 "otherwise: go on from them with --models-root %s",
                 *(earlier, earlier),
             )
-        progress = Progress.plan(config, source, saved.section("progress") if saved else None)
+        progress = Progress.plan(
+            config.schedule, source, saved.section("progress") if saved else None
+        )
         if not saves:
             progress = progress.from_epoch(source)
     else:
-        progress = Progress.onward(config, source, leg)
+        progress = Progress.onward(config.schedule, source, leg)
     return Run(progress, config, about, saved, leg.checkpoint, world, saves)

@@ -17,7 +17,7 @@ from parallel.world import HorovodWorld, LoneWorld, Wire, World
 from runtime.mxnet import mx
 from runtime.stopping import StopRequest
 from training.arrangement import Arrangement
-from training.config.images import ClassifyConfig
+from training.config.images import ImageConfig
 from training.ending import AgreedStop
 from training.leg import Leg, own_speed
 from training.meter import Stretch
@@ -35,24 +35,26 @@ _log = logging.getLogger(__name__)
 class ServerTeam:
     """A worker, alone or in a group, among others that the servers connect."""
 
-    def __init__(self, config: ClassifyConfig, place: Place) -> None:
+    def __init__(self, config: ImageConfig, place: Place) -> None:
         """Args: config: checked; place: of this worker."""
         self._config = config
-        self._scheme = SCHEMES[config.kv_store]
+        self._scheme = SCHEMES[config.exchange.kv_store]
         self._horovod: Optional[HorovodWorld] = None
         if self._scheme.has_groups:
-            self._horovod = HorovodWorld(place.groups, regroups=config.rebalance is not None)
+            self._horovod = HorovodWorld(
+                place.groups, regroups=config.exchange.rebalance is not None
+            )
         self.world: World = self._horovod or LoneWorld(place.local_worker)
         self.number, self.size = place.worker, place.num_workers
-        if not config.data_allocator:
+        if not config.exchange.data_allocator:
             place = replace(place, shares=())
-        self._arrange(Arrangement(self._scheme, place, config.batch_size))
+        self._arrange(Arrangement(self._scheme, place, config.data.batch_size))
         self._exchange = Exchange(
             self._scheme,
             place,
             self.world,
-            staleness=config.staleness,
-            images_per_step=config.batch_size * self.world.size,
+            staleness=config.exchange.staleness,
+            images_per_step=config.data.batch_size * self.world.size,
         )
         # The version of the weights less the updates that this leg's schedule has behind it.
         self._ahead = 0
@@ -70,7 +72,8 @@ class ServerTeam:
         """See ``Team.optimizer``."""
         # One that measures its own speed has to tell waiting for the group from work.
         group = TimedWorld(self.world, stopwatch) if self._scheme.has_groups else self.world
-        wire = Wire(self._config.fp16_allreduce, self._config.gradient_predivide_factor)
+        options = self._config.exchange
+        wire = Wire(options.fp16_allreduce, options.gradient_predivide_factor)
         self._optimizer = ServerOptimizer(parameters, self._exchange, group, stopwatch, wire)
         return self._optimizer
 
@@ -81,7 +84,9 @@ class ServerTeam:
             self._ahead = self._exchange.version - version
         else:
             self._optimizer.start(
-                momentum=self._config.momentum, weight_decay=self._config.wd, version=version
+                momentum=self._config.optimizer.momentum,
+                weight_decay=self._config.optimizer.wd,
+                version=version,
             )
 
     def schedule(self, schedule: Schedule, progress: Progress) -> Schedule:
@@ -149,7 +154,7 @@ class ServerTeam:
             self._arrangement.place, groups=found.place.groups, shares=found.place.shares
         )
         self._arrange(replace(found, place=place))
-        self._exchange.regroup(place, self._config.batch_size * self.world.size)
+        self._exchange.regroup(place, self._config.data.batch_size * self.world.size)
         # Nobody pushes before all have the same weights, and their version.
         everybody.barrier()
         return leg

@@ -16,7 +16,7 @@ from parallel.parameter_server import place as places
 from parallel.world import HorovodWorld, Wire, World
 from runtime.stopping import StopRequest
 from training.config.exchange import HOROVOD
-from training.config.images import ClassifyConfig
+from training.config.images import ImageConfig
 from training.ending import AgreedStop
 from training.leg import Leg
 from training.meter import Stretch
@@ -95,13 +95,13 @@ class Team(Protocol):
         """End the work together; returns the exit status of the process, or ends it with that."""
 
 
-def join(config: ClassifyConfig) -> Team:
+def join(config: ImageConfig) -> Team:
     """Meet the other workers of a run.
 
     Args:
         config: checked.
     """
-    if config.kv_store == HOROVOD:
+    if config.exchange.kv_store == HOROVOD:
         return HorovodTeam(config)
     place = places.find(os.environ)
     assert place is not None, "check() lets no run without servers pass"
@@ -111,7 +111,7 @@ def join(config: ClassifyConfig) -> Team:
 class HorovodTeam:
     """All ranks make each update together."""
 
-    def __init__(self, config: ClassifyConfig) -> None:
+    def __init__(self, config: ImageConfig) -> None:
         """Args: config: checked."""
         self._config = config
         self.world: World = HorovodWorld()
@@ -121,7 +121,7 @@ class HorovodTeam:
 
     def portion(self, count: int) -> Portion:
         """See ``Team.portion``."""
-        return portion.of_rank(count, self._config.batch_size, self.number, self.size)
+        return portion.of_rank(count, self._config.data.batch_size, self.number, self.size)
 
     def updates_per_epoch(self, count: int) -> int:
         """See ``Team.updates_per_epoch``."""
@@ -129,14 +129,15 @@ class HorovodTeam:
 
     def optimizer(self, parameters: Any, stopwatch: Stopwatch) -> Optimizer:
         """See ``Team.optimizer``."""
+        options = self._config.exchange
         return BackboneOptimizer(
             parameters,
             TimedWorld(self.world, stopwatch),
             name="sgd",
-            momentum=self._config.momentum,
-            weight_decay=self._config.wd,
-            dtype=self._config.dtype,
-            wire=Wire(self._config.fp16_allreduce, self._config.gradient_predivide_factor),
+            momentum=self._config.optimizer.momentum,
+            weight_decay=self._config.optimizer.wd,
+            dtype=self._config.classifier.dtype,
+            wire=Wire(options.fp16_allreduce, options.gradient_predivide_factor),
             stopwatch=stopwatch,
         )
 

@@ -17,8 +17,8 @@ from parallel.world import HorovodWorld, allgather_numpy
 from partial_fc.head import PartialFC
 from partial_fc.margin import build
 from partial_fc.optimizers import SGD
+from partial_fc.options import LOSSES
 from runtime.mxnet import mx
-from training.config.faces import LOSSES
 from training.face_step import FaceStep
 from training.optimizer import BackboneOptimizer
 

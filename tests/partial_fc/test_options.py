@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partial_fc.margin import CombinedMargin
+from partial_fc.options import LOSSES, HeadOptions
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from training import config_checks
-from training.config.faces import LOSSES
 from training.config.presets import PRESETS, find
 
 ANGLES = np.linspace(0.01, math.pi / 2, 181)
@@ -21,7 +20,7 @@ ANGLES = np.linspace(0.01, math.pi / 2, 181)
 
 def is_accepted(margins: tuple[float, float, float]) -> bool:
     try:
-        config_checks.margins(margins)
+        HeadOptions(loss="combined", margins=margins).check()
     except ConfigError:
         return False
     return True

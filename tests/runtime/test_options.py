@@ -1,17 +1,23 @@
-"""The ends of every option's range: the last value that is taken and the first that is not."""
+"""Options from the command line and from files; the ends of every option's range."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from runtime import options
 from runtime.errors import ConfigError
-from training.checks import check_steps
-from training.config import faces as config
-from training.config import images as classify_config
-from training.config.faces import TrainConfig
-from training.config.images import ClassifyConfig
+from training.config import faces, images
+from training.config.faces import FaceConfig
+from training.config.images import ImageConfig
+from training.config.schedule import FaceScheduleOptions, ImageScheduleOptions
+
+PROGRAMS = pytest.mark.parametrize("program", [faces, images], ids=["faces", "images"])
 
 SHARED = {
     "num_classes": ([2], [1]),
@@ -60,7 +66,7 @@ CLASSIFIERS = {
 }
 # With what a value of this option is asked for at all.
 GOES_WITH = {
-    "epochs": {"max_update": None},
+    "max_update": {"epochs": None},
     "world_size": {"dry_run": True, "num_classes": 9},
     "staleness": {"kv_store": "dist_ssync"},
 }
@@ -75,10 +81,10 @@ def cases(ranges):
     ]
 
 
-def ends_in_range_error(check, configuration, name: str) -> bool:
+def ends_in_range_error(config: Any, name: str) -> bool:
     """Whether it is refused with the name of the option; another reason is none of this test."""
     try:
-        check(configuration)
+        options.check(config)
     except ConfigError as error:
         return str(error).startswith(f"--{name.replace('_', '-')} ") and " must " in str(error)
     return False
@@ -86,28 +92,150 @@ def ends_in_range_error(check, configuration, name: str) -> bool:
 
 @pytest.mark.parametrize("name, value, is_allowed", cases(FACES))
 def test_ranges_of_faces(name: str, value: float, is_allowed: bool) -> None:
-    plain = TrainConfig(dataset="synthetic", max_update=5)
-    changed = dataclasses.replace(plain, **{name: value, **GOES_WITH.get(name, {})})
-    assert ends_in_range_error(config.check, changed, name) != is_allowed
-    if is_allowed and name != "num_classes":
-        config.check(changed)
+    plain = faces.resolve({"dataset": "synthetic"})
+    changed = options.replace(plain, **{name: value, **GOES_WITH.get(name, {})})
+    assert ends_in_range_error(changed, name) != is_allowed
+    if is_allowed:
+        options.check(changed)
 
 
 @pytest.mark.parametrize("name, value, is_allowed", cases(CLASSIFIERS))
 def test_ranges_of_classifiers(name: str, value: float, is_allowed: bool) -> None:
-    plain = classify_config.resolve({"dataset": "synthetic"})
-    changed: ClassifyConfig = dataclasses.replace(plain, **{name: value})
-    assert ends_in_range_error(classify_config.check, changed, name) != is_allowed
+    plain = images.resolve({"dataset": "synthetic"})
+    changed = options.replace(plain, **{name: value})
+    assert ends_in_range_error(changed, name) != is_allowed
 
 
-def test_every_range_is_tested() -> None:
-    assert set(config._RANGES) == set(FACES)
-    assert set(classify_config._RANGES) == set(CLASSIFIERS)
+@pytest.mark.parametrize(
+    ("config_class", "tested"), [(FaceConfig, FACES), (ImageConfig, CLASSIFIERS)]
+)
+def test_every_range_is_tested(config_class: type, tested: dict[str, Any]) -> None:
+    ranges = {
+        field.name
+        for group in options.groups(options.compose(config_class, {}))
+        for field in dataclasses.fields(group)
+        if "range" in field.metadata
+    }
+    assert ranges == set(tested)
 
 
-def test_steps_of_the_learning_rate() -> None:
-    check_steps("step", (1, 2), "updates", "10,20")
-    check_steps("poly", (), "updates", "10,20")
-    for schedule, steps in (("step", ()), ("step", (0, 2)), ("poly", (2, 2)), ("poly", (3, 2))):
-        with pytest.raises(ConfigError, match="--lr-s.*, as in 10,20"):
-            check_steps(schedule, steps, "updates", "10,20")
+@PROGRAMS
+def test_no_two_groups_have_an_option_of_the_same_name(program: Any) -> None:
+    config = program.resolve({"dataset": "synthetic"})
+    names = Counter(
+        field.name for group in options.groups(config) for field in dataclasses.fields(group)
+    )
+    assert set(names.values()) == {1}
+
+
+@pytest.mark.parametrize("schedule", [FaceScheduleOptions, ImageScheduleOptions])
+def test_steps_of_the_learning_rate(schedule: Any) -> None:
+    def of(name: str, *steps: int) -> Any:
+        return schedule(epochs=3, lr_schedule=name, lr_steps=steps)
+
+    of("step", 1, 2).check()
+    of("poly").check()
+    for wrong in (of("step"), of("step", 0, 2), of("poly", 2, 2), of("poly", 3, 2)):
+        with pytest.raises(ConfigError, match="--lr-s.*, as in [0-9]+,"):
+            wrong.check()
+
+
+def saved_by(program: Any, folder: Path, line: str) -> list[str]:
+    """Return the option that names what a run with this command line would write."""
+    file = folder / "config.json"
+    options.write(program.values(program.parse(line.split())), file)
+    return ["--config", str(file)]
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        (faces, "--dataset synthetic"),
+        (faces, "--dataset synthetic --loss arcface --seed 7 --color-jitter 0.5"),
+        (faces, "--dataset synthetic --loss adaface"),
+        (faces, "--dataset synthetic --margins 1,0.3,0.2 --center-lr 0.3"),
+        (faces, "--dataset synthetic --optimizer adamw --lr 1e-3 --wd 0.05"),
+        (faces, "--dataset emore --debug --max-update 7 --lr-steps 3,5"),
+        (faces, "--rec . --epochs 3 --models-root m"),
+        (images, "--dataset synthetic"),
+        (images, "--dataset imagenet --data-dir d --mixup 0.2 --no-lr-scaling"),
+        (images, "--dataset synthetic --lr-schedule step --lr-steps 2,3"),
+    ],
+)
+def test_a_saved_configuration_gives_the_same_run(program: Any, line: str, tmp_path: Path) -> None:
+    assert program.parse(saved_by(program, tmp_path, line)) == program.parse(line.split())
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "more"),
+    [
+        (faces, "--dataset synthetic", "--max-update 20"),
+        (faces, "--dataset synthetic", "--loss arcface"),
+        (faces, "--dataset synthetic --loss arcface", "--margins 1,0.3,0"),
+        (faces, "--dataset synthetic", "--lr 0.3"),
+        (faces, "--dataset synthetic", "--models-root other --network r18"),
+        (faces, "--dataset synthetic", "--optimizer adam --lr 1e-3 --wd 0"),
+        (images, "--dataset synthetic", "--lr-schedule step --lr-steps 2,3"),
+        (images, "--dataset synthetic", "--epochs 9 --models-root other"),
+    ],
+)
+def test_the_command_line_lies_over_a_saved_configuration(
+    program: Any, line: str, more: str, tmp_path: Path
+) -> None:
+    found = program.parse([*saved_by(program, tmp_path, line), *more.split()])
+    # The folder of the run is the saved one, whose name does not follow the network any more.
+    expected = program.parse([*line.split(), *more.split()])
+    folder = {"models_root": found.run.models_root}
+    assert options.replace(expected, **folder) == found
+    assert "models-root" not in more or found.run.models_root == "other"
+
+
+def test_adam_needs_its_recipe_beside_a_configuration_of_sgd(tmp_path: Path) -> None:
+    saved = saved_by(faces, tmp_path, "--dataset synthetic")
+    with pytest.raises(ConfigError, match="--optimizer adam needs --lr and --wd"):
+        faces.parse([*saved, "--optimizer", "adam"])
+    adam = saved_by(faces, tmp_path, "--dataset synthetic --optimizer adam --lr 1e-3 --wd 0")
+    assert faces.parse([*adam, "--lr", "2e-3"]).schedule.lr == 2e-3
+    with pytest.raises(ConfigError, match="--momentum 0.5 is of sgd"):
+        faces.parse([*adam, "--momentum", "0.5"])
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (None, ["cannot be read (No such file"]),
+        ("{", ["is no JSON"]),
+        ("[" * 100_000, ["is no JSON"]),
+        ("[1]", ["no table of options"]),
+        ('{"los": "arcface"}', ["'los'", "did you mean 'loss'?", "take it out"]),
+        ('{"lr": "fast"}', ['"fast" as lr', "--lr"]),
+        ('{"lr": NaN}', ["NaN as lr"]),
+        ('{"epochs": 1.5}', ["1.5 as epochs"]),
+        ('{"epochs": true}', ["true as epochs"]),
+        ('{"debug": 1}', ["1 as debug"]),
+        ('{"margins": [1, 0]}', ["[1, 0] as margins"]),
+        ('{"lr_steps": [1, "2"]}', ['[1, "2"] as lr_steps']),
+        ('{"rec": "folder"}', ['"folder" as rec']),
+        ('{"dataset": "synthetic", "lr": -1}', ["--lr -1 must be above 0"]),
+        ('{"dataset": "synthetic", "loss": "arcfase"}', ["--loss 'arcfase'", "did you mean"]),
+        ('{"dataset": "sintetic"}', ["--dataset 'sintetic'"]),
+    ],
+    ids=str,
+)
+def test_mistakes_in_a_saved_configuration_are_one_line(
+    content: str | None, parts: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "config.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        faces.parse(["--config", str(file)])
+    assert "\n" not in str(caught.value)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_null_in_a_saved_configuration_is_not_given(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"dataset": "synthetic", "max_update": None}))
+    assert faces.parse(["--config", str(file)]) == faces.resolve({"dataset": "synthetic"})

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from training.config import faces as config
+from training.config import faces
 
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
@@ -202,11 +202,11 @@ def test_a_record_set_takes_the_place_of_the_drawn_one(
     (sandbox.folder / "faces").mkdir()
     (sandbox.folder / "faces/train.rec").touch()
     monkeypatch.chdir(sandbox.folder)
-    drawn = config.parse(config_call(sandbox).split())
-    assert (drawn.dataset, drawn.num_classes) == ("synthetic", 400)
+    drawn = faces.parse(config_call(sandbox).split())
+    assert (drawn.data.dataset, drawn.data.num_classes) == ("synthetic", 400)
     call = config_call(sandbox, *argument.split(" "))
     assert call == argument
-    assert config.parse(call.split()) == config.resolve({"rec": ("faces",)})
+    assert faces.parse(call.split()) == faces.resolve({"rec": ("faces",)})
 
 
 def test_a_record_set_takes_the_place_of_a_presets_folder_alone(sandbox: Sandbox) -> None:

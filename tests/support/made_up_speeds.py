@@ -13,7 +13,7 @@ import classify
 from parallel.parameter_server import place
 from runtime.errors import run_program
 from training import server_team
-from training.config import images as classify_config
+from training.config import images
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
         return float(next(meetings).split(",")[here.worker])
 
     server_team.own_speed = told
-    return classify.classify(classify_config.parse(sys.argv[2:]))
+    return classify.classify(images.parse(sys.argv[2:]))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import classify
 from parallel.parameter_server import place
 from runtime.errors import run_program
 from training import watchdog
-from training.config import images as classify_config
+from training.config import images
 from training.validator import Validator
 
 
@@ -44,7 +44,7 @@ def main() -> int:
 
         return stepped
 
-    return classify.classify(classify_config.parse(sys.argv[2:]), dress=slow)
+    return classify.classify(images.parse(sys.argv[2:]), dress=slow)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from data.position import Course
 from partial_fc.head import PartialFC
 from partial_fc.margin import build
 from partial_fc.optimizers import build as build_rows
+from partial_fc.options import LOSSES
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
@@ -19,7 +20,6 @@ from training import checkpoint, resume
 from training.checkpoint_files import candidates
 from training.checkpoint_reader import Checkpoint
 from training.checkpointer import Checkpointer
-from training.config.faces import LOSSES
 from training.face_step import FaceStep
 from training.model_state import BackboneState, HeadState
 from training.optimizer import BackboneOptimizer

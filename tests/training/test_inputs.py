@@ -18,7 +18,7 @@ from data.record_writer import RecordWriter
 from data.verification_sets import write_bin
 from runtime.errors import ConfigError, DataError
 from training import inputs
-from training.config.faces import TrainConfig, parse
+from training.config.faces import FaceConfig, parse
 
 
 class World:
@@ -44,12 +44,16 @@ def write_set(folder: Path, counts: list[int], bad: int = 0) -> Path:
     return folder
 
 
-def config_of(*words: object) -> TrainConfig:
+def config_of(*words: object) -> FaceConfig:
     return parse([str(word) for word in ("--batch-size", 4, *words)])
 
 
-def batches_of(config: TrainConfig, count: int, world: World | None = None):
-    with inputs.open_batches(config, world or World()) as batches:
+def open_batches(config: FaceConfig, world: World):
+    return inputs.open_batches(config.data, config.run.seed, world)
+
+
+def batches_of(config: FaceConfig, count: int, world: World | None = None):
+    with open_batches(config, world or World()) as batches:
         return list(islice(batches.batches(0), count))
 
 
@@ -59,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_record_set(folder: Path) -> None:
-    with inputs.open_batches(config_of("--rec", folder), World()) as batches:
+    with open_batches(config_of("--rec", folder), World()) as batches:
         assert isinstance(batches, FaceLoader)
         assert (batches.num_classes, batches.image_size) == (3, (16, 16))
         assert (batches.num_images, batches.global_batch) == (8, 4)
@@ -67,7 +71,7 @@ def test_a_record_set(folder: Path) -> None:
 
 def test_the_rank_takes_its_share(folder: Path) -> None:
     config = config_of("--rec", folder)
-    with inputs.open_batches(config, World(1, 2)) as batches:
+    with open_batches(config, World(1, 2)) as batches:
         assert batches.global_batch == 8
     whole = batches_of(config_of("--rec", folder, "--batch-size", 8), 1)[0]
     parts = [batches_of(config, 1, World(rank, 2))[0] for rank in (0, 1)]
@@ -76,13 +80,14 @@ def test_the_rank_takes_its_share(folder: Path) -> None:
 
 def test_several_record_sets_are_joined(folder: Path, tmp_path: Path) -> None:
     write_set(tmp_path / "more", [5, 5])
-    with inputs.open_batches(config_of("--rec", folder, "--rec", tmp_path / "more"), World()) as b:
+    with open_batches(config_of("--rec", folder, "--rec", tmp_path / "more"), World()) as b:
         assert (b.num_classes, b.num_images) == (5, 18)
-    assert isinstance(inputs._open_sets(config_of("--rec", folder, "--rec", folder)), JoinedSet)
+    twice = config_of("--rec", folder, "--rec", folder)
+    assert isinstance(inputs._open_sets(twice.data), JoinedSet)
 
 
 def test_min_images_leaves_identities_out(folder: Path) -> None:
-    with inputs.open_batches(config_of("--rec", folder, "--min-images", 3), World()) as batches:
+    with open_batches(config_of("--rec", folder, "--min-images", 3), World()) as batches:
         assert (batches.num_classes, batches.num_images) == (2, 7)
 
 
@@ -109,7 +114,7 @@ def test_as_many_threads_as_asked_for_decode_ahead(folder: Path, monkeypatch) ->
     monkeypatch.setattr("data.loader.Prefetcher", start)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     for options in (["--threads", 3], []):
-        inputs.open_batches(config_of("--rec", folder, *options), World()).close()
+        open_batches(config_of("--rec", folder, *options), World()).close()
     assert started == [(3, 4), (2, 4)]
 
 
@@ -130,10 +135,10 @@ def test_bad_records_are_skipped_up_to_the_number(tmp_path: Path) -> None:
 
 def test_more_ranks_than_classes_are_refused(folder: Path) -> None:
     config = config_of("--rec", folder, "--batch-size", 2)
-    with inputs.open_batches(config, World(2, 3)) as batches:
+    with open_batches(config, World(2, 3)) as batches:
         assert batches.num_classes == 3
     with pytest.raises(ConfigError, match="3 classes cannot be spread over 4 ranks"):
-        inputs.open_batches(config, World(0, 4))
+        open_batches(config, World(0, 4))
 
 
 def test_another_number_of_classes_is_told(folder: Path, caplog, tmp_path: Path) -> None:
@@ -145,10 +150,10 @@ def test_another_number_of_classes_is_told(folder: Path, caplog, tmp_path: Path)
 
 
 def test_batches_in_memory_have_the_classes_asked_for_or_those_of_the_data(folder: Path) -> None:
-    with inputs.open_batches(config_of("--dataset", "100w"), World()) as batches:
+    with open_batches(config_of("--dataset", "100w"), World()) as batches:
         assert isinstance(batches, MemoryBatches)
         assert (batches.num_classes, batches.image_size) == (10**6, (112, 112))
-    with inputs.open_batches(config_of("--rec", folder, "--debug"), World(1, 2)) as batches:
+    with open_batches(config_of("--rec", folder, "--debug"), World(1, 2)) as batches:
         assert isinstance(batches, MemoryBatches)
         assert (batches.num_classes, batches.image_size) == (3, (16, 16))
     first, other = (
@@ -183,7 +188,7 @@ def test_verification_sets_lie_beside_the_data(folder: Path, tmp_path: Path, cap
         write_bin(tmp_path / f"{place}.bin", images, [True] * (number // 2))
     line = ("--rec", folder, "--rec", tmp_path / "more", "--val-targets", "lfw,none,agedb")
     with caplog.at_level(logging.INFO):
-        targets = inputs.open_targets(config_of(*line))
+        targets = inputs.open_targets(config_of(*line).data)
     assert [(target.name, len(target)) for target in targets] == [("lfw", 2), ("agedb", 6)]
     first, missing = caplog.messages
     assert f"verifying 'lfw' on {folder / 'lfw.bin'}, not on {tmp_path / 'more/lfw.bin'}" in first
@@ -193,8 +198,8 @@ def test_verification_sets_lie_beside_the_data(folder: Path, tmp_path: Path, cap
 def test_a_record_file_means_its_folder(folder: Path) -> None:
     write_bin(folder / "lfw.bin", [encoded(2)] * 2, [True])
     config = config_of("--rec", folder / "train.rec", "--val-targets", "lfw")
-    assert [target.name for target in inputs.open_targets(config)] == ["lfw"]
-    with inputs.open_batches(config, World()) as batches:
+    assert [target.name for target in inputs.open_targets(config.data)] == ["lfw"]
+    with open_batches(config, World()) as batches:
         assert batches.num_images == 8
 
 
@@ -202,5 +207,5 @@ def test_one_of_several_record_files_is_named(folder: Path) -> None:
     (folder / "train.rec").rename(folder / "a.rec")
     write_set(folder, [4, 4, 4])
     (folder / "train.rec").rename(folder / "b.rec")
-    with inputs.open_batches(config_of("--rec", folder / "b.rec"), World()) as batches:
+    with open_batches(config_of("--rec", folder / "b.rec"), World()) as batches:
         assert batches.num_images == 12

@@ -17,8 +17,12 @@ from data.prefetch import Prefetcher
 from data.recipes import CenterCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from runtime.errors import DataError
 from training import pictures as pictures_module
-from training.config.images import parse
+from training.config.images import ImageConfig, parse
 from training.pictures import Pictures, open_pictures
+
+
+def opened(config: ImageConfig) -> Pictures:
+    return open_pictures(config.data, config.run.seed)
 
 
 def gray(count: int, side: int, channels: int) -> PicturesInMemory:
@@ -30,7 +34,7 @@ def gray(count: int, side: int, channels: int) -> PicturesInMemory:
 
 def test_drawn_pictures() -> None:
     line = "--dataset synthetic --image-size 16 --num-images 57 --num-classes 7 --seed 3"
-    pictures = open_pictures(parse(line.split()))
+    pictures = opened(parse(line.split()))
     assert (len(pictures.training), len(pictures.validation)) == (57, 11)
     assert pictures.num_classes == pictures.validation.num_classes == 7
     assert pictures.shape == (3, 16, 16)
@@ -39,13 +43,13 @@ def test_drawn_pictures() -> None:
     assert all(isinstance(recipe, Unchanged) for recipe in recipes)
     first, validation = pictures.training.picture(4), pictures.validation.picture(4)
     assert first[0].shape == (16, 16, 3) and (first[0] != validation[0]).any()
-    other = open_pictures(parse([*line.split()[:-1], "4"]))
+    other = opened(parse([*line.split()[:-1], "4"]))
     assert (other.training.picture(4)[0] != first[0]).any(), "--seed has not arrived"
 
 
 def test_few_drawn_pictures_have_one_for_validation() -> None:
     config = parse("--dataset synthetic --num-images 3 --image-size 16".split())
-    assert len(open_pictures(config).validation) == 1
+    assert len(opened(config).validation) == 1
 
 
 @pytest.mark.parametrize(
@@ -62,7 +66,7 @@ def test_sets_in_files(dataset, module, shape, deviation, recipe, monkeypatch) -
         "read",
         lambda folder, part: asked.append((folder, part)) or gray(9, shape[1], shape[0]),
     )
-    pictures = open_pictures(parse(["--dataset", dataset, "--data-dir", "/there"]))
+    pictures = opened(parse(["--dataset", dataset, "--data-dir", "/there"]))
     assert asked == [(Path("/there"), "training"), (Path("/there"), "validation")]
     assert pictures.shape == shape
     assert pictures.normalization.deviation == deviation
@@ -79,7 +83,7 @@ def test_imagenet(reads_records: bool, monkeypatch) -> None:
     monkeypatch.setattr(imagenet, "read_records", lambda *paths: asked.append(paths) or sets)
     monkeypatch.setattr(imagenet, "read_folders", lambda *paths: asked.append(paths) or sets)
     words = ["--rec-train", "a.rec", "--rec-val", "b.rec"] if reads_records else ["--data-dir", "d"]
-    pictures = open_pictures(parse(["--dataset", "imagenet", "--image-size", "96", *words]))
+    pictures = opened(parse(["--dataset", "imagenet", "--image-size", "96", *words]))
     assert asked == [(Path("a.rec"), Path("b.rec")) if reads_records else (Path("d"),)]
     assert (pictures.training, pictures.validation) == sets
     assert pictures.shape == (3, 96, 96)
@@ -91,22 +95,23 @@ def test_imagenet(reads_records: bool, monkeypatch) -> None:
 def small() -> Pictures:
     config = parse("--dataset synthetic --image-size 16 --num-images 30".split())
     training, validation = gray(30, 16, 3), gray(11, 16, 3)
-    return dataclasses.replace(open_pictures(config), training=training, validation=validation)
+    pictures = opened(config)
+    return dataclasses.replace(pictures, training=training, validation=validation)
 
 
 def test_examples_are_all_or_the_first_so_many() -> None:
     line = "--dataset synthetic --image-size 16 --num-images 30".split()
-    assert small().num_examples(parse(line)) == 30
-    assert small().num_examples(parse([*line, "--num-examples", "30"])) == 30
-    assert small().num_examples(parse([*line, "--num-examples", "7"])) == 7
+    assert small().num_examples(parse(line).data) == 30
+    assert small().num_examples(parse([*line, "--num-examples", "30"]).data) == 30
+    assert small().num_examples(parse([*line, "--num-examples", "7"]).data) == 7
     with pytest.raises(DataError, match="--num-examples 31 is more than the 30 pictures"):
-        small().num_examples(parse([*line, "--num-examples", "31"]))
+        small().num_examples(parse([*line, "--num-examples", "31"]).data)
 
 
 def test_options_reach_the_loader() -> None:
     def labels(*options: str) -> list[int]:
         config = parse(["--dataset", "synthetic", "--batch-size", "6", *options])
-        with small().open_loader(config, of_rank(30, 6, 0, 1)) as loader:
+        with small().open_loader(config.data, config.run.seed, of_rank(30, 6, 0, 1)) as loader:
             batches = list(islice(loader.batches(0), 5))
         assert all(batch.images.shape == (6, 3, 16, 16) for batch in batches)
         return [int(number) for batch in batches for number in batch.images[:, 0, 0, 0]]
@@ -126,10 +131,10 @@ def test_as_many_threads_as_asked_for_make_batches_ahead(monkeypatch) -> None:
     monkeypatch.setattr("data.picture_loader.Prefetcher", start)
     monkeypatch.setattr(pictures_module, "Prefetcher", start)
     config = parse("--dataset synthetic --batch-size 6 --threads 3".split())
-    with small().open_loader(config, of_rank(30, 6, 0, 1)):
+    with small().open_loader(config.data, config.run.seed, of_rank(30, 6, 0, 1)):
         pass
     world = SimpleNamespace(rank=0, size=1)
-    assert len(list(small().validation_batches(config, world))) == 2
+    assert len(list(small().validation_batches(config.data, world))) == 2
     assert started == [(3, 4), (3, 4)]
 
 
@@ -137,7 +142,7 @@ def test_every_picture_is_validated_once_over_the_ranks() -> None:
     config = parse("--dataset synthetic --batch-size 4".split())
     found = []
     for rank in (0, 1):
-        for batch in small().validation_batches(config, SimpleNamespace(rank=rank, size=2)):
+        for batch in small().validation_batches(config.data, SimpleNamespace(rank=rank, size=2)):
             assert batch.images.shape == (4, 3, 16, 16)
             found += batch.images[batch.labels >= 0, 0, 0, 0].tolist()
     assert sorted(found) == list(range(11))
@@ -146,5 +151,5 @@ def test_every_picture_is_validated_once_over_the_ranks() -> None:
 def test_threads_are_those_asked_for_or_the_share_of_the_rank(monkeypatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     line = "--dataset synthetic".split()
-    assert pictures_module._threads(parse(line)) == 5
-    assert pictures_module._threads(parse([*line, "--threads", "3"])) == 3
+    assert pictures_module._threads(parse(line).data) == 5
+    assert pictures_module._threads(parse([*line, "--threads", "3"]).data) == 3

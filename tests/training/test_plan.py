@@ -1,20 +1,19 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 import backbones
 from partial_fc.shard import Shard
+from runtime import options
 from runtime.errors import ConfigError
 from training import plan
-from training.config.faces import TrainConfig, parse
+from training.config.faces import FaceConfig, parse
 from training.plan import checkpoint_bytes, collective_bytes, describe, head_memory, sampled_rows
 
 
-def small_config() -> TrainConfig:
-    options = "--num-classes 10 --num-images 99 --network tiny --embedding-size 8 --batch-size 4"
-    return parse(f"--rec . --dry-run --world-size 3 --sample-ratio 0.5 {options}".split())
+def small_config() -> FaceConfig:
+    line = "--num-classes 10 --num-images 99 --network tiny --embedding-size 8 --batch-size 4"
+    return parse(f"--rec . --dry-run --world-size 3 --sample-ratio 0.5 {line}".split())
 
 
 def test_uneven_shards_are_shown_without_gap() -> None:
@@ -44,7 +43,7 @@ def test_head_memory_by_hand() -> None:
 
 def test_states_of_adam_by_hand() -> None:
     # Two moments as large as the centers and a count of four bytes for each of the four rows.
-    config = dataclasses.replace(small_config(), optimizer="adam")
+    config = options.replace(small_config(), optimizer="adam")
     assert head_memory(config, Shard(0, 3, 10)).states == 2 * 4 * 8 * 4 + 4 * 4
     assert f"{4 * backbones.parameter_count('tiny', 8) * 4:,}" in describe(config)
 
@@ -55,7 +54,7 @@ def test_sample_is_the_ratio_of_a_large_shard() -> None:
 
 
 def test_a_sample_has_at_least_a_row() -> None:
-    config = dataclasses.replace(small_config(), batch_size=1, sample_ratio=0.01)
+    config = options.replace(small_config(), batch_size=1, sample_ratio=0.01)
     assert sampled_rows(config, Shard(0, 3, 10)) == 1
 
 
@@ -78,7 +77,7 @@ def test_collectives_by_hand() -> None:
 def test_adaptive_losses_have_a_collective_of_their_own() -> None:
     names = {"adaface": "allgather head.norms", "curricularface": "allreduce head.targets"}
     for loss, name in names.items():
-        config = dataclasses.replace(small_config(), loss=loss, margins=None)
+        config = options.replace(small_config(), loss=loss, margins=None)
         assert collective_bytes(config, 3)[name] == 12 * 4
         assert name not in collective_bytes(small_config(), 3)
 
@@ -138,5 +137,5 @@ def test_the_copy_for_a_checkpoint_by_hand() -> None:
     weights_and_momenta = 2 * 4 * backbones.parameter_count("tiny", 8)
     assert checkpoint_bytes(config, Shard(0, 3, 10)) == centers_and_momenta + weights_and_momenta
     assert checkpoint_bytes(config, Shard(2, 3, 10)) == 2 * 3 * 8 * 4
-    assert checkpoint_bytes(dataclasses.replace(config, keep=0), Shard(0, 3, 10)) == 0
+    assert checkpoint_bytes(options.replace(config, keep=0), Shard(0, 3, 10)) == 0
     assert "with the copy for checkpoints" in describe(config)

@@ -30,7 +30,7 @@ def source(global_batch, num_images=1000):
 
 
 def config(*options):
-    return parse(["--dataset", "synthetic", *options])
+    return parse(["--dataset", "synthetic", *options]).schedule
 
 
 def go_on(config, first, stop, then):

@@ -8,18 +8,18 @@ from types import SimpleNamespace
 import pytest
 
 from parallel.world import LoneWorld
-from training.config import images as classify_config
+from training.config import images
 from training.leg import Leg
 from training.run import begin
 
 
 def test_a_later_leg_knows_the_checkpoints_of_those_before(tmp_path: Path) -> None:
     given = {"dataset": "synthetic", "models_root": str(tmp_path), "epochs": 4}
-    config = classify_config.resolve(given)
+    config = images.resolve(given)
     last = tmp_path / "checkpoints/update-00000020"
     run = begin(
         config,
-        classify_config.values(config),
+        images.values(config),
         SimpleNamespace(num_images=100, global_batch=10, updates_per_epoch=10),
         LoneWorld(),
         num_classes=10,
@@ -49,10 +49,10 @@ def test_checkpoints_in_the_folder_of_earlier_versions_are_told_of(
     (tmp_path / "models/checkpoints").mkdir(parents=True)
     caplog.set_level("INFO")
     given = {"dataset": "synthetic", "models_root": root, "resume": go_on}
-    config = classify_config.resolve(given)
+    config = images.resolve(given)
     begin(
         config,
-        classify_config.values(config),
+        images.values(config),
         SimpleNamespace(num_images=100, global_batch=10, updates_per_epoch=10),
         LoneWorld(),
         num_classes=10,

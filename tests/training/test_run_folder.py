@@ -18,8 +18,7 @@ from parallel.world import LoneWorld
 from runtime.errors import ConfigError
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training import run_folder
-from training.config import faces as config
-from training.config import images as classify_config
+from training.config import faces, images
 from training.run_folder import claimed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,9 +41,9 @@ ROOT = Path(__file__).resolve().parents[2]
     ],
 )
 def test_faces_have_a_folder_by_data_and_network(given: dict[str, Any], folder: str) -> None:
-    assert config.resolve(given).models_root == folder
+    assert faces.resolve(given).run.models_root == folder
     # What the checkpoints and config.json tell.
-    assert config.values(config.resolve(given))["models_root"] == folder
+    assert faces.values(faces.resolve(given))["models_root"] == folder
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_faces_have_a_folder_by_data_and_network(given: dict[str, Any], folder: 
     ],
 )
 def test_classifiers_have_a_folder_by_data_set_and_model(line: str, folder: str) -> None:
-    assert classify_config.parse(line.split()).models_root == folder
+    assert images.parse(line.split()).run.models_root == folder
 
 
 def test_a_folder_of_many_sets_has_a_name_that_file_systems_take() -> None:

@@ -1,107 +1,107 @@
-"""Checks of the options that choose how workers exchange gradients."""
+"""The options of how workers exchange gradients: by Horovod, or over parameter servers."""
 
 from __future__ import annotations
 
-from typing import Optional, Protocol
+from dataclasses import dataclass
+from typing import Optional
 
 from parallel.parameter_server.place import WORKER, Place
 from parallel.parameter_server.schemes import SCHEMES
 from runtime.errors import ConfigError
-from training.checks import check_name
+from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number
 
 HOROVOD = "horovod"
 KV_STORES = (HOROVOD, *SCHEMES)
 _LAUNCH = "start it with python -m parallel.launch ... -- python classify.py ..."
 
 
-class StoreConfig(Protocol):
-    """What is asked of a configuration."""
+@dataclass(frozen=True)
+class ExchangeOptions(Options):
+    """Exchange of gradients."""
 
-    @property
-    def kv_store(self) -> str:
-        """How gradients are exchanged."""
+    kv_store: str = name(HOROVOD, KV_STORES)
+    """Exchange of gradients: horovod, or over parameter servers dist_sync, dist_async, dist_ssync
+    (bounded by --staleness) or dist_gsync (in groups); these under python -m parallel.launch."""
 
-    @property
-    def staleness(self) -> Optional[int]:
-        """The bound of SSP."""
+    staleness: Optional[int] = number(
+        None, COUNT.saying("must not be negative; 0 lets no worker run ahead")
+    )
+    """Steps that a worker of dist_ssync may be ahead of the slowest when it begins another."""
 
-    @property
-    def data_allocator(self) -> int:
-        """Whether the launcher says who reads what."""
+    data_allocator: int = number(0, Range(lambda value: value in (0, 1), "must be 0 or 1"))
+    """Images of each worker: 0 as many for each, 1 by the launcher's --data-sharding."""
 
-    @property
-    def rebalance(self) -> Optional[int]:
-        """Epochs after which groups are made anew."""
+    rebalance: Optional[int] = number(None, POSITIVE_COUNT)
+    """Epochs after which dist_gsync measures all workers and makes groups and shares anew."""
 
-    @property
-    def dtype(self) -> str:
-        """Number format of the network."""
+    fp16_allreduce: bool = False
+    """Send the gradients between the ranks in float16."""
 
-    @property
-    def fp16_allreduce(self) -> bool:
-        """Whether gradients travel in float16."""
+    gradient_predivide_factor: float = number(
+        1.0, POSITIVE.saying("must be above 0; 1 turns it off")
+    )
+    """Divide the gradients by this before their sum, and multiply after it."""
 
-    @property
-    def gradient_predivide_factor(self) -> float:
-        """Divides gradients before their sum."""
+    def check(self) -> None:
+        """Refuse options that belong to another exchange."""
+        _check_staleness(self)
+        _check_rebalance(self)
 
 
-def check(config: StoreConfig, place: Optional[Place]) -> None:
-    """Refuse what does not go together.
+def check(options: ExchangeOptions, dtype: str, place: Optional[Place]) -> None:
+    """Refuse an exchange that this process has not been started for.
 
     Args:
-        config: the configuration.
+        options: of the exchange.
+        dtype: the number format of the network.
         place: where the launcher has put this process, None if it has not started it.
 
     Raises:
         ConfigError: with the option, its value, the reason and the remedy.
     """
-    check_name("kv-store", config.kv_store, KV_STORES)
-    _check_staleness(config)
-    _check_rebalance(config)
-    if config.kv_store == HOROVOD:
-        _check_horovod(config, place)
+    if options.kv_store == HOROVOD:
+        _check_horovod(options, place)
     else:
-        _check_servers(config, place)
+        _check_servers(options, dtype, place)
 
 
-def _check_staleness(config: StoreConfig) -> None:
-    is_bounded = config.kv_store != HOROVOD and SCHEMES[config.kv_store].is_bounded
-    if config.staleness is not None and not is_bounded:
+def _check_staleness(options: ExchangeOptions) -> None:
+    is_bounded = options.kv_store != HOROVOD and SCHEMES[options.kv_store].is_bounded
+    if options.staleness is not None and not is_bounded:
         raise ConfigError(
-            f"--staleness {config.staleness} goes with --kv-store dist_ssync, not with "
-            f"{config.kv_store}; leave it out"
+            f"--staleness {options.staleness} goes with --kv-store dist_ssync, not with "
+            f"{options.kv_store}; leave it out"
         )
-    if config.staleness is None and is_bounded:
+    if options.staleness is None and is_bounded:
         raise ConfigError(
-            f"--kv-store {config.kv_store} has no bound: add --staleness, as in --staleness 3"
-        )
-
-
-def _check_rebalance(config: StoreConfig) -> None:
-    has_groups = config.kv_store != HOROVOD and SCHEMES[config.kv_store].has_groups
-    if config.rebalance is not None and not has_groups:
-        raise ConfigError(
-            f"--rebalance {config.rebalance} goes with --kv-store dist_gsync, not with "
-            f"{config.kv_store}, which has no groups; leave it out"
+            f"--kv-store {options.kv_store} has no bound: add --staleness, as in --staleness 3"
         )
 
 
-def _check_horovod(config: StoreConfig, place: Optional[Place]) -> None:
+def _check_rebalance(options: ExchangeOptions) -> None:
+    has_groups = options.kv_store != HOROVOD and SCHEMES[options.kv_store].has_groups
+    if options.rebalance is not None and not has_groups:
+        raise ConfigError(
+            f"--rebalance {options.rebalance} goes with --kv-store dist_gsync, not with "
+            f"{options.kv_store}, which has no groups; leave it out"
+        )
+
+
+def _check_horovod(options: ExchangeOptions, place: Optional[Place]) -> None:
     if place is not None:
         raise ConfigError(
             "parallel.launch has started this process beside parameter servers, but --kv-store is "
             f"{HOROVOD}; give one of {', '.join(SCHEMES)}, or start it with horovodrun"
         )
-    if config.data_allocator:
+    if options.data_allocator:
         raise ConfigError(
-            f"--data-allocator {config.data_allocator} goes with parameter servers, not with "
+            f"--data-allocator {options.data_allocator} goes with parameter servers, not with "
             f"--kv-store {HOROVOD}; leave it out"
         )
 
 
-def _check_servers(config: StoreConfig, place: Optional[Place]) -> None:
-    store, scheme = config.kv_store, SCHEMES[config.kv_store]
+def _check_servers(options: ExchangeOptions, dtype: str, place: Optional[Place]) -> None:
+    store, scheme = options.kv_store, SCHEMES[options.kv_store]
     if place is None or place.role != WORKER:
         raise ConfigError(f"--kv-store {store} needs servers and a scheduler: {_LAUNCH}")
     if scheme.has_groups and not place.groups:
@@ -109,9 +109,9 @@ def _check_servers(config: StoreConfig, place: Optional[Place]) -> None:
             f"--kv-store {store} needs groups: give the launcher --groups FILE, with the addresses "
             "of a group in each line"
         )
-    if config.data_allocator and not place.shares:
+    if options.data_allocator and not place.shares:
         raise ConfigError(
-            f"--data-allocator {config.data_allocator} needs to know who reads what: give the "
+            f"--data-allocator {options.data_allocator} needs to know who reads what: give the "
             "launcher --data-sharding FILE, or leave it out for equal shares"
         )
     if place.tolerates and (scheme.is_synchronous or scheme.has_groups):
@@ -119,12 +119,12 @@ def _check_servers(config: StoreConfig, place: Optional[Place]) -> None:
             f"--kv-store {store} cannot go on without a worker that others wait for; leave out "
             "the launcher's --tolerate-workers, or use dist_async or dist_ssync"
         )
-    if config.dtype == "float16":
+    if dtype == "float16":
         raise ConfigError(
             f"--dtype float16 goes with --kv-store {HOROVOD}: the servers compute in float32; use "
             "float32"
         )
-    is_squeezed = config.fp16_allreduce or config.gradient_predivide_factor != 1
+    is_squeezed = options.fp16_allreduce or options.gradient_predivide_factor != 1
     if is_squeezed and not scheme.has_groups:
         raise ConfigError(
             f"--fp16-allreduce and --gradient-predivide-factor are for Allreduce, which --kv-store "

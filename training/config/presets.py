@@ -1,8 +1,8 @@
 """The recipes that ``--dataset NAME`` stands for.
 
 A published result is a data set together with the schedule that was tuned for it, so the two live
-in one row here. A row holds only what differs from the defaults of
-``training.config.faces.TrainConfig``, under the same names, and every value in it can be overridden
+in one row here. A row holds only what differs from the defaults of the groups of
+``training.config.faces.FaceConfig``, under the same names, and every value in it can be overridden
 on the command line.
 
 Learning rates are absolute and belong to the world size named beside them. They follow the habit

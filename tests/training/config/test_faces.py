@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import resource
@@ -10,22 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from partial_fc.options import LOSSES
+from runtime import options
 from runtime.errors import ConfigError
 from training.config import presets
-from training.config.faces import LOSSES, TrainConfig, check, parse, values, write
+from training.config.faces import FaceConfig, check, parse, resolve, values
 
 ROOT = Path(__file__).parents[3]
 
 
-def parse_line(line: str) -> TrainConfig:
+def parse_line(line: str) -> FaceConfig:
     return parse(line.split())
 
 
 def test_preset_lies_over_defaults_and_command_line_over_preset() -> None:
     config = parse_line("--dataset synthetic --batch-size 8")
-    assert config.batch_size == 8
-    assert config.embedding_size == presets.PRESETS.synthetic.embedding_size != 512
-    assert config.momentum == TrainConfig().momentum
+    assert config.data.batch_size == 8
+    assert config.backbone.embedding_size == presets.PRESETS.synthetic.embedding_size != 512
+    assert config.optimizer.momentum == 0.9
 
 
 OTHER_VALUES = {
@@ -65,14 +66,14 @@ def test_every_value_of_a_preset_can_be_overridden(preset: str, field: str) -> N
     assert presets.PRESETS[preset][field] != value
     option = f"--{field.replace('_', '-')}"
     config = parse(["--dataset", preset, "--dry-run", option, text])
-    assert getattr(config, field) == value
+    assert options.values(config)[field] == value
 
 
 @pytest.mark.parametrize("preset", list(presets.PRESETS))
 def test_presets_are_valid(preset: str) -> None:
     config = parse(["--dataset", preset, "--dry-run"])
-    assert config.dataset == preset
-    assert (config.rec == ()) == config.debug
+    assert config.data.dataset == preset
+    assert (config.data.rec == ()) == config.data.debug
 
 
 def test_made_up_presets_have_the_classes_of_their_name() -> None:
@@ -81,32 +82,32 @@ def test_made_up_presets_have_the_classes_of_their_name() -> None:
 
 
 def test_one_length_replaces_the_other() -> None:
-    updates = parse_line("--dataset synthetic --max-update 20")
+    updates = parse_line("--dataset synthetic --max-update 20").schedule
     assert (updates.max_update, updates.epochs) == (20, None)
     assert updates.total_updates(125) == 20
-    epochs = parse_line("--dataset 100w --epochs 2")
+    epochs = parse_line("--dataset 100w --epochs 2").schedule
     assert (epochs.max_update, epochs.epochs) == (None, 2)
     assert epochs.total_updates(125) == 250
 
 
 def test_own_record_set_has_a_recipe(tmp_path: Path) -> None:
     config = parse(["--rec", str(tmp_path)])
-    assert config.rec == (str(tmp_path),)
-    assert config.epochs == presets.OWN_DATA.epochs
-    assert config.lr_schedule == "poly"
+    assert config.data.rec == (str(tmp_path),)
+    assert config.schedule.epochs == presets.OWN_DATA.epochs
+    assert config.schedule.lr_schedule == "poly"
 
 
 def test_several_record_sets(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
     config = parse(["--rec", f"{tmp_path}/a", "--rec", f"{tmp_path}/b"])
-    assert config.rec == (f"{tmp_path}/a", f"{tmp_path}/b")
+    assert config.data.rec == (f"{tmp_path}/a", f"{tmp_path}/b")
     with pytest.raises(ConfigError, match=f"--rec {tmp_path}/c does not exist"):
         parse(["--rec", f"{tmp_path}/a", "--rec", f"{tmp_path}/c"])
 
 
 @pytest.mark.parametrize(
-    ("options", "margins"),
+    ("line", "margins"),
     [
         ("--loss arcface", (1.0, 0.5, 0.0)),
         ("--loss cosface", (1.0, 0.0, 0.35)),
@@ -116,20 +117,20 @@ def test_several_record_sets(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("preset", ["synthetic", "100w"])
-def test_margins(preset: str, options: str, margins: tuple[float, ...]) -> None:
-    assert parse_line(f"--dataset {preset} {options}").head_margins == margins
+def test_margins(preset: str, line: str, margins: tuple[float, ...]) -> None:
+    assert parse_line(f"--dataset {preset} {line}").head.applied_margins == margins
 
 
 def test_center_lr_follows_lr_unless_given() -> None:
-    assert parse_line("--dataset synthetic --lr 0.3").head_lr == 0.3
-    assert parse_line("--dataset synthetic --lr 0.3 --center-lr 0.2").head_lr == 0.2
+    assert parse_line("--dataset synthetic --lr 0.3").center_lr_factor == 1.0
+    assert parse_line("--dataset synthetic --lr 0.3 --center-lr 0.6").center_lr_factor == 2.0
 
 
 def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
     config = parse_line("--dataset synthetic --loss arcface --lr 0.3 --lr-steps 5,9")
-    write(values(config), tmp_path / "config.json")
+    options.write(values(config), tmp_path / "config.json")
     saved = json.loads((tmp_path / "config.json").read_text())
-    assert set(saved) == {field.name for field in dataclasses.fields(TrainConfig)}
+    assert set(saved) == set(options.values(config))
     assert saved["margins"] == list(LOSSES["arcface"])
     assert saved["center_lr"] == saved["lr"] == 0.3
     assert saved["lr_steps"] == [5, 9]
@@ -220,17 +221,20 @@ def test_every_field_is_an_option_with_help(capsys: pytest.CaptureFixture[str]) 
         parse(["--help"])
     assert raised.value.code == 0
     shown = capsys.readouterr().out
-    for field in dataclasses.fields(TrainConfig):
-        option = f"  --{field.name.replace('_', '-')} "
+    for name in (*options.values(resolve({})), "config"):
+        option = f"  --{name.replace('_', '-')} "
         assert option in shown.replace("\n", " \n")
         described = shown.split(option)[-1].split("  --")[0]
-        assert len(described.split()) > 4, field.name
+        assert len(described.split()) > 4, name
 
 
 def test_check_refuses_what_no_command_line_gave() -> None:
-    check(TrainConfig(dataset="synthetic", max_update=5))
+    config = resolve({"dataset": "synthetic"})
+    options.check(config)
     with pytest.raises(ConfigError, match="length of the run is missing"):
-        check(TrainConfig(dataset="synthetic"))
+        options.check(options.replace(config, epochs=None))
+    with pytest.raises(ConfigError, match="no data"):
+        check(resolve({}))
 
 
 PROGRAM = """
@@ -241,7 +245,7 @@ from training.plan import describe
 
 def main():
     print(describe(parse()))
-    loaded = {"mxnet", "horovod", "cv2"} & set(sys.modules)
+    loaded = {"mxnet", "horovod", "cv2", "numba"} & set(sys.modules)
     return 7 if loaded else 0
 
 run_program(main)

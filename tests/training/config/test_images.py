@@ -15,21 +15,24 @@ def parse_line(line: str):
 
 def test_a_data_set_brings_its_recipe_and_the_command_line_wins() -> None:
     config = parse_line("--dataset imagenet --data-dir d --epochs 3 --model ResNet18")
-    assert (config.epochs, config.model, config.lr_steps) == (3, "ResNet18", (30, 60, 80))
-    assert parse_line("--dataset imagenet --data-dir d --lr-schedule cosine").lr_steps == ()
+    assert (config.schedule.epochs, config.classifier.model) == (3, "ResNet18")
+    assert config.schedule.lr_steps == (30, 60, 80)
+    other = parse_line("--dataset imagenet --data-dir d --lr-schedule cosine")
+    assert other.schedule.lr_steps == ()
 
 
 @pytest.mark.parametrize("dataset", RECIPES)
 def test_every_recipe_is_complete(dataset: str) -> None:
     files = "" if dataset == "synthetic" else " --data-dir d"
     config = parse_line(f"--dataset {dataset}{files}")
-    assert config.total_updates(10) == 10 * config.epochs
-    assert dataset in ("mnist", "cifar10") or config.image_size
+    assert config.schedule.total_updates(10) == 10 * config.schedule.epochs
+    assert dataset in ("mnist", "cifar10") or config.data.image_size
 
 
 def test_linear_scaling() -> None:
-    assert parse_line("--dataset synthetic --lr 0.1").peak_lr(4) == pytest.approx(0.4)
-    assert parse_line("--dataset synthetic --lr 0.1 --no-lr-scaling").peak_lr(4) == 0.1
+    scaled = parse_line("--dataset synthetic --lr 0.1").schedule
+    assert scaled.peak_lr(4) == pytest.approx(0.4)
+    assert parse_line("--dataset synthetic --lr 0.1 --no-lr-scaling").schedule.peak_lr(4) == 0.1
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,7 @@ def test_linear_scaling() -> None:
     ],
 )
 def test_resume_needs_no_value(line: str, resume: str) -> None:
-    assert parse_line(f"--dataset synthetic {line}").resume == resume
+    assert parse_line(f"--dataset synthetic {line}").run.resume == resume
 
 
 @pytest.mark.parametrize(
@@ -79,6 +82,6 @@ def test_mistakes_are_one_line_with_the_remedy(line: str, parts: list[str]) -> N
 def test_a_wrong_option_loads_nothing_large() -> None:
     program = (
         "import sys; from training.config.images import parse; parse(['--dataset', 'synthetic']);"
-        "sys.exit(bool({'mxnet', 'horovod', 'cv2'} & set(sys.modules)))"
+        "sys.exit(bool({'mxnet', 'horovod', 'cv2', 'numba'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -6,12 +6,11 @@ another run.
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
-from training.config.faces import TrainConfig
-from training.config.images import RECIPES, ClassifyConfig
+from runtime import options
+from training.config.faces import FaceConfig
+from training.config.images import RECIPES, ImageConfig
 from training.config.presets import OWN_DATA, PRESETS
 
 INSIGHTFACE = {"batch_size": 64, "lr": 0.1, "lr_schedule": "step"}
@@ -106,10 +105,10 @@ FACE_DEFAULTS = {
     "seed": 1, "debug": False, "dry_run": False, "world_size": None,
 }  # fmt: skip
 CLASSIFY_DEFAULTS = {
-    "dataset": "", "data_dir": None, "rec_train": None, "rec_val": None, "num_classes": None,
+    "dataset": None, "data_dir": None, "rec_train": None, "rec_val": None, "num_classes": None,
     "num_images": None, "image_size": None, "threads": 0, "model": "", "last_gamma": False,
-    "dtype": "float32", "batch_size": 128, "epochs": 90, "lr": 0.1, "no_lr_scaling": False,
-    "warmup_epochs": 0.0, "lr_schedule": "cosine", "lr_steps": (), "momentum": 0.9, "wd": 1e-4,
+    "dtype": "float32", "batch_size": 64, "epochs": None, "lr": 0.1, "no_lr_scaling": False,
+    "warmup_epochs": 0.0, "lr_schedule": "poly", "lr_steps": (), "momentum": 0.9, "wd": 5e-4,
     "label_smoothing": 0.0, "mixup": 0.0, "kv_store": "horovod", "staleness": None,
     "data_allocator": 0, "rebalance": None, "num_examples": None, "fp16_allreduce": False,
     "gradient_predivide_factor": 1.0, "eval_frequency": 1, "save_frequency": 1, "keep": 2,
@@ -135,17 +134,17 @@ def test_recipes_of_classifiers() -> None:
             "image_size": 224,
         },
         "synthetic": {
-            "model": "LeNet", "batch_size": 64, "lr": 0.01, "epochs": 3, "num_classes": 10,
-            "num_images": 10_000, "image_size": 32,
+            "model": "LeNet", "batch_size": 64, "lr": 0.01, "wd": 1e-4, "epochs": 3,
+            "num_classes": 10, "num_images": 10_000, "image_size": 32,
         },
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "config_class, expected",
-    [(TrainConfig, FACE_DEFAULTS), (ClassifyConfig, CLASSIFY_DEFAULTS)],
+    [(FaceConfig, FACE_DEFAULTS), (ImageConfig, CLASSIFY_DEFAULTS)],
     ids=["train", "classify"],
 )
 def test_defaults(config_class: type, expected: dict[str, object]) -> None:
-    found = dataclasses.asdict(config_class())
+    found = options.values(options.compose(config_class, {}))
     assert {name: found[name] for name in expected} == expected

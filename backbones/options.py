@@ -1,0 +1,83 @@
+"""The options of networks: which one, and how it computes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+import backbones
+from backbones import classifiers
+from runtime.errors import ConfigError
+from runtime.options import POSITIVE_COUNT, Options, name, number
+
+DTYPES = ("float32", "float16")
+
+
+@dataclass(frozen=True)
+class NetworkOptions(Options):
+    """Network."""
+
+    dtype: str = name("float32", DTYPES)
+    """Number format of the network: float32, or float16 (GPU only, with dynamic loss scaling)."""
+
+
+@dataclass(frozen=True)
+class BackboneOptions(NetworkOptions):
+    """Backbone, from images to embeddings."""
+
+    network: str = "r50"
+    """Backbone: r18, r34, r50, r100, ... (layers as InsightFace counts them), mbf, or tiny."""
+
+    embedding_size: int = number(512, POSITIVE_COUNT.saying("must be at least 1; 512 is usual"))
+    """Length of an embedding."""
+
+    pretrained: Optional[str] = None
+    """Checkpoint PREFIX,EPOCH whose backbone the run starts from, under a new head."""
+
+    recompute: bool = False
+    """Keep few feature maps of the backbone and compute the others twice: less memory, slower."""
+
+    @property
+    def pretrained_checkpoint(self) -> Optional[tuple[str, int]]:
+        """Prefix and epoch of ``--pretrained``."""
+        if self.pretrained is None:
+            return None
+        prefix, _, epoch = self.pretrained.rpartition(",")
+        return prefix, int(epoch)
+
+    def check(self) -> None:
+        """Refuse unknown networks, and a ``--pretrained`` that names no file of parameters."""
+        backbones.check(self.network)
+        if self.pretrained is not None:
+            _check_pretrained(self.pretrained)
+
+
+@dataclass(frozen=True)
+class ClassifierOptions(NetworkOptions):
+    """Classifier, from images to logits."""
+
+    model: str = ""
+    """Classifier: LeNet, one of the CIFAR-10 models, or any name of Gluon's model zoo."""
+
+    last_gamma: bool = False
+    """Begin with every residual unit as the identity: the gamma of its last BatchNorm is 0."""
+
+    def check(self) -> None:
+        """Refuse unknown classifiers."""
+        classifiers.check(self.model)
+
+
+def _check_pretrained(value: str) -> None:
+    prefix, _, epoch = value.rpartition(",")
+    if not prefix or not re.fullmatch("[0-9]{1,9}", epoch):
+        raise ConfigError(
+            f"--pretrained {value!r} is not PREFIX,EPOCH; PREFIX-0000.params is given as PREFIX,0"
+        )
+    path = Path(f"{prefix}-{int(epoch):04d}.params")
+    if not path.is_file():
+        raise ConfigError(
+            f"--pretrained {value} names {path}, which does not exist; give the prefix of a "
+            "checkpoint and the number in its file's name, as in models/run/model,0"
+        )

@@ -1,0 +1,156 @@
+"""The options of data sets, and of the batches that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from runtime.errors import ConfigError
+from runtime.options import (
+    COUNT,
+    POSITIVE_COUNT,
+    Options,
+    Range,
+    number,
+    option,
+    repeatable,
+)
+
+_SHARE = Range(lambda value: 0 <= value <= 1, "must be from 0 (off) to 1")
+
+
+@dataclass(frozen=True)
+class DataOptions(Options):
+    """Data."""
+
+    dataset: Optional[str] = None
+    """Preset: data set and the recipe that belongs to it; every value of it can be overridden."""
+
+    num_classes: Optional[int] = number(
+        None,
+        Range(lambda value: value >= 2, "must be at least 2: one class cannot be told from others"),
+    )
+    """Classes of a made-up or drawn set, or for --dry-run; other sets know their own number."""
+
+    num_images: Optional[int] = number(None, POSITIVE_COUNT)
+    """Images of a drawn set to train on, or for --dry-run; other sets know their own number."""
+
+    threads: int = number(
+        0, COUNT.saying("must not be negative; 0 takes the rank's share of the processors")
+    )
+    """Threads of a rank that make batches; 0 is the rank's share of the processors."""
+
+    batch_size: int = number(64, POSITIVE_COUNT.saying("must be at least 1 image per rank"))
+    """Images per rank and update."""
+
+
+@dataclass(frozen=True)
+class FaceDataOptions(DataOptions):
+    """Faces: record sets, augmentation, verification sets."""
+
+    rec: tuple[str, ...] = repeatable()
+    """Folder of a record set (train.rec, property, .bin files), or its .rec; several by several."""
+
+    val_targets: tuple[str, ...] = ()
+    """Verification sets: names of .bin files beside the data, as in lfw,cfp_fp."""
+
+    min_images: int = number(0, COUNT.saying("must not be negative; 0 keeps every identity"))
+    """Leave out identities with fewer images than this."""
+
+    color_jitter: float = number(0.0, _SHARE)
+    """Strength of random changes of brightness, contrast and saturation, 0 to 1."""
+
+    cutout: float = number(0.0, _SHARE)
+    """Side of a gray square put on each image, as a fraction of the image, 0 (off) to 1."""
+
+    max_bad_records: int = number(
+        100, COUNT.saying("must not be negative; 0 stops at the first bad record")
+    )
+    """Broken records that are skipped and named in the log; one more stops the run."""
+
+    debug: bool = False
+    """Train on batches made in memory: shows whether input is the bottleneck."""
+
+    def check(self) -> None:
+        """Refuse verification sets that cannot be found."""
+        if self.val_targets and not self.rec and self.dataset is not None:
+            raise ConfigError(
+                f"--val-targets {','.join(self.val_targets)} has no folder to be found in, "
+                f"because --dataset {self.dataset} is made in memory; leave it out"
+            )
+        for target in self.val_targets:
+            if not target or "/" in target or target.endswith(".bin"):
+                raise ConfigError(
+                    f"--val-targets {target!r} is not a plain name: "
+                    "name the .bin files beside the data without folder and ending, as in "
+                    "lfw,cfp_fp"
+                )
+
+
+@dataclass(frozen=True)
+class ImageDataOptions(DataOptions):
+    """Images to classify."""
+
+    data_dir: Optional[str] = None
+    """Folder of the data: IDX files, CIFAR-10 batches, or train and val with a folder per class."""
+
+    rec_train: Optional[str] = None
+    """Record file (.rec) of training images, for imagenet; goes with --rec-val."""
+
+    rec_val: Optional[str] = None
+    """Record file (.rec) of validation images, for imagenet; goes with --rec-train."""
+
+    image_size: Optional[int] = number(
+        None, Range(lambda value: value >= 8, "must be at least 8 pixels")
+    )
+    """Height and width of the images, for imagenet and synthetic."""
+
+    num_examples: Optional[int] = number(None, POSITIVE_COUNT)
+    """Train on the first so many images of each epoch's order."""
+
+    def check(self) -> None:
+        """Refuse a data set whose files are not named, or named twice."""
+        if self.dataset == "synthetic":
+            return
+        has_records = self.rec_train is not None and self.rec_val is not None
+        if has_records and self.data_dir is not None:
+            raise ConfigError(
+                f"--data-dir {self.data_dir} and --rec-train {self.rec_train} are two sets; leave "
+                "one out"
+            )
+        if not has_records and (self.rec_train is not None or self.rec_val is not None):
+            raise ConfigError("--rec-train and --rec-val go together; give both")
+        if not has_records and self.data_dir is None:
+            records = ", or --rec-train and --rec-val" if self.dataset == "imagenet" else ""
+            raise ConfigError(
+                f"--dataset {self.dataset} needs its files: give --data-dir{records}; --dataset "
+                "synthetic needs none"
+            )
+
+
+_DATASETS_OF_OPTIONS = {
+    "data_dir": ("mnist", "cifar10", "imagenet"),
+    "rec_train": ("imagenet",),
+    "rec_val": ("imagenet",),
+    "num_classes": ("synthetic",),
+    "num_images": ("synthetic",),
+    "image_size": ("imagenet", "synthetic"),
+}
+
+
+def check_given_images(given: Mapping[str, Any]) -> None:
+    """Refuse options that do not belong to the data set.
+
+    Args:
+        given: the options of the command line, by field, with ``dataset``.
+
+    Raises:
+        ConfigError: there is such an option.
+    """
+    for field, datasets in _DATASETS_OF_OPTIONS.items():
+        if field in given and given["dataset"] not in datasets:
+            raise ConfigError(
+                f"{option(field)} {given[field]} goes with --dataset "
+                f"{' or '.join(datasets)}, not with {given['dataset']}; leave it out"
+            )

@@ -1,0 +1,113 @@
+"""The options of the softmax over the class centers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from runtime.errors import ConfigError
+from runtime.options import POSITIVE, Options, Range, check_name, name, number
+
+Margins = tuple[float, float, float]
+
+# cos(m1 * angle + m2) - m3 on the target. ArcFace: Deng et al. 2019, arXiv:1801.07698. CosFace:
+# Wang et al. 2018, arXiv:1801.09414. Its 0.35 is also InsightFace's first value; their Partial FC
+# recipes use 0.4 (--margins 1,0,0.4), and so do the Glint360K presets.
+# AdaFace (Kim et al. 2022, arXiv:2204.00964) and CurricularFace (Huang et al. 2020,
+# arXiv:2004.00288) adapt theirs while training and are no such form.
+LOSSES: Mapping[str, Optional[Margins]] = {
+    "arcface": (1.0, 0.5, 0.0),
+    "cosface": (1.0, 0.0, 0.35),
+    "softmax": (1.0, 0.0, 0.0),
+    "adaface": None,
+    "curricularface": None,
+}
+COMBINED = "combined"
+"""The loss of ``--margins``."""
+DTYPES = ("float32", "bfloat16")
+"""Of the products."""
+
+
+@dataclass(frozen=True)
+class HeadOptions(Options):
+    """Softmax: margin, class centers, sampling."""
+
+    loss: str = "cosface"
+    """Margin: arcface (1,0.5,0), cosface (1,0,0.35), softmax (1,0,0), adaface or curricularface."""
+
+    margins: Optional[Margins] = None
+    """The three numbers of cos(m1 * angle + m2) - m3, as in 1,0.3,0.2; overrides --loss."""
+
+    scale: float = number(64.0, POSITIVE.saying("must be above 0; 64 is usual"))
+    """Factor on the cosines before the softmax."""
+
+    filter_threshold: float = number(
+        1.0,
+        Range(
+            lambda value: 0 < value <= 1, "must be above 0 and at most 1; 1 turns the filter off"
+        ),
+    )
+    """Leave out negatives more similar than this cosine, above 0 to 1 (off): wrong labels."""
+
+    sample_ratio: float = number(
+        1.0,
+        Range(
+            lambda value: 0 < value <= 1,
+            "must be above 0 and at most 1; 1 uses all class centers, 0.1 a tenth of them",
+        ),
+    )
+    """Share of the class centers that take part in an update, above 0 to 1; positives always do."""
+
+    center_lr: Optional[float] = number(
+        None, POSITIVE.saying("must be above 0; leave it out to follow --lr")
+    )
+    """Learning rate of the class centers after warm-up; that of --lr unless given."""
+
+    head_dtype: str = name("float32", DTYPES)
+    """Number format of the head's products: float32, or bfloat16 (CPUs with AMX only)."""
+
+    @property
+    def applied_margins(self) -> Optional[Margins]:
+        """The margins ``(m1, m2, m3)`` that the head applies; None where the loss adapts them."""
+        return LOSSES[self.loss] if self.margins is None else self.margins
+
+    def check(self) -> None:
+        """Refuse unknown losses, and margins under which the target would not be harder."""
+        check_name("loss", self.loss, LOSSES if self.margins is None else (*LOSSES, COMBINED))
+        if self.applied_margins is not None:
+            _check_margins(self.applied_margins)
+
+
+def check_given(given: Mapping[str, Any]) -> None:
+    """Refuse margins that were typed for a loss that adapts its own.
+
+    Args:
+        given: the options of the command line, by field.
+
+    Raises:
+        ConfigError: both were typed.
+    """
+    if "margins" in given and LOSSES.get(given.get("loss", ""), given["margins"]) is None:
+        raise ConfigError(
+            f"--margins mean nothing to --loss {given['loss']}, which adapts its own; leave one out"
+        )
+
+
+def _check_margins(margins: Margins) -> None:
+    m1, m2, m3 = margins
+    if m1 < 1 or not 0 <= m2 < math.pi / 2 or not 0 <= m3 < 1:
+        raise ConfigError(
+            f"--margins {m1:g},{m2:g},{m3:g} is out of range: "
+            "m1 at least 1, m2 from 0 to below pi/2, m3 from 0 to below 1; ArcFace is 1,0.5,0"
+        )
+    # cos(m1 t + m2) falls with the angle t up to pi, and rises behind it: the gradient would push a
+    # target that is 90 degrees from its center away from it.
+    if m1 * (math.pi / 2) + m2 > math.pi:
+        raise ConfigError(
+            f"--margins {m1:g},{m2:g},{m3:g} turns a target at 90 degrees by "
+            f"{math.degrees(m1 * math.pi / 2 + m2):.0f} degrees, and beyond 180 it is pushed away "
+            "from its center: m1 * pi/2 + m2 must be at most pi; with this m2 lower m1 to at most "
+            f"{2 - 2 * m2 / math.pi:.4g}"
+        )

@@ -1,0 +1,83 @@
+"""The options of what happens around the updates: logs, saves, verification, checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+from runtime.errors import ConfigError
+from runtime.options import COUNT, POSITIVE_COUNT, Options, Range, name, number, with_bare
+
+ON_NAN = ("stop", "skip")
+AUTO, NEVER = "auto", "never"
+_SAVES = COUNT.saying("must not be negative; 0 saves at the end alone")
+
+
+@dataclass(frozen=True)
+class RunOptions(Options):
+    """The run: logs, saves, checkpoints."""
+
+    frequent: int = number(20, POSITIVE_COUNT)
+    """Updates between log lines."""
+
+    keep: int = number(2, COUNT.saying("must not be negative; 0 writes no checkpoints"))
+    """Checkpoints that stay, the newest ones; 0 writes none."""
+
+    resume: str = with_bare(AUTO, bare=AUTO)
+    """Go on from the newest checkpoint in --models-root (auto), from none (never), or from PATH."""
+
+    stall_timeout: int = number(
+        600, POSITIVE_COUNT.saying("must be at least 1 second; several times the longest update")
+    )
+    """Seconds without progress in an update that end the run; six times that between updates."""
+
+    models_root: str = ""
+    """Folder for the model, checkpoints, logs and metrics; ./models/DATA-NETWORK unless given."""
+
+    # MXNet and NumPy's legacy generators take 32 bits.
+    seed: int = number(1, Range(lambda value: 0 <= value < 2**32, "must be from 0 to 4294967295"))
+    """Seed of initial values, shuffling, augmentation and negatives."""
+
+
+@dataclass(frozen=True)
+class FaceRunOptions(RunOptions):
+    """The run: logs, verification, saves, checkpoints."""
+
+    verbose: int = number(2000, POSITIVE_COUNT)
+    """Updates between verifications."""
+
+    save_interval: int = number(2000, _SAVES)
+    """Updates between saves of the model and checkpoints; 0 saves at the end alone."""
+
+    on_nan: str = name("stop", ON_NAN)
+    """At a loss or gradient that is not finite: stop, or skip that update."""
+
+
+@dataclass(frozen=True)
+class ImageRunOptions(RunOptions):
+    """The run: logs, validation, saves, checkpoints."""
+
+    eval_frequency: int = number(1, POSITIVE_COUNT)
+    """Epochs between validations."""
+
+    save_frequency: int = number(1, _SAVES)
+    """Epochs between saves of the model and checkpoints; 0 saves at the end alone."""
+
+
+@dataclass(frozen=True)
+class DryRunOptions(Options):
+    """A plan instead of a run."""
+
+    dry_run: bool = False
+    """Print shards, memory and bytes per collective for --world-size ranks, and stop."""
+
+    world_size: Optional[int] = number(None, POSITIVE_COUNT)
+    """Ranks to plan for with --dry-run; 1 unless given."""
+
+    def check(self) -> None:
+        """Refuse a number of ranks for a run, which gets it from its launcher."""
+        if self.world_size is not None and not self.dry_run:
+            raise ConfigError(
+                f"--world-size {self.world_size} goes with --dry-run; "
+                f"a run's ranks come from the launcher: horovodrun -np {self.world_size} ..."
+            )
