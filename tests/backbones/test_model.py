@@ -269,7 +269,7 @@ class TestBrokenCheckpoints:
 
     def test_broken_graph(self, prefix) -> None:
         prefix.with_name("model-symbol.json").write_text("{")
-        with pytest.raises(DataError, match="model-symbol.json is no MXNet graph"):
+        with pytest.raises(DataError, match="model-symbol.json is no MXNet graph.*it is no JSON"):
             Backbone.load(prefix)
 
     def test_graph_without_embedding(self, prefix) -> None:
@@ -288,6 +288,16 @@ class TestBrokenCheckpoints:
         prefix.with_name("model-0000.params").write_bytes(b"no parameters at all")
         with pytest.raises(DataError, match="model-0000.params is no MXNet parameter file"):
             Backbone.load(prefix)
+
+    def test_the_newest_form_of_arrays_is_read(self, prefix) -> None:
+        """As MXNet writes them with NumPy's shapes: the same but for a number at the beginning."""
+        path = prefix.with_name("model-0000.params")
+        before = values(Backbone.load(prefix))
+        old, new = (number.to_bytes(4, "little") for number in (0xF993FAC9, 0xF993FACA))
+        assert path.read_bytes().count(old) >= len(before)
+        path.write_bytes(path.read_bytes().replace(old, new))
+        after = values(Backbone.load(prefix))
+        assert all(np.array_equal(after[name], array) for name, array in before.items())
 
     def test_missing_tensor(self, prefix) -> None:
         self.change_weights(prefix, lambda weights: weights.pop("arg:bn0_beta"))

@@ -87,6 +87,16 @@ def test_a_binary_file_of_the_wrong_length(tmp_path: Path, change: int) -> None:
         cifar10.read(tmp_path, "training")
 
 
+@pytest.mark.parametrize("label", [-1, 10])
+def test_an_impossible_label_of_the_python_version(tmp_path: Path, label: int) -> None:
+    write_python(tmp_path)
+    labels, pixels = content(5)
+    wrong = {"labels": [label, *labels.tolist()[1:]], "data": pixels.tobytes()}
+    (tmp_path / FILES[5]).write_bytes(pickle.dumps(wrong, 2))
+    with pytest.raises(DataError, match=f"{FILES[5]} has other labels than 0 to 9"):
+        cifar10.read(tmp_path, "validation")
+
+
 @pytest.mark.parametrize("label", [10, 255])
 def test_a_binary_file_with_an_impossible_label(tmp_path: Path, label: int) -> None:
     write_binary(tmp_path)

@@ -116,3 +116,10 @@ def test_the_middle_of_an_image_that_is_not_square() -> None:
         line = cut[:, 5, 0] if axis == 0 else cut[5, :, 0]
         # 120 rows become 32, of which 9 to 22 are kept: 3.75 rows each.
         assert line.astype(float) == pytest.approx((np.arange(9, 23) + 0.5) * 3.75 - 0.5, abs=0.6)
+
+
+def test_a_part_without_any_pixel_is_drawn_again() -> None:
+    # A quarter of one pixel at 3:4 is a line of 1 x 0.
+    tiny = np.full((1, 1, 3), 77, np.uint8)
+    found = plain(8).apply(tiny, draws(((0.25 - 0.08) / 0.92, 0.0), rest=(1.0, 0.5)))
+    assert found.shape == (8, 8, 3) and (found == 77).all()

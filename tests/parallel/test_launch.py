@@ -297,6 +297,7 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
         (("-n", 2, "-s", 2, "--server-speeds", "2,1"), "dist_sync", "one machine need the same"),
         (("-n", 2, "-s", 2, "--server-speeds", "2"), "dist_sync", "has 1 numbers, but there are 2"),
         (("-n", 2, "-s", 2, "--server-speeds", "2,0"), "dist_sync", "no list of positive numbers"),
+        (("-n", 2, "-s", 2, "--server-speeds", "2,inf"), "dist_sync", "no list of positive numb"),
         (("-n", 2, "-s", 2, "--server-speeds", "2,x"), "dist_sync", "no list of positive numbers"),
         (("-n", 2, "-s", 1, "--bucket-elements", 9), "dist_sync", "9 is not from 1024 (MXNet's"),
         (("-n", 2, "-s", 1, "-i", "ethx"), "dist_sync", "-i ethx: no such network interface"),

@@ -96,6 +96,17 @@ def test_each_rule_is_named(change, rule, tmp_path):
         read(tmp_path, content)
 
 
+def test_arrays_have_up_to_eight_dimensions(tmp_path):
+    content = body()
+    for file in content["files"]:
+        shape = file["entries"][0]["shape"]
+        shape += [1] * (8 - len(shape))
+    read(tmp_path, content)
+    content["files"][0]["entries"][0]["shape"].append(1)
+    with pytest.raises(DataError, match="wrong shape"):
+        read(tmp_path, content)
+
+
 def nodes(tree, path=()):
     """The paths to everything in a tree of dictionaries and lists."""
     yield path

@@ -109,9 +109,12 @@ def test_skipping_changes_nothing_as_long_as_all_is_finite(tmp_path):
     assert stopping == skipping
 
 
-def test_a_run_that_only_skips_stops(caplog):
+@pytest.mark.parametrize("good", [0, 1])
+def test_a_run_that_only_skips_stops(good, caplog):
     guard = FiniteGuard("skip")
     nan = mx.nd.array([np.nan])
+    for update in range(good):
+        assert guard.accept(update, mx.nd.array([1.0]), lambda: True)
     for update in range(100):
         assert not guard.accept(update, nan, lambda: True)
     assert "update 100 skipped: the loss is nan; 100 skipped in all" in caplog.text

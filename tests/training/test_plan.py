@@ -93,6 +93,7 @@ def test_images_may_be_unknown() -> None:
 
 
 def test_more_ranks_than_classes_are_refused() -> None:
+    describe(parse("--rec . --num-classes 10 --dry-run --world-size 10".split()))
     with pytest.raises(ConfigError, match="use at most 10 ranks"):
         describe(parse("--rec . --num-classes 10 --dry-run --world-size 11".split()))
 

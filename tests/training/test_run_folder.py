@@ -186,6 +186,11 @@ def test_a_file_system_without_locks_is_told_of_and_used(
         assert "run.lock cannot be locked (No locks available)" in capsys.readouterr().err
 
 
+def test_folders_above_are_made_too(tmp_path: Path) -> None:
+    with claimed(tmp_path / "very" / "deep", LoneWorld(), is_owner=True):
+        assert (tmp_path / "very/deep/run.lock").is_file()
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="--models-root .*/file/run cannot be written"):

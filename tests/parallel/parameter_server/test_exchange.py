@@ -119,3 +119,14 @@ def test_the_rate_is_that_of_the_latest_twenty_steps(monkeypatch) -> None:
         worker.step(gradients(), lr=1.0)
     # An image a step.
     assert worker.numbers()["images_per_second/worker_0"] == pytest.approx(2.0)
+
+
+def test_a_pause_ends_with_the_next_step(monkeypatch) -> None:
+    servers = NearServers(monkeypatch, workers=2, servers=1)
+    saver, other = servers.worker(0), servers.worker(1)
+    saver.pause()
+    other.step(gradients(), lr=1.0)
+    assert other.pauses == 1
+    saver.step(gradients(), lr=1.0)
+    other.step(gradients(), lr=1.0)
+    assert other.pauses == 0
