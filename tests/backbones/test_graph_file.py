@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +68,39 @@ def test_the_parameter_of_another_layer_is_no_parameter_of_a_batch_norm(tmp_path
     path = tmp_path / "model-symbol.json"
     mx.sym.FullyConnected(maps, num_hidden=8, name="fc1").save(str(path))
     with pytest.raises(DataError, match="'second' shares a parameter"):
+        read_graph(path)
+
+
+def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    graph = json.loads(path.read_text())
+    change(graph)
+    path.write_text(json.dumps(graph))
+    return path
+
+
+@pytest.mark.parametrize("version", [0, 999_999, "1"])
+def test_a_version_that_never_was_is_refused(tmp_path: Path, version: object) -> None:
+    attributes = {"mxnet_version": ["int", version]}
+    path = changed(write(tmp_path, (0, -1)), lambda graph: graph.update(attrs=attributes))
+    with pytest.raises(DataError, match="no known version of MXNet"):
+        read_graph(path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ([-1, 0, 0], "an input that comes from nowhere"),
+        ([4, 0, 0], "an input that comes from nowhere"),
+        ([1, 0, 2], "an input that comes from nowhere"),
+        ([1, 1, 0], "takes output 1 of node 1, which has none"),
+        ([1, -1, 0], "takes output -1 of node 1, which has none"),
+    ],
+)
+def test_inputs_come_from_earlier_nodes(tmp_path: Path, entry: list[int], message: str) -> None:
+    # Node 4 is fc1, and node 1 is the Reshape before it.
+    path = write(tmp_path, (0, -1))
+    path = changed(path, lambda graph: graph["nodes"][4]["inputs"].__setitem__(0, entry))
+    with pytest.raises(DataError, match=message):
         read_graph(path)
 
 

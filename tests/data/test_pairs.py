@@ -48,6 +48,7 @@ def test_pairs_in_the_format_of_lfw(tmp_path: Path, people: Path, header: str) -
     [
         (1, "many pairs", "line 1: 'many pairs' instead of the numbers"),
         (1, "2\t2", "announces 8 pairs .* holds 4"),
+        (1, "1\t2\t1", "line 1: .* instead of the numbers of folds and pairs"),
         (3, "Ann\t1", "line 3: 'Ann 1' is neither"),
         (3, "Ann\tone\t2", "line 3: 'Ann one 2' is neither"),
         (4, "Ann\t1\tBob_B\t-1", "line 4: .* is neither"),

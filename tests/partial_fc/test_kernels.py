@@ -155,9 +155,11 @@ def test_rules_for_negatives_do_not_hide_nan(make_rows, centers):
 
 
 def test_exponentials_of_very_small_logits_are_zero(make_rows, centers):
-    array = mx.nd.array([[-1e30, -1000.0, 0.0]])
+    array = mx.nd.array([[-1e30, -1000.0, -100.0, 0.0]])
     sums = make_rows(centers).exponentiate(array, mx.nd.array([0.0]))
-    assert array.asnumpy().tolist() == [[0.0, 0.0, 1.0]] and sums.asscalar() == 1.0
+    found = array.asnumpy()[0].tolist()
+    # The third is 4e-44, which MXNet on a device may keep.
+    assert found[:2] == [0.0, 0.0] and found[2] < 4e-44 and found[3] == sums.asscalar() == 1.0
 
 
 def test_nan_is_not_hidden(make_rows, centers):

@@ -203,6 +203,7 @@ def test_info_verify_merge(tmp_path, capsys):
     printed = capsys.readouterr().out
     for part in ("7 updates", "2 ranks", "head/centers", "(11, 3)", "classes 6 to 10", "is intact"):
         assert part in printed
+    assert "  of: a test\n" in printed
     checkpoint.main(["merge", str(path), "--output", str(tmp_path / "all.npz")])
     with np.load(tmp_path / "all.npz", allow_pickle=False) as merged:
         np.testing.assert_array_equal(merged["head/centers"], CENTERS)

@@ -1,0 +1,34 @@
+"""How a process of a job is started on another machine."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from parallel.parameter_server.place import SCHEDULER, WORKER
+from parallel.task import Task, by_ssh
+
+
+def task(role: str) -> Task:
+    return Task(role, 0, "there", 2, ["python", "it's.py"], {"GROUPING_WORKER": "3"})
+
+
+def test_what_the_libraries_read_travels_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PATH", "MXNET_SEED", "OMP_NUM_THREADS", "SECRET"):
+        monkeypatch.setenv(name, f"value of {name}")
+    command, environment = by_ssh(task(WORKER))
+    assert environment is None
+    assert (command[0], command[-2]) == ("ssh", "there")
+    words = shlex.split(command[-1])
+    assert words[:2] == ["cd", words[1]] and words[2:5] == ["&&", "exec", "env"]
+    assert words[-2:] == ["python", "it's.py"]
+    assert {"MXNET_SEED=value of MXNET_SEED", "GROUPING_WORKER=3"} < set(words)
+    assert {"PATH=value of PATH", "OMP_NUM_THREADS=value of OMP_NUM_THREADS"} < set(words)
+    assert "SECRET" not in command[-1]
+
+
+def test_the_scheduler_stays_on_this_machine() -> None:
+    command, environment = by_ssh(task(SCHEDULER))
+    assert "ssh" not in command and environment is not None
+    assert environment["GROUPING_WORKER"] == "3"
