@@ -74,12 +74,10 @@ def classify(config: ImageConfig, dress: Callable[[Step], Step] = lambda step: s
         ) as log,
     ):
         classifier = Classifier.create(
-            config.classifier.model,
+            config.classifier,
             classes=pictures.num_classes,
             image_shape=pictures.shape,
             normalization=pictures.normalization,
-            dtype=config.classifier.dtype,
-            has_zero_last_gammas=config.classifier.last_gamma,
             seed=config.run.seed,
             ctx=device,
         )

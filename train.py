@@ -37,9 +37,9 @@ def train(config: FaceConfig) -> int:
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
     from backbones.model import Backbone
     from parallel.world import HorovodWorld
-    from partial_fc import margin, optimizers
+    from partial_fc import optimizers
     from partial_fc.head import PartialFC
-    from training import devices, fine_tuning, inputs
+    from training import devices, inputs
     from training.ending import AgreedStop
     from training.face_step import FaceStep
     from training.finite import FiniteGuard
@@ -78,28 +78,15 @@ def train(config: FaceConfig) -> int:
         )
         progress = run.progress
         backbone = Backbone.create(
-            config.backbone.network,
-            embedding_size=config.backbone.embedding_size,
-            dtype=config.backbone.dtype,
-            seed=config.run.seed,
-            image_size=batches.image_size,
-            recompute=config.backbone.recompute,
-            ctx=device,
+            config.backbone, image_size=batches.image_size, seed=config.run.seed, ctx=device
         )
-        if config.backbone.pretrained_checkpoint:
-            fine_tuning.start_from(backbone, *config.backbone.pretrained_checkpoint)
         backbone.hybridize()
         timed_world = TimedWorld(world, log.stopwatch)
         head = PartialFC.create(
-            batches.num_classes,
-            config.backbone.embedding_size,
+            config.head,
+            (batches.num_classes, config.backbone.embedding_size),
             timed_world,
             device,
-            margin=margin.build(config.head.loss, config.head.applied_margins),
-            scale=config.head.scale,
-            filter_threshold=config.head.filter_threshold,
-            dtype=devices.head_dtype(config.head.head_dtype, device),
-            sample_ratio=config.head.sample_ratio,
             optimizer=optimizers.build(
                 config.optimizer.optimizer,
                 momentum=config.optimizer.momentum,

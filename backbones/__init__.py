@@ -132,16 +132,13 @@ def activation_bytes(name: str, batch_size: int, *, recompute: bool = False) -> 
     return round(4 * batch_size * numbers)
 
 
-def build(
-    name: str, *, embedding_size: int = 512, dtype: str = "float32", dropout: float = 0.0
-) -> Any:
+def build(name: str, *, embedding_size: int = 512, dtype: str = "float32") -> Any:
     """Return the graph of a network: a symbol from ``data`` to ``fc1_output``.
 
     Args:
         name: one of ``names()``.
         embedding_size: numbers per embedding.
         dtype: ``float32`` or ``float16``, in which the body computes; input and output are float32.
-        dropout: the share of the body's outputs that is dropped while training.
 
     Returns:
         An ``mx.sym.Symbol``; ``data`` is RGB, 0-255, float32 [batch, 3, height, width], the output
@@ -159,4 +156,4 @@ def build(
     # A name manager of its own: unnamed nodes count from zero in every graph, not in every process.
     with mx.name.NameManager():
         features = module.body(layers.pixels(dtype), **network.arguments)
-        return layers.embedding(features, size=embedding_size, dropout=dropout, dtype=dtype)
+        return layers.embedding(features, size=embedding_size, dtype=dtype)

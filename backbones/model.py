@@ -6,6 +6,7 @@ one, with the names the InsightFace world knows.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +25,13 @@ from backbones.network import (
     initial_value,
     shapes,
 )
+from backbones.options import BackboneOptions
 from backbones.parameter_file import read_parameters
 from backbones.recompute import Part, Recomputation, cut
 from runtime.errors import DataError
 from runtime.mxnet import mx
+
+_log = logging.getLogger(__name__)
 
 FACE_SIZE = (112, 112)
 
@@ -69,33 +73,38 @@ class Backbone(Network):
     @classmethod
     def create(
         cls,
-        name: str,
+        options: BackboneOptions,
         *,
-        embedding_size: int = 512,
-        dtype: str = "float32",
-        dropout: float = 0.0,
-        seed: int = 0,
         image_size: tuple[int, int] = FACE_SIZE,
-        recompute: bool = False,
+        seed: int = 0,
         ctx: Context = None,
     ) -> Backbone:
-        """Return an untrained network; equal seeds give equal weights on every rank.
+        """Return an untrained network, or one that starts from a checkpoint.
 
-        With ``recompute`` its training pass keeps little and computes the rest twice.
+        Args:
+            options: all choices.
+            image_size: height and width.
+            seed: of the initial weights; equal seeds give equal weights on every rank.
+            ctx: the device; the CPU unless given.
 
         Raises:
-            ConfigError: if there is no network of this name.
+            ConfigError: there is no such network.
+            DataError: the checkpoint is missing or broken, nothing in it fits, or a shape differs.
         """
         ctx = ctx or mx.cpu()
-        exported = backbones.build(name, embedding_size=embedding_size)
-        trained = backbones.build(name, embedding_size=embedding_size, dtype=dtype, dropout=dropout)
+        name, size = options.network, options.embedding_size
+        exported = backbones.build(name, embedding_size=size)
+        trained = backbones.build(name, embedding_size=size, dtype=options.dtype)
         weights = {
             key: mx.nd.array(initial_value(key, shape, seed))
             for key, shape in shapes(exported, (3, *image_size)).items()
         }
         running = _form_for(ctx, trained, image_size, weights)
-        parts = cut(running, image_size) if recompute else None
-        return cls(running, exported, weights, ctx, parts)
+        parts = cut(running, image_size) if options.recompute else None
+        backbone = cls(running, exported, weights, ctx, parts)
+        if options.pretrained_checkpoint:
+            _report(backbone.take_weights(*options.pretrained_checkpoint))
+        return backbone
 
     @classmethod
     def load(
@@ -207,3 +216,16 @@ def _load_weights(path: Path, shapes: dict[str, Shape]) -> dict[str, NDArray]:
                 "do graph and image size belong to these parameters?"
             )
     return {name: mx.nd.array(weights[name], dtype=weights[name].dtype) for name in shapes}
+
+
+def _report(taken: TakenWeights) -> None:
+    """Name each tensor in the log: whether fine-tuning works at all depends on which were found."""
+    for what, names in (
+        ("loaded", taken.loaded),
+        ("missing, left at their initial values", taken.missing),
+        ("left over in the file", taken.left_over),
+    ):
+        _log.info(
+            "pretrained %s: %d tensors %s%s",
+            *(taken.path, len(names), what, ": " + " ".join(names) if names else ""),
+        )

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backbones.classifiers.classifier import Classifier
+from backbones.options import ClassifierOptions
 from benchmarks.training_runs import started
 from parallel.cluster import data_sharding, groups, speeds
 from parallel.world import LoneWorld
@@ -111,7 +112,7 @@ def judge(options: Sequence[str]) -> Callable[[Path], float]:
     config = images.resolve({**_given(options), "batch_size": _EVALUATION_BATCH})
     pictures = open_pictures(config.data, config.run.seed)
     classifier = Classifier.create(
-        config.classifier.model,
+        ClassifierOptions(model=config.classifier.model),
         classes=pictures.num_classes,
         image_shape=pictures.shape,
         normalization=pictures.normalization,

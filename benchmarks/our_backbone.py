@@ -6,6 +6,7 @@ from typing import Any
 
 import backbones
 from backbones.model import Backbone
+from backbones.options import BackboneOptions
 from benchmarks.backbone_case import (
     EMBEDDING,
     IMAGE_SIZE,
@@ -43,7 +44,9 @@ class OurBackbone:
 
     def _create(self, case: BackboneCase) -> Backbone:
         return Backbone.create(
-            case.network, embedding_size=EMBEDDING, seed=SEED, image_size=IMAGE_SIZE
+            BackboneOptions(network=case.network, embedding_size=EMBEDDING),
+            seed=SEED,
+            image_size=IMAGE_SIZE,
         )
 
     def step(self) -> None:
@@ -64,11 +67,9 @@ class RecomputingBackbone(OurBackbone):
 
     def _create(self, case: BackboneCase) -> Backbone:
         return Backbone.create(
-            case.network,
-            embedding_size=EMBEDDING,
+            BackboneOptions(network=case.network, embedding_size=EMBEDDING, recompute=True),
             seed=SEED,
             image_size=IMAGE_SIZE,
-            recompute=True,
         )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
+from backbones.options import ClassifierOptions
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from training.optimizer import BackboneOptimizer
@@ -20,7 +21,7 @@ class AskedClassifier:
     def __init__(self, model: str, batch: int) -> None:
         """Args: the model's name; images of a step."""
         self._classifier = Classifier.create(
-            model,
+            ClassifierOptions(model=model),
             classes=_CLASSES,
             image_shape=_IMAGE_SHAPE,
             normalization=Normalization((0.5,) * 3, (0.25,) * 3),

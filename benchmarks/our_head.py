@@ -15,8 +15,8 @@ from benchmarks.head_case import (
 )
 from partial_fc import products
 from partial_fc.head import TYPES, HeadStep, PartialFC
-from partial_fc.margin import CombinedMargin
 from partial_fc.optimizers import SGD
+from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
 
 
@@ -45,14 +45,15 @@ class OurHead:
         """Args: sizes of a ``HeadCase``."""
         case = HeadCase(**sizes)
         self.head = PartialFC.create(
-            case.classes,
-            case.embedding,
+            HeadOptions(
+                margins=(1.0, 0.0, MARGIN),
+                scale=SCALE,
+                head_dtype=case.dtype,
+                sample_ratio=case.ratio,
+            ),
+            (case.classes, case.embedding),
             OneRank(),
             mx.cpu(),
-            margin=CombinedMargin(m3=MARGIN),
-            scale=SCALE,
-            dtype=case.dtype,
-            sample_ratio=case.ratio,
             optimizer=SGD(MOMENTUM, WEIGHT_DECAY),
             seed=SEED,
         )

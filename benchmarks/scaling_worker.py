@@ -19,6 +19,7 @@ import numpy as np
 
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
+from backbones.options import ClassifierOptions
 from parallel.parameter_server import place
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.schemes import SCHEMES
@@ -40,7 +41,7 @@ def main() -> None:
     scheme, model = sys.argv[2:4]
     batch, updates = map(int, sys.argv[4:6])
     classifier = Classifier.create(
-        model,
+        ClassifierOptions(model=model),
         classes=_CLASSES,
         image_shape=_IMAGE_SHAPE,
         normalization=Normalization((0.5,) * 3, (0.25,) * 3),

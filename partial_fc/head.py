@@ -15,14 +15,16 @@ Shapes: b batch of a rank, B global batch, D embedding, S sampled rows of this r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partial_fc import margin as margins
 from partial_fc import products
 from partial_fc.centers import initial_centers
 from partial_fc.communicator import Communicator
@@ -30,11 +32,16 @@ from partial_fc.kernels import DeviceRows, HostRows, Rows
 from partial_fc.margin import Margin
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
+from partial_fc.options import HeadOptions
 from partial_fc.sampling import Sample, Sampler
 from partial_fc.shard import Shard
 from partial_fc.targets import Targets
+from runtime import amx
+from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16
+
+_log = logging.getLogger(__name__)
 
 # What the products may read and write, as MXNet's dtypes.
 TYPES = {"float32": np.float32, "bfloat16": BFLOAT16}
@@ -60,82 +67,70 @@ class PartialFC:
 
     def __init__(
         self,
+        options: HeadOptions,
+        margin: Margin,
         rows: Rows,
         sampler: Sampler,
         shard: Shard,
         world: Communicator,
-        *,
-        margin: Margin,
-        scale: float,
-        filter_threshold: float = 1.0,
-        dtype: str = "float32",
     ) -> None:
         """Assemble the head.
 
         Args:
+            options: scale, filter and number format. In bfloat16 the products read and write that;
+                sums, norms, softmax and update are float32 in either case.
+            margin: of the targets.
             rows: the shard's centers with their optimizer, on the host or a device.
             sampler: chooses the rows of each step.
             shard: the classes of this rank.
             world: the collectives.
-            margin: of the targets.
-            scale: the factor of the cosines (s in the ArcFace paper).
-            filter_threshold: negatives with a larger cosine are left out; 1 keeps them all.
-            dtype: float32, or bfloat16 on a CPU: the type of what the products read and write.
-                Sums, norms, softmax and update are float32 in either case.
         """
         self.rows = rows
         self.shard = shard
         self._sampler = sampler
         self._world = world
         self.margin = margin
-        self._scale = scale
-        self._filter_threshold = filter_threshold
-        self._dtype = TYPES[dtype]
+        self._scale = options.scale
+        self._filter_threshold = options.filter_threshold
+        self._dtype = TYPES[options.head_dtype]
         self._buffers: dict[str, Any] = {}
 
     @classmethod
     def create(
         cls,
-        num_classes: int,
-        embedding_size: int,
+        options: HeadOptions,
+        shape: tuple[int, int],
         world: Communicator,
         context: Any,
         *,
-        margin: Margin,
-        scale: float,
-        filter_threshold: float = 1.0,
-        dtype: str = "float32",
-        sample_ratio: float,
         optimizer: RowOptimizer,
         seed: int,
     ) -> PartialFC:
         """Cut the classes over the ranks and draw this rank's centers, on its device.
 
         Args:
-            num_classes: the classes of all ranks, at least one per rank.
-            embedding_size: D.
+            options: all choices.
+            shape: of the centers of all ranks: classes, at least one per rank, and D.
             world: the ranks.
             context: the MXNet device of the features.
-            margin: of the targets.
-            scale: the factor of the cosines.
-            filter_threshold: negatives with a larger cosine are left out; 1 keeps them all.
-            dtype: of the products, see ``PartialFC``.
-            sample_ratio: the share of each shard that takes part in a step, in (0, 1].
             optimizer: of the centers.
             seed: of the centers and the samples.
+
+        Raises:
+            ConfigError: the device has no products in the number format that is wanted.
         """
+        num_classes, embedding_size = shape
+        options = replace(options, head_dtype=usable_dtype(options.head_dtype, context))
         shard = Shard(world.rank, world.size, num_classes)
         centers = initial_centers(shard, embedding_size, seed)
         on_host = context.device_type == "cpu"
         return cls(
+            options,
+            margins.build(options),
             HostRows(centers, optimizer) if on_host else DeviceRows(centers, optimizer, context),
-            Sampler(shard, sample_ratio, seed),
+            Sampler(shard, options.sample_ratio, seed),
             shard,
             world,
-            margin=margin,
-            scale=scale,
-            filter_threshold=filter_threshold,
-            dtype=dtype,
         )
 
     def step(
@@ -237,3 +232,24 @@ class PartialFC:
         if array is None or array.shape != shape:
             self._buffers[name] = array = mx.nd.empty(shape, ctx=like.context, dtype=self._dtype)
         return array
+
+
+def usable_dtype(dtype: str, device: Any) -> str:
+    """The type of the head's products: ``dtype``, or float32 where bfloat16 would not be faster.
+
+    Raises:
+        ConfigError: bfloat16 is wanted on a GPU.
+    """
+    if dtype == "bfloat16":
+        if device.device_type != "cpu":
+            raise ConfigError(
+                "--head-dtype bfloat16 is for CPUs with AMX: MXNet has no bfloat16 on a GPU; "
+                "use float32"
+            )
+        if not amx.request_tiles():
+            _log.warning(
+                "--head-dtype bfloat16: this processor or its kernel has no AMX tiles, without "
+                "which bfloat16 is slower than float32; the head computes in float32"
+            )
+            return "float32"
+    return dtype

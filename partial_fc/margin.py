@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partial_fc.negatives import Curriculum
+from partial_fc.options import LOSSES, HeadOptions
 from partial_fc.targets import Targets
 from runtime.mxnet import mx
 
@@ -175,19 +176,12 @@ class CurricularFace:
         self._hardness = _restored(memory, "hardness")
 
 
-def build(loss: str, margins: Optional[tuple[float, float, float]]) -> Margin:
-    """The margin of ``loss``.
-
-    Args:
-        loss: adaface, curricularface, or any name of a combined margin.
-        margins: m1, m2, m3 of a combined margin.
-    """
-    if loss == "adaface":
-        return AdaFace()
-    if loss == "curricularface":
-        return CurricularFace()
-    assert margins is not None, loss
-    return CombinedMargin(*margins)
+def build(options: HeadOptions) -> Margin:
+    """The margin of ``--loss`` or ``--margins``."""
+    if options.applied_margins is not None:
+        return CombinedMargin(*options.applied_margins)
+    margin: Margin = globals()[LOSSES[options.loss].margin]()
+    return margin
 
 
 def _restored(memory: dict[str, NDArray[np.float32]], name: str) -> Any:

@@ -5,27 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from runtime.errors import ConfigError
-from runtime.options import POSITIVE, Options, Range, check_name, name, number
+from runtime.options import POSITIVE, Options, Range, name, number
 
 Margins = tuple[float, float, float]
+
+
+class Loss(NamedTuple):
+    """A loss by its margin."""
+
+    margin: str
+    """The class in ``partial_fc.margin``."""
+    margins: Optional[Margins] = None
+    """Of a combined margin: m1, m2 and m3; None where the margin adapts them."""
+    collective: str = ""
+    """A collective of its own in every update, of a number for each image of the global batch."""
+
 
 # cos(m1 * angle + m2) - m3 on the target. ArcFace: Deng et al. 2019, arXiv:1801.07698. CosFace:
 # Wang et al. 2018, arXiv:1801.09414. Its 0.35 is also InsightFace's first value; their Partial FC
 # recipes use 0.4 (--margins 1,0,0.4), and so do the Glint360K presets.
 # AdaFace (Kim et al. 2022, arXiv:2204.00964) and CurricularFace (Huang et al. 2020,
 # arXiv:2004.00288) adapt theirs while training and are no such form.
-LOSSES: Mapping[str, Optional[Margins]] = {
-    "arcface": (1.0, 0.5, 0.0),
-    "cosface": (1.0, 0.0, 0.35),
-    "softmax": (1.0, 0.0, 0.0),
-    "adaface": None,
-    "curricularface": None,
+LOSSES: Mapping[str, Loss] = {
+    "arcface": Loss("CombinedMargin", (1.0, 0.5, 0.0)),
+    "cosface": Loss("CombinedMargin", (1.0, 0.0, 0.35)),
+    "softmax": Loss("CombinedMargin", (1.0, 0.0, 0.0)),
+    "adaface": Loss("AdaFace", collective="allgather head.norms"),
+    "curricularface": Loss("CurricularFace", collective="allreduce head.targets"),
 }
 COMBINED = "combined"
-"""The loss of ``--margins``."""
+"""The name of ``--margins`` where the name of a loss stands."""
 DTYPES = ("float32", "bfloat16")
 """Of the products."""
 
@@ -34,8 +46,8 @@ DTYPES = ("float32", "bfloat16")
 class HeadOptions(Options):
     """Softmax: margin, class centers, sampling."""
 
-    loss: str = "cosface"
-    """Margin: arcface (1,0.5,0), cosface (1,0,0.35), softmax (1,0,0), adaface or curricularface."""
+    loss: str = name("cosface", LOSSES)
+    """Margin of the targets: {names}."""
 
     margins: Optional[Margins] = None
     """The three numbers of cos(m1 * angle + m2) - m3, as in 1,0.3,0.2; overrides --loss."""
@@ -71,11 +83,20 @@ class HeadOptions(Options):
     @property
     def applied_margins(self) -> Optional[Margins]:
         """The margins ``(m1, m2, m3)`` that the head applies; None where the loss adapts them."""
-        return LOSSES[self.loss] if self.margins is None else self.margins
+        return LOSSES[self.loss].margins if self.margins is None else self.margins
+
+    @property
+    def identity(self) -> str:
+        """The name of the loss in checkpoints, where ``--margins`` have one of their own."""
+        return self.loss if self.margins is None else COMBINED
+
+    @property
+    def collective(self) -> str:
+        """See ``Loss.collective``; empty if there is none."""
+        return LOSSES[self.loss].collective if self.margins is None else ""
 
     def check(self) -> None:
-        """Refuse unknown losses, and margins under which the target would not be harder."""
-        check_name("loss", self.loss, LOSSES if self.margins is None else (*LOSSES, COMBINED))
+        """Refuse margins under which the target would not be harder."""
         if self.applied_margins is not None:
             _check_margins(self.applied_margins)
 
@@ -89,7 +110,8 @@ def check_given(given: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: both were typed.
     """
-    if "margins" in given and LOSSES.get(given.get("loss", ""), given["margins"]) is None:
+    loss = LOSSES.get(given.get("loss", ""))
+    if "margins" in given and loss is not None and loss.margins is None:
         raise ConfigError(
             f"--margins mean nothing to --loss {given['loss']}, which adapts its own; leave one out"
         )

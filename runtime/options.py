@@ -69,7 +69,7 @@ def number(default: Optional[float], allowed: Range) -> Any:
 
 
 def name(default: str, known: Collection[str]) -> Any:
-    """Declare an option whose value is one of several names."""
+    """Declare an option whose value is one of several names; its help tells them as {names}."""
     return dataclasses.field(default=default, metadata={_NAMES: known})
 
 
@@ -290,7 +290,8 @@ def _build_parser(program: Program[Any]) -> argparse.ArgumentParser:
         section = parser.add_argument_group(title)
         types, helps = get_type_hints(group_class), _helps(group_class)
         for field in dataclasses.fields(group_class):
-            _add_option(section, field, types[field.name], helps[field.name])
+            text = helps[field.name].format(names=", ".join(field.metadata.get(_NAMES, ())))
+            _add_option(section, field, types[field.name], text)
     return parser
 
 

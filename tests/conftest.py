@@ -13,13 +13,17 @@ keep_ignored_signals_from_children()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the modules that start ranks, which take longest.
+    """Begin with the modules that start ranks, or wait for the clock: they take longest.
 
     ``make test`` runs two modules at a time, so what is short comes last. Tests of a module
     stay together, in their order: they share what they have started.
     """
-    start_ranks = {item.path for item in items if item.get_closest_marker("launcher")}
-    items.sort(key=lambda item: item.path not in start_ranks)
+    long = {
+        item.path
+        for item in items
+        if item.get_closest_marker("launcher") or item.get_closest_marker("waits")
+    }
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture(scope="session")

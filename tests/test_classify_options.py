@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 import classify
+from backbones import classifiers
+from backbones.classifiers import classifier
 from backbones.classifiers.classifier import Classifier
 from data import drawn_pictures, imagenet, mnist, picture_loader, prefetch
 from parallel.parameter_server.place import WORKER, Place, Share
@@ -67,6 +69,11 @@ def wire(seen: Witness) -> Wire:
     return found
 
 
+def of_graph(argument: str) -> Callable[[Witness], Any]:
+    """Make a function that tells what the network that trains was built with."""
+    return lambda seen: seen.calls("classifiers.build")[-1][argument]
+
+
 def of_pictures(argument: str) -> Callable[[Witness], Any]:
     """Make a function that tells what the training set and the validation set were drawn with."""
     return lambda seen: [call[argument] for call in seen.calls("DrawnPictures")]
@@ -115,16 +122,16 @@ ROWS: dict[str, Row] = {
         lambda seen: {call["threads"] for call in seen.calls("Prefetcher")},
         {3},
     ),
-    "model": Row("drawn", "--model ResNet18", given("Classifier.create", "name"), "ResNet18"),
+    "model": Row("drawn", "--model ResNet18", of_graph("name"), "ResNet18"),
     "last_gamma": Row(
-        "drawn", "--last-gamma", given("Classifier.create", "has_zero_last_gammas"), True
+        "drawn", "--last-gamma", lambda seen: seen.was_called("classifier._last_gammas"), True
     ),
     "dtype": Row(
         "types",
         "--dtype float16",
         lambda seen: [
-            seen.call(name)["dtype"]
-            for name in ("devices.choose", "Classifier.create", "BackboneOptimizer")
+            of_graph("dtype")(seen),
+            *(seen.call(name)["dtype"] for name in ("devices.choose", "BackboneOptimizer")),
         ],
         ["float16"] * 3,
     ),
@@ -305,6 +312,8 @@ def watch(seen: Witness) -> None:
     seen.watch(prefetch, "Prefetcher")
     seen.watch(pictures, "each_once")
     seen.watch(Classifier, "create")
+    seen.watch(classifier, "_last_gammas")
+    seen.watch(classifiers, "build")
     seen.watch(classify_step, "ClassifyStep")
     seen.watch(classify_step.ClassifyStep, "__call__")
     seen.watch(mx.gluon, "Trainer")

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
+import backbones
 import parallel.world
 import train
 from backbones.model import Backbone
+from backbones.options import BackboneOptions
 from data import loader, synthetic, verification_sets
 from data.record_writer import RecordWriter
 from parallel.world import LoneWorld
 from partial_fc import head, margin, optimizers, sampling
 from runtime import amx, environment, options
 from runtime.mxnet import mx
+from runtime.ndarray import BFLOAT16
 from tests.support.witness import (
     RUN_FILES,
     Row,
@@ -46,6 +50,16 @@ from training import (
     verifier,
 )
 from training.config.faces import resolve
+
+
+def of_graph(argument: str) -> Callable[[Witness], Any]:
+    """Make a function that tells what the network that trains was built with."""
+    return lambda seen: seen.calls("backbones.build")[-1][argument]
+
+
+def of_head(attribute: str) -> Callable[[Witness], Any]:
+    """Make a function that tells what the head of the run computes with."""
+    return lambda seen: getattr(seen.call("PartialFC").result, attribute)
 
 
 def rates(seen: Witness) -> list[float]:
@@ -86,7 +100,7 @@ ROWS: dict[str, Row] = {
         # Without it there is a class more.
         "records",
         "--min-images 2",
-        lambda seen: seen.call("PartialFC.create")["num_classes"],
+        lambda seen: seen.call("PartialFC.create")["shape"][0],
         FOUND_CLASSES,
     ),
     "color_jitter": Row(
@@ -105,7 +119,7 @@ ROWS: dict[str, Row] = {
         "records", "--max-bad-records 7", given("FaceLoader", "max_bad_records"), 7
     ),
     "threads": Row("records", "--threads 3", given("FaceLoader", "threads"), 3),
-    "network": Row("records", "--network tiny", given("Backbone.create", "name"), "tiny"),
+    "network": Row("records", "--network tiny", of_graph("name"), "tiny"),
     "pretrained": Row(
         "records",
         "--pretrained {folder}/earlier,3",
@@ -116,7 +130,7 @@ ROWS: dict[str, Row] = {
         "records",
         "--embedding-size 24",
         lambda seen: [
-            seen.call("Backbone.create")["embedding_size"],
+            of_graph("embedding_size")(seen),
             seen.call("PartialFC.create").result.rows.export()["centers"].shape[1],
         ],
         [24, 24],
@@ -125,13 +139,18 @@ ROWS: dict[str, Row] = {
         "types",
         "--dtype float16",
         lambda seen: [
-            seen.call(name)["dtype"]
-            for name in ("devices.choose", "Backbone.create", "BackboneOptimizer")
+            of_graph("dtype")(seen),
+            *(seen.call(name)["dtype"] for name in ("devices.choose", "BackboneOptimizer")),
         ],
         ["float16"] * 3,
     ),
-    "recompute": Row("records", "--recompute", given("Backbone.create", "recompute"), True),
-    "head_dtype": Row("types", "--head-dtype bfloat16", given("PartialFC", "dtype"), "bfloat16"),
+    "recompute": Row(
+        "records",
+        "--recompute",
+        lambda seen: seen.call("Backbone.create").result._recomputation is not None,
+        True,
+    ),
+    "head_dtype": Row("types", "--head-dtype bfloat16", of_head("_dtype"), BFLOAT16),
     "loss": Row(
         "types",
         "--loss adaface",
@@ -144,9 +163,9 @@ ROWS: dict[str, Row] = {
         lambda seen: seen.call("PartialFC")["margin"],
         margin.CombinedMargin(1.0, 0.25, 0.125),
     ),
-    "scale": Row("records", "--scale 24", given("PartialFC", "scale"), 24.0),
+    "scale": Row("records", "--scale 24", of_head("_scale"), 24.0),
     "filter_threshold": Row(
-        "records", "--filter-threshold 0.75", given("PartialFC", "filter_threshold"), 0.75
+        "records", "--filter-threshold 0.75", of_head("_filter_threshold"), 0.75
     ),
     "sample_ratio": Row("records", "--sample-ratio 0.5", given("Sampler", "ratio"), 0.5),
     "batch_size": Row(
@@ -327,7 +346,9 @@ def folder(tmp_path_factory) -> Path:
                 for image in images[:count]:
                     writer.write(image, label)
     verification_sets.write_bin(root / "A" / "seen.bin", images, [True, False] * 6)
-    Backbone.create("tiny", embedding_size=24, image_size=(32, 32)).export(root / "earlier")
+    Backbone.create(BackboneOptions(network="tiny", embedding_size=24), image_size=(32, 32)).export(
+        root / "earlier"
+    )
     (root / "earlier-0000.params").rename(root / "earlier-0003.params")
     return root
 
@@ -336,6 +357,7 @@ def watch(seen: Witness) -> None:
     """Watch whatever obeys an option."""
     seen.watch(loader, "FaceLoader", "MemoryBatches")
     seen.watch(Backbone, "create", "take_weights")
+    seen.watch(backbones, "build")
     seen.watch(head, "PartialFC")
     seen.watch(head.PartialFC, "create", "step")
     seen.watch(sampling, "Sampler")

@@ -1,15 +1,12 @@
-"""Which device a rank computes on, and in which types."""
+"""Which device a rank computes on."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
-from runtime import amx, environment
+from runtime import environment
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-
-_log = logging.getLogger(__name__)
 
 
 def choose(local_rank: int, dtype: str) -> Any:
@@ -37,24 +34,3 @@ def choose(local_rank: int, dtype: str) -> Any:
             "--dtype float16 needs a GPU: MXNet has no float16 products on the CPU; use float32"
         )
     return mx.cpu()
-
-
-def head_dtype(dtype: str, device: Any) -> str:
-    """The type of the head's products: ``dtype``, or float32 where bfloat16 would not be faster.
-
-    Raises:
-        ConfigError: bfloat16 is wanted on a GPU.
-    """
-    if dtype == "bfloat16":
-        if device.device_type != "cpu":
-            raise ConfigError(
-                "--head-dtype bfloat16 is for CPUs with AMX: MXNet has no bfloat16 on a GPU; "
-                "use float32"
-            )
-        if not amx.request_tiles():
-            _log.warning(
-                "--head-dtype bfloat16: this processor or its kernel has no AMX tiles, without "
-                "which bfloat16 is slower than float32; the head computes in float32"
-            )
-            return "float32"
-    return dtype

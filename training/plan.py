@@ -94,10 +94,8 @@ def collective_bytes(config: FaceConfig, world_size: int) -> dict[str, int]:
         "allreduce head.gradient": global_batch * config.backbone.embedding_size * _FLOAT,
         "allreduce of the backbone": _backbone_parameters(config) * _FLOAT,
     }
-    if config.head.loss == "adaface":
-        sizes["allgather head.norms"] = global_batch * _FLOAT
-    if config.head.loss == "curricularface":
-        sizes["allreduce head.targets"] = global_batch * _FLOAT
+    if config.head.collective:
+        sizes[config.head.collective] = global_batch * _FLOAT
     return sizes
 
 

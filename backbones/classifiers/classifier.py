@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from backbones import classifiers
 from backbones.classifiers import Normalization
 from backbones.network import Context, Network, Shape, initial_value, shapes
+from backbones.options import ClassifierOptions
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 
@@ -20,26 +22,22 @@ class Classifier(Network):
     @classmethod
     def create(
         cls,
-        name: str,
+        options: ClassifierOptions,
         *,
         classes: int,
         image_shape: Shape,
         normalization: Normalization,
-        dtype: str = "float32",
-        has_zero_last_gammas: bool = False,
         seed: int = 0,
         ctx: Context = None,
     ) -> Classifier:
         """Return an untrained network; equal seeds give equal weights on every rank.
 
         Args:
-            name: one of ``classifiers.names()``.
+            options: all choices. With ``last_gamma`` every residual unit begins as the identity
+                (Goyal et al., arXiv:1706.02677, section 5.1).
             classes: the number of logits.
             image_shape: channels, height and width.
             normalization: of the data.
-            dtype: in which the network computes.
-            has_zero_last_gammas: whether every residual unit begins as the identity (Goyal et al.,
-                arXiv:1706.02677, section 5.1).
             seed: of the initial weights.
             ctx: the device; the CPU unless given.
 
@@ -47,13 +45,14 @@ class Classifier(Network):
             ConfigError: there is no such classifier, it cannot take such images, or it has no
                 residual unit whose gamma could be zero.
         """
-        exported = classifiers.build(name, classes=classes, normalization=normalization)
-        trained = classifiers.build(name, classes=classes, normalization=normalization, dtype=dtype)
+        name = options.model
+        build = partial(classifiers.build, name, classes=classes, normalization=normalization)
+        exported, trained = build(), build(dtype=options.dtype)
         weights = {
             key: mx.nd.array(initial_value(key, shape, seed))
             for key, shape in _checked_shapes(name, exported, image_shape).items()
         }
-        if has_zero_last_gammas:
+        if options.last_gamma:
             for gamma in _last_gammas(name, exported):
                 weights[gamma][:] = 0
         return cls(trained, exported, weights, ctx or mx.cpu())

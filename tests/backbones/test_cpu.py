@@ -11,6 +11,7 @@ import pytest
 import backbones
 from backbones import cpu
 from backbones.model import Backbone
+from backbones.options import BackboneOptions
 from runtime.mxnet import mx
 
 SIZE = (112, 112)
@@ -48,7 +49,7 @@ def test_outputs_and_gradients_equal_those_of_the_plain_graph(name, images) -> N
     assert sorted(fast.list_arguments()) == sorted(plain.list_arguments())
     assert fast.list_outputs() == plain.list_outputs()
 
-    created = Backbone.create(name, embedding_size=32, seed=4)
+    created = Backbone.create(BackboneOptions(network=name, embedding_size=32), seed=4)
     weights = {key: value.data() for key, value in created.parameters.items()}
     generator = np.random.default_rng(5)
     for key, value in weights.items():
@@ -207,7 +208,7 @@ def nodes(path: Path) -> list[dict]:
 
 
 def test_what_is_exported_is_the_plain_graph(tmp_path) -> None:
-    backbone = Backbone.create("mbf", embedding_size=16)
+    backbone = Backbone.create(BackboneOptions(network="mbf", embedding_size=16))
     backbone.export(tmp_path / "model")
     exported = mx.sym.load(str(tmp_path / "model-symbol.json"))
     assert operators(exported) == operators(backbones.build("mbf", embedding_size=16))

@@ -7,12 +7,14 @@ import pytest
 
 from backbones import network
 from backbones.model import Backbone
+from backbones.options import BackboneOptions
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 
 
-def make(seed: int = 1, **options) -> Backbone:
-    return Backbone.create("tiny", embedding_size=16, seed=seed, **options)
+def make(seed: int = 1, dtype: str = "float32", **more) -> Backbone:
+    options = BackboneOptions(dtype, network="tiny", embedding_size=16)
+    return Backbone.create(options, seed=seed, **more)
 
 
 def values(backbone: Backbone) -> dict[str, np.ndarray]:
@@ -62,7 +64,7 @@ def test_tensors_of_equal_shape_differ() -> None:
 
 
 def test_initial_values() -> None:
-    backbone = Backbone.create("r18", embedding_size=64)
+    backbone = Backbone.create(BackboneOptions(network="r18", embedding_size=64))
     weights = values(backbone)
     weight = weights["stage3_unit1_conv1_weight"]
     assert abs(weight.std() / np.sqrt(2 / (128 * 9)) - 1) < 0.01
@@ -74,7 +76,9 @@ def test_initial_values() -> None:
 
 
 def test_weight_decay_spares_biases_batch_norm_and_slopes() -> None:
-    for name, parameter in Backbone.create("r18", embedding_size=64).parameters.items():
+    for name, parameter in Backbone.create(
+        BackboneOptions(network="r18", embedding_size=64)
+    ).parameters.items():
         assert parameter.wd_mult == (1.0 if name.endswith("_weight") else 0.0), name
 
 
@@ -221,7 +225,7 @@ def test_exported_files_are_read_by_mxnets_own_module(images, tmp_path) -> None:
 
 
 def test_exported_graph_is_plain_float32_whatever_trained(tmp_path) -> None:
-    half = make(dtype="float16", dropout=0.4)
+    half = make(dtype="float16")
     assert half.parameters["conv0_weight"].dtype == np.float16
     half.export(tmp_path / "half")
     make().export(tmp_path / "plain")
@@ -317,7 +321,7 @@ class TestBrokenCheckpoints:
 
 def test_unknown_network() -> None:
     with pytest.raises(ConfigError, match="did you mean"):
-        Backbone.create("tini")
+        Backbone.create(BackboneOptions(network="tini"))
 
 
 def test_an_interrupted_export_leaves_the_old_files(tmp_path, monkeypatch, images) -> None:
@@ -363,7 +367,7 @@ class TestTakenWeights:
         assert (values(backbone)["conv0_weight"] == values(make(seed=2))["conv0_weight"]).all()
 
     def test_another_shape_changes_nothing(self, prefix) -> None:
-        backbone = Backbone.create("tiny", embedding_size=8, seed=1)
+        backbone = Backbone.create(BackboneOptions(network="tiny", embedding_size=8), seed=1)
         before = values(backbone)
         with pytest.raises(DataError, match="has shape .*choose the --network and --embedding"):
             backbone.take_weights(prefix, 0)
@@ -376,6 +380,6 @@ class TestTakenWeights:
 
 
 def test_a_published_checkpoint_is_taken_whole(toolkit_data) -> None:
-    backbone = Backbone.create("mbf", embedding_size=128)
+    backbone = Backbone.create(BackboneOptions(network="mbf", embedding_size=128))
     taken = backbone.take_weights(toolkit_data / "mobilefacenet_y1/model", 0)
     assert taken.missing == [] and taken.left_over == []

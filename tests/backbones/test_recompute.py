@@ -8,6 +8,7 @@ import pytest
 import backbones
 from backbones import cpu
 from backbones.model import Backbone
+from backbones.options import BackboneOptions
 from backbones.recompute import cut
 from runtime.mxnet import mx
 
@@ -16,7 +17,9 @@ SIZE = (112, 112)
 
 def train(name: str, images, *, recompute: bool):
     """Features, gradients and running statistics after two updates."""
-    backbone = Backbone.create(name, embedding_size=16, seed=3, recompute=recompute)
+    backbone = Backbone.create(
+        BackboneOptions(network=name, embedding_size=16, recompute=recompute), seed=3
+    )
     backbone.hybridize()
     trainer = mx.gluon.Trainer(backbone.parameters, "sgd", {"learning_rate": 0.1}, kvstore=None)
     gradient = mx.nd.array(np.random.default_rng(5).normal(size=(len(images), 16)) / 64)
@@ -74,7 +77,7 @@ def test_what_cannot_be_cut_is_one_part() -> None:
 
 
 def test_a_backward_pass_has_its_forward_pass(images) -> None:
-    backbone = Backbone.create("tiny", embedding_size=16, recompute=True)
+    backbone = Backbone.create(BackboneOptions(network="tiny", embedding_size=16, recompute=True))
     with mx.autograd.record():
         features = backbone(mx.nd.array(images))
     gradient = mx.nd.ones_like(features)

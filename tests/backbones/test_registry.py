@@ -130,12 +130,6 @@ def test_graphs_are_those_of_earlier_checkpoints() -> None:
     assert found == FINGERPRINTS
 
 
-def test_dropout_comes_before_the_embedding_layer() -> None:
-    assert "dropout0_output" not in backbones.build("tiny").get_internals().list_outputs()
-    outputs = backbones.build("tiny", dropout=0.4).get_internals().list_outputs()
-    assert outputs.index("dropout0_output") < outputs.index("pre_fc1_output")
-
-
 @pytest.mark.parametrize("name", ["r18", "mbf", "tiny"])
 def test_float16_computes_the_body_only(name: str) -> None:
     symbol = backbones.build(name, dtype="float16")

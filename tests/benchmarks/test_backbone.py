@@ -12,6 +12,7 @@ import pytest
 
 import backbones
 from backbones.model import Backbone
+from backbones.options import BackboneOptions
 from benchmarks import backbone as backbone_benchmark
 from benchmarks import worker
 from benchmarks.backbone import Measurement
@@ -54,7 +55,7 @@ def test_our_forms_take_the_same_step() -> None:
 @pytest.mark.parametrize("name", ["r18", "mbf"])
 def test_pytorch_has_the_same_layers(name: str, tmp_path: Path) -> None:
     """Our weights, in the order of our graph, give our features."""
-    ours = Backbone.create(name, seed=2)
+    ours = Backbone.create(BackboneOptions(network=name), seed=2)
     order = [key for key in backbones.build(name).list_arguments() if key != "data"]
     weights = {
         f"weight{place}": ours.parameters[key].data().asnumpy() for place, key in enumerate(order)

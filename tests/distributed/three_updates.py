@@ -15,9 +15,8 @@ from backbones.model import Backbone
 from data.loader import Batch
 from parallel.world import HorovodWorld, allgather_numpy
 from partial_fc.head import PartialFC
-from partial_fc.margin import build
 from partial_fc.optimizers import SGD
-from partial_fc.options import LOSSES
+from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
 from training.face_step import FaceStep
 from training.optimizer import BackboneOptimizer
@@ -43,8 +42,8 @@ def train(world: HorovodWorld, loss: str) -> dict[str, np.ndarray]:
     backbone = make_backbone()
     backbone.hybridize()
     head = PartialFC.create(
-        NUM_CLASSES, EMBEDDING, world, mx.cpu(), margin=build(loss, LOSSES[loss]), scale=64.0,
-        sample_ratio=1.0, optimizer=SGD(momentum=0.9, weight_decay=5e-4), seed=7,
+        HeadOptions(loss), (NUM_CLASSES, EMBEDDING), world, mx.cpu(),
+        optimizer=SGD(momentum=0.9, weight_decay=5e-4), seed=7,
     )  # fmt: skip
     optimizer = BackboneOptimizer(
         backbone.parameters, world, name="sgd", momentum=0.9, weight_decay=5e-4, dtype="float32"

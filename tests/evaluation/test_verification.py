@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from backbones.model import Backbone
+from backbones.options import BackboneOptions
 from data.verification_sets import VerificationSet, write_bin
 from evaluation import verification
 from evaluation.verification import embed, evaluate, verify
@@ -260,7 +261,9 @@ class TestProgram:
         return tmp_path / "squares.bin"
 
     def test_it_prints_the_result(self, pairs_file, tmp_path, capsys) -> None:
-        Backbone.create("tiny", embedding_size=8, image_size=(32, 32)).export(tmp_path / "m", 4)
+        Backbone.create(
+            BackboneOptions(network="tiny", embedding_size=8), image_size=(32, 32)
+        ).export(tmp_path / "m", 4)
         arguments = ["--model", f"{tmp_path}/m,4", "--target", str(pairs_file)]
         verification.main([*arguments, "--batch-size", "7", "--image-size", "32", "32"])
         printed = capsys.readouterr().out

@@ -228,8 +228,10 @@ def _read_image(folder: Path, content: bytes) -> None:
 
 def _export(folder: Path) -> None:
     from backbones.model import Backbone
+    from backbones.options import BackboneOptions
 
-    Backbone.create("tiny", embedding_size=8, image_size=(32, 32)).export(folder / "model")
+    options = BackboneOptions(network="tiny", embedding_size=8)
+    Backbone.create(options, image_size=(32, 32)).export(folder / "model")
 
 
 def _params_seeds(folder: Path) -> list[bytes]:

@@ -10,8 +10,8 @@ from benchmarks.our_head import OneRank
 from partial_fc import bfloat16
 from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.head import PartialFC
-from partial_fc.margin import CombinedMargin
 from partial_fc.optimizers import SGD
+from partial_fc.options import HeadOptions
 from runtime.compiled import parallel_kernel
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16, memory
@@ -79,8 +79,8 @@ def test_training_centers_in_bfloat16_loses_nothing():
 
     def train(dtype):
         head = PartialFC.create(
-            CLASSES, EMBEDDING, OneRank(), mx.cpu(), margin=CombinedMargin(m3=0.2), scale=32.0,
-            dtype=dtype, sample_ratio=0.5, optimizer=SGD(0.9, 5e-4), seed=1,
+            HeadOptions(margins=(1, 0, 0.2), scale=32.0, head_dtype=dtype, sample_ratio=0.5),
+            (CLASSES, EMBEDDING), OneRank(), mx.cpu(), optimizer=SGD(0.9, 5e-4), seed=1,
         )  # fmt: skip
         generator = np.random.default_rng(3)
         prototypes = generator.normal(size=(CLASSES, EMBEDDING))

@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 
 from partial_fc.centers import initial_centers
-from partial_fc.head import PartialFC
+from partial_fc.head import PartialFC, usable_dtype
 from partial_fc.kernels import DeviceRows, HostRows
 from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace
 from partial_fc.optimizers import SGD, Adam
+from partial_fc.options import HeadOptions
 from partial_fc.sampling import Sampler
 from partial_fc.shard import Shard
+from runtime import amx
+from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.reference_head import margin_logit, reference_step, target_cosines
 from tests.support.reference_losses import (
@@ -80,14 +83,12 @@ def make_head(
 ):
     shard = Shard(world.rank, world.size, num_classes)
     return PartialFC(
+        HeadOptions(scale=scale, filter_threshold=loss.filter_threshold, head_dtype=dtype),
+        loss.margin(),
         rows_of(initial_centers(shard, EMBEDDING, seed=5), optimizer),
         Sampler(shard, ratio, seed=11),
         shard,
         world,
-        margin=loss.margin(),
-        scale=scale,
-        filter_threshold=loss.filter_threshold,
-        dtype=dtype,
     )
 
 
@@ -244,12 +245,12 @@ def test_loss_computed_by_hand():
     def rank_main(world: ThreadWorld):
         shard = Shard(0, 1, 2)
         head = PartialFC(
+            HeadOptions(scale=2.0),
+            CombinedMargin(m3=0.35),
             HostRows(np.eye(2, dtype=np.float32), SGD(0.0, 0.0)),
             Sampler(shard, 1.0, seed=0),
             shard,
             world,
-            margin=CombinedMargin(m3=0.35),
-            scale=2.0,
         )
         return head.step(mx.nd.array([[5.0, 0.0]]), np.array([0]), 0, 0.0)
 
@@ -267,13 +268,12 @@ def one_step(centers, features, label, scale, margin, filter_threshold=1.0):
     def rank_main(world: ThreadWorld):
         shard = Shard(0, 1, len(centers))
         head = PartialFC(
+            HeadOptions(scale=scale, filter_threshold=filter_threshold),
+            margin,
             HostRows(np.array(centers, dtype=np.float32), SGD(0.0, 0.0)),
             Sampler(shard, 1.0, seed=0),
             shard,
             world,
-            margin=margin,
-            scale=scale,
-            filter_threshold=filter_threshold,
         )
         return head.step(mx.nd.array(features), np.array([label]), 0, 0.0)
 
@@ -333,10 +333,9 @@ def test_confident_targets_keep_exact_gradients():
 
     def rank_main(world: ThreadWorld):
         shard = Shard(0, 1, 4)
-        head = PartialFC(
-            HostRows(centers.copy(), SGD(0.0, 0.0)), Sampler(shard, 1.0, 0), shard, world,
-            margin=CombinedMargin(), scale=30.0,
-        )  # fmt: skip
+        rows = HostRows(centers.copy(), SGD(0.0, 0.0))
+        options = HeadOptions(scale=30.0)
+        head = PartialFC(options, CombinedMargin(), rows, Sampler(shard, 1.0, 0), shard, world)
         return head.step(mx.nd.array(features), np.array([0]), 0, 0.0).gradient.asnumpy()
 
     expected = reference_step(
@@ -367,3 +366,18 @@ def test_bfloat16_products_stay_near_the_reference(world_size, loss, scale):
     assert_close(centers, expected_centers, 0.01)
     # That it was bfloat16 at all shows in differences that float32 does not have.
     assert np.abs(centers - expected_centers).max() > 1e-4 * np.abs(expected_centers).max()
+
+
+@pytest.mark.parametrize(("granted", "expected"), [(True, "bfloat16"), (False, "float32")])
+def test_bfloat16_falls_back_aloud(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, granted: bool, expected: str
+) -> None:
+    monkeypatch.setattr(amx, "request_tiles", lambda: granted)
+    assert usable_dtype("bfloat16", mx.cpu()) == expected
+    assert ("computes in float32" in caplog.text) is not granted
+    assert usable_dtype("float32", mx.cpu()) == "float32"
+
+
+def test_bfloat16_is_refused_on_a_gpu() -> None:
+    with pytest.raises(ConfigError, match="--head-dtype bfloat16 is for CPUs"):
+        usable_dtype("bfloat16", mx.gpu(0))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace, build
+from partial_fc.options import LOSSES, HeadOptions
 from partial_fc.targets import Targets
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
@@ -159,7 +160,10 @@ def test_curricularface_by_hand(ranks):
 
 
 def test_margins_are_built_by_name():
-    assert build("arcface", (1.0, 0.5, 0.0)) == CombinedMargin(1.0, 0.5, 0.0)
-    assert isinstance(build("adaface", None), AdaFace)
-    assert isinstance(build("curricularface", None), CurricularFace)
+    assert build(HeadOptions("arcface")) == CombinedMargin(1.0, 0.5, 0.0)
+    assert build(HeadOptions("adaface", margins=(1.0, 0.1, 0.2))) == CombinedMargin(1.0, 0.1, 0.2)
+    assert isinstance(build(HeadOptions("adaface")), AdaFace)
+    assert isinstance(build(HeadOptions("curricularface")), CurricularFace)
+    for loss in LOSSES:
+        build(HeadOptions(loss))
     assert CombinedMargin().export() == AdaFace().export() == CurricularFace().export() == {}

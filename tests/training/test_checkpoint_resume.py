@@ -10,9 +10,8 @@ from backbones.model import Backbone
 from data.loader import Batch
 from data.position import Course
 from partial_fc.head import PartialFC
-from partial_fc.margin import build
 from partial_fc.optimizers import build as build_rows
-from partial_fc.options import LOSSES
+from partial_fc.options import HeadOptions
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
@@ -71,8 +70,8 @@ class Run:
         backbone = make_backbone(batch_norm)
         backbone.hybridize()
         head = PartialFC.create(
-            CLASSES, EMBEDDING, world, mx.cpu(), margin=build(loss, LOSSES[loss]), scale=16.0,
-            sample_ratio=1.0, optimizer=build_rows(optimizer, momentum=0.9, weight_decay=5e-4),
+            HeadOptions(loss, scale=16.0), (CLASSES, EMBEDDING), world, mx.cpu(),
+            optimizer=build_rows(optimizer, momentum=0.9, weight_decay=5e-4),
             seed=7,
         )  # fmt: skip
         trainer = BackboneOptimizer(

@@ -5,6 +5,7 @@ import pytest
 
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
+from backbones.options import ClassifierOptions
 from data.position import Course
 from data.prefetch import Batch
 from runtime.mxnet import mx
@@ -26,7 +27,7 @@ def batch() -> Batch:
 
 def make_step(world, contributors=None, **options) -> tuple[ClassifyStep, Classifier, Tally]:
     classifier = Classifier.create(
-        "LeNet",
+        ClassifierOptions(model="LeNet"),
         classes=CLASSES,
         image_shape=(1, 16, 16),
         normalization=Normalization((0.5,), (0.25,)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from runtime import amx
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from training import devices
@@ -42,18 +41,3 @@ def test_two_ranks_on_a_host_with_one_gpu_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(ConfigError, match="with CUDA_VISIBLE_DEVICES"):
         devices.choose(1, "float32")
-
-
-@pytest.mark.parametrize(("granted", "expected"), [(True, "bfloat16"), (False, "float32")])
-def test_bfloat16_falls_back_aloud(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, granted: bool, expected: str
-) -> None:
-    monkeypatch.setattr(amx, "request_tiles", lambda: granted)
-    assert devices.head_dtype("bfloat16", mx.cpu()) == expected
-    assert ("computes in float32" in caplog.text) is not granted
-    assert devices.head_dtype("float32", mx.cpu()) == "float32"
-
-
-def test_bfloat16_is_refused_on_a_gpu() -> None:
-    with pytest.raises(ConfigError, match="--head-dtype bfloat16 is for CPUs"):
-        devices.head_dtype("bfloat16", mx.gpu(0))

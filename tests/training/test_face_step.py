@@ -9,10 +9,11 @@ import pytest
 
 from backbones import layers
 from backbones.model import Backbone
+from backbones.options import BackboneOptions
 from data.loader import Batch
 from partial_fc.head import PartialFC
-from partial_fc.margin import build
 from partial_fc.optimizers import SGD
+from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 from training.face_step import FaceStep
@@ -36,8 +37,8 @@ def make_step(world, stopwatch, classes=CLASSES, **options):
     backbone.hybridize()
     timed_world = TimedWorld(world, stopwatch)
     head = PartialFC.create(
-        classes, EMBEDDING, timed_world, mx.cpu(), margin=build("cosface", (1.0, 0.0, 0.35)),
-        scale=16.0, sample_ratio=1.0, optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
+        HeadOptions(scale=16.0), (classes, EMBEDDING), timed_world, mx.cpu(),
+        optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
     )  # fmt: skip
     optimizer = BackboneOptimizer(
         backbone.parameters, timed_world, name="sgd", momentum=0.9, weight_decay=0.0,
@@ -117,6 +118,6 @@ def test_the_marker_of_the_gradients_is_of_the_layer_that_comes_last() -> None:
     symbol = layers.convolution(layers.pixels("float32"), "conv0", 16, kernel=3)
     first = next(iter(name for name in symbol.list_arguments() if name != "data"))
     assert first == "conv0_weight"
-    backbone = Backbone.create("tiny", embedding_size=8)
+    backbone = Backbone.create(BackboneOptions(network="tiny", embedding_size=8))
     trained = [name for name, value in backbone.parameters.items() if value.grad_req != "null"]
     assert trained[0] == "conv0_weight"

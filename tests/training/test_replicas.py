@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from backbones.model import Backbone
+from backbones.options import BackboneOptions
 from data.position import Course
 from data.prefetch import Batch
 from runtime.mxnet import mx
@@ -23,7 +24,9 @@ RANKS = 3
 
 def make_backbone(rank: int) -> Backbone:
     """Weights are the same on every rank; statistics are those of a rank's own images."""
-    backbone = Backbone.create("tiny", embedding_size=8, image_size=(32, 32), seed=1)
+    backbone = Backbone.create(
+        BackboneOptions(network="tiny", embedding_size=8), image_size=(32, 32), seed=1
+    )
     for number, array in enumerate(backbone.statistics):
         array[:] = number + 10.0 * rank**2
     return backbone

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from partial_fc.head import PartialFC
-from partial_fc.margin import build
 from partial_fc.optimizers import SGD
+from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 from training.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
@@ -113,8 +113,8 @@ def test_gradients_are_reduced_behind_the_backward_pass(machine, stopwatch, worl
 
 def train_head(world, stopwatch=None):
     head = PartialFC.create(
-        13, 8, world, mx.cpu(), margin=build("cosface", (1.0, 0.0, 0.35)), scale=16.0,
-        sample_ratio=1.0, optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
+        HeadOptions(scale=16.0), (13, 8), world, mx.cpu(),
+        optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
     )  # fmt: skip
     features = mx.nd.array(np.random.default_rng(world.rank).normal(size=(4, 8)))
     step = head.step(features, np.arange(4) * (world.rank + 1), 0, 0.1)

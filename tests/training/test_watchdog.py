@@ -24,6 +24,8 @@ from training.state import State
 from training.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
 from training.watchdog import PATIENCE, STALLED_STATUS, Others, Watchdog
 
+pytestmark = pytest.mark.waits
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

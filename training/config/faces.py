@@ -78,8 +78,6 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
     dataset = given.get("dataset", saved.get("dataset"))
     preset = presets.OWN_DATA if dataset is None else presets.find(dataset)
     found = options.overlay((preset, saved, given), _RIVALS)
-    if "margins" in found:
-        found["loss"] = COMBINED
     if not found.get("models_root"):
         data = given.get("rec") or (dataset or "data",)
         network = found.get("network", BackboneOptions.network)
@@ -92,6 +90,7 @@ def values(config: FaceConfig) -> dict[str, Any]:
     return options.as_json(
         {
             **options.values(config),
+            "loss": config.head.identity,
             "margins": config.head.applied_margins,
             "center_lr": config.head.center_lr or config.schedule.lr,
         }
@@ -101,7 +100,9 @@ def values(config: FaceConfig) -> dict[str, Any]:
 def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
     """The options behind ``values``: what follows from others is left out, to follow again."""
     given = dict(saved)
-    if given.get("margins") == LOSSES.get(given.get("loss", "")):
+    if given.get("loss") == COMBINED:
+        del given["loss"]
+    elif given.get("loss") in LOSSES and LOSSES[given["loss"]].margins == given.get("margins"):
         given.pop("margins", None)
     if given.get("center_lr") == given.get("lr"):
         given.pop("center_lr", None)

@@ -6,6 +6,7 @@ import pytest
 from backbones import classifiers
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
+from backbones.options import ClassifierOptions
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 
@@ -17,9 +18,9 @@ COLOR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 GRAY = Normalization((0.1307,), (0.3081,))
 
 
-def make(name: str, **options) -> Classifier:
-    settings = {"classes": 10, "image_shape": (3, 32, 32), "normalization": COLOR, **options}
-    return Classifier.create(name, **settings)
+def make(name: str, dtype: str = "float32", last_gamma: bool = False, **more) -> Classifier:
+    settings = {"classes": 10, "image_shape": (3, 32, 32), "normalization": COLOR, **more}
+    return Classifier.create(ClassifierOptions(dtype, name, last_gamma), **settings)
 
 
 def pictures(count: int, channels: int = 3, size: int = 32) -> mx.nd.NDArray:
@@ -128,7 +129,7 @@ def test_equal_seeds_give_equal_weights() -> None:
     [("ResNet18", 8), ("ResNet50", 16), ("MobileNetV2", 14), ("RegNetX_200MF", 13), ("DLA", 14)],
 )
 def test_last_gammas_are_those_that_end_the_residuals(name: str, count: int) -> None:
-    zero = [key for key, value in values(make(name, has_zero_last_gammas=True)).items()
+    zero = [key for key, value in values(make(name, last_gamma=True)).items()
             if key.endswith("_gamma") and not value.any()]  # fmt: skip
     last = "conv2" if name in ("ResNet18", "DLA") else "conv3"
     assert len(zero) == count
@@ -140,7 +141,7 @@ def test_last_gammas_are_those_that_end_the_residuals(name: str, count: int) -> 
 )
 def test_last_gammas_of_the_zoo(name: str, units) -> None:
     """Of each unit in a stage the BatchNorm before the sum, not that of the projection."""
-    classifier = make(name, image_shape=(3, 64, 64), has_zero_last_gammas=True)
+    classifier = make(name, image_shape=(3, 64, 64), last_gamma=True)
     zero = [
         key
         for key, value in values(classifier).items()
@@ -159,7 +160,7 @@ def test_last_gammas_of_the_zoo(name: str, units) -> None:
 @pytest.mark.parametrize("name", ["VGG16", "PreActResNet18", "DenseNet121", "resnet18_v2"])
 def test_last_gamma_needs_a_residual_that_ends_in_batch_norm(name: str) -> None:
     with pytest.raises(ConfigError, match=f"--last-gamma.*{name}"):
-        make(name, has_zero_last_gammas=True)
+        make(name, last_gamma=True)
 
 
 def test_images_too_small_for_a_model() -> None:
