@@ -112,7 +112,6 @@ def train(
     from training.finite import FiniteGuard
     from training.leg import Leg
     from training.loop import Interlude, fit
-    from training.model_state import BackboneState
     from training.replicas import ModelSaver
     from training.run import begin
     from training.tally import Tally
@@ -148,7 +147,7 @@ def train(
         saver = ModelSaver(classifier, world, models_root)
         with run.restore(
             {
-                "classifier": BackboneState(classifier),
+                "classifier": classifier,
                 "optimizer": optimizer,
                 "validator": validator,
             }

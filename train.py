@@ -45,7 +45,6 @@ def train(config: FaceConfig) -> int:
     from training.finite import FiniteGuard
     from training.logs import RunLog
     from training.loop import Interlude, fit
-    from training.model_state import BackboneState, HeadState
     from training.optimizer import BackboneOptimizer
     from training.replicas import ModelSaver
     from training.run import begin
@@ -123,9 +122,9 @@ def train(config: FaceConfig) -> int:
         )
         with run.restore(
             {
-                "backbone": BackboneState(backbone),
+                "backbone": backbone,
                 "optimizer": optimizer,
-                "head": HeadState(head),
+                "head": head,
                 "verifier": verifier,
             }
         ) as checkpointer:

@@ -19,6 +19,7 @@ from backbones.parameter_file import write_parameters
 from runtime.errors import DataError
 from runtime.files import StagedFiles
 from runtime.mxnet import mx
+from runtime.state import OWN, REPLICATED, Saved, State, Stored
 
 PRELU_SLOPE = 0.25
 
@@ -90,6 +91,23 @@ class Network:
     def hybridize(self) -> None:
         """Plan memory and operators once per shape; worth it when most batches have one shape."""
         self._block.hybridize(static_alloc=True, static_shape=True)
+
+    def export_state(self, update: int) -> State:
+        """See ``Stateful``: the parameters, and this rank's own running statistics."""
+        statistics = set(self.statistic_names)
+        return State(
+            {
+                name: Stored(OWN if name in statistics else REPLICATED, parameter.data().asnumpy())
+                for name, parameter in self.parameters.items()
+            }
+        )
+
+    def load_state(self, saved: Saved) -> None:
+        """See ``Stateful``."""
+        statistics = set(self.statistic_names)
+        for name, parameter in self.parameters.items():
+            read = saved.own if name in statistics else saved.replicated
+            parameter.data()[:] = read(name, parameter.shape)
 
     def export(self, prefix: str | Path, epoch: int = 0) -> None:
         """Write ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``.

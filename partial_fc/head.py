@@ -40,6 +40,7 @@ from runtime import amx
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16
+from runtime.state import SHARDED, Saved, State, Stored
 
 _log = logging.getLogger(__name__)
 
@@ -132,6 +133,23 @@ class PartialFC:
             shard,
             world,
         )
+
+    def export_state(self, update: int) -> State:
+        """See ``Stateful``: the shard's centers with their optimizer, and the margin's memory."""
+        start, total = self.shard.start, self.shard.num_classes
+        arrays = {
+            name: Stored(SHARDED, rows, start, total) for name, rows in self.rows.snapshot().items()
+        }
+        return State({**arrays, **self.margin.export_state(update).arrays})
+
+    def load_state(self, saved: Saved) -> None:
+        """See ``Stateful``."""
+        shard = self.shard
+        for name, row_shape in self.rows.row_shapes.items():
+            pieces = saved.pieces(name, shard.start, shard.stop, shard.num_classes, row_shape)
+            for first, values in pieces:
+                self.rows.load(name, first, values)
+        self.margin.load_state(saved)
 
     def step(
         self,

@@ -12,22 +12,22 @@ Shapes: B global batch.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from partial_fc.negatives import Curriculum
 from partial_fc.options import LOSSES, HeadOptions
 from partial_fc.targets import Targets
 from runtime.mxnet import mx
+from runtime.state import REPLICATED, Saved, State, Stateful, Stored
 
 # The derivative of arccos is infinite at ±1, which rounding reaches (and passes): angles are kept
 # this far away from 0 and π in the cosine.
 _COSINE_LIMIT = 1.0 - 1e-6
 
-
+# Before the names of a margin's arrays among those of the head.
+_PREFIX = "margin."
 # What remains of a running statistic after a step.
 _RUNNING = 0.99
 
@@ -47,17 +47,14 @@ class Margined:
     curriculum: Optional[Curriculum] = None
 
 
-class Margin(Protocol):
-    """What the head asks of a margin."""
+class Margin(Stateful, Protocol):
+    """What the head asks of a margin, which replaces the arrays that it remembers, all [1].
+
+    Their names begin with "margin." in the head's part of a checkpoint.
+    """
 
     def __call__(self, targets: Targets) -> Margined:
         """Apply the margin to the targets of one update."""
-
-    def export(self) -> dict[str, NDArray[np.float32]]:
-        """What the margin remembers between updates, by name; the same on every rank."""
-
-    def load(self, memory: dict[str, NDArray[np.float32]]) -> None:
-        """Remember what ``export`` gave."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +78,12 @@ class CombinedMargin:
         slopes_B = self.m1 * mx.nd.sin(angle_B) / mx.nd.sin(theta_B)
         return mx.nd.cos(angle_B) - self.m3, slopes_B
 
-    def export(self) -> dict[str, NDArray[np.float32]]:
-        """See ``Margin.export``."""
-        return {}
+    def export_state(self, update: int) -> State:
+        """See ``Stateful``: nothing."""
+        return State()
 
-    def load(self, memory: dict[str, NDArray[np.float32]]) -> None:
-        """See ``Margin.load``."""
+    def load_state(self, saved: Saved) -> None:
+        """See ``Stateful``: nothing."""
 
 
 class AdaFace:
@@ -131,16 +128,14 @@ class AdaFace:
             deviation_before = _beside(mean, self._deviation)
             self._deviation = _RUNNING * deviation_before + (1 - _RUNNING) * deviation
 
-    def export(self) -> dict[str, NDArray[np.float32]]:
-        """See ``Margin.export``; nothing before the first update."""
-        if self._mean is None:
-            return {}
-        return {"norm_mean": self._mean.asnumpy(), "norm_deviation": self._deviation.asnumpy()}
+    def export_state(self, update: int) -> State:
+        """See ``Stateful``; nothing before the first update."""
+        return _state({"norm_mean": self._mean, "norm_deviation": self._deviation})
 
-    def load(self, memory: dict[str, NDArray[np.float32]]) -> None:
-        """See ``Margin.load``."""
-        self._mean = _restored(memory, "norm_mean")
-        self._deviation = _restored(memory, "norm_deviation")
+    def load_state(self, saved: Saved) -> None:
+        """See ``Stateful``."""
+        self._mean = _restored(saved, "norm_mean")
+        self._deviation = _restored(saved, "norm_deviation")
 
 
 class CurricularFace:
@@ -167,13 +162,13 @@ class CurricularFace:
         margined_B, slopes_B = self._arc.apply(cosines_B)
         return Margined(margined_B, slopes_B, Curriculum(margined_B, self._hardness))
 
-    def export(self) -> dict[str, NDArray[np.float32]]:
-        """See ``Margin.export``; nothing before the first update."""
-        return {} if self._hardness is None else {"hardness": self._hardness.asnumpy()}
+    def export_state(self, update: int) -> State:
+        """See ``Stateful``; nothing before the first update."""
+        return _state({"hardness": self._hardness})
 
-    def load(self, memory: dict[str, NDArray[np.float32]]) -> None:
-        """See ``Margin.load``."""
-        self._hardness = _restored(memory, "hardness")
+    def load_state(self, saved: Saved) -> None:
+        """See ``Stateful``."""
+        self._hardness = _restored(saved, "hardness")
 
 
 def build(options: HeadOptions) -> Margin:
@@ -184,12 +179,24 @@ def build(options: HeadOptions) -> Margin:
     return margin
 
 
-def _restored(memory: dict[str, NDArray[np.float32]], name: str) -> Any:
-    return mx.nd.array(memory[name]) if name in memory else None
+def _state(memory: Mapping[str, Any]) -> State:
+    """What is not None, NDArrays [1] by name."""
+    return State(
+        {
+            f"{_PREFIX}{name}": Stored(REPLICATED, array.asnumpy())
+            for name, array in memory.items()
+            if array is not None
+        }
+    )
+
+
+def _restored(saved: Saved, name: str) -> Any:
+    full = f"{_PREFIX}{name}"
+    return mx.nd.array(saved.replicated(full, (1,))) if full in saved.names() else None
 
 
 def _beside(array: Any, restored: Any) -> Any:
-    """What ``load`` has made, on the device of ``array``."""
+    """What ``load_state`` has made, on the device of ``array``."""
     return restored.as_in_context(array.context)
 
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
-from training.checkpoint_manifest import OWN, REPLICATED, SHARDED, Entry
+from runtime.state import OWN, REPLICATED, SHARDED
+from training.checkpoint_manifest import Entry
 from training.checkpoint_reader import Checkpoint
 
 _ROWS = 4096

@@ -14,17 +14,15 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runtime.errors import DataError
+from runtime.state import OWN, REPLICATED, SHARDED
 
 FORMAT = 1
 FILE_NAME = "manifest.json"
-# The same on all ranks; each rank's own; rows cut over the ranks.
-REPLICATED, OWN, SHARDED = "replicated", "own", "sharded"
 _KINDS = (REPLICATED, OWN, SHARDED)
 _DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
 # Bytes of an array that are written or read at once.
@@ -34,25 +32,9 @@ _MAX_BYTES = 256 * 2**20
 _MAX_DIMENSIONS = 8
 
 
-class Stored(NamedTuple):
-    """An array of a rank, and how it relates to those of the other ranks.
-
-    Attributes:
-        kind: "replicated", "own" or "sharded".
-        array: on the host.
-        start: the first row of a sharded array that this rank holds.
-        total: the rows of a sharded array on all ranks.
-    """
-
-    kind: str
-    array: NDArray[Any]
-    start: int = 0
-    total: int = 0
-
-
 @dataclass(frozen=True)
 class Entry:
-    """An array in a rank's file; see ``Stored``."""
+    """An array in a rank's file; see ``runtime.state.Stored``."""
 
     name: str
     kind: str

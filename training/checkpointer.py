@@ -23,9 +23,8 @@ from typing import Any, Optional
 from parallel.world import World
 from runtime.errors import DataError
 from runtime.mxnet import mx
+from runtime.state import REPLICATED, Stateful, Stored
 from training import checkpoint_files as files
-from training.checkpoint_manifest import REPLICATED, Stored
-from training.state import Stateful
 
 _log = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Optional
 
@@ -83,11 +84,12 @@ class FaceStep:
     def _remember(self) -> Callable[[], None]:
         """Keep what a forward pass changes; returns what puts it back."""
         statistics = [(array, array.copy()) for array in self._backbone.statistics]
-        margin, memory = self._head.margin, self._head.margin.export()
+        # It replaces what it remembers and changes nothing of it.
+        margin = copy.copy(self._head.margin)
 
         def undo() -> None:
             for array, before in statistics:
                 array[:] = before
-            margin.load(memory)
+            self._head.margin = margin
 
         return undo

@@ -16,10 +16,9 @@ import numpy as np
 from parallel.world import PLAIN, Wire, World
 from runtime.mxnet import mx
 from runtime.ndarray import is_on_host
-from training.checkpoint_manifest import REPLICATED, Stored
+from runtime.state import REPLICATED, Saved, State, Stateful, Stored
 from training.host_sgd import HostSGD
 from training.precision import LossScale
-from training.state import Section, State, Stateful
 from training.stopwatch import Stopwatch
 
 
@@ -104,9 +103,9 @@ class BackboneOptimizer:
             for number, array in enumerate(parts)
         }
         count = {"updates": int(self._trainer.optimizer.num_update)}
-        return State(arrays, {**count, **self.loss_scale.export()})
+        return State(arrays, {**count, **self.loss_scale.export_state(update).values})
 
-    def load_state(self, saved: Section) -> None:
+    def load_state(self, saved: Saved) -> None:
         """See ``Stateful.load_state``."""
         for name, parts in self._memory():
             for number, array in enumerate(parts):
@@ -114,7 +113,7 @@ class BackboneOptimizer:
         optimizer = self._trainer.optimizer
         # Where the counts of all parameters begin, which have none of their own before an update.
         optimizer.begin_num_update = optimizer.num_update = saved.count("updates")
-        self.loss_scale.load(saved.number("loss_scale"), saved.count("good_updates"))
+        self.loss_scale.load_state(saved)
 
     def _memory(self) -> Iterator[tuple[str, list[Any]]]:
         """The arrays that MXNet's optimizer keeps of each parameter, made if it has none yet."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from runtime.mxnet import mx
 from runtime.ndarray import is_on_host
+from runtime.state import Saved, State
 from training import host_sgd
 
 _log = logging.getLogger(__name__)
@@ -58,12 +59,13 @@ class LossScale:
             self.value *= _FACTOR
         return True
 
-    def export(self) -> dict[str, float]:
-        """What ``load`` takes, by name."""
-        return {"loss_scale": self.value, "good_updates": self._good_updates}
+    def export_state(self, update: int) -> State:
+        """See ``Stateful``."""
+        return State(values={"loss_scale": self.value, "good_updates": self._good_updates})
 
-    def load(self, value: float, good_updates: int) -> None:
-        """Go on with this factor after this many good updates."""
+    def load_state(self, saved: Saved) -> None:
+        """See ``Stateful``; without a dynamic scale there is nothing to go on with."""
+        value, good_updates = saved.number("loss_scale"), saved.count("good_updates")
         if self._dynamic:
             self.value, self._good_updates = value, good_updates
 

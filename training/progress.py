@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Optional, Protocol
 
 from data.position import Course, Position
+from runtime.state import Saved, State
 from training.leg import Leg
 from training.schedules import Schedule
-from training.state import Section, State
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Progress:
     epochs_before: float = 0.0
 
     @classmethod
-    def plan(cls, config: Length, source: Source, saved: Optional[Section] = None) -> Progress:
+    def plan(cls, config: Length, source: Source, saved: Optional[Saved] = None) -> Progress:
         """Plan a run from its beginning, or from where ``saved`` says.
 
         Raises:
@@ -134,7 +134,7 @@ class Progress:
             }
         )
 
-    def load_state(self, saved: Section) -> None:
+    def load_state(self, saved: Saved) -> None:
         """See ``Stateful.load_state``; ``plan`` has taken everything."""
 
 

@@ -18,10 +18,10 @@ from parallel.world import World
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from runtime.options import option
+from runtime.state import Stateful
 from training import checkpoint_files as files
-from training.checkpoint_reader import Checkpoint
+from training.checkpoint_reader import Checkpoint, Section
 from training.config.run import AUTO, NEVER
-from training.state import Section, Stateful
 
 _log = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ from typing import Any, Optional, Protocol
 
 from parallel.world import World
 from runtime import options
+from runtime.state import Stateful
 from training import resume, run_folder
 from training.checkpointer import Checkpointer
 from training.config.run import AUTO, RunOptions
 from training.leg import Leg
 from training.progress import Length, Progress, Source
 from training.resume import SavedRun
-from training.state import Stateful
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from typing import Any, Callable
 
 from parallel.parameter_server.exchange import Exchange
 from parallel.world import Wire, World
+from runtime.state import Saved, State
 from training.precision import LossScale
-from training.state import Section, State
 from training.stopwatch import COMMUNICATION, Stopwatch
 
 
@@ -78,5 +78,5 @@ class ServerOptimizer:
         """See ``Stateful.export_state``; the weights are in the model's part."""
         return State()
 
-    def load_state(self, saved: Section) -> None:
+    def load_state(self, saved: Saved) -> None:
         """See ``Stateful.load_state``; the servers begin without momentum."""

@@ -15,9 +15,9 @@ from data.position import Course
 from data.prefetch import Batch
 from parallel.world import World
 from runtime.mxnet import mx
+from runtime.state import Saved, State
 from training.logs import RunLog
 from training.replicas import average_statistics
-from training.state import Section, State
 from training.tally import Tally
 
 _log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Validator:
         """See ``Stateful.export_state``."""
         return State(values={"accuracy": {"best": self.best}})
 
-    def load_state(self, saved: Section) -> None:
+    def load_state(self, saved: Saved) -> None:
         """See ``Stateful.load_state``."""
         self.best = saved.numbers("accuracy")["best"]
 

@@ -9,9 +9,9 @@ from functools import partial
 from backbones.model import Backbone
 from evaluation import verification
 from parallel.world import World, allgather_numpy
+from runtime.state import Saved, State
 from training.logs import RunLog
 from training.replicas import average_statistics
-from training.state import Section, State
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Verifier:
         values = {"first": self.first, "best": self.best, "last": self.last}
         return State(values={name: dict(accuracies) for name, accuracies in values.items()})
 
-    def load_state(self, saved: Section) -> None:
+    def load_state(self, saved: Saved) -> None:
         """See ``Stateful.load_state``."""
         for name in ("first", "best", "last"):
             getattr(self, name).update(saved.numbers(name))

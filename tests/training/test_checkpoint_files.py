@@ -14,8 +14,8 @@ import pytest
 
 from partial_fc.shard import Shard
 from runtime.errors import ConfigError, DataError
+from runtime.state import OWN, REPLICATED, SHARDED, Stored
 from training import checkpoint, checkpoint_files, checkpoint_manifest
-from training.checkpoint_manifest import OWN, REPLICATED, SHARDED, Stored
 from training.checkpoint_reader import Checkpoint
 
 CLASSES, WIDTH = 11, 3

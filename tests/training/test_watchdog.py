@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from runtime.mxnet import mx
+from runtime.state import State
 from tests.support.thread_world import run_ranks
 from training import checkpoint_files, logs
 from training.checkpointer import Checkpointer
 from training.logs import RunLog
 from training.loop import Interlude, fit
-from training.state import State
 from training.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
 from training.watchdog import PATIENCE, STALLED_STATUS, Others, Watchdog
 
