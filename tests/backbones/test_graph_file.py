@@ -113,6 +113,20 @@ def test_what_mxnet_says_of_shapes_is_told(tmp_path: Path) -> None:
         infer_shapes(read_graph(path), (4, 4), path)
 
 
+@pytest.mark.parametrize(("pad", "is_read"), [(1024, True), (1025, False)])
+def test_the_largest_number_of_an_attribute_is_read(
+    tmp_path: Path, pad: int, is_read: bool
+) -> None:
+    path = tmp_path / "model-symbol.json"
+    maps = mx.sym.Convolution(mx.sym.var("data"), kernel=(3, 3), pad=(pad, 0), num_filter=2)
+    mx.sym.FullyConnected(maps, num_hidden=8, name="fc1").save(str(path))
+    if is_read:
+        read_graph(path)
+    else:
+        with pytest.raises(DataError, match=f"has pad = '.{pad}, 0.'"):
+            read_graph(path)
+
+
 def test_a_concatenation_of_one_is_read(tmp_path: Path) -> None:
     path = tmp_path / "model-symbol.json"
     maps = mx.sym.Concat(mx.sym.var("data"), name="one")

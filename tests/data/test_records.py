@@ -215,6 +215,16 @@ def test_fewer_classes_than_labels_in_a_flat_set(tmp_path: Path, make_image) -> 
             action()
 
 
+@pytest.mark.parametrize("label", [-1.0, 0.5])
+def test_a_label_that_is_no_class_is_named_with_its_record(
+    tmp_path: Path, make_image, label: float
+) -> None:
+    write_flat(tmp_path / "train.rec", [make_image(0)] * 3, [0, 1, label])
+    (tmp_path / "property").write_text("2,16,16")
+    with pytest.raises(DataError, match=f"record 2 has label {label:g}, but the classes are"):
+        RecordSet(tmp_path).labels()
+
+
 def test_a_damaged_record_leaves_the_others_readable(write_set) -> None:
     folder = write_set([2, 2])
     overwrite(folder / "train.rec", record_offset(folder, 2), b"junk")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,6 +32,7 @@ def test_a_later_leg_knows_the_checkpoints_of_those_before(tmp_path: Path) -> No
     with run.restore({}) as checkpointer:
         # What an error says one may go on from.
         assert checkpointer.last == last
+    assert json.loads((tmp_path / "config.json").read_text()) == images.values(config)
 
 
 @pytest.mark.parametrize(
