@@ -28,11 +28,13 @@ from partial_fc import margin as margins
 from partial_fc import products
 from partial_fc.centers import initial_centers
 from partial_fc.communicator import Communicator
-from partial_fc.kernels import DeviceRows, HostRows, Rows
+from partial_fc.device_rows import DeviceRows
+from partial_fc.host_rows import HostRows
 from partial_fc.margin import Margin
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
 from partial_fc.options import HeadOptions
+from partial_fc.rows import Rows
 from partial_fc.sampling import Sample, Sampler
 from partial_fc.shard import Shard
 from partial_fc.targets import Targets

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from partial_fc.centers import initial_centers
+from partial_fc.device_rows import DeviceRows
 from partial_fc.head import PartialFC, usable_dtype
-from partial_fc.kernels import DeviceRows, HostRows
+from partial_fc.host_rows import HostRows
 from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace
 from partial_fc.optimizers import SGD, Adam
 from partial_fc.options import HeadOptions

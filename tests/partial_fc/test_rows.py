@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partial_fc.kernels import DeviceRows, HostRows
+from partial_fc.device_rows import DeviceRows
+from partial_fc.host_rows import HostRows
 from partial_fc.negatives import Negatives
 from partial_fc.optimizers import SGD, Adam
 from runtime.mxnet import mx
@@ -177,3 +178,46 @@ def test_columns_are_read_and_replaced_in_place(make_rows, centers):
     rows.set_columns(matrix, columns, mx.nd.full((B,), -1.0))
     values[np.arange(B), columns] = -1.0
     assert np.array_equal(matrix.asnumpy(), values)
+
+
+@pytest.fixture
+def rows(make_rows, centers):
+    """For the passes over features, whatever the centers are."""
+    return make_rows(centers)
+
+
+# More rows than columns and the other way round: a loop over the wrong axis ends too early.
+@pytest.fixture(params=[(7, 3), (3, 7), (1, 1), (40, 2)])
+def matrix(request):
+    return np.random.default_rng(0).normal(size=request.param)
+
+
+def unit(matrix):
+    return matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+
+
+def test_rows_become_unit_vectors(rows, matrix) -> None:
+    units, inverse_norms = rows.normalize(mx.nd.array(matrix))
+    assert units.asnumpy() == pytest.approx(unit(matrix), abs=1e-6)
+    assert inverse_norms.shape == (len(matrix), 1)
+    assert 1 / inverse_norms.asnumpy()[:, 0] == pytest.approx(np.linalg.norm(matrix, axis=1))
+
+
+def test_a_row_of_zeros_stays_one(rows) -> None:
+    units, inverse_norms = rows.normalize(mx.nd.zeros((2, 3)))
+    assert not units.asnumpy().any() and np.isfinite(inverse_norms.asnumpy()).all()
+
+
+def test_rows_are_multiplied_by_their_factors(rows, matrix) -> None:
+    factors = np.arange(1.0, len(matrix) + 1)[:, None]
+    product = rows.multiply_rows(mx.nd.array(matrix), mx.nd.array(factors))
+    assert product.asnumpy() == pytest.approx(matrix * factors, rel=1e-6)
+
+
+def test_gradients_of_unit_vectors_become_those_of_the_vectors(rows, matrix) -> None:
+    """Of f(x / |x|): what points along x makes no difference to it."""
+    gradient = np.random.default_rng(1).normal(size=matrix.shape)
+    units, inverse = unit(matrix), 1 / np.linalg.norm(matrix, axis=1, keepdims=True)
+    found = rows.project(*(mx.nd.array(array) for array in (gradient, units, inverse)))
+    radial = (gradient * units).sum(axis=1, keepdims=True)
+    assert found.asnumpy() == pytest.approx((gradient - radial * units) * inverse, abs=1e-5)

@@ -1,0 +1,273 @@
+"""Rows in the host's memory, with Numba kernels.
+
+The small passes over features are kernels, too: MXNet's broadcasting operators take some 3 ms each
+for 256 × 512 numbers on a CPU, and a step has six of them, a tenth of its time.
+
+Shapes: see ``partial_fc.rows``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from partial_fc import bfloat16
+from partial_fc.bfloat16 import narrowed, widened
+from partial_fc.negatives import LEFT_OUT, Negatives
+from partial_fc.optimizers import RowGradients, RowOptimizer
+from partial_fc.rows import SMALLEST_NORM, Array, Int64Array
+from runtime.compiled import inlined, parallel_kernel
+from runtime.mxnet import mx
+from runtime.ndarray import memory
+
+
+class HostRows:
+    """See ``Rows``."""
+
+    def __init__(self, centers_CD: Array, optimizer: RowOptimizer) -> None:
+        """Takes over ``centers_CD`` (float32 [C, D], contiguous) and updates it in place."""
+        assert centers_CD.dtype == np.float32 and centers_CD.flags.c_contiguous
+        self._optimizer = optimizer
+        self._arrays: dict[str, NDArray[Any]] = {"centers": centers_CD}
+        for name, state in optimizer.states.items():
+            self._arrays[name] = np.zeros(state.shape(*centers_CD.shape), dtype=state.dtype)
+        self._copies: dict[str, NDArray[Any]] = {}
+
+    @property
+    def row_shapes(self) -> dict[str, tuple[int, ...]]:
+        """See ``Rows.row_shapes``."""
+        return {name: array.shape[1:] for name, array in self._arrays.items()}
+
+    def gather(self, rows: Int64Array, normalized_SD: Any) -> Array:
+        """See ``Rows.gather``."""
+        inverse_norms_S = np.empty(rows.size, dtype=np.float32)
+        _gather_normalize(self._arrays["centers"], rows, memory(normalized_SD), inverse_norms_S)
+        return inverse_norms_S
+
+    def update(self, rows: Int64Array, inverse_norms_S: Array, gradient_SD: Any, lr: float) -> None:
+        """See ``Rows.update``."""
+        gradients = RowGradients(rows, inverse_norms_S, memory(gradient_SD))
+        self._optimizer.update_host(self._arrays, gradients, lr)
+
+    def maxima(self, logits_BS: Any, negatives: Optional[Negatives] = None) -> Any:
+        """See ``Rows.maxima``."""
+        maxima_B = mx.nd.empty((logits_BS.shape[0],))
+        if negatives is None:
+            _row_maxima(memory(logits_BS), memory(maxima_B))
+        else:
+            _ruled_maxima(memory(logits_BS), memory(maxima_B), *_numbers(negatives))
+        return maxima_B
+
+    def exponentiate(
+        self, logits_BS: Any, shift_B: Any, negatives: Optional[Negatives] = None
+    ) -> Any:
+        """See ``Rows.exponentiate``."""
+        sums_B = mx.nd.empty((logits_BS.shape[0],))
+        arrays = memory(logits_BS), memory(shift_B), memory(sums_B)
+        if negatives is None:
+            _row_exponentials(*arrays)
+        else:
+            _ruled_exponentials(*arrays, *_numbers(negatives))
+        return sums_B
+
+    def get_columns(self, matrix_BS: Any, columns_B: Int64Array) -> Any:
+        """See ``Rows.get_columns``."""
+        entries = memory(matrix_BS)[np.arange(columns_B.size), columns_B]
+        return mx.nd.array(bfloat16.to_float32(entries))
+
+    def set_columns(self, matrix_BS: Any, columns_B: Int64Array, values_B: Any) -> None:
+        """See ``Rows.set_columns``."""
+        matrix = memory(matrix_BS)
+        entries = bfloat16.like(matrix, memory(values_B))
+        matrix[np.arange(columns_B.size), columns_B] = entries
+
+    def export(self) -> dict[str, NDArray[Any]]:
+        """See ``Rows.export``."""
+        return dict(self._arrays)
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """See ``Rows.snapshot``."""
+        # Always into the same memory: to get new pages from the system takes longer than to fill
+        # them, on a virtual machine ten times as long.
+        if not self._copies:
+            self._copies = {name: np.empty_like(array) for name, array in self._arrays.items()}
+        for name, array in self._arrays.items():
+            np.copyto(self._copies[name], array)
+        return dict(self._copies)
+
+    def load(self, name: str, first: int, values: NDArray[Any]) -> None:
+        """See ``Rows.load``."""
+        self._arrays[name][first : first + len(values)] = values
+
+    def normalize(self, features_bD: Any) -> tuple[Any, Any]:
+        """See ``Rows.normalize``."""
+        units_bD = mx.nd.empty(features_bD.shape)
+        inverse_norms_b1 = mx.nd.empty((features_bD.shape[0], 1))
+        _normalize(memory(features_bD), memory(units_bD), memory(inverse_norms_b1))
+        return units_bD, inverse_norms_b1
+
+    def multiply_rows(self, matrix_BD: Any, factors_B1: Any) -> Any:
+        """See ``Rows.multiply_rows``."""
+        product_BD = mx.nd.empty(matrix_BD.shape)
+        _multiply_rows(memory(matrix_BD), memory(factors_B1), memory(product_BD))
+        return product_BD
+
+    def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
+        """See ``Rows.project``."""
+        projected_bD = mx.nd.empty(gradient_bD.shape)
+        arrays = (gradient_bD, units_bD, inverse_norms_b1, projected_bD)
+        _project(*(memory(array) for array in arrays))
+        return projected_bD
+
+
+@parallel_kernel
+def _gather_normalize(centers, rows, normalized, inverse_norms):  # type: ignore[no-untyped-def]
+    for s in numba.prange(rows.size):
+        center = centers[rows[s]]
+        squares = np.float32(0.0)
+        for d in range(center.size):
+            squares += center[d] * center[d]
+        inverse = np.float32(1.0) / max(np.sqrt(squares), np.float32(SMALLEST_NORM))
+        inverse_norms[s] = inverse
+        for d in range(center.size):
+            normalized[s, d] = narrowed(center[d] * inverse, normalized)
+
+
+@parallel_kernel
+def _row_maxima(logits, maxima):  # type: ignore[no-untyped-def]
+    for b in numba.prange(logits.shape[0]):
+        row = logits[b]
+        # Sixteen running maxima: one alone would be a chain that cannot vectorize.
+        lanes = np.full(16, -np.inf, dtype=np.float32)
+        whole = row.size // 16 * 16
+        for s in range(0, whole, 16):
+            for lane in range(16):
+                lanes[lane] = max(lanes[lane], widened(row[s + lane]))
+        largest = lanes[0]
+        for lane in range(1, 16):
+            largest = max(largest, lanes[lane])
+        for s in range(whole, row.size):
+            largest = max(largest, widened(row[s]))
+        maxima[b] = largest
+
+
+@inlined
+def _exp(x):  # type: ignore[no-untyped-def]
+    """exp(x) for x <= 0, to 2e-7; below -87 exactly 0, for denormals would slow the products."""
+    scaled = x * np.float32(1.4426950408889634)
+    power = np.floor(scaled + np.float32(0.5))
+    rest = x - power * np.float32(0.6931471805599453)
+    series = np.float32(1.0 / 720.0)
+    series = series * rest + np.float32(1.0 / 120.0)
+    series = series * rest + np.float32(1.0 / 24.0)
+    series = series * rest + np.float32(1.0 / 6.0)
+    series = series * rest + np.float32(0.5)
+    series = series * rest + np.float32(1.0)
+    series = series * rest + np.float32(1.0)
+    bits = np.int32((np.int32(max(power, np.float32(-126.0))) + np.int32(127)) << np.int32(23))
+    value = series * bits.view(np.float32)
+    return np.float32(0.0) if x < np.float32(-87.0) else value
+
+
+@parallel_kernel
+def _row_exponentials(logits, shift, sums):  # type: ignore[no-untyped-def]
+    for b in numba.prange(logits.shape[0]):
+        row = logits[b]
+        largest = shift[b]
+        total = np.float32(0.0)
+        for s in range(row.size):
+            value = _exp(widened(row[s]) - largest)
+            row[s] = narrowed(value, row)
+            total += value
+        sums[b] = total
+
+
+def _numbers(negatives: Negatives) -> tuple[np.float32, Array, np.float32, np.float32]:
+    return (
+        np.float32(negatives.limit),
+        memory(negatives.thresholds_B),
+        memory(negatives.hardness)[0],
+        np.float32(1.0 / negatives.scale),
+    )
+
+
+@inlined
+def _ruled(logit, limit, threshold, hardness, inverse_scale):  # type: ignore[no-untyped-def]
+    value = logit * (hardness + logit * inverse_scale) if logit > threshold else logit
+    return np.float32(LEFT_OUT) if logit > limit else value
+
+
+@parallel_kernel
+def _ruled_maxima(  # type: ignore[no-untyped-def]
+    logits, maxima, limit, thresholds, hardness, inverse_scale
+):
+    for b in numba.prange(logits.shape[0]):
+        row = logits[b]
+        threshold = thresholds[b]
+        lanes = np.full(16, -np.inf, dtype=np.float32)
+        whole = row.size // 16 * 16
+        for s in range(0, whole, 16):
+            for lane in range(16):
+                logit = widened(row[s + lane])
+                value = _ruled(logit, limit, threshold, hardness, inverse_scale)
+                lanes[lane] = max(lanes[lane], value)
+        largest = lanes[0]
+        for lane in range(1, 16):
+            largest = max(largest, lanes[lane])
+        for s in range(whole, row.size):
+            logit = widened(row[s])
+            largest = max(largest, _ruled(logit, limit, threshold, hardness, inverse_scale))
+        maxima[b] = largest
+
+
+@parallel_kernel
+def _ruled_exponentials(  # type: ignore[no-untyped-def]
+    logits, shift, sums, limit, thresholds, hardness, inverse_scale
+):
+    for b in numba.prange(logits.shape[0]):
+        row = logits[b]
+        largest = shift[b]
+        threshold = thresholds[b]
+        total = np.float32(0.0)
+        for s in range(row.size):
+            logit = widened(row[s])
+            value = _exp(_ruled(logit, limit, threshold, hardness, inverse_scale) - largest)
+            total += value
+            slope = hardness + np.float32(2.0) * logit * inverse_scale
+            value *= slope if logit > threshold else np.float32(1.0)
+            row[s] = narrowed(value, row)
+        sums[b] = total
+
+
+@parallel_kernel
+def _normalize(features, units, inverse_norms):  # type: ignore[no-untyped-def]
+    for b in numba.prange(features.shape[0]):
+        feature = features[b]
+        squares = np.float32(0.0)
+        for d in range(feature.size):
+            squares += feature[d] * feature[d]
+        inverse = np.float32(1.0) / max(np.sqrt(squares), np.float32(SMALLEST_NORM))
+        inverse_norms[b, 0] = inverse
+        for d in range(feature.size):
+            units[b, d] = feature[d] * inverse
+
+
+@parallel_kernel
+def _multiply_rows(matrix, factors, product):  # type: ignore[no-untyped-def]
+    for b in numba.prange(matrix.shape[0]):
+        for d in range(matrix.shape[1]):
+            product[b, d] = matrix[b, d] * factors[b, 0]
+
+
+@parallel_kernel
+def _project(gradient, units, inverse_norms, projected):  # type: ignore[no-untyped-def]
+    for b in numba.prange(gradient.shape[0]):
+        slope, unit = gradient[b], units[b]
+        radial = np.float32(0.0)
+        for d in range(slope.size):
+            radial += slope[d] * unit[d]
+        for d in range(slope.size):
+            projected[b, d] = (slope[d] - radial * unit[d]) * inverse_norms[b, 0]

@@ -1,0 +1,79 @@
+"""The passes of the head over rows: of class centers, of logits, of features.
+
+The head is a few matrix products and memory traffic around them, so each pass reads and writes a
+row once. Two implementations: ``HostRows`` keeps the centers in NumPy arrays and works on the
+memory of MXNet's arrays with Numba kernels; ``DeviceRows`` keeps them on a device and uses MXNet
+operators. In both only the sampled rows enter a tensor of MXNet, whose 32-bit sizes end at 2^31
+elements, so a shard may have any size.
+
+Shapes: b batch of a rank, B global batch, D embedding, S sampled rows, C rows of the shard.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partial_fc.negatives import Negatives
+
+Array = NDArray[np.float32]
+Int64Array = NDArray[np.int64]
+
+SMALLEST_NORM = 1e-12
+"""Shorter vectors are divided by this."""
+
+
+class Rows(Protocol):
+    """The class centers of a shard with their optimizer, and the passes over what they meet."""
+
+    @property
+    def row_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of one row of "centers" and each state."""
+
+    def gather(self, rows: Int64Array, normalized_SD: Any) -> Any:
+        """Write the unit vectors of ``rows`` [S] into ``normalized_SD``; returns 1 / norms [S]."""
+
+    def update(self, rows: Int64Array, inverse_norms_S: Any, gradient_SD: Any, lr: float) -> None:
+        """Update ``rows`` by the gradient with respect to their unit vectors."""
+
+    def maxima(self, logits_BS: Any, negatives: Optional[Negatives] = None) -> Any:
+        """The largest logit of each sample under the rules ``negatives``, NDArray [B]."""
+
+    def exponentiate(
+        self, logits_BS: Any, shift_B: Any, negatives: Optional[Negatives] = None
+    ) -> Any:
+        """Replace the logits by exp(logit − shift), in place; returns the sums, NDArray [B].
+
+        Where ``negatives`` turns a logit x into another one f(x), exp(f(x) − shift) is summed and
+        replaces it times f'(x), the weight that it has in the gradient.
+        """
+
+    def get_columns(self, matrix_BS: Any, columns_B: Int64Array) -> Any:
+        """One entry of each row, NDArray [B]."""
+
+    def set_columns(self, matrix_BS: Any, columns_B: Int64Array, values_B: Any) -> None:
+        """Replace one entry of each row, in place."""
+
+    def export(self) -> dict[str, NDArray[Any]]:
+        """Everything kept by row, on the host: "centers" float32 [C, D] and the states [C, …].
+
+        The states are those of ``partial_fc.states.STATES``. The arrays may be the ones that the
+        next update changes.
+        """
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """As ``export``, in arrays that no update changes; the next snapshot may."""
+
+    def load(self, name: str, first: int, values: NDArray[Any]) -> None:
+        """Overwrite the rows from ``first`` on of "centers" or a state."""
+
+    def normalize(self, features_bD: Any) -> tuple[Any, Any]:
+        """The unit vectors [b, D], and 1 / norms [b, 1]."""
+
+    def multiply_rows(self, matrix_BD: Any, factors_B1: Any) -> Any:
+        """Each row times its factor."""
+
+    def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
+        """The gradient with respect to features, from that with respect to their unit vectors."""
