@@ -14,37 +14,27 @@ option answer at once.
 
 from __future__ import annotations
 
-import argparse
-import ast
 import dataclasses
-import functools
-import inspect
 import json
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import (
     Any,
     Callable,
-    Generic,
     NamedTuple,
     Optional,
     TypeVar,
     Union,
-    get_args,
-    get_origin,
     get_type_hints,
 )
 
-from runtime.command_line import Parser
 from runtime.errors import ConfigError, did_you_mean
 from runtime.files import write_atomically
 
 _Config = TypeVar("_Config")
 
 # Keys of a field's metadata.
-_RANGE, _NAMES, _REPEATABLE, _BARE = "range", "names", "repeatable", "bare"
-_CONFIG = "config"
+RANGE, NAMES, REPEATABLE, BARE = "range", "names", "repeatable", "bare"
 
 
 class Range(NamedTuple):
@@ -65,22 +55,22 @@ POSITIVE = Range(lambda value: value > 0, "must be above 0")
 
 def number(default: Optional[float], allowed: Range) -> Any:
     """Declare an option whose value is a number within a range."""
-    return dataclasses.field(default=default, metadata={_RANGE: allowed})
+    return dataclasses.field(default=default, metadata={RANGE: allowed})
 
 
 def name(default: str, known: Collection[str]) -> Any:
     """Declare an option whose value is one of several names; its help tells them as {names}."""
-    return dataclasses.field(default=default, metadata={_NAMES: known})
+    return dataclasses.field(default=default, metadata={NAMES: known})
 
 
 def repeatable() -> Any:
     """Declare an option that may be given several times, with a folder each."""
-    return dataclasses.field(default=(), metadata={_REPEATABLE: True})
+    return dataclasses.field(default=(), metadata={REPEATABLE: True})
 
 
 def with_bare(default: str, bare: str) -> Any:
     """Declare an option that may be given without a value, which then is ``bare``."""
-    return dataclasses.field(default=default, metadata={_BARE: bare})
+    return dataclasses.field(default=default, metadata={BARE: bare})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,42 +85,6 @@ class Options:
         Raises:
             ConfigError: with the option, its value, the reason and the remedy.
         """
-
-
-@dataclasses.dataclass(frozen=True)
-class Program(Generic[_Config]):
-    """What has to be known of a program to understand its command line."""
-
-    config_class: type[_Config]
-    """A dataclass whose fields are groups."""
-    description: str
-    """What the program does, in a sentence."""
-    epilog: str
-    """Stands below the options in the help."""
-    resolve: Callable[[Mapping[str, Any], Mapping[str, Any]], _Config]
-    """Lays the values of the command line over those of a file, and both over presets and defaults.
-    """
-    check: Callable[[_Config], None]
-    """Raises ``ConfigError`` for groups that do not go together."""
-
-
-def parse(program: Program[_Config], argv: Optional[Sequence[str]] = None) -> _Config:
-    """Resolve a command line into a checked configuration.
-
-    Args:
-        program: whose command line it is.
-        argv: the arguments after the program's name; those of this process if left out.
-
-    Raises:
-        ConfigError: an option is unknown, malformed, out of range or contradicts another.
-    """
-    given = _read_command_line(program, argv)
-    file = given.pop(_CONFIG, None)
-    saved = _read_file(Path(file), program.config_class) if file is not None else {}
-    config = program.resolve(given, saved)
-    check(config)
-    program.check(config)
-    return config
 
 
 def check(config: object) -> None:
@@ -162,7 +116,7 @@ def compose(config_class: type[_Config], values: Mapping[str, Any]) -> _Config:
                     if field.name in values
                 }
             )
-            for group, group_class in _group_classes(config_class).items()
+            for group, group_class in group_classes(config_class).items()
         }
     )
 
@@ -231,7 +185,7 @@ def check_name(option_name: str, value: str, known: Collection[str]) -> None:
 
 
 def _check_field(field: dataclasses.Field[Any], value: Any) -> None:
-    allowed, names = field.metadata.get(_RANGE), field.metadata.get(_NAMES)
+    allowed, names = field.metadata.get(RANGE), field.metadata.get(NAMES)
     if allowed is not None and value is not None and not allowed.holds(value):
         raise ConfigError(f"{option(field.name)} {value:.12g} {allowed.rule}")
     if names is not None:
@@ -243,187 +197,7 @@ def groups(config: Any) -> list[Options]:
     return [getattr(config, field.name) for field in dataclasses.fields(config)]
 
 
-def _group_classes(config_class: type) -> dict[str, Any]:
+def group_classes(config_class: type) -> dict[str, Any]:
+    """The classes of the groups of a configuration, by their names in it."""
     types = get_type_hints(config_class)
     return {field.name: types[field.name] for field in dataclasses.fields(config_class)}
-
-
-def _types(config_class: type) -> dict[str, Any]:
-    """The type of each option."""
-    return {
-        field.name: hints[field.name]
-        for group_class in _group_classes(config_class).values()
-        for hints in [get_type_hints(group_class)]
-        for field in dataclasses.fields(group_class)
-    }
-
-
-def _read_command_line(program: Program[Any], argv: Optional[Sequence[str]]) -> dict[str, Any]:
-    """Return what was given, and nothing that was not."""
-    namespace, unknown = _build_parser(program).parse_known_args(argv)
-    if unknown:
-        word = unknown[0].split("=")[0]
-        known = [option(field) for field in (*_types(program.config_class), _CONFIG)]
-        raise ConfigError(f"{word} is not an option{did_you_mean(word, known)}; --help lists them")
-    return {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in vars(namespace).items()
-    }
-
-
-def _build_parser(program: Program[Any]) -> argparse.ArgumentParser:
-    # Abbreviations are off, since an option added later would change what they mean.
-    parser = Parser(
-        description=program.description,
-        epilog=program.epilog,
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        option(_CONFIG),
-        metavar="FILE",
-        help="config.json of an earlier run, whose options this run takes over; "
-        "those on the command line win",
-    )
-    for group_class in _group_classes(program.config_class).values():
-        title = (group_class.__doc__ or "").splitlines()[0].rstrip(".")
-        section = parser.add_argument_group(title)
-        types, helps = get_type_hints(group_class), _helps(group_class)
-        for field in dataclasses.fields(group_class):
-            text = helps[field.name].format(names=", ".join(field.metadata.get(_NAMES, ())))
-            _add_option(section, field, types[field.name], text)
-    return parser
-
-
-def _add_option(
-    section: argparse._ArgumentGroup, field: dataclasses.Field[Any], annotation: Any, text: str
-) -> None:
-    if annotation is bool:
-        section.add_argument(option(field.name), action="store_true", help=text)
-        return
-    if _REPEATABLE in field.metadata:
-        section.add_argument(option(field.name), action="append", metavar="DIR", help=text)
-        return
-    convert, metavar = _CONVERTERS[_without_optional(annotation)]
-    bare = {"nargs": "?", "const": field.metadata[_BARE]} if _BARE in field.metadata else {}
-    default = f" (default {field.default})" if field.default not in (None, (), "") else ""
-    section.add_argument(
-        option(field.name), type=convert, metavar=metavar, help=text + default, **bare
-    )
-
-
-def _without_optional(annotation: Any) -> Any:
-    return get_args(annotation)[0] if get_origin(annotation) is Union else annotation
-
-
-@functools.lru_cache(None)
-def _helps(group_class: type) -> dict[str, str]:
-    """The literal under each field, which Python itself does not keep; of the bases first."""
-    found: dict[str, str] = {}
-    for base in reversed(group_class.__mro__[:-1]):
-        body = ast.parse(inspect.getsource(base)).body[0]
-        assert isinstance(body, ast.ClassDef)
-        found.update(
-            (field.target.id, inspect.cleandoc(literal.value.value))
-            for field, literal in zip(body.body, body.body[1:])
-            if isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(literal, ast.Expr)
-            and isinstance(literal.value, ast.Constant)
-            and isinstance(literal.value.value, str)
-        )
-    return found
-
-
-def _read_file(path: Path, config_class: type) -> dict[str, Any]:
-    """The values of a ``config.json``, of the types that the options have."""
-    try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"--config {path} cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError):
-        raise ConfigError(f"--config {path} is no JSON; give the config.json of a run") from None
-    if not isinstance(saved, dict):
-        raise ConfigError(f"--config {path} has no table of options; give the config.json of a run")
-    types = _types(config_class)
-    for field in saved:
-        if field not in types:
-            raise ConfigError(
-                f"--config {path} has {field!r}, which is no option of this program"
-                f"{did_you_mean(field, types)}; take it out"
-            )
-    return {
-        field: _from_json(path, field, value, _without_optional(types[field]))
-        for field, value in saved.items()
-        if value is not None
-    }
-
-
-def _from_json(path: Path, field: str, value: Any, annotation: Any) -> Any:
-    if get_origin(annotation) is tuple and isinstance(value, list):
-        kinds = [kind for kind in get_args(annotation) if kind is not ...]
-        has_any_length = ... in get_args(annotation)
-        kinds = kinds * len(value) if has_any_length else kinds
-        if len(kinds) == len(value) and all(map(_is_of, value, kinds)):
-            return tuple(kind(item) for kind, item in zip(kinds, value))
-    elif annotation in (bool, int, float, str) and _is_of(value, annotation):
-        return annotation(value)
-    raise ConfigError(
-        f"--config {path} has {json.dumps(value)[:80]} as {field}, which is not what "
-        f"{option(field)} takes"
-    )
-
-
-def _is_of(value: Any, kind: type) -> bool:
-    if kind is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is kind
-
-
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a whole number; write it in digits, as in 100"
-        ) from None
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a finite number; write it as in 0.1 or 5e-4"
-        )
-    return value
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",")) if text else ()
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    return tuple(_integer(word) for word in _words(text))
-
-
-def _margins(text: str) -> tuple[float, float, float]:
-    numbers = [_number(word) for word in _words(text)]
-    if len(numbers) != 3:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not three numbers; write m1,m2,m3, as in 1,0.5,0"
-        )
-    m1, m2, m3 = numbers
-    return m1, m2, m3
-
-
-_CONVERTERS: dict[Any, tuple[Callable[[str], Any], str]] = {
-    str: (str, "NAME"),
-    int: (_integer, "N"),
-    float: (_number, "X"),
-    tuple[str, ...]: (_words, "A,B"),
-    tuple[int, ...]: (_integers, "N,N"),
-    tuple[float, float, float]: (_margins, "M1,M2,M3"),
-}

@@ -15,7 +15,7 @@ from data.options import FaceDataOptions
 from partial_fc.options import COMBINED, LOSSES, HeadOptions
 from partial_fc.options import check_given as check_given_head
 from partial_fc.states import STATES
-from runtime import options
+from runtime import command_line, options
 from runtime.errors import ConfigError
 from runtime.options import name
 from training import run_folder
@@ -58,8 +58,8 @@ class FaceConfig:
 
 
 def parse(argv: Optional[Sequence[str]] = None) -> FaceConfig:
-    """Understand the command line of ``train.py``; see ``options.parse``."""
-    return options.parse(_PROGRAM, argv)
+    """Understand the command line of ``train.py``; see ``command_line.parse``."""
+    return command_line.parse(_PROGRAM, argv)
 
 
 def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConfig:
@@ -174,7 +174,7 @@ def _check_folder(data: FaceDataOptions) -> None:
     )
 
 
-_PROGRAM = options.Program(
+_PROGRAM = command_line.Program(
     FaceConfig,
     description="Train a face recognition network with Partial FC on MXNet and Horovod.",
     epilog=f"presets: {', '.join(presets.PRESETS)}",

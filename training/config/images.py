@@ -13,7 +13,7 @@ from typing import Any, Optional
 from backbones.options import ClassifierOptions
 from data.options import ImageDataOptions, check_given_images
 from parallel.parameter_server import place
-from runtime import options
+from runtime import command_line, options
 from runtime.errors import ConfigError
 from runtime.options import COUNT, Options, Range, number
 from training import run_folder
@@ -91,8 +91,8 @@ class ImageConfig:
 
 
 def parse(argv: Optional[Sequence[str]] = None) -> ImageConfig:
-    """Understand the command line of ``classify.py``; see ``options.parse``."""
-    return options.parse(_PROGRAM, argv)
+    """Understand the command line of ``classify.py``; see ``command_line.parse``."""
+    return command_line.parse(_PROGRAM, argv)
 
 
 def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageConfig:
@@ -129,7 +129,7 @@ def check(config: ImageConfig) -> None:
     exchange.check(config.exchange, config.classifier.dtype, place.find(os.environ))
 
 
-_PROGRAM = options.Program(
+_PROGRAM = command_line.Program(
     ImageConfig,
     description="Train an image classifier, data-parallel, on MXNet and Horovod.",
     epilog=f"recipes: {', '.join(RECIPES)}",
