@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from data.augment import Augmentation
 from data.images import Image, decode_jpeg, decode_rgb
 from data.kernels import IMAGES_AT_ONCE, write_planes
-from data.position import Course, Position
-from data.prefetch import Batch, EpochOrders, Filling, Prefetcher
+from data.position import Position
+from data.prefetch import Batch, Filling, Loader
 from data.recordio import BrokenRecordError, Payload
 from data.selection import LabeledImages, Selection
 from runtime.errors import DataError
@@ -60,18 +60,12 @@ class ImageSet(LabeledImages, Protocol):
         """Name the file and the record of an image, for messages."""
 
 
-class FaceLoader:
+class FaceLoader(Loader):
     """Endless batches from a record set, decoded by threads ahead of their use.
-
-    A context manager: leaving it ends the threads.
 
     Attributes:
         num_classes: the classes of the labels, without those that ``min_images`` left out.
         image_size: height and width.
-        num_images: the images of an epoch.
-        global_batch: images per update over all ranks.
-        updates_per_epoch: full global batches per epoch. The images beyond them are left out, other
-            ones each epoch.
     """
 
     def __init__(
@@ -110,61 +104,27 @@ class FaceLoader:
         assert 0 <= rank < world_size and batch_size > 0
         self._dataset = dataset
         self._batch_size, self._rank, self._seed = batch_size, rank, seed
-        self.global_batch = batch_size * world_size
         self._mirror, self._augmentation = mirror, augmentation
         self._selection = Selection(dataset, min_images)
         self.num_classes = self._selection.num_classes
         self.image_size = dataset.image_size
-        self.num_images = len(self._selection)
-        self.updates_per_epoch = self.num_images // self.global_batch
-        if not self.updates_per_epoch:
-            raise DataError(
-                f"{dataset.path} has {self.num_images} images, fewer than one global batch of "
-                f"{self.global_batch}; choose a smaller batch size or use fewer ranks"
-            )
         self._max_bad_records = max_bad_records
         self._bad: set[int] = set()
         self._bad_lock = threading.Lock()
-        self._prefetcher = Prefetcher(threads, prefetch)
-        self._orders = EpochOrders(self._prefetcher, self._shuffled)
+        super().__init__(
+            str(dataset.path),
+            len(self._selection),
+            batch_size * world_size,
+            threads=threads,
+            ahead=prefetch,
+        )
 
     @property
     def bad_records(self) -> int:
         """How many different records this rank has found broken."""
         return len(self._bad)
 
-    def batches(self, start_update: int = 0, position: Position | None = None) -> Iterator[Batch]:
-        """Yield this rank's batches of the updates from ``start_update`` on, without end.
-
-        Args:
-            start_update: the first update.
-            position: its place in the data; left out, that of a run that has had this global
-                batch from its first update on.
-
-        Raises:
-            DataError: a label outside the classes, or more broken records than allowed.
-        """
-        course = Course(self.num_images, self.global_batch)
-        if position is not None:
-            course = Course(self.num_images, self.global_batch, start_update, position)
-        return self._prefetcher.run(
-            self._filling(update, course.at(update)) for update in itertools.count(start_update)
-        )
-
-    def close(self) -> None:
-        """End the threads."""
-        self._prefetcher.close()
-
-    def __enter__(self) -> FaceLoader:
-        """Return the loader."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the threads."""
-        self.close()
-
     def _filling(self, update: int, position: Position) -> Filling:
-        """Say what is in the batch of an update, and how it is filled."""
         first = position.samples + self._rank * self._batch_size
         indices = self._orders.rows(position.epoch, first, self._batch_size)
         shape = (self._batch_size, 3, *self.image_size)

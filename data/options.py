@@ -31,10 +31,10 @@ class DataOptions(Options):
         None,
         Range(lambda value: value >= 2, "must be at least 2: one class cannot be told from others"),
     )
-    """Classes of a made-up or drawn set, or for --dry-run; other sets know their own number."""
+    """Classes of a made-up or drawn set; other sets know their own number."""
 
     num_images: Optional[int] = number(None, POSITIVE_COUNT)
-    """Images of a drawn set to train on, or for --dry-run; other sets know their own number."""
+    """Images of a drawn set to train on; other sets know their own number."""
 
     threads: int = number(
         0, COUNT.saying("must not be negative; 0 takes the rank's share of the processors")

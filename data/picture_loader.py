@@ -9,7 +9,6 @@ up with rows that nobody counts, so that batches are of one size on any number o
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 from data.images import Image
 from data.pictures import PictureSet
 from data.portion import Portion
-from data.position import Course, Position
-from data.prefetch import Batch, EpochOrders, Filling, Prefetcher
+from data.position import Position
+from data.prefetch import Batch, Filling, Loader, Prefetcher
 from data.recipes import Recipe
 from runtime.errors import DataError
 
@@ -30,17 +29,8 @@ NOBODY = -1
 """The label of a row that is there to fill a batch up."""
 
 
-class PictureLoader:
-    """Endless batches, made by threads ahead of their use.
-
-    A context manager: leaving it ends the threads.
-
-    Attributes:
-        num_images: the pictures of an epoch, over all who read the same portion of it.
-        global_batch: pictures per update over all these.
-        updates_per_epoch: full global batches per epoch. The pictures beyond them are left out,
-            other ones each epoch.
-    """
+class PictureLoader(Loader):
+    """Endless batches of pictures."""
 
     def __init__(
         self,
@@ -70,41 +60,9 @@ class PictureLoader:
         assert batch_size > 0 and portion.first + portion.length <= len(pictures)
         self._pictures, self._recipe, self._shape = pictures, recipe, shape
         self._batch_size, self._portion, self._seed = batch_size, portion, seed
-        self.num_images, self.global_batch = portion.length, portion.stride
-        self.updates_per_epoch = portion.updates_per_epoch
-        if not self.updates_per_epoch:
-            raise DataError(
-                f"{portion.name} has {portion.length} pictures, fewer than one global batch of "
-                f"{portion.stride}; choose a smaller --batch-size or use fewer ranks"
-            )
-        self._prefetcher = Prefetcher(threads, _AHEAD)
-        self._orders = EpochOrders(self._prefetcher, self._shuffled)
-
-    def batches(self, start_update: int = 0, position: Position | None = None) -> Iterator[Batch]:
-        """Yield this rank's batches of the updates from ``start_update`` on, without end.
-
-        Args:
-            start_update: the first update.
-            position: its place in the data; left out, that of a run that has had this global
-                batch from its first update on.
-
-        Raises:
-            DataError: a picture cannot be read.
-        """
-        course = Course(self.num_images, self.global_batch)
-        if position is not None:
-            course = Course(self.num_images, self.global_batch, start_update, position)
-        return self._prefetcher.run(
-            self._filling(update, course.at(update)) for update in itertools.count(start_update)
+        super().__init__(
+            portion.name, portion.length, portion.stride, threads=threads, ahead=_AHEAD
         )
-
-    def __enter__(self) -> PictureLoader:
-        """Return the loader."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the threads."""
-        self._prefetcher.close()
 
     def _filling(self, update: int, position: Position) -> Filling:
         portion = self._portion

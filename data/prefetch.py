@@ -11,11 +11,16 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+
+from data.position import Course, Position
+from runtime.errors import DataError
+
+_Self = TypeVar("_Self", bound="Loader")
 
 # Where tasks are small, threads wait for each other and for Python's lock instead of decoding.
 _ROWS_PER_TASK = 128
@@ -119,6 +124,83 @@ class EpochOrders:
         }
         # A copy, since a view would keep the whole order of an epoch that is over.
         return self._orders[epoch].result()[first : first + count].copy()
+
+
+class Loader:
+    """Endless batches of a set, filled by threads ahead of their use; derived classes say how.
+
+    The order of an epoch is the same on every rank, and follows from the seed; the global batch of
+    an update is a slice of it, which follows from the update.
+
+    A context manager: leaving it ends the threads.
+
+    Attributes:
+        num_images: the images of an epoch, over all who read the same part of it.
+        global_batch: images per update over all these.
+        updates_per_epoch: full global batches per epoch. The images beyond them are left out, other
+            ones each epoch.
+    """
+
+    def __init__(
+        self, name: str, num_images: int, global_batch: int, *, threads: int, ahead: int
+    ) -> None:
+        """Start the threads; they have nothing to do until ``batches`` is called.
+
+        Args:
+            name: of what the images are from, for a message.
+            num_images: of an epoch.
+            global_batch: images per update.
+            threads: how many fill batches.
+            ahead: updates whose batches are filled before they are asked for.
+
+        Raises:
+            DataError: there are fewer images than one global batch.
+        """
+        self.num_images, self.global_batch = num_images, global_batch
+        self.updates_per_epoch = num_images // global_batch
+        if not self.updates_per_epoch:
+            raise DataError(
+                f"{name} has {num_images} images, fewer than one global batch of {global_batch}; "
+                "choose a smaller --batch-size or use fewer ranks"
+            )
+        self._prefetcher = Prefetcher(threads, ahead)
+        self._orders = EpochOrders(self._prefetcher, self._shuffled)
+
+    def batches(self, start_update: int = 0, position: Position | None = None) -> Iterator[Batch]:
+        """Yield this rank's batches of the updates from ``start_update`` on, without end.
+
+        Args:
+            start_update: the first update.
+            position: its place in the data; left out, that of a run that has had this global
+                batch from its first update on.
+
+        Raises:
+            DataError: an image cannot be read, or its label is wrong.
+        """
+        course = Course(self.num_images, self.global_batch)
+        if position is not None:
+            course = Course(self.num_images, self.global_batch, start_update, position)
+        return self._prefetcher.run(
+            self._filling(update, course.at(update)) for update in itertools.count(start_update)
+        )
+
+    def close(self) -> None:
+        """End the threads."""
+        self._prefetcher.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _filling(self, update: int, position: Position) -> Filling:
+        """Say what is in the batch of an update, and how it is filled."""
+        raise NotImplementedError
+
+    def _shuffled(self, epoch: int) -> NDArray[np.int32]:
+        """The order of the images in an epoch; called in a thread."""
+        raise NotImplementedError
 
 
 def _finish(pending: _Pending) -> Batch:

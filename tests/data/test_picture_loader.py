@@ -131,12 +131,12 @@ def test_a_run_on_the_first_examples_of_each_order() -> None:
 
 
 def test_a_share_without_a_batch() -> None:
-    with pytest.raises(DataError, match="the share of worker 1 has 3 pictures, fewer than one"):
+    with pytest.raises(DataError, match="the share of worker 1 has 3 images, fewer than one"):
         shared(numbered(30), Unchanged(), 1, ((0, 0.9), (0.9, 1)), 0, together=(0, 1))
 
 
 def test_too_few_pictures_for_a_global_batch() -> None:
-    with pytest.raises(DataError, match="7 pictures, fewer than one global batch of 8"):
+    with pytest.raises(DataError, match="7 images, fewer than one global batch of 8"):
         load(numbered(7), Unchanged(), 1, world_size=2)
 
 

@@ -111,7 +111,7 @@ def test_as_many_threads_as_asked_for_decode_ahead(folder: Path, monkeypatch) ->
         started.append((threads, ahead))
         return Prefetcher(threads, ahead)
 
-    monkeypatch.setattr("data.loader.Prefetcher", start)
+    monkeypatch.setattr("data.prefetch.Prefetcher", start)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     for options in (["--threads", 3], []):
         open_batches(config_of("--rec", folder, *options), World()).close()

@@ -128,7 +128,7 @@ def test_as_many_threads_as_asked_for_make_batches_ahead(monkeypatch) -> None:
         started.append((threads, ahead))
         return Prefetcher(threads, ahead)
 
-    monkeypatch.setattr("data.picture_loader.Prefetcher", start)
+    monkeypatch.setattr("data.prefetch.Prefetcher", start)
     monkeypatch.setattr(pictures_module, "Prefetcher", start)
     config = parse("--dataset synthetic --batch-size 6 --threads 3".split())
     with small().open_loader(config.data, config.run.seed, of_rank(30, 6, 0, 1)):

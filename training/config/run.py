@@ -69,7 +69,8 @@ class DryRunOptions(Options):
     """A plan instead of a run."""
 
     dry_run: bool = False
-    """Print shards, memory and bytes per collective for --world-size ranks, and stop."""
+    """Print shards, memory and bytes per collective for --world-size ranks, and stop. No data is
+    read: --num-classes (and --num-images, for the epochs) say how much there is."""
 
     world_size: Optional[int] = number(None, POSITIVE_COUNT)
     """Ranks to plan for with --dry-run; 1 unless given."""
