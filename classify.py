@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Optional
 from runtime import environment, launchers
 from runtime.errors import run_program
 from runtime.stopping import StopRequest
-from training import schedules
 from training.config import images
 from training.config.images import ImageConfig
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from training.logs import RunLog
     from training.loop import Step
     from training.pictures import Pictures
-    from training.schedules import Schedule
     from training.team import Team
 
 
@@ -177,12 +175,14 @@ def train(
                 # The others may wait meanwhile, and have to know why.
                 interludes += [replace(interlude, action=workers.pause)]
                 interludes += [interlude] if workers.saves else []
+            updates_per_epoch = workers.updates_per_epoch(count)
+            schedule = config.schedule.build(workers.contributors, updates_per_epoch)
             end = progress.leg_end(config.exchange.rebalance)
             workers.start(progress, count)
             status = fit(
                 dress(step),
                 loader.batches(progress.start_update, progress.start),
-                workers.schedule(plan_schedule(config, workers, count), progress),
+                workers.schedule(schedule, progress),
                 log,
                 total_updates=end,
                 images_per_update=config.data.batch_size * workers.contributors,
@@ -196,19 +196,6 @@ def train(
     here = Leg(course.at(end).epoch, end, validator.best, checkpointer.last)
     with log.paused():
         return status, workers.next_leg(here, log.total(), count)
-
-
-def plan_schedule(config: ImageConfig, workers: Team, count: int) -> Schedule:
-    """The learning rate by update of the weights, of which epochs have ``count`` pictures."""
-    # With parameter servers other workers make some of these updates.
-    updates_per_epoch = workers.updates_per_epoch(count)
-    return schedules.build(
-        config.schedule.lr_schedule,
-        lr=config.schedule.peak_lr(workers.contributors),
-        total_updates=config.schedule.total_updates(updates_per_epoch),
-        warmup=round(config.schedule.warmup_epochs * updates_per_epoch),
-        steps=[step * updates_per_epoch for step in config.schedule.lr_steps],
-    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from runtime import environment, launchers
 from runtime.errors import run_program
 from runtime.stopping import StopRequest
-from training import plan, schedules
+from training import plan
 from training.config import faces
 from training.config.faces import FaceConfig
 
@@ -111,15 +111,7 @@ def train(config: FaceConfig) -> int:
             image_size=batches.image_size,
         )
         saver = ModelSaver(backbone, world, models_root)
-        schedule = progress.shifted(
-            schedules.build(
-                config.schedule.lr_schedule,
-                lr=config.schedule.lr,
-                total_updates=progress.schedule_updates,
-                warmup=config.schedule.warmup,
-                steps=config.schedule.lr_steps,
-            )
-        )
+        schedule = progress.shifted(config.schedule.build(progress.schedule_updates))
         with run.restore(
             {
                 "backbone": backbone,

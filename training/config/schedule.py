@@ -8,7 +8,8 @@ from typing import Optional
 
 from runtime.errors import ConfigError
 from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number
-from training.schedules import SCHEDULES
+from training import schedules
+from training.schedules import SCHEDULES, Schedule
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,16 @@ class FaceScheduleOptions(ScheduleOptions):
         """Steps for an error message."""
         return (10_000, 16_000)
 
+    def build(self, total_updates: int) -> Schedule:
+        """The learning rate of the backbone by update, over a run of ``total_updates``."""
+        return schedules.build(
+            self.lr_schedule,
+            lr=self.lr,
+            total_updates=total_updates,
+            warmup=self.warmup,
+            steps=self.lr_steps,
+        )
+
     def total_updates(self, updates_per_epoch: int) -> int:
         """The length of the run in updates."""
         if self.max_update is not None:
@@ -104,13 +115,21 @@ class ImageScheduleOptions(ScheduleOptions):
     warmup_epochs: float = number(0.0, COUNT.saying("must not be negative; 0 turns warm-up off"))
     """Epochs of linear warm-up."""
 
-    def peak_lr(self, contributors: int) -> float:
-        """The learning rate after warm-up (linear scaling: Goyal et al., arXiv:1706.02677).
+    def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
+        """The learning rate by update of the weights.
 
         Args:
-            contributors: ranks whose batches make one update.
+            contributors: ranks whose batches make one update; the learning rate grows with them
+                (linear scaling: Goyal et al., arXiv:1706.02677).
+            updates_per_epoch: with parameter servers those of all workers.
         """
-        return self.lr if self.no_lr_scaling else self.lr * contributors
+        return schedules.build(
+            self.lr_schedule,
+            lr=self.lr if self.no_lr_scaling else self.lr * contributors,
+            total_updates=self.total_updates(updates_per_epoch),
+            warmup=round(self.warmup_epochs * updates_per_epoch),
+            steps=[step * updates_per_epoch for step in self.lr_steps],
+        )
 
     def total_updates(self, updates_per_epoch: int) -> int:
         """The length of the run in updates."""

@@ -30,9 +30,12 @@ def test_every_recipe_is_complete(dataset: str) -> None:
 
 
 def test_linear_scaling() -> None:
-    scaled = parse_line("--dataset synthetic --lr 0.1").schedule
-    assert scaled.peak_lr(4) == pytest.approx(0.4)
-    assert parse_line("--dataset synthetic --lr 0.1 --no-lr-scaling").schedule.peak_lr(4) == 0.1
+    line = "--dataset synthetic --lr 0.1 --lr-schedule step --lr-steps 2 --warmup-epochs 0.5"
+    scaled = parse_line(line).schedule.build(4, updates_per_epoch=10)
+    rates = [scaled.lr_at(update) for update in (0, 5, 19, 20)]
+    assert rates == pytest.approx([0.08, 0.4, 0.4, 0.04])
+    plain = parse_line(f"{line} --no-lr-scaling").schedule.build(4, updates_per_epoch=10)
+    assert plain.lr_at(5) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
