@@ -87,18 +87,16 @@ def train(config: FaceConfig) -> int:
             timed_world,
             device,
             optimizer=optimizers.build(
-                config.optimizer.optimizer,
+                config.optimizer.rule,
                 momentum=config.optimizer.momentum,
                 weight_decay=config.optimizer.wd,
             ),
             seed=config.run.seed,
         )
         optimizer = BackboneOptimizer(
+            config.optimizer,
             backbone.parameters,
             timed_world,
-            name=config.optimizer.optimizer,
-            momentum=config.optimizer.momentum,
-            weight_decay=config.optimizer.wd,
             dtype=config.backbone.dtype,
             stopwatch=log.stopwatch,
         )

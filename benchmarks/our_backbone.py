@@ -18,6 +18,7 @@ from benchmarks.backbone_case import (
 )
 from parallel.world import HorovodWorld
 from runtime.mxnet import mx
+from training.config.schedule import OptimizerOptions
 from training.optimizer import BackboneOptimizer
 
 
@@ -30,11 +31,9 @@ class OurBackbone:
         self.backbone = self._create(case)
         self.backbone.hybridize()
         self._optimizer = BackboneOptimizer(
+            OptimizerOptions(momentum=MOMENTUM, wd=WEIGHT_DECAY),
             self.backbone.parameters,
             HorovodWorld(),
-            name="sgd",
-            momentum=MOMENTUM,
-            weight_decay=WEIGHT_DECAY,
             dtype="float32",
         )
         self._images = mx.nd.array(case.images())

@@ -9,6 +9,7 @@ from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
+from training.config.schedule import OptimizerOptions
 from training.optimizer import BackboneOptimizer
 
 _CLASSES = 10
@@ -44,11 +45,9 @@ class TrainedClassifier(AskedClassifier):
         """Args: the model's name; images of a step."""
         super().__init__(model, batch)
         self._optimizer = BackboneOptimizer(
+            OptimizerOptions(momentum=0.9, wd=5e-4),
             self._classifier.parameters,
             LoneWorld(),
-            name="sgd",
-            momentum=0.9,
-            weight_decay=5e-4,
             dtype="float32",
         )
         self._loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()

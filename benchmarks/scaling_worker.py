@@ -26,6 +26,7 @@ from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import PLAIN, HorovodWorld, LoneWorld
 from runtime.mxnet import mx
 from training.config.exchange import HOROVOD
+from training.config.schedule import OptimizerOptions
 from training.optimizer import BackboneOptimizer, Optimizer
 from training.server_optimizer import ServerOptimizer
 from training.stopwatch import Stopwatch
@@ -64,12 +65,7 @@ def _horovod(classifier: Classifier) -> tuple[int, Optimizer]:
     """The number of ranks, and Horovod's Allreduce."""
     world = HorovodWorld()
     optimizer = BackboneOptimizer(
-        classifier.parameters,
-        world,
-        name="sgd",
-        momentum=_MOMENTUM,
-        weight_decay=0.0,
-        dtype="float32",
+        OptimizerOptions(momentum=_MOMENTUM, wd=0.0), classifier.parameters, world, dtype="float32"
     )
     return world.size, optimizer
 

@@ -189,10 +189,10 @@ ROWS: dict[str, Row] = {
         "memory",
         "--optimizer adam",
         lambda seen: [
-            seen.call("BackboneOptimizer")["name"],
+            type(seen.call("Trainer")["optimizer"]).__name__,
             seen.call("optimizers.build").result.states.keys(),
         ],
-        ["adam", {"first_moments", "second_moments", "step_counts"}],
+        ["Adam", {"first_moments", "second_moments", "step_counts"}],
     ),
     "momentum": Row(
         "records",

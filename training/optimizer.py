@@ -17,6 +17,7 @@ from parallel.world import PLAIN, Wire, World
 from runtime.mxnet import mx
 from runtime.ndarray import is_on_host
 from runtime.state import REPLICATED, Saved, State, Stateful, Stored
+from training.config.schedule import OptimizerOptions
 from training.host_sgd import HostSGD
 from training.precision import LossScale
 from training.stopwatch import Stopwatch
@@ -44,12 +45,10 @@ class BackboneOptimizer:
 
     def __init__(
         self,
+        options: OptimizerOptions,
         parameters: Any,
         world: World,
         *,
-        name: str,
-        momentum: float,
-        weight_decay: float,
         dtype: str,
         wire: Wire = PLAIN,
         stopwatch: Optional[Stopwatch] = None,
@@ -57,11 +56,9 @@ class BackboneOptimizer:
         """Make rank 0's parameters everybody's, and set up the optimizer.
 
         Args:
+            options: which optimizer; weight decay is multiplied by each parameter's ``wd_mult``.
             parameters: a ``gluon.ParameterDict``; those with ``grad_req`` "null" are left alone.
             world: the ranks.
-            name: sgd, adam or adamw.
-            momentum: of SGD.
-            weight_decay: times each parameter's ``wd_mult``.
             dtype: the network's; float16 gets a float32 copy of its weights and a loss scale.
             wire: how gradients travel.
             stopwatch: whose deferred waits come before an update that is not queued.
@@ -70,14 +67,14 @@ class BackboneOptimizer:
         _make_equal([parameter.data() for parameter in parameters.values()], world)
         settings = {
             "learning_rate": 0.0,
-            "wd": weight_decay,
+            "wd": options.wd,
             "multi_precision": dtype == "float16",
         }
         self._gradients = [
             parameter.grad() for parameter in parameters.values() if parameter.grad_req != "null"
         ]
         on_host = all(map(is_on_host, self._gradients))
-        optimizer = _build(name, momentum, settings, on_host=on_host)
+        optimizer = _build(options, settings, on_host=on_host)
         self._trainer = mx.gluon.Trainer(parameters, optimizer, kvstore=None)
         is_queued = not isinstance(optimizer, HostSGD)
         self._settle = stopwatch.settle if stopwatch and not is_queued else lambda: None
@@ -186,11 +183,11 @@ def _arrays(state: Any) -> Iterator[Any]:
             yield from _arrays(part)
 
 
-def _build(name: str, momentum: float, settings: dict[str, Any], *, on_host: bool) -> Any:
-    if name == "sgd":
-        rule = HostSGD if on_host and momentum else mx.optimizer.SGD
-        return rule(momentum=momentum, **settings)
-    if name == "adam":
+def _build(options: OptimizerOptions, settings: dict[str, Any], *, on_host: bool) -> Any:
+    if options.rule == "sgd":
+        sgd = HostSGD if on_host and options.momentum else mx.optimizer.SGD
+        return sgd(momentum=options.momentum, **settings)
+    if options.rule == "adam":
         return mx.optimizer.Adam(**settings)
-    assert name == "adamw", name
+    assert options.rule == "adamw", options
     return AdamW(**settings)

@@ -131,11 +131,9 @@ class HorovodTeam:
         """See ``Team.optimizer``."""
         options = self._config.exchange
         return BackboneOptimizer(
+            self._config.optimizer,
             parameters,
             TimedWorld(self.world, stopwatch),
-            name="sgd",
-            momentum=self._config.optimizer.momentum,
-            weight_decay=self._config.optimizer.wd,
             dtype=self._config.classifier.dtype,
             wire=Wire(options.fp16_allreduce, options.gradient_predivide_factor),
             stopwatch=stopwatch,

@@ -18,6 +18,7 @@ from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
+from training.config.schedule import OptimizerOptions
 from training.face_step import FaceStep
 from training.optimizer import BackboneOptimizer
 
@@ -46,7 +47,7 @@ def train(world: HorovodWorld, loss: str) -> dict[str, np.ndarray]:
         optimizer=SGD(momentum=0.9, weight_decay=5e-4), seed=7,
     )  # fmt: skip
     optimizer = BackboneOptimizer(
-        backbone.parameters, world, name="sgd", momentum=0.9, weight_decay=5e-4, dtype="float32"
+        OptimizerOptions(momentum=0.9, wd=5e-4), backbone.parameters, world, dtype="float32"
     )
     step = FaceStep(backbone, head, optimizer, center_lr_factor=2.0)
 

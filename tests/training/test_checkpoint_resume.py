@@ -22,6 +22,7 @@ from training import checkpoint, resume
 from training.checkpoint_files import candidates
 from training.checkpoint_reader import Checkpoint
 from training.checkpointer import Checkpointer
+from training.config.faces import FaceOptimizerOptions
 from training.face_step import FaceStep
 from training.optimizer import BackboneOptimizer
 
@@ -76,9 +77,11 @@ class Run:
             seed=7,
         )  # fmt: skip
         trainer = BackboneOptimizer(
-            backbone.parameters, world, name=optimizer, momentum=0.9, weight_decay=5e-4,
+            FaceOptimizerOptions(momentum=0.9, wd=5e-4, optimizer=optimizer),
+            backbone.parameters,
+            world,
             dtype="float32",
-        )  # fmt: skip
+        )
         self.clock = Clock()
         self.clock.update = 0
         self.backbone, self.head = backbone, head

@@ -11,6 +11,7 @@ from data.prefetch import Batch
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 from training.classify_step import ClassifyStep
+from training.config.schedule import OptimizerOptions
 from training.finite import FiniteGuard, NonFiniteError
 from training.optimizer import BackboneOptimizer
 from training.stopwatch import Stopwatch
@@ -34,12 +35,7 @@ def make_step(world, contributors=None, **options) -> tuple[ClassifyStep, Classi
         seed=3,
     )
     optimizer = BackboneOptimizer(
-        classifier.parameters,
-        world,
-        name="sgd",
-        momentum=0.9,
-        weight_decay=1e-3,
-        dtype="float32",
+        OptimizerOptions(momentum=0.9, wd=1e-3), classifier.parameters, world, dtype="float32"
     )
     settings = {"label_smoothing": 0.1, "mixup": 0.0, "seed": 1, **options}
     tally = Tally(Course(num_images=3 * SIZE, global_batch=SIZE))

@@ -16,6 +16,7 @@ from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
+from training.config.schedule import OptimizerOptions
 from training.face_step import FaceStep
 from training.finite import FiniteGuard, NonFiniteError
 from training.optimizer import BackboneOptimizer
@@ -41,9 +42,8 @@ def make_step(world, stopwatch, classes=CLASSES, **options):
         optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
     )  # fmt: skip
     optimizer = BackboneOptimizer(
-        backbone.parameters, timed_world, name="sgd", momentum=0.9, weight_decay=0.0,
-        dtype="float32",
-    )  # fmt: skip
+        OptimizerOptions(momentum=0.9, wd=0.0), backbone.parameters, timed_world, dtype="float32"
+    )
     options = {"center_lr_factor": 1.0, **options}
     return FaceStep(backbone, head, optimizer, stopwatch=stopwatch, **options)
 

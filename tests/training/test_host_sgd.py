@@ -7,6 +7,7 @@ import pytest
 
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
+from training.config.schedule import OptimizerOptions
 from training.host_sgd import HostSGD, all_finite
 from training.optimizer import BackboneOptimizer
 from training.stopwatch import COMMUNICATION, Stopwatch
@@ -55,9 +56,12 @@ def test_waiting_for_others_is_not_counted_as_the_update() -> None:
         parameter = mx.gluon.Parameter("fc_weight", shape=(2,), init=mx.init.One())
         parameter.initialize()
         optimizer = BackboneOptimizer(
-            {"fc_weight": parameter}, world, name="sgd", momentum=0.9, weight_decay=0.0,
-            dtype="float32", stopwatch=stopwatch,
-        )  # fmt: skip
+            OptimizerOptions(momentum=0.9, wd=0.0),
+            {"fc_weight": parameter},
+            world,
+            dtype="float32",
+            stopwatch=stopwatch,
+        )
         before = []
         stopwatch.defer(lambda: before.append(parameter.data().asnumpy()[0]), COMMUNICATION)
         with mx.autograd.record():

@@ -7,6 +7,7 @@ import pytest
 
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
+from training.config.faces import FaceOptimizerOptions
 from training.optimizer import BackboneOptimizer
 
 
@@ -23,7 +24,10 @@ def train(world, initial, factor, scale=1.0, name="sgd", updates=1):
     """Updates of w with the loss factor * sum(w), decay 0.1, learning rate 0.5."""
     parameters = make_parameters({"fc_weight": initial, "fc_bias": initial})
     optimizer = BackboneOptimizer(
-        parameters, world, name=name, momentum=0.0, weight_decay=0.1, dtype="float32"
+        FaceOptimizerOptions(momentum=0.0, wd=0.1, optimizer=name),
+        parameters,
+        world,
+        dtype="float32",
     )
     optimizer.loss_scale.value = scale
     for update in range(updates):

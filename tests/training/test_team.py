@@ -14,6 +14,7 @@ from parallel.parameter_server.place import WORKER, Place, Share
 from parallel.world import LoneWorld, Wire
 from training import server_team, team
 from training.config.images import resolve
+from training.config.schedule import OptimizerOptions
 from training.leg import Leg
 from training.server_team import ServerTeam
 
@@ -90,12 +91,14 @@ def test_ranks_of_horovod() -> None:
 
 def test_options_reach_the_optimizer_of_ranks(monkeypatch) -> None:
     made = {}
-    monkeypatch.setattr(team, "BackboneOptimizer", lambda *args, **options: made.update(options))
+    monkeypatch.setattr(
+        team, "BackboneOptimizer", lambda *args, **more: made.update(more, options=args[0])
+    )
     monkeypatch.setattr(team, "TimedWorld", lambda *arguments: arguments)
     given = {"momentum": 0.8, "wd": 0.3, "fp16_allreduce": True, "gradient_predivide_factor": 4.0}
     team.HorovodTeam(config_of(**given)).optimizer("parameters", "stopwatch")
     assert made == {
-        "name": "sgd", "momentum": 0.8, "weight_decay": 0.3, "dtype": "float32",
+        "options": OptimizerOptions(momentum=0.8, wd=0.3), "dtype": "float32",
         "wire": Wire(True, 4.0), "stopwatch": "stopwatch",
     }  # fmt: skip
 

@@ -38,6 +38,11 @@ class FaceOptimizerOptions(OptimizerOptions):
     optimizer: str = name("sgd", STATES)
     """Of backbone and centers: sgd, adam or adamw; the last two need --lr and --wd of their own."""
 
+    @property
+    def rule(self) -> str:
+        """The name of the optimizer."""
+        return self.optimizer
+
 
 @dataclass(frozen=True)
 class FaceConfig:

@@ -24,6 +24,11 @@ class OptimizerOptions(Options):
     wd: float = number(5e-4, COUNT.saying("must not be negative; 0 turns weight decay off"))
     """Weight decay (not of biases, not of BatchNorm)."""
 
+    @property
+    def rule(self) -> str:
+        """The name of the optimizer."""
+        return "sgd"
+
 
 @dataclass(frozen=True)
 class ScheduleOptions(Options):
