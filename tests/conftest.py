@@ -10,6 +10,8 @@ import pytest
 from tests.support.signals import keep_ignored_signals_from_children
 
 keep_ignored_signals_from_children()
+# Some machines set it for all programs: what a test starts shall not rely on that.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -201,7 +201,7 @@ def start(tmp_path):
 
         def started(*lines):
             process = subprocess.Popen(
-                [sys.executable, "-c", PROCESS + "\n".join(lines), str(tmp_path / "log")],
+                [sys.executable, "-u", "-c", PROCESS + "\n".join(lines), str(tmp_path / "log")],
                 cwd=ROOT, text=True, bufsize=1,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )  # fmt: skip
