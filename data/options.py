@@ -129,6 +129,24 @@ class ImageDataOptions(DataOptions):
             )
 
 
+def check_same_dataset(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Refuse another data set than that of ``--config``, whose files and recipe would stay.
+
+    Args:
+        given: the options of the command line, by field.
+        saved: those of the file.
+
+    Raises:
+        ConfigError: they name two data sets.
+    """
+    before = saved.get("dataset")
+    if before is not None and given.get("dataset", before) != before:
+        raise ConfigError(
+            f"--dataset {given['dataset']} is another data set than {before} of --config, which "
+            "brings the folders and the recipe of that one; leave one of the two out"
+        )
+
+
 _DATASETS_OF_OPTIONS = {
     "data_dir": ("mnist", "cifar10", "imagenet"),
     "rec_train": ("imagenet",),

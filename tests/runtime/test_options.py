@@ -235,6 +235,25 @@ def test_mistakes_in_a_saved_configuration_are_one_line(
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("program", "other"), [(faces, "emore --debug"), (images, "mnist --data-dir d")]
+)
+def test_a_saved_configuration_is_of_one_data_set(
+    program: Any, other: str, tmp_path: Path
+) -> None:
+    saved = saved_by(program, tmp_path, "--dataset synthetic")
+    with pytest.raises(ConfigError, match="is another data set than synthetic of --config"):
+        program.parse([*saved, "--dataset", *other.split()])
+    assert program.parse([*saved, "--dataset", "synthetic"]) == program.parse(saved)
+
+
+def test_a_file_that_names_a_record_set_alone_gets_that_sets_folder(tmp_path: Path) -> None:
+    (tmp_path / "people").mkdir()
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps({"rec": [f"{tmp_path}/people"]}))
+    assert faces.parse(["--config", str(file)]).run.models_root == "./models/people-r50"
+
+
 def test_null_in_a_saved_configuration_is_not_given(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"dataset": "synthetic", "max_update": None}))

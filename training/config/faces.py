@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from backbones.options import BackboneOptions
-from data.options import FaceDataOptions
+from data.options import FaceDataOptions, check_same_dataset
 from partial_fc.options import COMBINED, LOSSES, HeadOptions
 from partial_fc.options import check_given as check_given_head
 from partial_fc.states import STATES
@@ -78,13 +78,14 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
         ConfigError: the preset does not exist, or two of the given values exclude each other.
     """
     saved = _as_given(saved)
+    check_same_dataset(given, saved)
     check_given_head(given)
     _check_recipe_of_optimizer(given, saved)
     dataset = given.get("dataset", saved.get("dataset"))
     preset = presets.OWN_DATA if dataset is None else presets.find(dataset)
     found = options.overlay((preset, saved, given), _RIVALS)
     if not found.get("models_root"):
-        data = given.get("rec") or (dataset or "data",)
+        data = given.get("rec", saved.get("rec")) or (dataset or "data",)
         network = found.get("network", BackboneOptions.network)
         found["models_root"] = run_folder.default(data, network)
     return options.compose(FaceConfig, found)

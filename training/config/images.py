@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from backbones.options import ClassifierOptions
-from data.options import ImageDataOptions, check_given_images
+from data.options import ImageDataOptions, check_given_images, check_same_dataset
 from parallel.parameter_server import place
 from runtime import command_line, options
 from runtime.errors import ConfigError
@@ -105,6 +105,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
     Raises:
         ConfigError: the data set is missing or unknown, or an option does not belong to it.
     """
+    check_same_dataset(given, saved)
     dataset = given.get("dataset", saved.get("dataset"))
     if dataset is None:
         raise ConfigError(
