@@ -14,6 +14,7 @@ import pytest
 from data.augment import Augmentation
 from data.images import decode_rgb
 from data.loader import FaceLoader, MemoryBatches
+from data.position import Position
 from data.record_writer import RecordWriter
 from data.recordio import encode
 from data.records import RecordSet
@@ -260,6 +261,27 @@ def test_closing_ends_the_threads(records) -> None:
     assert decoders
     loader.close()
     assert not any(thread.is_alive() for thread in decoders)
+
+
+def test_leaving_the_loader_ends_the_threads(records) -> None:
+    others = set(threading.enumerate())
+    with FaceLoader(records, batch_size=4, rank=0, world_size=1, seed=0, threads=3) as loader:
+        next(loader.batches())
+        decoders = set(threading.enumerate()) - others
+    assert decoders and not any(thread.is_alive() for thread in decoders)
+
+
+def test_a_run_goes_on_at_its_place_in_the_data(records) -> None:
+    """Update 2 with a global batch of 4 from there on, behind the first 20 images of epoch 1."""
+    options = {"rank": 0, "world_size": 1, "seed": 7, "threads": 2, "mirror": False}
+    with FaceLoader(records, batch_size=4, **options) as loader:
+        whole = list(islice(loader.batches(), 12))
+        found = list(islice(loader.batches(2, Position(epoch=1, samples=20)), 2))
+    # Update 11 is the last of epoch 1, which has 6 updates of 4 of its 25 images.
+    assert numbers(found[0].images) == numbers(whole[11].images)
+    with FaceLoader(records, batch_size=4, **options) as loader:
+        expected = next(loader.batches(12))
+    assert numbers(found[1].images) == numbers(expected.images)
 
 
 def test_batches_in_memory(records) -> None:

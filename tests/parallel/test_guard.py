@@ -86,6 +86,13 @@ def test_a_command_that_does_not_exist_is_127() -> None:
     assert errors == "error: /no/such/command cannot be started: No such file or directory\n"
 
 
+def test_a_command_gets_the_signals_that_the_guard_holds_back_at_its_start() -> None:
+    program = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    with guarded(sys.executable, "-c", program) as process:
+        assert process.wait(60) == 0
+        assert process.stdout.read() == "set()\n"
+
+
 def test_a_signal_between_the_start_and_the_handlers_is_handed_on() -> None:
     process = subprocess.run(
         [sys.executable, "-c", HASTY, "1", "sh", "-c", LISTENS],

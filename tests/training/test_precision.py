@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from runtime.mxnet import mx
@@ -51,3 +53,18 @@ def test_float32_is_neither_scaled_nor_looked_at():
     scale = LossScale(dynamic=False)
     assert scale.value == 1.0
     assert scale.accept([mx.nd.array([float("nan")])], update=0)
+
+
+def test_a_scale_goes_on_where_it_was_and_float32_has_none():
+    saved = LossScale(dynamic=True)
+    for update in range(1500):
+        saved.accept(FINE, update)
+    saved.accept([mx.nd.array([float("inf")])], 1500)
+    saved.accept(FINE, 1501)
+    memory = saved.export_state(1502).values
+    reader = SimpleNamespace(number=memory.__getitem__, count=memory.__getitem__)
+    dynamic, fixed = LossScale(dynamic=True), LossScale(dynamic=False)
+    for scale in (dynamic, fixed):
+        scale.load_state(reader)
+    assert (dynamic.value, fixed.value) == (saved.value, 1.0)
+    assert dynamic.export_state(0).values == memory == {"loss_scale": 4096.0, "good_updates": 1}
