@@ -27,9 +27,9 @@ if not __package__:
 from benchmarks import measure
 from benchmarks.input_subjects import BATCH
 from benchmarks.worker import Worker
-from data import synthetic
-from data.record_writer import RecordWriter
-from data.records import RecordSet
+from data.drawn import face_set
+from data.records.record_set import RecordSet
+from data.records.writer import RecordWriter
 from runtime.command_line import Parser
 from runtime.errors import run_program
 
@@ -167,7 +167,7 @@ def _record_set(given: Path | None) -> Iterator[Path]:
         return
     with TemporaryDirectory() as folder:
         root = Path(folder) / "drawn"
-        synthetic.ensure(
+        face_set.ensure(
             root,
             identities=_DRAWN_IDENTITIES,
             images_per_identity=_DRAWN_IMAGES,

@@ -11,9 +11,9 @@ from typing import Any
 import cv2
 import numpy as np
 
-from data.loader import FaceLoader
-from data.records import RecordSet
-from data.selection import Selection
+from data.batches.face_loader import FaceLoader
+from data.records.record_set import RecordSet
+from data.records.selection import Selection
 
 BATCH = 64
 _SEED = 1

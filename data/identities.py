@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from data.images import FILE_ENDINGS
+from data.images.decoding import FILE_ENDINGS
 from data.jobs import in_order, track
 from runtime.errors import DataError
 

@@ -284,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = _parse(argv)
     # The rooms know nothing of each other; a program is where they meet.
     from backbones.model import Backbone
-    from data.verification_sets import read_bin
+    from data.verification.bin_file import read_bin
 
     target = read_bin(options.target)
     image_size = tuple(options.image_size)

@@ -17,7 +17,9 @@ import classify
 from backbones import classifiers
 from backbones.classifiers import classifier
 from backbones.classifiers.classifier import Classifier
-from data import drawn_pictures, imagenet, mnist, picture_loader, prefetch
+from data.batches import image_loader, loader
+from data.drawn import patterns
+from data.images import imagenet, mnist
 from parallel.parameter_server.place import WORKER, Place, Share
 from parallel.world import LoneWorld, Wire
 from runtime import environment, options
@@ -307,9 +309,9 @@ class OneOfTwo(LoneWorld):
 
 def watch(seen: Witness) -> None:
     """Watch whatever obeys an option."""
-    seen.watch(drawn_pictures, "DrawnPictures")
-    seen.watch(picture_loader, "PictureLoader")
-    seen.watch(prefetch, "Prefetcher")
+    seen.watch(patterns, "DrawnPictures")
+    seen.watch(image_loader, "PictureLoader")
+    seen.watch(loader, "Prefetcher")
     seen.watch(pictures, "each_once")
     seen.watch(Classifier, "create")
     seen.watch(classifier, "_last_gammas")

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import classify
-from data.drawn_pictures import DrawnPictures
-from data.record_writer import RecordWriter
+from data.drawn.patterns import DrawnPictures
+from data.records.writer import RecordWriter
 from runtime.mxnet import mx
 from tests.support.alone import run_alone
 from tests.support.job import Job

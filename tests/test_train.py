@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import train as program
-from data import synthetic
-from data.verification_sets import read_bin, write_bin
+from data.drawn import face_set
+from data.verification.bin_file import read_bin, write_bin
 from tests.support.alone import run_alone
 from tests.support.launch import clean_environment
 
@@ -25,7 +25,7 @@ IDENTITIES, IMAGES = 40, 12
 @pytest.fixture(scope="module")
 def faces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faces") / "set"
-    synthetic.ensure(
+    face_set.ensure(
         folder, identities=IDENTITIES, images_per_identity=IMAGES, image_size=(64, 64), seed=3
     )
     # A tenth of the pairs: they are verified twice in every run.

@@ -20,8 +20,10 @@ import parallel.world
 import train
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
-from data import loader, synthetic, verification_sets
-from data.record_writer import RecordWriter
+from data.batches import face_loader
+from data.drawn import face_set
+from data.records.writer import RecordWriter
+from data.verification import bin_file
 from parallel.world import LoneWorld
 from partial_fc import head, margin, optimizers, sampling
 from runtime import amx, environment, options
@@ -77,7 +79,7 @@ ROWS: dict[str, Row] = {
     "dataset": Row(
         "drawn",
         "--dataset synthetic",
-        lambda seen: seen.was_called("synthetic.ensure"),
+        lambda seen: seen.was_called("face_set.ensure"),
         True,
     ),
     "rec": Row(
@@ -86,9 +88,9 @@ ROWS: dict[str, Row] = {
         lambda seen: seen.call("FaceLoader").result.num_classes,
         FOUND_CLASSES,
     ),
-    "num_classes": Row("drawn", "--num-classes 4", given("synthetic.ensure", "identities"), 4),
+    "num_classes": Row("drawn", "--num-classes 4", given("face_set.ensure", "identities"), 4),
     "num_images": Row(
-        "drawn", "--num-images 8", given("synthetic.ensure", "images_per_identity"), 2
+        "drawn", "--num-images 8", given("face_set.ensure", "images_per_identity"), 2
     ),
     "val_targets": Row(
         "records",
@@ -345,7 +347,7 @@ def folder(tmp_path_factory) -> Path:
             for label, count in enumerate(counts):
                 for image in images[:count]:
                     writer.write(image, label)
-    verification_sets.write_bin(root / "A" / "seen.bin", images, [True, False] * 6)
+    bin_file.write_bin(root / "A" / "seen.bin", images, [True, False] * 6)
     Backbone.create(BackboneOptions(network="tiny", embedding_size=24), image_size=(32, 32)).export(
         root / "earlier"
     )
@@ -355,7 +357,7 @@ def folder(tmp_path_factory) -> Path:
 
 def watch(seen: Witness) -> None:
     """Watch whatever obeys an option."""
-    seen.watch(loader, "FaceLoader", "MemoryBatches")
+    seen.watch(face_loader, "FaceLoader", "MemoryBatches")
     seen.watch(Backbone, "create", "take_weights")
     seen.watch(backbones, "build")
     seen.watch(head, "PartialFC")
@@ -383,7 +385,7 @@ def witness(run: str, folder: Path) -> Witness:
     with pytest.MonkeyPatch.context() as patch:
         seen = Witness(patch)
         watch(seen)
-        seen.replace(synthetic, "ensure", stop)
+        seen.replace(face_set, "ensure", stop)
         patch.setattr(parallel.world, "HorovodWorld", LoneWorld)
         for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
             patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
@@ -431,4 +433,4 @@ def test_made_up_batches_have_the_classes_that_are_asked_for(witnessed) -> None:
 def test_made_up_batches_and_drawn_faces_have_the_seed_of_the_run(witnessed) -> None:
     assert "--seed 7" in FURTHER["memory"] and "--seed 5" in FURTHER["drawn"]
     assert witnessed("memory").call("MemoryBatches")["seed"] == 7
-    assert witnessed("drawn").call("synthetic.ensure")["seed"] == 5
+    assert witnessed("drawn").call("face_set.ensure")["seed"] == 5

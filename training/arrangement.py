@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from data import portion
-from data.portion import Portion
+from data.batches import epoch_part
+from data.batches.epoch_part import Portion
 from parallel.cluster import speeds as grouping
 from parallel.parameter_server.place import Place
 from parallel.parameter_server.schemes import Scheme, team_of
@@ -44,11 +44,11 @@ class Arrangement:
         worker = self.place.worker if worker is None else worker
         if self.scheme.is_synchronous and not self.place.shares:
             # As with Horovod, whose updates these are.
-            return portion.of_rank(count, self.batch_size, worker, self.place.num_workers)
+            return epoch_part.of_rank(count, self.batch_size, worker, self.place.num_workers)
         teams = self.scheme.teams(self.place)
-        shares = self.place.shares or portion.equal_shares(self.place.num_workers)
+        shares = self.place.shares or epoch_part.equal_shares(self.place.num_workers)
         together = teams[team_of(teams, worker)]
-        return portion.of_worker(count, self.batch_size, worker, shares, together)
+        return epoch_part.of_worker(count, self.batch_size, worker, shares, together)
 
     def updates(self, count: int) -> list[int]:
         """Updates of the weights by each team in an epoch of ``count`` pictures."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbones.network import Network
-from data.prefetch import Batch
+from data.batches.loader import Batch
 from parallel.world import World
 from runtime.mxnet import mx
 from training.finite import FiniteGuard

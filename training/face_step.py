@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from backbones.model import Backbone
-from data.prefetch import Batch
+from data.batches.loader import Batch
 from partial_fc.head import PartialFC
 from runtime.mxnet import mx
 from training.finite import FiniteGuard

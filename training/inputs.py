@@ -10,13 +10,13 @@ import logging
 from pathlib import Path
 from typing import Union
 
-from data import synthetic
-from data.augment import Augmentation
-from data.joined import JoinedSet
-from data.loader import FaceLoader, MemoryBatches
+from data.batches.face_loader import FaceLoader, MemoryBatches
+from data.drawn import face_set
+from data.images.augmentation import Augmentation
 from data.options import FaceDataOptions
-from data.records import RecordSet
-from data.verification_sets import VerificationSet, read_bin
+from data.records.joined_set import JoinedSet
+from data.records.record_set import RecordSet
+from data.verification.bin_file import VerificationSet, read_bin
 from parallel.world import World
 from runtime import environment
 from runtime.errors import ConfigError
@@ -35,9 +35,7 @@ def open_batches(data: FaceDataOptions, seed: int, world: World) -> Batches:
         DataError: the data is missing or broken.
         ConfigError: there are fewer classes than ranks.
     """
-    batches = (
-        (_memory_batches if data.debug else _record_batches)(data, seed, world)
-    )
+    batches = (_memory_batches if data.debug else _record_batches)(data, seed, world)
     if batches.num_classes < world.size:
         raise ConfigError(
             f"{batches.num_classes} classes cannot be spread over {world.size} ranks; "
@@ -90,7 +88,7 @@ def _open_sets(data: FaceDataOptions) -> Union[RecordSet, JoinedSet]:
 
 def _draw_synthetic(data: FaceDataOptions, seed: int) -> None:
     assert data.num_classes is not None and data.num_images is not None
-    synthetic.ensure(
+    face_set.ensure(
         _folders(data)[0],
         identities=data.num_classes,
         images_per_identity=data.num_images // data.num_classes,

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backbones.classifiers import Normalization
-from data import cifar10, imagenet, mnist
-from data.drawn_pictures import DrawnPictures
+from data.batches.epoch_part import Portion
+from data.batches.image_loader import PictureLoader, each_once
+from data.batches.loader import Batch, Prefetcher
+from data.drawn.patterns import DrawnPictures
+from data.images import cifar10, imagenet, mnist
+from data.images.image_set import PictureSet
+from data.images.transforms import CenterCrop, PadCropFlip, RandomResizedCrop, Recipe, Unchanged
 from data.options import ImageDataOptions
-from data.picture_loader import PictureLoader, each_once
-from data.pictures import PictureSet
-from data.portion import Portion
-from data.prefetch import Batch, Prefetcher
-from data.recipes import CenterCrop, PadCropFlip, RandomResizedCrop, Recipe, Unchanged
 from parallel.world import World
 from runtime import environment
 from runtime.errors import DataError

@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import Optional, Protocol
 
-from data.position import Course, Position
+from data.batches.position import Course, Position
 from runtime.state import Saved, State
 from training.leg import Leg
 from training.schedules import Schedule

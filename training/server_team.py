@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Optional
 
-from data.portion import Portion
+from data.batches.epoch_part import Portion
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.place import Place
 from parallel.parameter_server.schemes import SCHEMES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from data.position import Course
+from data.batches.position import Course
 from runtime.mxnet import mx
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Optional, Protocol
 
-from data import portion
-from data.portion import Portion
+from data.batches import epoch_part
+from data.batches.epoch_part import Portion
 from parallel.parameter_server import place as places
 from parallel.world import HorovodWorld, Wire, World
 from runtime.stopping import StopRequest
@@ -121,7 +121,7 @@ class HorovodTeam:
 
     def portion(self, count: int) -> Portion:
         """See ``Team.portion``."""
-        return portion.of_rank(count, self._config.data.batch_size, self.number, self.size)
+        return epoch_part.of_rank(count, self._config.data.batch_size, self.number, self.size)
 
     def updates_per_epoch(self, count: int) -> int:
         """See ``Team.updates_per_epoch``."""

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbones.network import Network
-from data.picture_loader import NOBODY
-from data.position import Course
-from data.prefetch import Batch
+from data.batches.image_loader import NOBODY
+from data.batches.loader import Batch
+from data.batches.position import Course
 from parallel.world import World
 from runtime.mxnet import mx
 from runtime.state import Saved, State

@@ -14,8 +14,8 @@ from benchmarks import input_subjects
 from benchmarks.input import OPENINGS, Opening
 from benchmarks.input_subjects import BATCH, Ours, Raw
 from benchmarks.input_subjects import Opening as OpeningSubject
-from data.loader import FaceLoader
-from data.record_writer import RecordWriter
+from data.batches.face_loader import FaceLoader
+from data.records.writer import RecordWriter
 from tests.support.near_worker import NearWorker
 
 CACHES = {"train.idx.cache", "train.labels.cache"}

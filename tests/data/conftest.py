@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from data.record_writer import RecordWriter
+from data.records.writer import RecordWriter
 
 ImageMaker = Callable[[int], bytes]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import train as program
-from data import synthetic
-from data.verification_sets import read_bin, write_bin
+from data.drawn import face_set
+from data.verification.bin_file import read_bin, write_bin
 from tests.support.alone import run_alone
 from tests.support.launch import clean_environment
 from training.checkpoint_reader import Checkpoint
@@ -25,7 +25,7 @@ UPDATES, INTERVAL = 9, 3
 @pytest.fixture(scope="module")
 def faces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faces") / "set"
-    synthetic.ensure(folder, identities=20, images_per_identity=6, image_size=(64, 64), seed=3)
+    face_set.ensure(folder, identities=20, images_per_identity=6, image_size=(64, 64), seed=3)
     target = read_bin(folder / "unseen.bin")
     pairs = range(0, len(target.same), 100)
     images = [target.images[2 * pair + side] for pair in pairs for side in (0, 1)]

@@ -9,7 +9,7 @@ import pytest
 
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
-from data.verification_sets import VerificationSet, write_bin
+from data.verification.bin_file import VerificationSet, write_bin
 from evaluation import verification
 from evaluation.verification import embed, evaluate, verify
 from runtime.errors import ConfigError, DataError

@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from data.image_files import Preparation
-from data.images import decode_jpeg, decode_rgb
-from data.index_cache import IndexCache
-from data.joined import JoinedSet
-from data.pairs import read_pairs
-from data.record_writer import RecordWriter
-from data.recordio import BrokenRecordError, RecordFile, encode
-from data.records import RecordSet
-from data.verification_sets import read_bin, write_bin
+from data.images.decoding import decode_jpeg, decode_rgb
+from data.pack.image_files import Preparation
+from data.records.index_cache import IndexCache
+from data.records.joined_set import JoinedSet
+from data.records.record_set import RecordSet
+from data.records.recordio import BrokenRecordError, RecordFile, encode
+from data.records.writer import RecordWriter
+from data.verification.bin_file import read_bin, write_bin
+from data.verification.pairs import read_pairs
 from runtime.errors import DataError
 from tests.support.oriented_images import file_with
 

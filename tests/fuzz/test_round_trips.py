@@ -14,9 +14,9 @@ from hypothesis.extra import numpy as arrays
 
 from backbones.parameter_file import read_parameters, write_parameters
 from data import plain_pickle
-from data.record_writer import RecordWriter
-from data.recordio import RecordFile, encode
-from data.records import RecordSet
+from data.records.record_set import RecordSet
+from data.records.recordio import RecordFile, encode
+from data.records.writer import RecordWriter
 
 MAGIC = b"\x0a\x23\xd7\xce"
 # Bytes in which the magic number of the format turns up.

@@ -19,7 +19,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "tests/backbones/classifiers/test_classifier.py",
     ),
     "backbones/*": ("tests/backbones/test_registry.py", "tests/backbones/test_model.py"),
-    "data/image_*": ("tests/data/test_pack.py",),
+    "data/pack/image_*": ("tests/data/pack/test_command.py",),
     "parallel/guard.py": ("tests/parallel/test_launch.py",),
     "parallel/parameter_server/exchange.py": ("tests/parallel/parameter_server/test_jobs.py",),
     "parallel/parameter_server/s[et]*": ("tests/parallel/parameter_server/test_jobs.py",),

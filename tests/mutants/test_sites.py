@@ -99,8 +99,8 @@ def test_every_mutant_of_the_product_is_a_program_of_as_many_lines() -> None:
 
 
 def test_a_seed_makes_the_same_mutants() -> None:
-    source = (ROOT / "data" / "pairs.py").read_bytes()
-    sites = find("data/pairs.py", source)
+    source = (ROOT / "data" / "verification" / "pairs.py").read_bytes()
+    sites = find("data/verification/pairs.py", source)
     first, again, other = (choose(sites, 20, seed) for seed in (1, 1, 2))
     assert first == again != other
     assert len({mutant.site for mutant in first}) == 20

@@ -14,8 +14,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from data.drawn_pictures import DrawnPictures
-from data.record_writer import RecordWriter
+from data.drawn.patterns import DrawnPictures
+from data.records.writer import RecordWriter
 
 _CIFAR_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 _IMAGES_PER_CIFAR_FILE = 10_000

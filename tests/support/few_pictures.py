@@ -13,8 +13,8 @@ from runtime import environment
 environment.prepare()
 
 import classify  # noqa: E402
-from data import cifar10  # noqa: E402
-from data.pictures import PicturesInMemory  # noqa: E402
+from data.images import cifar10  # noqa: E402
+from data.images.image_set import PicturesInMemory  # noqa: E402
 from runtime.errors import run_program  # noqa: E402
 
 

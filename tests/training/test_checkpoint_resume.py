@@ -9,8 +9,8 @@ import pytest
 
 from backbones import layers
 from backbones.model import Backbone
-from data.loader import Batch
-from data.position import Course
+from data.batches.face_loader import Batch
+from data.batches.position import Course
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import build as build_rows
 from partial_fc.options import HeadOptions

@@ -6,8 +6,8 @@ import pytest
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
-from data.position import Course
-from data.prefetch import Batch
+from data.batches.loader import Batch
+from data.batches.position import Course
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 from training.classify_step import ClassifyStep

@@ -10,7 +10,7 @@ import pytest
 from backbones import layers
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
-from data.loader import Batch
+from data.batches.face_loader import Batch
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions

@@ -10,12 +10,12 @@ import cv2
 import numpy as np
 import pytest
 
-from data import synthetic
-from data.joined import JoinedSet
-from data.loader import FaceLoader, MemoryBatches
-from data.prefetch import Prefetcher
-from data.record_writer import RecordWriter
-from data.verification_sets import write_bin
+from data.batches.face_loader import FaceLoader, MemoryBatches
+from data.batches.loader import Prefetcher
+from data.drawn import face_set
+from data.records.joined_set import JoinedSet
+from data.records.writer import RecordWriter
+from data.verification.bin_file import write_bin
 from runtime.errors import ConfigError, DataError
 from training import inputs
 from training.config.faces import FaceConfig, parse
@@ -111,7 +111,7 @@ def test_as_many_threads_as_asked_for_decode_ahead(folder: Path, monkeypatch) ->
         started.append((threads, ahead))
         return Prefetcher(threads, ahead)
 
-    monkeypatch.setattr("data.prefetch.Prefetcher", start)
+    monkeypatch.setattr("data.batches.loader.Prefetcher", start)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     for options in (["--threads", 3], []):
         open_batches(config_of("--rec", folder, *options), World()).close()
@@ -169,7 +169,7 @@ def test_the_drawn_set_is_the_one_asked_for(tmp_path: Path, monkeypatch) -> None
         asked.append((root, options))
         return write_set(root, [2] * 7)
 
-    monkeypatch.setattr(synthetic, "ensure", ensure)
+    monkeypatch.setattr(face_set, "ensure", ensure)
     line = ("--dataset", "synthetic", "--num-classes", 7, "--num-images", 20, "--seed", 5)
     batches_of(config_of(*line, "--rec", tmp_path / "drawn"), 1)
     options = {"identities": 7, "images_per_identity": 2, "image_size": (112, 112), "seed": 5}

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data import cifar10, imagenet, mnist
-from data.pictures import PicturesInMemory
-from data.portion import of_rank
-from data.prefetch import Prefetcher
-from data.recipes import CenterCrop, PadCropFlip, RandomResizedCrop, Unchanged
+from data.batches.epoch_part import of_rank
+from data.batches.loader import Prefetcher
+from data.images import cifar10, imagenet, mnist
+from data.images.image_set import PicturesInMemory
+from data.images.transforms import CenterCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from runtime.errors import DataError
 from training import pictures as pictures_module
 from training.config.images import ImageConfig, parse
@@ -128,7 +128,7 @@ def test_as_many_threads_as_asked_for_make_batches_ahead(monkeypatch) -> None:
         started.append((threads, ahead))
         return Prefetcher(threads, ahead)
 
-    monkeypatch.setattr("data.prefetch.Prefetcher", start)
+    monkeypatch.setattr("data.batches.loader.Prefetcher", start)
     monkeypatch.setattr(pictures_module, "Prefetcher", start)
     config = parse("--dataset synthetic --batch-size 6 --threads 3".split())
     with small().open_loader(config.data, config.run.seed, of_rank(30, 6, 0, 1)):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from data.position import Position
+from data.batches.position import Position
 from training.config.faces import parse
 from training.leg import Leg
 from training.progress import Progress

@@ -10,8 +10,8 @@ import pytest
 
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
-from data.position import Course
-from data.prefetch import Batch
+from data.batches.loader import Batch
+from data.batches.position import Course
 from runtime.mxnet import mx
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training.replicas import ModelSaver, average_statistics

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data import portion
+from data.batches import epoch_part
 from parallel.parameter_server.place import WORKER, Place, Share
 from parallel.world import LoneWorld, Wire
 from training import server_team, team
@@ -81,7 +81,7 @@ def test_the_option_decides_who_trains_together(monkeypatch) -> None:
 def test_ranks_of_horovod() -> None:
     joined = team.HorovodTeam(config_of())
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (1, 2, 2, True)
-    assert joined.portion(COUNT) == portion.of_rank(COUNT, 10, 1, 2)
+    assert joined.portion(COUNT) == epoch_part.of_rank(COUNT, 10, 1, 2)
     assert joined.updates_per_epoch(COUNT) == 200
     assert joined.numbers() == {}
     assert joined.leave(3) == 3

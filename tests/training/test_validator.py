@@ -5,9 +5,9 @@ import logging
 import numpy as np
 import pytest
 
-from data.picture_loader import NOBODY
-from data.position import Course
-from data.prefetch import Batch
+from data.batches.image_loader import NOBODY
+from data.batches.loader import Batch
+from data.batches.position import Course
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 from training.tally import Tally

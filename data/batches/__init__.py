@@ -1,0 +1,1 @@
+"""Batches: the loader, its threads, and which part of an epoch each rank reads."""

@@ -1,0 +1,215 @@
+"""Threads that fill the batches of the next updates while the network works on this one.
+
+Whoever makes batches says what is in each and how some of its rows are filled; here they are
+filled ahead of their use and handed out in their order. The random order of an epoch is made ahead
+as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Callable, NamedTuple, TypeVar
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from data.batches.position import Course, Position
+from runtime.errors import DataError
+
+_Self = TypeVar("_Self", bound="Loader")
+
+# Where tasks are small, threads wait for each other and for Python's lock instead of decoding.
+_ROWS_PER_TASK = 128
+
+EpochOrder = Future[NDArray[np.int32]]
+
+
+class Batch(NamedTuple):
+    """One rank's part of a global batch: uint8 ``[b, channels, height, width]`` and int64 ``[b]``.
+
+    Colors are RGB.
+    """
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+class Filling(NamedTuple):
+    """A batch to be filled."""
+
+    batch: Batch
+    fill: Callable[[slice], None]
+    """Fills some rows; called in threads, with all rows in the end."""
+
+
+class _Pending(NamedTuple):
+    """A batch that threads are filling."""
+
+    batch: Batch
+    tasks: list[Future[None]]
+
+
+class Prefetcher:
+    """The threads. Libraries decode without Python's lock, so they do it at the same time.
+
+    A context manager: leaving it ends the threads.
+    """
+
+    def __init__(self, threads: int, ahead: int) -> None:
+        """Start the threads.
+
+        Args:
+            threads: how many fill.
+            ahead: batches that are filled before they are asked for.
+        """
+        assert threads > 0 and ahead > 0
+        self._ahead = ahead
+        self._pool = ThreadPoolExecutor(threads, "decode", initializer=_keep_opencv_single_threaded)
+
+    def run(self, fillings: Iterable[Filling]) -> Iterator[Batch]:
+        """Yield the batches in their order; an error in a thread is raised here."""
+        pending: deque[_Pending] = deque()
+        try:
+            for filling in fillings:
+                pending.append(self._begin(filling))
+                if len(pending) > self._ahead:
+                    yield _finish(pending.popleft())
+            while pending:
+                yield _finish(pending.popleft())
+        finally:
+            for task in itertools.chain.from_iterable(waiting.tasks for waiting in pending):
+                task.cancel()
+
+    def begin(self, make: Callable[[int], NDArray[np.int32]], number: int) -> EpochOrder:
+        """Let a thread call ``make(number)``."""
+        return self._pool.submit(make, number)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Prefetcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _begin(self, filling: Filling) -> _Pending:
+        tasks = [
+            self._pool.submit(filling.fill, slice(row, row + _ROWS_PER_TASK))
+            for row in range(0, len(filling.batch.labels), _ROWS_PER_TASK)
+        ]
+        return _Pending(filling.batch, tasks)
+
+
+class EpochOrders:
+    """The order of the images in each epoch; that of the next one is made in the background."""
+
+    def __init__(
+        self, prefetcher: Prefetcher, shuffled: Callable[[int], NDArray[np.int32]]
+    ) -> None:
+        """Args: whose threads make the orders; the order of an epoch."""
+        self._prefetcher, self._shuffled = prefetcher, shuffled
+        self._orders: dict[int, EpochOrder] = {}
+
+    def rows(self, epoch: int, first: int, count: int) -> NDArray[np.int32]:
+        """Return ``count`` images of an epoch's order, from place ``first`` on."""
+        self._orders = {
+            number: self._orders.get(number) or self._prefetcher.begin(self._shuffled, number)
+            for number in (epoch, epoch + 1)
+        }
+        # A copy, since a view would keep the whole order of an epoch that is over.
+        return self._orders[epoch].result()[first : first + count].copy()
+
+
+class Loader:
+    """Endless batches of a set, filled by threads ahead of their use; derived classes say how.
+
+    The order of an epoch is the same on every rank, and follows from the seed; the global batch of
+    an update is a slice of it, which follows from the update.
+
+    A context manager: leaving it ends the threads.
+
+    Attributes:
+        num_images: the images of an epoch, over all who read the same part of it.
+        global_batch: images per update over all these.
+        updates_per_epoch: full global batches per epoch. The images beyond them are left out, other
+            ones each epoch.
+    """
+
+    def __init__(
+        self, name: str, num_images: int, global_batch: int, *, threads: int, ahead: int
+    ) -> None:
+        """Start the threads; they have nothing to do until ``batches`` is called.
+
+        Args:
+            name: of what the images are from, for a message.
+            num_images: of an epoch.
+            global_batch: images per update.
+            threads: how many fill batches.
+            ahead: updates whose batches are filled before they are asked for.
+
+        Raises:
+            DataError: there are fewer images than one global batch.
+        """
+        self.num_images, self.global_batch = num_images, global_batch
+        self.updates_per_epoch = num_images // global_batch
+        if not self.updates_per_epoch:
+            raise DataError(
+                f"{name} has {num_images} images, fewer than one global batch of {global_batch}; "
+                "choose a smaller --batch-size or use fewer ranks"
+            )
+        self._prefetcher = Prefetcher(threads, ahead)
+        self._orders = EpochOrders(self._prefetcher, self._shuffled)
+
+    def batches(self, start_update: int = 0, position: Position | None = None) -> Iterator[Batch]:
+        """Yield this rank's batches of the updates from ``start_update`` on, without end.
+
+        Args:
+            start_update: the first update.
+            position: its place in the data; left out, that of a run that has had this global
+                batch from its first update on.
+
+        Raises:
+            DataError: an image cannot be read, or its label is wrong.
+        """
+        course = Course(self.num_images, self.global_batch)
+        if position is not None:
+            course = Course(self.num_images, self.global_batch, start_update, position)
+        return self._prefetcher.run(
+            self._filling(update, course.at(update)) for update in itertools.count(start_update)
+        )
+
+    def close(self) -> None:
+        """End the threads."""
+        self._prefetcher.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _filling(self, update: int, position: Position) -> Filling:
+        """Say what is in the batch of an update, and how it is filled."""
+        raise NotImplementedError
+
+    def _shuffled(self, epoch: int) -> NDArray[np.int32]:
+        """The order of the images in an epoch; called in a thread."""
+        raise NotImplementedError
+
+
+def _finish(pending: _Pending) -> Batch:
+    """Wait for a batch; an error in a thread is raised here."""
+    for task in pending.tasks:
+        task.result()
+    return pending.batch
+
+
+def _keep_opencv_single_threaded() -> None:
+    # Threads of its own would compete with ours for the same cores.
+    cv2.setNumThreads(0)

@@ -1,0 +1,1 @@
+"""Images that are drawn by a program: faces and patterns."""

@@ -1,0 +1,423 @@
+"""Faces drawn by a program: known identities in unknown light.
+
+A first run, a test and an example need faces that are at hand on every machine, belong to nobody,
+and pose the problem of real ones: what tells two people apart (the shape of face, eyes, brows,
+nose and mouth, hair, beard, glasses) has to be found behind what does not (pose, expression,
+light and its color, background, sharpness, noise). A ``Person`` is the former, a ``View`` the
+latter.
+
+Coordinates of a face: x to the right, y down, z towards the viewer; the head reaches from -1 to 1
+in y, eyes lie a little above 0.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from data.images.decoding import Image
+
+Points = NDArray[np.float64]
+Color = NDArray[np.float64]
+
+# Of a head seen at scale 1, as a part of the image's height.
+_HALF_HEAD = 0.37
+# OpenCV takes coordinates with this many binary digits behind the point.
+_SHIFT = 4
+_TURN = np.linspace(0, 2 * np.pi, 40, endpoint=False)
+_COSINE, _SINE = np.cos(_TURN), np.sin(_TURN)
+_ACROSS = np.linspace(-1, 1, 17)
+_LIGHT_SKIN, _DARK_SKIN = np.array([236.0, 196.0, 172.0]), np.array([128.0, 86.0, 64.0])
+_HAIR_COLORS = np.array(
+    [[30, 24, 22], [62, 42, 30], [104, 70, 42], [168, 124, 70], [150, 70, 36], [150, 148, 146]],
+    float,
+)
+# What a change of contrast leaves as it is.
+_MIDDLE = 110.0
+# Noise by table: ten times faster than normal random numbers.
+_NORMAL_QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 256) for i in range(256)])
+_WHITE, _BLACK = np.full(3, 245.0), np.full(3, 12.0)
+
+
+class Person(NamedTuple):
+    """What an identity keeps in all its images. Lengths are in half heads."""
+
+    skin: Color
+    hair: Color
+    iris: Color
+    width: float
+    jaw: float
+    """Exponent of the lower contour: below 1 a square jaw, above 1 a pointed one."""
+    hairline: float
+    hairline_bend: float
+    parting: float
+    volume: float
+    hair_length: float
+    """Where the hair ends beside the face, in y; -1 for short hair."""
+    bald: bool
+    ear: float
+    eye_distance: float
+    eye_height: float
+    eye_width: float
+    eye_opening: float
+    eye_tilt: float
+    brow_height: float
+    brow_thickness: float
+    brow_tilt: float
+    brow_length: float
+    nose_length: float
+    nose_width: float
+    mouth_height: float
+    mouth_width: float
+    lips: float
+    moustache: float
+    """Thickness; 0 for none."""
+    beard: float
+    """Where the beard begins below the mouth's height, in y; 0 for none."""
+    glasses: float
+    """Exponent of the frame: 1 round, below 1 angular; 0 for none."""
+    glasses_size: float
+    glasses_color: Color
+    mole: Points
+    """Where it is, ``[2]``; beyond the face for none."""
+
+
+class View(NamedTuple):
+    """What differs between two images of one identity."""
+
+    yaw: float
+    pitch: float
+    roll: float
+    scale: float
+    shift: Points
+    """Of the face's center, in image widths, ``[2]``."""
+    smile: float
+    mouth_opening: float
+    eyes_open: float
+    brows_raised: float
+    gaze: float
+
+
+def draw_person(rng: np.random.Generator) -> Person:
+    """Draw an identity."""
+
+    def between(low: float, high: float) -> float:
+        return float(rng.uniform(low, high))
+
+    def sometimes(share: float, value: float) -> float:
+        return value if rng.random() < share else 0.0
+
+    skin = _LIGHT_SKIN + (_DARK_SKIN - _LIGHT_SKIN) * between(0.0, 1.0) + rng.normal(0, 5, 3)
+    hair = _HAIR_COLORS[rng.integers(len(_HAIR_COLORS))] * between(0.8, 1.2)
+    return Person(
+        skin=skin,
+        hair=hair,
+        iris=np.array([[70, 44, 26], [60, 100, 150], [70, 110, 70], [110, 110, 110]])[
+            rng.integers(4)
+        ],
+        width=between(0.62, 0.86),
+        jaw=between(0.55, 1.25),
+        hairline=between(0.42, 0.78),
+        hairline_bend=between(-0.5, 0.7),
+        parting=between(-0.45, 0.45),
+        volume=between(0.03, 0.3),
+        hair_length=between(-0.2, 1.25) if rng.random() < 0.45 else -1.0,
+        bald=bool(rng.random() < 0.1),
+        ear=between(0.1, 0.22),
+        eye_distance=between(0.25, 0.41),
+        eye_height=between(-0.22, 0.02),
+        eye_width=between(0.1, 0.18),
+        eye_opening=between(0.35, 0.75),
+        eye_tilt=between(-0.25, 0.25),
+        brow_height=between(0.12, 0.26),
+        brow_thickness=between(0.02, 0.085),
+        brow_tilt=between(-0.35, 0.35),
+        brow_length=between(0.13, 0.24),
+        nose_length=between(0.3, 0.55),
+        nose_width=between(0.09, 0.21),
+        mouth_height=between(0.48, 0.66),
+        mouth_width=between(0.18, 0.36),
+        lips=between(0.035, 0.12),
+        moustache=sometimes(0.2, between(0.05, 0.12)),
+        beard=sometimes(0.25, between(0.02, 0.3)),
+        glasses=sometimes(0.3, between(0.35, 1.0)),
+        glasses_size=between(0.19, 0.28),
+        glasses_color=np.array([[20, 20, 20], [120, 60, 30], [160, 140, 80]])[rng.integers(3)],
+        mole=np.array([between(-0.5, 0.5), between(0.1, 0.8)]) + (rng.random() > 0.3) * 9.0,
+    )
+
+
+def draw_view(rng: np.random.Generator) -> View:
+    """Draw the circumstances of one image."""
+    return View(
+        yaw=float(np.clip(rng.normal(0, 0.22), -0.6, 0.6)),
+        pitch=float(np.clip(rng.normal(0, 0.12), -0.3, 0.3)),
+        roll=float(rng.normal(0, 0.12)),
+        scale=float(rng.uniform(0.86, 1.14)),
+        shift=rng.uniform(-0.07, 0.07, 2),
+        smile=float(rng.normal(0.03, 0.06)),
+        mouth_opening=float(max(0.0, rng.normal(-0.02, 0.06))),
+        eyes_open=float(rng.uniform(0.55, 1.15)),
+        brows_raised=float(rng.normal(0, 0.025)),
+        gaze=float(rng.uniform(-0.35, 0.35)),
+    )
+
+
+def render(person: Person, view: View, size: tuple[int, int], rng: np.random.Generator) -> Image:
+    """Draw an image.
+
+    Args:
+        person: who.
+        view: how.
+        size: height and width in pixels.
+        rng: for background, light, blur and noise.
+
+    Returns:
+        uint8 ``[height, width, 3]``, RGB.
+    """
+    image = _background(size, rng)
+    sketch = _Sketch(person, view)
+    _draw_head(sketch, person, rng)
+    _draw_eyes(sketch, person, view)
+    _draw_nose(sketch, person)
+    _draw_mouth(sketch, person, view)
+    _draw_hair(sketch, person)
+    if person.glasses:
+        _draw_glasses(sketch, person)
+    sketch.paint(image)
+    return _photograph(image, rng)
+
+
+class _Shape(NamedTuple):
+    """A polygon or a line on the head; ``depth`` 1 lies on its front, 0 in its outline."""
+
+    points: Points
+    color: Color
+    depth: float
+    line_width: int
+    """0 for a filled polygon."""
+    closed: bool
+
+
+class _Sketch:
+    """Collects shapes on the head, and projects all of them at once."""
+
+    def __init__(self, person: Person, view: View) -> None:
+        self._person, self._view = person, view
+        self._shapes: list[_Shape] = []
+
+    def fill(self, points: Points, color: Color, depth: float = 1.0) -> None:
+        """Add a polygon."""
+        self._shapes.append(_Shape(points, color, depth, 0, True))
+
+    def line(self, points: Points, color: Color, *, closed: bool = False, width: int = 1) -> None:
+        """Add a line on the front of the head."""
+        self._shapes.append(_Shape(points, color, 1.0, width, closed))
+
+    def paint(self, image: Image) -> None:
+        """Draw the shapes in the order in which they were added."""
+        lengths = [len(shape.points) for shape in self._shapes]
+        depths = np.repeat([shape.depth for shape in self._shapes], lengths)
+        points = np.concatenate([shape.points for shape in self._shapes])
+        pixels = self._project(points, depths, (image.shape[0], image.shape[1]))
+        stop = 0
+        for shape, length in zip(self._shapes, lengths):
+            start, stop = stop, stop + length
+            piece, color = pixels[start:stop], shape.color.tolist()
+            if shape.line_width:
+                cv2.polylines(
+                    image, [piece], shape.closed, color, shape.line_width, cv2.LINE_AA, _SHIFT
+                )
+            else:
+                cv2.fillPoly(image, [piece], color, cv2.LINE_AA, _SHIFT)
+
+    def _project(
+        self, points: Points, depths: NDArray[np.float64], size: tuple[int, int]
+    ) -> NDArray[np.int32]:
+        """Turn the head, then put it into the image; returns OpenCV's fixed-point pixels."""
+        view = self._view
+        x, y = points.T
+        # The head as half an ellipsoid: its front moves when it turns, its outline hardly does.
+        bulge = 1 - 0.8 * (x / self._person.width) ** 2 - 0.6 * y**2
+        z = 0.7 * depths * np.sqrt(np.maximum(bulge, 0.0))
+        turned_x = np.cos(view.yaw * depths) * x + np.sin(view.yaw) * z
+        turned_y = np.cos(view.pitch * depths) * y + np.sin(view.pitch) * z
+        cosine, sine = np.cos(view.roll), np.sin(view.roll)
+        rolled = [cosine * turned_x - sine * turned_y, sine * turned_x + cosine * turned_y]
+        height, width = size
+        center = np.array([width, height]) * (0.5 + view.shift)
+        pixels = _points(*rolled) * (_HALF_HEAD * height * view.scale) + center
+        fixed_point: NDArray[np.int32] = np.rint(pixels * (1 << _SHIFT)).astype(np.int32)
+        return fixed_point
+
+
+def _points(x: NDArray[np.float64], y: NDArray[np.float64]) -> Points:
+    return np.array([x, y]).T
+
+
+def _ellipse(x: float, y: float, width: float, height: float, tilt: float = 0.0) -> Points:
+    """Return points around (x, y), ``[40, 2]``; a tilt lowers the right side."""
+    across = width * _COSINE
+    return _points(x + across, y + height * _SINE + tilt * across)
+
+
+def _contour(person: Person) -> Points:
+    """Return the outline of the head without hair."""
+    exponent = np.where(_SINE > 0, person.jaw, 0.85)
+    x = person.width * np.sign(_COSINE) * np.abs(_COSINE) ** exponent
+    return _points(x, _SINE)
+
+
+def _draw_head(sketch: _Sketch, person: Person, rng: np.random.Generator) -> None:
+    shadow = person.skin * 0.8
+    outline = _contour(person)
+    sketch.fill(_ellipse(0, 1.95, 1.25, 0.75), rng.uniform(20, 230, 3), 0)
+    if person.hair_length > -1 and not person.bald:
+        reach = person.width + person.volume
+        sides = np.array([[reach, -0.3], [reach, person.hair_length]])
+        both = np.concatenate([sides, (sides * [-1, 1])[::-1]])
+        sketch.fill(both, person.hair * 0.85, 0)
+    neck = 0.6 * person.width
+    sketch.fill(np.array([[-neck, 0.5], [neck, 0.5], [neck, 1.4], [-neck, 1.4]]), shadow, 0)
+    for side in (-1, 1):
+        sketch.fill(_ellipse(side * person.width, 0.05, 0.1, person.ear), shadow, 0)
+    sketch.fill(outline, person.skin, 0)
+    if person.beard:
+        _draw_beard(sketch, person, outline)
+    sketch.fill(_ellipse(person.mole[0], person.mole[1], 0.03, 0.03), person.skin * 0.4)
+
+
+def _draw_beard(sketch: _Sketch, person: Person, outline: Points) -> None:
+    top = person.mouth_height - 0.25 + person.beard
+    lower = outline[outline[:, 1] > top]
+    dip = 0.25 * (1 - _ACROSS**2)
+    inner = _points(_ACROSS * person.width * 0.8, top + dip)
+    beard = np.concatenate([lower[np.argsort(-lower[:, 0])], inner])
+    sketch.fill(beard, 0.25 * person.skin + 0.75 * person.hair, 0.3)
+
+
+def _draw_eyes(sketch: _Sketch, person: Person, view: View) -> None:
+    opening = person.eye_width * person.eye_opening * view.eyes_open
+    brow = person.eye_height - person.brow_height - view.brows_raised
+    for side in (-1, 1):
+        x, y = side * person.eye_distance, person.eye_height
+        tilt = side * person.eye_tilt
+        sketch.fill(
+            _ellipse(x, y, person.eye_width * 1.25, opening * 1.6, tilt), person.skin * 0.82
+        )
+        sketch.fill(_ellipse(x, y, person.eye_width, opening, tilt), _WHITE)
+        iris = min(opening, person.eye_width * 0.55)
+        x_iris = x + view.gaze * person.eye_width
+        sketch.fill(_ellipse(x_iris, y, iris, iris), person.iris * 1.0)
+        sketch.fill(_ellipse(x_iris, y, iris * 0.5, iris * 0.5), _BLACK)
+        lid = _ellipse(x, y, person.eye_width, opening, tilt)[20:]
+        sketch.line(lid, person.skin * 0.35)
+        _draw_brow(sketch, person, side, brow)
+
+
+def _draw_brow(sketch: _Sketch, person: Person, side: int, y: float) -> None:
+    along = _ACROSS
+    x = side * (person.eye_distance + person.brow_length * along)
+    middle = y + person.brow_tilt * person.brow_length * along + 0.03 * along**2
+    half = person.brow_thickness / 2 * (1.2 - 0.7 * along)
+    upper, lower = _points(x, middle - half), _points(x, middle + half)
+    color = np.minimum(person.hair, person.skin * 0.7) * 0.8
+    sketch.fill(np.concatenate([upper, lower[::-1]]), color)
+
+
+def _draw_nose(sketch: _Sketch, person: Person) -> None:
+    root = person.eye_height + 0.02
+    tip = root + person.nose_length
+    half = person.nose_width
+    bridge = np.array([[0.2 * half, root], [0.45 * half, tip - 0.1], [half, tip]])
+    sketch.fill(np.concatenate([bridge, [[0, tip + 0.02]]]), person.skin * 0.88)
+    sketch.fill(
+        _ellipse(0, tip - 0.03, half * 0.5, half * 0.45), np.minimum(person.skin * 1.1, 255)
+    )
+    for side in (-1, 1):
+        sketch.fill(_ellipse(side * half * 0.55, tip + 0.02, half * 0.35, 0.03), person.skin * 0.45)
+        wing = np.array(
+            [[side * half * 0.8, tip - 0.08], [side * half, tip], [side * half * 0.7, tip + 0.03]]
+        )
+        sketch.line(wing, person.skin * 0.6)
+
+
+def _draw_mouth(sketch: _Sketch, person: Person, view: View) -> None:
+    across = _ACROSS
+    x = across * person.mouth_width * (1 + view.smile)
+    middle = person.mouth_height + view.smile * (1 - 2 * across**2) * 0.8
+    arch = 1 - across**2
+    upper = middle - arch * (person.lips * 0.7 + view.mouth_opening * 0.3)
+    lower = middle + arch * (person.lips + view.mouth_opening)
+    if person.moustache:
+        top = upper - person.moustache * (1.3 - np.abs(across))
+        shape = [_points(x * 1.15, top), _points(x * 1.15, upper + 0.02)[::-1]]
+        sketch.fill(np.concatenate(shape), 0.15 * person.skin + 0.85 * person.hair)
+    lips = person.skin * [0.86, 0.6, 0.6]
+    sketch.fill(np.concatenate([_points(x, upper), _points(x, lower)[::-1]]), lips)
+    gap = arch * view.mouth_opening
+    opened = np.concatenate([_points(x, middle - gap * 0.3), _points(x, middle + gap)[::-1]])
+    sketch.fill(opened, np.array([90.0, 30.0, 30.0]))
+    sketch.line(_points(x, middle), lips * 0.55)
+
+
+def _draw_hair(sketch: _Sketch, person: Person) -> None:
+    if person.bald:
+        return
+    outline = _contour(person)
+    upper = outline[outline[:, 1] < -0.05]
+    upper = upper[np.argsort(upper[:, 0])]
+    crown = upper * [1 + 0.5 * person.volume, 1 + person.volume]
+    x = -_ACROSS
+    edge = -person.hairline + person.hairline_bend * 0.5 * (x - person.parting) ** 2
+    edge += 0.25 * np.abs(x) ** 6
+    front = _points(x * person.width, np.minimum(edge, -0.05))
+    sketch.fill(np.concatenate([crown, front]), person.hair, 0.25)
+
+
+def _draw_glasses(sketch: _Sketch, person: Person) -> None:
+    size = person.glasses_size
+    color = person.glasses_color * 1.0
+    x = size * np.sign(_COSINE) * np.abs(_COSINE) ** person.glasses
+    y = 0.85 * size * np.sign(_SINE) * np.abs(_SINE) ** person.glasses
+    for side in (-1, 1):
+        center = np.array([side * max(person.eye_distance, size + 0.03), person.eye_height + 0.03])
+        sketch.line(_points(x, y) + center, color, closed=True, width=2)
+        edge = side * (abs(center[0]) + size)
+        sketch.line(np.array([[edge, center[1]], [side * person.width, center[1] - 0.05]]), color)
+    bridge = max(person.eye_distance, size + 0.03) - size
+    sketch.line(
+        np.array([[-bridge, person.eye_height], [bridge, person.eye_height]]), color, width=2
+    )
+
+
+def _background(size: tuple[int, int], rng: np.random.Generator) -> Image:
+    """Return blurred patches of mostly pale colors."""
+    cells = rng.uniform(0, 255, (int(rng.integers(2, 6)), int(rng.integers(2, 6)), 3))
+    cells += 0.6 * (cells.mean(axis=2, keepdims=True) - cells)
+    patches: Image = cv2.resize(cells.astype(np.uint8), size[::-1], interpolation=cv2.INTER_CUBIC)
+    return patches
+
+
+def _photograph(image: Image, rng: np.random.Generator) -> Image:
+    """Add what the light and the camera do: direction and color of light, blur, noise."""
+    height, width = image.shape[:2]
+    angle, strength = rng.uniform(0, 2 * np.pi), rng.uniform(0, 0.6)
+    gains = rng.uniform(0.55, 1.25) * rng.uniform(0.8, 1.2, 3)
+    contrast, brightness = rng.uniform(0.6, 1.15), rng.uniform(-25, 40)
+    # Rows of width * 3 numbers: NumPy is slow where the innermost axis has three entries only.
+    down = np.linspace(-1, 1, height, dtype=np.float32)[:, None] * np.float32(np.sin(angle))
+    right = np.repeat(np.linspace(-1, 1, width, dtype=np.float32) * np.float32(np.cos(angle)), 3)
+    shown = 1 + np.float32(strength) * (down + right)
+    shown *= np.tile(gains * contrast, width).astype(np.float32)
+    shown *= image.reshape(height, width * 3)
+    shown += np.float32(_MIDDLE * (1 - contrast) + brightness)
+    blurred = cv2.GaussianBlur(shown.reshape(image.shape), (0, 0), rng.uniform(0.4, 1.3))
+    noise = (rng.uniform(2, 12) * _NORMAL_QUANTILES).astype(np.float32)
+    blurred += cv2.LUT(np.frombuffer(rng.bytes(image.size), np.uint8).reshape(image.shape), noise)
+    photograph: Image = np.minimum(np.maximum(blurred, 0), 255).astype(np.uint8)
+    return photograph

@@ -1,0 +1,67 @@
+"""Pictures that are drawn when they are asked for: a set to learn from without any files.
+
+Each class has a smooth pattern of its own; a picture is the pattern of its class, shifted and seen
+in some light, under noise as strong as the pattern.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from data.images.decoding import Image
+
+_PARTS = {"training": 0, "validation": 1}
+# The first number of every seed, so that no two uses share their random numbers.
+_PATTERN, _PICTURE = range(2)
+_CELLS = 4
+_CONTRAST, _NOISE, _GRAY = 40.0, 40.0, 127.5
+_LARGEST_SHIFT = 0.125
+
+
+class DrawnPictures:
+    """A picture set whose pixels depend on the seed, the part and the picture's number alone."""
+
+    def __init__(
+        self, part: str, *, num_classes: int, count: int, shape: tuple[int, int, int], seed: int
+    ) -> None:
+        """Draw the patterns.
+
+        Args:
+            part: "training" or "validation": of the same classes, different pictures.
+            num_classes: how many patterns there are.
+            count: the number of pictures; their classes take turns.
+            shape: height, width and channels.
+            seed: of everything that is drawn.
+        """
+        self.num_classes = num_classes
+        self._count, self._shape = count, shape
+        self._seeds = (_PICTURE, seed, _PARTS[part])
+        self._patterns = [
+            _pattern(np.random.default_rng((_PATTERN, seed, label)), shape)
+            for label in range(num_classes)
+        ]
+
+    def __len__(self) -> int:
+        """Return the number of pictures."""
+        return self._count
+
+    def picture(self, index: int) -> tuple[Image, int]:
+        """See ``PictureSet``."""
+        label = index % self.num_classes
+        rng = np.random.default_rng((*self._seeds, index))
+        limits = [round(_LARGEST_SHIFT * side) for side in self._shape[:2]]
+        shift = [int(rng.integers(-limit, limit + 1)) for limit in limits]
+        shifted = np.roll(self._patterns[label], shift, (0, 1))
+        light = rng.normal(1.0, 0.2)
+        noise = rng.standard_normal(self._shape, np.float32) * np.float32(_NOISE)
+        pixels = _GRAY + light * shifted + noise
+        return np.clip(pixels, 0, 255).astype(np.uint8), label
+
+
+def _pattern(rng: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[np.float32]:
+    height, width, channels = shape
+    cells = rng.standard_normal((_CELLS, _CELLS, channels), np.float32) * np.float32(_CONTRAST)
+    smooth = cv2.resize(cells, (width, height), interpolation=cv2.INTER_CUBIC)
+    return np.asarray(smooth, np.float32).reshape(shape)

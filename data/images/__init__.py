@@ -1,0 +1,1 @@
+"""Labeled images for classifiers, decoding, and random changes."""

@@ -1,0 +1,123 @@
+"""CIFAR-10: small color pictures of ten classes, in its "python" and its "binary" version.
+
+Both have 10,000 pictures in each file. The first are pickles, read without running what they may
+carry; in the second a picture is a byte for the label and 3,072 bytes: the planes of red, green and
+blue, 32 x 32 each (Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import plain_pickle
+from data.images.image_set import PicturesInMemory
+from data.plain_pickle import UnsafePickleError
+from runtime.errors import DataError
+
+NUM_CLASSES = 10
+_PICTURES_PER_FILE = 10_000
+_SIDE = 32
+_PICTURE_BYTES = 3 * _SIDE * _SIDE
+_FILES = {
+    "training": tuple(f"data_batch_{number}" for number in range(1, 6)),
+    "validation": ("test_batch",),
+}
+_FOLDERS = (".", "cifar-10-batches-py", "cifar-10-batches-bin")
+
+
+class _File(NamedTuple):
+    """What is in a file: labels uint8 ``[n]``, pixels uint8 ``[n, 3072]``."""
+
+    labels: NDArray[np.uint8]
+    pixels: NDArray[np.uint8]
+
+
+def read(folder: Path, part: str) -> PicturesInMemory:
+    """Read a part of the set: pictures [32, 32, 3], RGB, of the classes 0 … 9.
+
+    Args:
+        folder: holds the files of one version, or the folder that they are published in.
+        part: "training" or "validation".
+
+    Raises:
+        DataError: a file is missing, of the wrong length, or something else.
+    """
+    files = [_read_file(path) for path in _find(folder, _FILES[part])]
+    labels = np.concatenate([file.labels for file in files])
+    planes = np.concatenate([file.pixels for file in files]).reshape(-1, 3, _SIDE, _SIDE)
+    return PicturesInMemory(np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels, NUM_CLASSES)
+
+
+def _find(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Return the paths of the files, all of one version."""
+    best: list[Path] = []
+    missing = folder / names[0]
+    for place in _FOLDERS:
+        for ending in ("", ".bin"):
+            paths = [folder / place / f"{name}{ending}" for name in names]
+            found = [path for path in paths if path.is_file()]
+            if len(found) == len(paths):
+                return found
+            if len(found) > len(best):
+                best = found
+                missing = next(path for path in paths if path not in found)
+    raise DataError(
+        f"{missing} does not exist; --data-dir needs {_FILES['training'][0]} to "
+        f"{_FILES['training'][-1]} and {_FILES['validation'][0]} of CIFAR-10's python or binary "
+        "version, published as The CIFAR-10 dataset (www.cs.toronto.edu/~kriz/cifar.html)"
+    )
+
+
+def _read_file(path: Path) -> _File:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    file = _parse_binary(path, content) if path.suffix == ".bin" else _parse_pickle(path, content)
+    if file.labels.max() >= NUM_CLASSES:
+        raise DataError(
+            f"{path} has label {file.labels.max()}, but there are 0 to 9; copy it again"
+        )
+    return file
+
+
+def _parse_binary(path: Path, content: bytes) -> _File:
+    expected = _PICTURES_PER_FILE * (1 + _PICTURE_BYTES)
+    if len(content) != expected:
+        raise DataError(
+            f"{path} has {len(content)} bytes, not the {expected} of {_PICTURES_PER_FILE} pictures "
+            f"of {1 + _PICTURE_BYTES}; it is truncated or no CIFAR-10 file: copy it again"
+        )
+    rows = np.frombuffer(content, np.uint8).reshape(_PICTURES_PER_FILE, 1 + _PICTURE_BYTES)
+    return _File(rows[:, 0], rows[:, 1:])
+
+
+def _parse_pickle(path: Path, content: bytes) -> _File:
+    try:
+        values = plain_pickle.load(content)
+        if not isinstance(values, dict):
+            raise TypeError("it is no dictionary")
+        # Python 2 wrote the keys as bytes, Python 3 writes strings.
+        named = {key.decode() if isinstance(key, bytes) else key: values[key] for key in values}
+        pixels, labels = named["data"], [int(label) for label in named["labels"]]
+        if not isinstance(pixels, bytes):
+            raise TypeError("its data is no array of bytes")
+    except (UnsafePickleError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path} is no CIFAR-10 batch ({type(error).__name__}: {error}); copy it again"
+        ) from None
+    rows, classes = np.frombuffer(pixels, np.uint8), np.array(labels, np.int64)
+    if rows.size != _PICTURES_PER_FILE * _PICTURE_BYTES or len(classes) != _PICTURES_PER_FILE:
+        raise DataError(
+            f"{path} has {rows.size} bytes of pixels and {len(classes)} labels, not the "
+            f"{_PICTURES_PER_FILE * _PICTURE_BYTES} and {_PICTURES_PER_FILE} of a CIFAR-10 batch; "
+            "copy it again"
+        )
+    if classes.min() < 0 or classes.max() >= NUM_CLASSES:
+        raise DataError(f"{path} has other labels than 0 to 9; copy it again")
+    return _File(classes.astype(np.uint8), rows.reshape(_PICTURES_PER_FILE, _PICTURE_BYTES))

@@ -1,0 +1,104 @@
+"""MNIST: handwritten digits in IDX files, compressed or not.
+
+An IDX file is a magic number that tells type and dimensions, each dimension as a big-endian word,
+and the bytes (LeCun, Cortes and Burges, The MNIST Database of Handwritten Digits).
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.images.image_set import PicturesInMemory
+from runtime.errors import DataError
+
+NUM_CLASSES = 10
+_PARTS = {"training": "train", "validation": "t10k"}
+# Type "unsigned byte" and the number of dimensions.
+_IMAGES_MAGIC, _LABELS_MAGIC = 0x0803, 0x0801
+_SIDE = 28
+# What a compressed file may unpack to: of the sets in MNIST's form, EMNIST has most digits.
+_MAX_UNPACKED = 280_000 * _SIDE * _SIDE
+
+
+def read(folder: Path, part: str) -> PicturesInMemory:
+    """Read a part of the set: pictures [28, 28, 1] of the classes 0 … 9.
+
+    Args:
+        folder: holds the files, as they are or compressed (``.gz``).
+        part: "training" or "validation".
+
+    Raises:
+        DataError: a file is missing, truncated, or something else.
+    """
+    names = [f"{_PARTS[part]}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
+    image_path, label_path = (_find(folder, name) for name in names)
+    images = _read_idx(image_path, _IMAGES_MAGIC)
+    labels = _read_idx(label_path, _LABELS_MAGIC)
+    if images.shape[1:] != (_SIDE, _SIDE) or len(images) != len(labels):
+        raise DataError(
+            f"{image_path} has {len(images)} pictures of {images.shape[1]} x {images.shape[2]} "
+            f"pixels and {label_path.name} {len(labels)} labels, which is not MNIST; copy both "
+            "again"
+        )
+    if not len(labels) or labels.max() >= NUM_CLASSES:
+        raise DataError(f"{label_path} has other labels than 0 to 9, or none; copy it again")
+    return PicturesInMemory(images[..., None], labels, NUM_CLASSES)
+
+
+def _find(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    names = ", ".join(
+        f"{part}-{kind}-ubyte"
+        for part in _PARTS.values()
+        for kind in ("images-idx3", "labels-idx1")
+    )
+    raise DataError(
+        f"{folder / name} does not exist, with or without .gz; --data-dir needs {names}, published "
+        "as The MNIST Database of Handwritten Digits (yann.lecun.com/exdb/mnist)"
+    )
+
+
+def _read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
+    """Return the array of a file, uint8."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return _read_array(path, file, magic)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error}); copy it again") from None
+
+
+def _read_array(path: Path, file: io.BufferedIOBase, magic: int) -> NDArray[np.uint8]:
+    """Read what the header announces, and no more: a small file may unpack to any size."""
+    dimensions = magic & 0xFF
+    header = struct.Struct(f">{1 + dimensions}I")
+    begin = file.read(header.size)
+    if len(begin) < header.size or header.unpack(begin)[0] != magic:
+        raise DataError(
+            f"{path} is no IDX file of {dimensions} dimension{'s' * (dimensions > 1)} (it should "
+            f"begin with {magic:08x}); copy it again"
+        )
+    shape = header.unpack(begin)[1:]
+    size = math.prod(shape)
+    if size > max(_MAX_UNPACKED, path.stat().st_size):
+        raise DataError(
+            f"{path} announces {' x '.join(map(str, shape))} bytes, more than the "
+            f"{_MAX_UNPACKED:,} that any set like MNIST has; copy it again, or unpack it yourself"
+        )
+    content = file.read(size)
+    if len(content) != size or file.read(1):
+        raise DataError(
+            f"{path} has {'fewer' if len(content) < size else 'more'} bytes than the "
+            f"{header.size + size} that its header announces; it is truncated or damaged: copy it "
+            "again"
+        )
+    return np.frombuffer(content, np.uint8).reshape(shape)

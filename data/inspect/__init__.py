@@ -1,0 +1,1 @@
+"""The command ``python -m data.inspect``: what is in a set."""

@@ -1,0 +1,1 @@
+"""The command ``python -m data.pack``: folders of images into record and verification sets."""

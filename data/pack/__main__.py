@@ -1,0 +1,230 @@
+"""Make the files that training reads from a folder of images per identity.
+
+    python -m data.pack FOLDER OUT_DIR [--resize 112 --crop] [--min-images N] [--holdout-every K]
+    python -m data.pack --pairs PAIRS.txt FOLDER OUT.bin
+
+The first form writes ``train.rec``, ``train.idx`` and ``property``, and with ``--holdout-every``
+leaves every K-th identity out of training and writes pairs of them to ``holdout.bin``, so that one
+can see what the network makes of people it has never met. The second form writes the verification
+set of a published list of pairs. The order of the images depends on their names alone, and files
+get their names when they are complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from data.identities import Identity, find_identities, image_paths, split_holdout
+from data.jobs import add_workers
+from data.pack.image_files import EncodedImage, Preparation, usable_images
+from data.records.writer import RecordWriter
+from data.verification.bin_file import write_bin
+from data.verification.pairs import Pair, draw_pairs, read_pairs
+from runtime.command_line import Parser
+from runtime.errors import ConfigError, DataError
+from runtime.stopping import run_stoppable, undisturbed
+
+_MAX_SIDE = 4096
+
+# What is left to choose about reading files: which, and what the progress bar says.
+_Reader = Callable[[Sequence[str], str], Iterator[EncodedImage]]
+
+
+def pack_training(
+    folder: Path, identities: Sequence[Identity], out_dir: Path, read: _Reader
+) -> tuple[int, int]:
+    """Write a training set; identities get the classes 0, 1, 2, … in the order given.
+
+    Args:
+        folder: holds a folder per identity.
+        identities: the names.
+        out_dir: gets the three files.
+        read: yields the images of paths.
+
+    Returns:
+        Height and width of the images.
+
+    Raises:
+        DataError: an image is broken, or of another size than the first.
+    """
+    labels = (label for label, (_, images) in enumerate(identities) for _ in images)
+    encoded = read(image_paths(folder, identities), "packing images")
+    first = next(encoded)
+    with ExitStack() as stack:
+        with undisturbed():
+            writer = stack.enter_context(RecordWriter(out_dir, image_size=first.size))
+        writer.write(first.payload, next(labels))
+        # The images first: they may end with an error, which zip would not see behind the labels.
+        for image, label in zip(encoded, labels):
+            writer.write(image.payload, label)
+        # Now three files get their names, and must be of the same set.
+        with undisturbed():
+            stack.close()
+    return first.size
+
+
+def pack_pairs(pairs: Sequence[Pair], path: Path, read: _Reader) -> None:
+    """Write a verification set.
+
+    Raises:
+        DataError: an image is broken, or of another size than the first.
+    """
+    files = [str(file) for pair in pairs for file in (pair.first, pair.second)]
+    images = read(list(dict.fromkeys(files)), "reading pairs")
+    distinct = {image.path: image.payload for image in images}
+    with undisturbed():
+        write_bin(path, [distinct[file] for file in files], [pair.same for pair in pairs])
+
+
+def _draw_holdout(
+    folder: Path, held_out: Sequence[Identity], options: argparse.Namespace
+) -> list[Pair]:
+    counts = [len(identity.images) for identity in held_out]
+
+    def file(place: tuple[int, int]) -> Path:
+        identity, image = held_out[place[0]], place[1]
+        return folder / identity.name / identity.images[image]
+
+    drawn = draw_pairs(counts, count=options.holdout_pairs, folds=options.folds, seed=options.seed)
+    return [Pair(file(pair.first), file(pair.second), pair.same) for pair in drawn]
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Convert an option that is HxW, or one number for a square."""
+    match = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
+    if match:
+        size = int(match[1]), int(match[2] or match[1])
+        if 0 < min(size) and max(size) <= _MAX_SIDE:
+            return size
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no size; give HEIGHTxWIDTH or one number for both, 1 to {_MAX_SIDE}"
+    )
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m data.pack",
+        description="Pack a folder of images per identity for training, or pairs for verification.",
+    )
+    add = parser.add_argument
+    add("folder", type=Path, help="holds a folder of images per identity")
+    add("out", type=Path, help="the folder, or with --pairs the .bin file, to write")
+    add(
+        "--pairs",
+        type=Path,
+        metavar="FILE",
+        help="make a verification set of these pairs (LFW's format)",
+    )
+    add(
+        "--resize",
+        type=_size,
+        metavar="HxW",
+        help="bring the images to this size, as JPEG of quality 95; one number is a square. JPEGs "
+        "and PNGs that have it already, and all without this option, are copied unchanged",
+    )
+    add(
+        "--crop",
+        action="store_true",
+        help="with --resize: of images of another shape, take the center. Without it they are "
+        "refused, since a stretched face is another face",
+    )
+    add(
+        "--png",
+        action="store_true",
+        help="write what is not copied (resized images, those of other formats such as .bmp and "
+        ".pgm, those that a camera stored on their side) as PNG, without loss, instead of JPEG",
+    )
+    add(
+        "--check",
+        action="store_true",
+        help="decode every image and name all broken files; otherwise only their first and last "
+        "bytes are looked at, and the first broken file ends the packing",
+    )
+    add(
+        "--min-images",
+        type=int,
+        default=1,
+        metavar="N",
+        help="leave out identities with fewer images",
+    )
+    add(
+        "--holdout-every",
+        type=int,
+        default=0,
+        metavar="K",
+        help="hold every K-th identity out of training and make holdout.bin of them",
+    )
+    add(
+        "--holdout-pairs",
+        type=int,
+        default=3000,
+        metavar="P",
+        help="pairs in holdout.bin (%(default)s)",
+    )
+    add("--folds", type=int, default=10, help="folds of holdout.bin (%(default)s)")
+    add("--seed", type=int, default=0, help="of the pairs in holdout.bin (%(default)s)")
+    add_workers(parser)
+    return parser.parse_args(argv)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.min_images < 1:
+        raise ConfigError(f"--min-images {options.min_images} is not positive")
+    if options.holdout_every < 0 or options.holdout_every == 1:
+        raise ConfigError(
+            f"--holdout-every {options.holdout_every} leaves nothing to train on; choose 2 or more"
+        )
+    if options.seed < 0:
+        raise ConfigError(f"--seed {options.seed} is negative")
+    if options.crop and not options.resize:
+        raise ConfigError("--crop needs the size to crop to; add --resize, such as --resize 112")
+    if options.pairs and (options.holdout_every or options.min_images > 1):
+        raise ConfigError(
+            "--pairs makes a verification set only; leave --min-images and --holdout-every out"
+        )
+
+
+def _pack(options: argparse.Namespace) -> None:
+    preparation = Preparation(options.resize, options.crop, options.check, options.png)
+
+    def read(paths: Sequence[str], what: str) -> Iterator[EncodedImage]:
+        return usable_images(paths, preparation, options.workers, what)
+
+    if options.pairs:
+        pairs = read_pairs(options.pairs, options.folder)
+        pack_pairs(pairs, options.out, read)
+        print(f"{options.out}: {len(pairs)} pairs")
+        return
+    training = find_identities(options.folder, options.min_images, options.workers)
+    if options.holdout_every:
+        training, held_out = split_holdout(training, options.holdout_every)
+        pairs = _draw_holdout(options.folder, held_out, options)
+    height, width = pack_training(options.folder, training, options.out, read)
+    images = sum(len(identity.images) for identity in training)
+    print(f"{options.out}: {len(training)} identities, {images} images of {height} x {width}")
+    if options.holdout_every:
+        pack_pairs(pairs, options.out / "holdout.bin", read)
+        print(f"{options.out / 'holdout.bin'}: {len(pairs)} pairs of {len(held_out)} identities")
+
+
+def main() -> None:
+    """Pack what the command line asks for."""
+    options = _parse(sys.argv[1:])
+    _check(options)
+    try:
+        _pack(options)
+    except OSError as error:
+        # Errors of reading are named where they occur.
+        raise DataError(
+            f"{options.out} cannot be written: {error.strerror}; "
+            "choose a place with enough room where you may write"
+        ) from None
+
+
+if __name__ == "__main__":
+    run_stoppable(main)

@@ -1,0 +1,1 @@
+"""Record sets: files, sets, the index beside them, and the writer."""

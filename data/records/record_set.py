@@ -1,0 +1,376 @@
+"""Record sets: ``train.rec``, ``train.idx`` and ``property``, the form that faces are published in.
+
+Training wants to draw any image at any time and to know the identities before it starts. So a set
+is opened by its index and its few group headers, not by reading the images; what they say is kept
+in an ``IndexCache``, so that the next start reads neither. It takes 6 bytes per image in memory.
+Sets come from strangers: whatever does not fit together (truncated files, an index of another
+version, fewer classes than labels) is a ``DataError`` with file, record and remedy.
+
+Two kinds exist. Identity-grouped: record 0 holds the key range of the identity records, which lie
+behind the images and hold the key range of the images of one identity each. Flat: only images.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.images.decoding import decode_rgb
+from data.records.index_cache import Arrays, IndexCache
+from data.records.recordio import BrokenRecordError, Payload, RecordFile
+from runtime.errors import DataError
+
+FLOAT32_EXACT = 1 << 24
+"""Up to here float32, the type of every label in a record file, tells all integers apart."""
+
+_MAX_KEY = 1 << 40
+_MAX_SIDE = 4096
+_WORD_BYTES = 4
+_LOW_BITS = 32
+
+
+class Record(NamedTuple):
+    """One encoded image, its identity, and its key in the file."""
+
+    payload: Payload
+    label: int
+    key: int
+
+
+class RecordSet:
+    """A record file, read by random access from any number of threads.
+
+    Attributes:
+        path: the ``.rec`` file.
+        name: the name of its folder, for messages.
+        num_classes: the number of identities according to ``property``, else to the records.
+        image_size: height and width of the images, in pixels.
+    """
+
+    num_classes: int
+    image_size: tuple[int, int]
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open a set; of its images, none but the first and the last are read.
+
+        Args:
+            path: a ``.rec`` file, or a folder with ``train.rec`` or a single other ``.rec``.
+
+        Raises:
+            DataError: no such set, or an index, header or property that cannot be right.
+        """
+        self.path = _find_rec(Path(path))
+        self.name = self.path.resolve().parent.name
+        self._file = RecordFile(self.path)
+        self._sources = (self.path, self.path.with_suffix(".idx"))
+        index = IndexCache(self.path.with_suffix(".idx.cache"), self._sources).arrays(
+            self._build_index, _fits_together
+        )
+        self._low, self._high = index["low"], index["high"]
+        self._identity_offsets = index["identity_offsets"]
+        self._first_key, self._keys = int(index["first_key"][0]), index["keys"]
+        self._describe()
+        if not self._file.is_at(self.path):
+            raise DataError(f"{self.path} was replaced while it was opened; start again")
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self._low)
+
+    def image(self, index: int) -> tuple[Payload, int]:
+        """Return the image at ``0 <= index < len(self)``, still encoded, and its identity.
+
+        Raises:
+            BrokenRecordError: the record is damaged.
+            DataError: its label is not one of the classes.
+        """
+        offset = (self._high.item(index) << _LOW_BITS | self._low.item(index)) * _WORD_BYTES
+        try:
+            labels, payload = self._file.read(offset)
+        except BrokenRecordError as error:
+            raise BrokenRecordError(f"{self.where(index)}: {error}") from None
+        if not len(payload):
+            raise BrokenRecordError(f"{self.where(index)}: there is no image in it")
+        label = labels[0]
+        if not 0 <= label < self.num_classes or label != int(label):
+            raise self._label_error(label, index)
+        return payload, int(label)
+
+    def images(
+        self, indices: NDArray[np.int32]
+    ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
+        """Return what ``image`` does, for many; int32 ``[len(indices)]`` are the identities.
+
+        None stands for an image that ``image`` has to be asked for: it is no JPEG, or its record is
+        unusual, damaged, or has a wrong label.
+        """
+        words = self._high[indices].astype(np.int64) << _LOW_BITS | self._low[indices]
+        # Here, since only training asks, and others need not wait until Numba is imported.
+        from data.batches.kernels import find_plain
+
+        starts, stops, labels = find_plain(
+            self._file.words, len(self._file), words * _WORD_BYTES, self.num_classes
+        )
+        payloads = [
+            self._file.bytes[start:stop] if stop else None
+            for start, stop in zip(starts.tolist(), stops.tolist())
+        ]
+        return payloads, labels
+
+    def read(self, index: int) -> Record:
+        """Return what ``image`` does, and the key."""
+        payload, label = self.image(index)
+        return Record(payload, label, self.key(index))
+
+    def key(self, index: int) -> int:
+        """Return the key of an image in the file, by which other tools find it."""
+        return int(self._keys[index]) if len(self._keys) else self._first_key + index
+
+    def where(self, index: int) -> str:
+        """Name the file and the record of an image, for messages."""
+        return f"{self.path}: record {self.key(index)}"
+
+    def identity_ranges(self) -> NDArray[np.int64]:
+        """Return ``[start, stop)`` of each identity's image keys, int64 ``[identities, 2]``.
+
+        Empty for a flat set. Keys above 2^24 are rounded in the file itself. Ranges that cannot be
+        read are empty.
+        """
+        pairs = self._file.label_pairs(self._identity_offsets)
+        with np.errstate(invalid="ignore"):
+            possible = (pairs >= 0).all(axis=1) & (pairs <= _MAX_KEY).all(axis=1)
+        return np.where(possible[:, None], pairs, 0).astype(np.int64)
+
+    def labels(self) -> NDArray[np.int32]:
+        """Return the identity of every image, int32 ``[len(self)]``; -1 where it is unreadable.
+
+        The first time, in a grouped set only the first image of each identity is looked up, besides
+        those whose keys are too large for exact ranges; in a flat set every image is. Later they
+        come out of a cache.
+
+        Raises:
+            DataError: a label is not one of the classes.
+        """
+        cache = IndexCache(self.path.with_suffix(".labels.cache"), self._sources)
+        labels: NDArray[np.int32] = cache.arrays(
+            self._build_labels, lambda arrays: _is_label_of_each(arrays["labels"], len(self))
+        )["labels"]
+        if labels.max() >= self.num_classes:
+            wrong = int(np.argmax(labels >= self.num_classes))
+            raise self._label_error(labels[wrong], wrong)
+        return labels
+
+    def image_counts(self) -> NDArray[np.int64]:
+        """Return the number of images of each class, int64 ``[num_classes]``."""
+        labels = self.labels()
+        return np.bincount(labels[labels >= 0], minlength=self.num_classes)
+
+    def _build_index(self) -> Arrays:
+        """Find the offsets and keys of the images and of the identity records.
+
+        An offset is kept in words, its lower 32 bits apart from the others. Keys are consecutive in
+        every set seen so far; only others need an array of them.
+        """
+        keys, offsets = self._read_index()
+        images = self._find_images(keys, offsets)
+        words, image_keys = offsets[images] // _WORD_BYTES, keys[images]
+        consecutive = image_keys[-1] - image_keys[0] == len(image_keys) - 1
+        return {
+            "low": (words & (1 << _LOW_BITS) - 1).astype("<u4"),
+            "high": (words >> _LOW_BITS).astype("<u2"),
+            "identity_offsets": offsets[images.stop :].astype("<i8"),
+            "first_key": image_keys[:1].astype("<i8"),
+            "keys": image_keys[: 0 if consecutive else None].astype("<i8"),
+        }
+
+    def _build_labels(self) -> Arrays:
+        labels = np.full(len(self), -1, "<i4")
+        if not len(self._keys):
+            ranges = self.identity_ranges() - self._first_key
+            last = min(len(self), FLOAT32_EXACT - self._first_key)
+            exact = (ranges[:, 0] >= 0) & (ranges[:, 0] < ranges[:, 1]) & (ranges[:, 1] <= last)
+            ranges = ranges[exact]
+            for (start, stop), label in zip(ranges, self._look_up_labels(ranges[:, 0])):
+                labels[start:stop] = label
+        missing = np.flatnonzero(labels < 0)
+        labels[missing] = self._look_up_labels(missing)
+        return {"labels": labels}
+
+    def _read_index(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return keys and offsets of all records, in the order of the keys."""
+        path = self.path.with_suffix(".idx")
+        try:
+            if path.is_file():
+                keys, offsets = _parse_index(path)
+            else:
+                offsets = self._file.scan()
+                keys = np.arange(len(offsets))
+            self._file.read(int(offsets.max()))
+        except BrokenRecordError as error:
+            raise DataError(
+                f"{self.path}: {error}; the file is truncated, damaged or of another version than "
+                "its .idx: copy both again"
+            ) from None
+        if offsets.min() < 0 or (offsets % 4).any():
+            raise DataError(f"{path} holds impossible offsets; delete it to have the .rec scanned")
+        return keys, offsets
+
+    def _find_images(self, keys: NDArray[np.int64], offsets: NDArray[np.int64]) -> slice:
+        """Return which records are images; those behind them are identity records."""
+        bounds = self._range_at(int(offsets[0]))
+        if bounds is None:
+            return slice(0, len(keys))
+        start, stop = self._undo_rounding(bounds, keys, offsets)
+        if not keys[0] < start <= stop == keys[-1] + 1:
+            raise DataError(
+                f"{self.path}: its first record announces identities at keys {start:.10g} to "
+                f"{stop:.10g}, but the last key is {keys[-1]}; copy the .rec and the .idx again"
+            )
+        images = slice(1, int(np.searchsorted(keys, start)))
+        if images.stop == 1:
+            raise DataError(f"{self.path} holds no images; pack the set again")
+        return images
+
+    def _range_at(self, offset: int) -> tuple[float, float] | None:
+        """Return the two labels of a record without an image, None for any other record."""
+        with contextlib.suppress(BrokenRecordError):
+            labels, payload = self._file.read(offset)
+            if len(labels) == 2 and not len(payload):
+                return labels[0], labels[1]
+        return None
+
+    def _undo_rounding(
+        self, bounds: tuple[float, float], keys: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> tuple[float, float]:
+        """Make the key range of the identity records exact where float32 has rounded it."""
+        start, stop = bounds
+        if not FLOAT32_EXACT < stop < _MAX_KEY:
+            return start, stop
+        if abs(keys[-1] + 1 - stop) <= np.spacing(np.float32(stop)):
+            stop = float(keys[-1] + 1)
+        margin = np.spacing(np.float32(start))
+        near = range(*np.searchsorted(keys, [start - margin, start + margin]).tolist())
+        ranges = (float(keys[i]) for i in near if self._range_at(int(offsets[i])) is not None)
+        return next(ranges, start), stop
+
+    def _describe(self) -> None:
+        """Find the number of classes and the image size."""
+        path = self.path.with_name("property")
+        identities = len(self._identity_offsets)
+        if not path.is_file():
+            self.num_classes = FLOAT32_EXACT
+            self.image_size = self._first_image_size()
+            self.num_classes = identities or int(self.labels().max()) + 1
+            return
+        self.num_classes, self.image_size = _read_property(path)
+        if identities > self.num_classes:
+            raise DataError(
+                f"{path} says {self.num_classes} classes, but {self.path.name} holds "
+                f"{identities} identities; correct its first line (num_classes,height,width)"
+            )
+
+    def _first_image_size(self) -> tuple[int, int]:
+        first = self.read(0)
+        try:
+            height, width = decode_rgb(first.payload).shape[:2]
+        except BrokenRecordError as error:
+            raise DataError(
+                f"{self.path}: record {first.key}: {error}, so the image size is unknown; write "
+                f"num_classes,height,width into {self.path.with_name('property')}"
+            ) from None
+        return height, width
+
+    def _look_up_labels(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the labels of many images, int64; -1 where the record is unreadable."""
+        words = self._high[indices].astype(np.int64) << _LOW_BITS | self._low[indices]
+        labels = self._file.first_labels(words * _WORD_BYTES)
+        readable = ~np.isnan(labels)
+        with np.errstate(invalid="ignore"):
+            fits = (labels >= 0) & (labels < FLOAT32_EXACT) & (labels == np.floor(labels))
+        wrong = np.flatnonzero(readable & ~fits)
+        if len(wrong):
+            raise self._label_error(labels[wrong[0]], int(indices[wrong[0]]))
+        return np.where(readable, labels, -1).astype(np.int64)
+
+    def _label_error(self, label: float, index: int) -> DataError:
+        return DataError(
+            f"{self.where(index)} has label {label:.10g}, but the classes are 0 to "
+            f"{self.num_classes - 1}; correct {self.path.with_name('property')} "
+            "(num_classes,height,width) or pack the set again"
+        )
+
+
+def _fits_together(index: Arrays) -> bool:
+    """Whether an index from a cache is one; offsets that are wrong are found when they are used."""
+    low, high, keys = index["low"], index["high"], index["keys"]
+    return (
+        0 < len(low) == len(high)
+        and len(keys) in (0, len(low))
+        and len(index["first_key"]) == 1
+        and [low.dtype.str, high.dtype.str] == ["<u4", "<u2"]
+        and bool((index["identity_offsets"] >= 0).all())
+    )
+
+
+def _is_label_of_each(labels: NDArray[np.int32], images: int) -> bool:
+    return labels.dtype.str == "<i4" and len(labels) == images and bool((labels >= -1).all())
+
+
+def _find_rec(path: Path) -> Path:
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise DataError(f"{path}: no such folder or file; name a folder that holds train.rec")
+    if (path / "train.rec").is_file():
+        return path / "train.rec"
+    found = sorted(path.glob("*.rec"))
+    if not found:
+        raise DataError(
+            f"{path} holds no .rec file; make one from a folder of identities: python -m data.pack"
+        )
+    if len(found) > 1:
+        raise DataError(f"{path} holds {len(found)} .rec files and no train.rec; name one of them")
+    return found[0]
+
+
+def _parse_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    try:
+        with warnings.catch_warnings():
+            # Trailing garbage is no more than a DeprecationWarning to NumPy.
+            warnings.simplefilter("error")
+            numbers = np.fromstring(path.read_text("ascii"), np.int64, sep=" ")
+        keys, offsets = numbers.reshape(-1, 2).T
+    except (ValueError, DeprecationWarning):
+        raise DataError(
+            f"{path} is no index (key and offset on each line); delete it to have the .rec scanned"
+        ) from None
+    if not len(keys):
+        raise DataError(f"{path} is empty; delete it to have the .rec scanned")
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    if keys[0] < 0 or keys[-1] > _MAX_KEY or (np.diff(keys) == 0).any():
+        raise DataError(f"{path} holds impossible keys; delete it to have the .rec scanned")
+    return keys, offsets[order]
+
+
+def _read_property(path: Path) -> tuple[int, tuple[int, int]]:
+    """Return the number of classes and the image size (height, width)."""
+    lines = path.read_text("utf-8", errors="replace").splitlines() or [""]
+    try:
+        num_classes, height, width = (int(word) for word in lines[0].split(","))
+    except ValueError:
+        num_classes = height = width = 0
+    if not (
+        0 < num_classes <= FLOAT32_EXACT and 0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE
+    ):
+        raise DataError(
+            f"{path} begins with {lines[0][:80]!r} instead of num_classes,height,width "
+            "(such as 10572,112,112); correct it"
+        )
+    return num_classes, (height, width)

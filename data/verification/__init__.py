@@ -1,0 +1,1 @@
+"""Verification sets: pairs of images and whether they show the same person."""

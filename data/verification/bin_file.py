@@ -1,0 +1,147 @@
+"""Verification sets: pairs of faces and the answers, in InsightFace's ``.bin`` format.
+
+Such a file is a pickle, and a pickle from a stranger runs code when it is loaded plainly. It is
+read by ``data.plain_pickle``, which makes lists, bytes and booleans and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from data import plain_pickle
+from data.images.decoding import decode_rgb
+from data.plain_pickle import UnsafePickleError
+from data.records.recordio import BrokenRecordError
+from runtime.errors import DataError
+from runtime.files import write_atomically
+
+# A hundred times LFW; it is read as a whole.
+_MAX_BYTES = 1 << 33
+
+
+@dataclass(frozen=True)
+class VerificationSet:
+    """Pairs of encoded images: images 2i and 2i + 1 are pair i."""
+
+    path: Path
+    images: list[bytes]
+    """2 P encoded images."""
+    same: NDArray[np.bool_]
+    """``[P]``: whether the images of a pair show the same identity."""
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending, such as ``lfw``."""
+        return self.path.stem
+
+    def __len__(self) -> int:
+        """Return the number of images, twice the number of pairs."""
+        return len(self.images)
+
+    def decode(self, start: int, stop: int, size: tuple[int, int]) -> NDArray[np.uint8]:
+        """Decode the images ``start … stop - 1``, scaled to ``size`` where theirs is another.
+
+        Args:
+            start: the first image.
+            stop: one past the last.
+            size: height and width.
+
+        Returns:
+            uint8 ``[stop - start, 3, height, width]``, RGB.
+
+        Raises:
+            DataError: an image is broken.
+        """
+        height, width = size
+        batch = np.empty((stop - start, 3, height, width), np.uint8)
+        for number, row in enumerate(batch, start):
+            try:
+                image = decode_rgb(self.images[number])
+            except BrokenRecordError as error:
+                raise DataError(f"{self.path}: image {number}: {error}; copy it again") from None
+            if image.shape[:2] != size:
+                image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+            row[:] = image.transpose(2, 0, 1)
+        return batch
+
+
+def read_bin(path: str | os.PathLike[str]) -> VerificationSet:
+    """Read a verification set without running what its pickle may carry.
+
+    Raises:
+        DataError: no such file, or anything else in it than encoded images and booleans.
+    """
+    path = Path(path)
+    content = _read(path)
+    try:
+        images, answers = _unpack(plain_pickle.load(content))
+    except UnsafePickleError as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"{path} is no verification set ({reason}); copy it again, or make one with "
+            "python -m data.pack --pairs"
+        ) from None
+    if not images or len(images) != 2 * len(answers):
+        raise DataError(
+            f"{path} holds {len(images)} images for {len(answers)} pairs, not two for each; copy "
+            "it again"
+        )
+    return VerificationSet(path, images, answers)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        # What is no file, such as a pipe, may never end.
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path} is no file; name a verification set (.bin)")
+        if path.stat().st_size > _MAX_BYTES:
+            raise DataError(f"{path} has more than {_MAX_BYTES:,} bytes; no verification set has")
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def write_bin(
+    path: str | os.PathLike[str], encoded_images: Sequence[bytes], same: Sequence[bool]
+) -> None:
+    """Write a verification set; it appears under its name only when it is complete.
+
+    Args:
+        path: the file.
+        encoded_images: two JPEG or PNG images for each pair.
+        same: whether the two show the same identity.
+    """
+    assert len(encoded_images) == 2 * len(same)
+    content = (list(encoded_images), [bool(answer) for answer in same])
+    write_atomically(Path(path), pickle.dumps(content, protocol=4))
+
+
+def _unpack(content: Any) -> tuple[list[bytes], NDArray[np.bool_]]:
+    if not (isinstance(content, tuple) and len(content) == 2):
+        raise UnsafePickleError("it holds no pair of images and answers")
+    images, same = content
+    for part in (images, same):
+        if not isinstance(part, (list, tuple)):
+            raise UnsafePickleError(f"a {type(part).__name__} in the place of a list")
+    return list(map(_as_bytes, images)), np.array(list(map(_as_bool, same)), np.bool_)
+
+
+def _as_bytes(image: Any) -> bytes:
+    if not isinstance(image, bytes):
+        raise UnsafePickleError(f"an image is a {type(image).__name__}")
+    return image
+
+
+def _as_bool(answer: Any) -> bool:
+    if not isinstance(answer, (bool, int)) or answer not in (0, 1):
+        raise UnsafePickleError(f"an answer is a {type(answer).__name__} that is no boolean")
+    return bool(answer)

@@ -1,0 +1,194 @@
+"""Which pairs of images a verification set asks about.
+
+LFW publishes its 6,000 pairs as a text file; for one's own faces there is none, and pairs of
+held-out identities have to be drawn. Both are ordered by folds, because the verification protocol
+cuts a set into ten consecutive parts, each of which must hold same and different pairs alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.images.decoding import FILE_ENDINGS
+from runtime.errors import ConfigError, DataError
+
+_LONGEST_NAME = 200
+
+
+class Pair(NamedTuple):
+    """Two images, each given by its file, and whether they show the same identity."""
+
+    first: Path
+    second: Path
+    same: bool
+
+
+class DrawnPair(NamedTuple):
+    """Two images, each as (number of the identity, number among its images)."""
+
+    first: tuple[int, int]
+    second: tuple[int, int]
+    same: bool
+
+
+def read_pairs(path: Path, folder: Path) -> list[Pair]:
+    """Read pairs in LFW's format.
+
+    The first line holds ``folds, pairs`` (or ``pairs`` alone): of each kind, same and different,
+    there are that many per fold. Then ``name i j`` is a pair of the same person and
+    ``name1 i name2 j`` one of two, where i is the number in ``name/name_000i.jpg``.
+
+    Args:
+        path: the text file.
+        folder: the folder that holds a folder of images per person.
+
+    Raises:
+        DataError: a line in another form, an image that is missing, or too few lines.
+    """
+    lines = _read_lines(path)
+    pairs = [
+        _parse_pair(line.split(), folder, f"{path}, line {number}")
+        for number, line in enumerate(lines[1:], 2)
+        if line.strip()
+    ]
+    header = lines[0].split()
+    if not 1 <= len(header) <= 2 or not all(map(_is_count, header)):
+        raise DataError(
+            f"{path}, line 1: {lines[0]!r:.60} instead of the numbers of folds and pairs"
+        )
+    announced = 2 * int(np.prod([int(word) for word in header]))
+    if len(pairs) != announced:
+        raise DataError(
+            f"{path} announces {announced} pairs in its first line and holds {len(pairs)}; copy it "
+            "again"
+        )
+    return pairs
+
+
+def draw_pairs(
+    image_counts: Sequence[int], *, count: int, folds: int, seed: int
+) -> list[DrawnPair]:
+    """Draw distinct pairs of images, half of the same identity and half of different ones.
+
+    Same pairs are spread evenly over the identities, as far as their images allow, lest the one
+    with most images decide the result. Every fold holds equally many of both kinds.
+
+    Args:
+        image_counts: how many images each identity has.
+        count: the number of pairs.
+        folds: the number of folds, which ``2 * folds`` pairs fill once.
+        seed: of the draw.
+
+    Raises:
+        ConfigError: a count that does not fill the folds, or more pairs than there are.
+    """
+    if count <= 0 or folds <= 0 or count % (2 * folds):
+        raise ConfigError(
+            f"{count} pairs do not fill {folds} folds with equally many same and different pairs; "
+            f"choose a multiple of {2 * folds}"
+        )
+    rng = np.random.default_rng(seed)
+    same = _draw_same(image_counts, count // 2, rng)
+    different = _draw_different(image_counts, count // 2, rng)
+    pairs: list[DrawnPair] = []
+    for fold in np.split(np.arange(count // 2), folds):
+        pairs += [same[i] for i in fold] + [different[i] for i in fold]
+    return pairs
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        # What is no file, such as a pipe, may never end.
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path} cannot be read as a list of pairs: it is no file")
+        return path.read_text("utf-8").splitlines() or [""]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as a list of pairs: {error}") from None
+
+
+def _parse_pair(words: list[str], folder: Path, place: str) -> Pair:
+    same = len(words) == 3
+    full = [words[0], words[1], words[0], words[2]] if same else words
+    # Names that lead out of the folder, or are longer than a file's may be, are not names.
+    if len(full) != 4 or not (all(map(_is_count, full[1::2])) and all(map(_is_name, full[0::2]))):
+        raise DataError(
+            f"{place}: {' '.join(words)!r:.80} is neither 'name i j' nor 'name1 i name2 j'"
+        )
+    first = _image_of(folder, full[0], int(full[1]), place)
+    return Pair(first, _image_of(folder, full[2], int(full[3]), place), same)
+
+
+def _is_count(word: str) -> bool:
+    return word.isdecimal() and len(word) < 10
+
+
+def _is_name(word: str) -> bool:
+    return "/" not in word and word[0] != "." and len(word.encode()) <= _LONGEST_NAME
+
+
+def _image_of(folder: Path, name: str, number: int, place: str) -> Path:
+    stem = folder / name / f"{name}_{number:04d}"
+    for suffix in FILE_ENDINGS:
+        path = stem.with_name(stem.name + suffix)
+        if path.is_file():
+            return path
+    raise DataError(f"{place}: there is no image {stem}{FILE_ENDINGS[0]}; check the folder")
+
+
+def _draw_same(
+    image_counts: Sequence[int], count: int, rng: np.random.Generator
+) -> list[DrawnPair]:
+    available = np.array([images * (images - 1) // 2 for images in image_counts], np.int64)
+    if available.sum() < count:
+        raise ConfigError(
+            f"the held-out identities give only {available.sum()} pairs of the same identity, "
+            f"fewer than {count}; choose fewer --holdout-pairs or a smaller --holdout-every"
+        )
+    pairs = []
+    for identity, quota in enumerate(_share_out(available, count, rng)):
+        for number in rng.choice(available[identity], quota, replace=False):
+            i, j = _nth_combination(int(number))
+            pairs.append(DrawnPair((identity, i), (identity, j), True))
+    return [pairs[i] for i in rng.permutation(len(pairs))]
+
+
+def _share_out(
+    available: NDArray[np.int64], count: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Share ``count`` out as evenly as ``available`` allows; chance decides about the rest."""
+    shares = np.zeros_like(available)
+    while missing := count - int(shares.sum()):
+        open_places = rng.permutation(np.flatnonzero(shares < available))
+        step = max(1, missing // len(open_places))
+        chosen = open_places[: missing // step]
+        shares[chosen] = np.minimum(shares[chosen] + step, available[chosen])
+    return shares
+
+
+def _nth_combination(number: int) -> tuple[int, int]:
+    """Return the pair (i, j), i < j, with j (j - 1) / 2 + i = number."""
+    j = (1 + int(np.sqrt(8 * number + 1))) // 2
+    return number - j * (j - 1) // 2, j
+
+
+def _draw_different(
+    image_counts: Sequence[int], count: int, rng: np.random.Generator
+) -> list[DrawnPair]:
+    sizes = np.array(image_counts, np.int64)
+    available = (int(sizes.sum()) ** 2 - int((sizes**2).sum())) // 2
+    if available < count:
+        raise ConfigError(
+            f"the held-out identities give only {available} pairs of different identities, fewer "
+            f"than {count}; choose fewer --holdout-pairs or a smaller --holdout-every"
+        )
+    drawn: dict[DrawnPair, None] = {}
+    while len(drawn) < count:
+        one, other = sorted(rng.choice(len(sizes), 2, replace=False).tolist())
+        first, second = rng.integers(sizes[[one, other]]).tolist()
+        drawn[DrawnPair((one, first), (other, second), False)] = None
+    return list(drawn)

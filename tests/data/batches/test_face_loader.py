@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import logging
+import re
+import struct
+import threading
+from itertools import islice
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from data.batches.face_loader import FaceLoader, MemoryBatches
+from data.batches.position import Position
+from data.images.augmentation import Augmentation
+from data.images.decoding import decode_rgb
+from data.records.record_set import RecordSet
+from data.records.recordio import encode
+from data.records.writer import RecordWriter
+from runtime.errors import DataError
+from tests.support.oriented_images import SEEN, assert_seen, file_with
+
+
+def load(records: RecordSet, count: int, start: int = 0, **options):
+    """Return the images and labels of some updates, one after the other, and the loader."""
+    settings = {"batch_size": 4, "rank": 0, "world_size": 1, "seed": 7, "threads": 2, **options}
+    with FaceLoader(records, **settings) as loader:
+        batches = list(islice(loader.batches(start), count))
+    return np.concatenate([b.images for b in batches]), np.concatenate([b.labels for b in batches])
+
+
+def numbers(images: np.ndarray) -> list[int]:
+    """Return the numbers of images made by ``make_image``: their red value."""
+    return images[:, 0, 0, 0].tolist()
+
+
+@pytest.fixture
+def records(write_set) -> RecordSet:
+    return RecordSet(write_set([3, 4, 5, 6, 7]))
+
+
+@pytest.fixture
+def varied(tmp_path: Path) -> RecordSet:
+    """Images in which each column differs, so that mirroring shows."""
+    image = np.tile(np.arange(16, dtype=np.uint8)[:, None] * 10, (16, 1, 3))
+    encoded = cv2.imencode(".png", image)[1].tobytes()
+    (tmp_path / "train.rec").write_bytes(b"".join(encode((0.0,), i, encoded) for i in range(64)))
+    (tmp_path / "property").write_text("1,16,16")
+    return RecordSet(tmp_path)
+
+
+def test_batches_hold_rgb_planes_and_their_labels(records: RecordSet) -> None:
+    images, labels = load(records, 6)
+    assert images.shape == (24, 3, 16, 16) and images.dtype == np.uint8
+    assert labels.dtype == np.int64
+    owner = np.repeat(np.arange(5), [3, 4, 5, 6, 7])
+    for image, label in zip(images, labels):
+        number = int(image[0, 0, 0])
+        assert (image == np.array([number, 7, 255 - number])[:, None, None]).all()
+        assert label == owner[number]
+
+
+def test_an_epoch_holds_every_image_at_most_once_and_leaves_the_tail_out(records) -> None:
+    with FaceLoader(records, batch_size=4, rank=0, world_size=1, seed=7, threads=2) as loader:
+        assert loader.updates_per_epoch == 25 // 4
+    images, _ = load(records, 12)
+    first, second = numbers(images[:24]), numbers(images[24:])
+    assert len(set(first)) == len(set(second)) == 24
+    assert first != second
+    assert first != sorted(first)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+def test_images_of_records_come_upright(tmp_path: Path, suffix: str, orientation: int) -> None:
+    """As MXNet's readers show them."""
+    with RecordWriter(tmp_path / "turned", image_size=SEEN.shape[:2]) as writer:
+        for label in range(2):
+            writer.write(file_with(suffix, orientation), label)
+    images, _ = load(RecordSet(tmp_path / "turned"), 1, batch_size=2)
+    for image in images:
+        seen = image.transpose(1, 2, 0)
+        # The loader mirrors some.
+        assert_seen(seen if seen[3, 3, 0] > 128 else seen[:, ::-1])
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_share_the_global_batch_of_one_process(records, world_size: int) -> None:
+    options = {"augmentation": Augmentation(0.3, 0.4)}
+    whole, whole_labels = load(records, 4, batch_size=6, **options)
+    size = 6 // world_size
+    parts = [
+        load(records, 4, batch_size=size, rank=rank, world_size=world_size, **options)
+        for rank in range(world_size)
+    ]
+    images = np.stack([part[0].reshape(4, size, 3, 16, 16) for part in parts], axis=1)
+    labels = np.stack([part[1].reshape(4, size) for part in parts], axis=1)
+    assert (images.reshape(whole.shape) == whole).all()
+    assert (labels.ravel() == whole_labels).all()
+
+
+def test_threads_and_prefetch_change_nothing(records) -> None:
+    options = {"batch_size": 20, "augmentation": Augmentation(0.3, 0.4)}
+    images, labels = load(records, 5, threads=1, prefetch=1, **options)
+    others, other_labels = load(records, 5, threads=4, prefetch=6, **options)
+    assert (images == others).all() and (labels == other_labels).all()
+
+
+@pytest.mark.parametrize("min_images", [0, 5])
+def test_batches_are_those_of_the_plainest_loader(tmp_path: Path, min_images: int) -> None:
+    """What a seed has always meant, so that runs of different versions can be compared."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (25, 12, 16, 3), np.uint8)
+    owner = np.repeat(np.arange(5), [3, 4, 5, 6, 7])
+    with RecordWriter(tmp_path, image_size=(12, 16)) as writer:
+        for image, label in zip(pixels, owner.tolist()):
+            writer.write(cv2.imencode(".png", image[..., ::-1])[1].tobytes(), label)
+    seed, size, rank, world_size = 7, 3, 1, 2
+    change = Augmentation(0.3, 0.4)
+    batches = load(
+        RecordSet(tmp_path), 6, batch_size=size, rank=rank, world_size=world_size, seed=seed,
+        augmentation=change, min_images=min_images,
+    )  # fmt: skip
+
+    chosen = np.flatnonzero(np.bincount(owner)[owner] >= min_images)
+    classes = np.unique(owner[chosen])
+    expected, expected_labels = [], []
+    for update in range(6):
+        epoch, place = divmod(update, len(chosen) // (size * world_size))
+        order = np.arange(len(chosen), dtype=np.int32)
+        np.random.default_rng((0, seed, epoch)).shuffle(order)
+        draws = np.random.default_rng((1, seed, update))
+        mirrored = draws.random(size * world_size) < 0.5
+        changes = change.draw(draws, size * world_size)
+        for row in range(rank * size, (rank + 1) * size):
+            index = chosen[order[place * size * world_size + row]]
+            image = change.apply(pixels[index].copy(), changes[row])
+            image = image[:, ::-1] if mirrored[row] else image
+            expected.append(image.transpose(2, 0, 1))
+            expected_labels.append(np.searchsorted(classes, owner[index]))
+    assert (batches[0] == np.stack(expected)).all()
+    assert batches[1].tolist() == expected_labels
+
+
+def test_a_later_start_continues_the_same_sequence(records) -> None:
+    images, _ = load(records, 15)
+    late, _ = load(records, 4, start=11)
+    assert (late == images[44:]).all()
+
+
+def test_the_seed_decides(records) -> None:
+    first = numbers(load(records, 6)[0])
+    assert first == numbers(load(records, 6)[0])
+    assert first != numbers(load(records, 6, seed=8)[0])
+
+
+def test_half_of_the_images_are_mirrored(varied: RecordSet) -> None:
+    images, _ = load(varied, 16, batch_size=16)
+    mirrored = images[:, 0, 0, 0] == 150
+    columns = np.arange(16) * 10
+    assert (images[~mirrored] == columns).all()
+    assert (images[mirrored] == columns[::-1]).all()
+    assert 0.4 < mirrored.mean() < 0.6
+    unchanged, _ = load(varied, 16, batch_size=16, mirror=False)
+    assert (unchanged == columns).all()
+
+
+def test_identities_with_few_images_are_left_out(records) -> None:
+    options = {"batch_size": 9, "rank": 0, "world_size": 1, "seed": 7, "threads": 1}
+    with FaceLoader(records, min_images=5, **options) as loader:
+        assert loader.num_classes == 3
+        assert loader.updates_per_epoch == 2
+        batches = list(islice(loader.batches(), 2))
+    seen = {n: int(label) for b in batches for n, label in zip(numbers(b.images), b.labels)}
+    assert seen == {
+        number: 0 if number < 12 else 1 if number < 18 else 2 for number in range(7, 25)
+    }
+    with pytest.raises(DataError, match="no identity has 8 images or more"):
+        FaceLoader(records, min_images=8, **options)
+
+
+def test_fewer_images_than_a_global_batch(records) -> None:
+    with pytest.raises(DataError, match="25 images, fewer than one global batch of 26"):
+        FaceLoader(records, batch_size=13, rank=0, world_size=2, seed=0, threads=1)
+
+
+def damage(folder: Path, keys: list[int], content: bytes = b"junk", at: int = 0) -> RecordSet:
+    index = dict(line.split("\t") for line in (folder / "train.idx").read_text().splitlines())
+    with (folder / "train.rec").open("r+b") as file:
+        for key in keys:
+            file.seek(int(index[str(key)]) + at)
+            file.write(content)
+    return RecordSet(folder)
+
+
+@pytest.mark.parametrize("at", [0, 32], ids=["frame", "image"])
+def test_broken_records_are_replaced_counted_and_named(write_set, caplog, at: int) -> None:
+    records = damage(write_set([5, 5]), [3, 7], at=at)
+    options = {"batch_size": 5, "rank": 0, "world_size": 1, "seed": 1}
+    results = []
+    for threads in (1, 3):
+        with caplog.at_level(logging.WARNING, "data"):
+            caplog.clear()
+            with FaceLoader(records, threads=threads, **options) as loader:
+                batches = list(islice(loader.batches(), 6))
+                assert loader.bad_records == 2
+        assert sorted(re.findall(r"train\.rec: record (\d)", caplog.text)) == ["3", "7"]
+        results.append(np.concatenate([batch.images for batch in batches]))
+    assert (results[0] == results[1]).all()
+    # Images 2 and 6 are broken; their neighbors take their places.
+    assert sorted(numbers(results[0][:10])) == [0, 1, 3, 3, 4, 5, 7, 7, 8, 9]
+
+
+def test_too_many_broken_records_stop_the_run(write_set) -> None:
+    records = damage(write_set([5, 5]), [2, 4, 6])
+    with pytest.raises(DataError, match="3 broken records, more than the 2 of --max-bad-records"):
+        load(records, 6, max_bad_records=2)
+    load(records, 6, max_bad_records=3)
+
+
+def test_a_set_without_a_single_readable_image_stops_the_run(write_set) -> None:
+    records = damage(write_set([2, 2]), [1, 2, 3, 4], at=32)
+    with pytest.raises(DataError, match="4 broken records"):
+        load(records, 1, batch_size=1)
+
+
+def test_images_of_another_size_count_as_broken(write_set) -> None:
+    folder = write_set([5])
+    (folder / "property").write_text("1,16,20")
+    with pytest.raises(DataError, match="16 x 16 pixels, the set has 16 x 20"):
+        load(RecordSet(folder), 1, max_bad_records=0)
+
+
+def test_a_label_outside_the_classes_stops_the_run(write_set) -> None:
+    records = damage(write_set([5, 5]), [3], struct.pack("<f", 2.0), at=12)
+    with pytest.raises(DataError, match="record 3 has label 2, but the classes are 0 to 1"):
+        load(records, 2)
+
+
+def test_jpegs_and_others_side_by_side(tmp_path) -> None:
+    """A JPEG goes a shorter way than a PNG, to the same batch."""
+    with RecordWriter(tmp_path, image_size=(16, 16)) as writer:
+        for label in range(8):
+            pixels = np.random.default_rng(label).integers(0, 256, (16, 16, 3), np.uint8)
+            writer.write(cv2.imencode((".jpg", ".png")[label % 2], pixels)[1].tobytes(), label)
+    records = RecordSet(tmp_path)
+    with FaceLoader(
+        records, batch_size=8, rank=0, world_size=1, seed=0, threads=2, mirror=False
+    ) as loader:
+        batch = next(loader.batches())
+    for image, label in zip(batch.images, batch.labels.tolist()):
+        assert (image.transpose(1, 2, 0) == decode_rgb(records.image(label)[0])).all()
+
+
+def test_closing_ends_the_threads(records) -> None:
+    others = set(threading.enumerate())
+    loader = FaceLoader(records, batch_size=4, rank=0, world_size=1, seed=0, threads=3)
+    next(loader.batches())
+    decoders = set(threading.enumerate()) - others
+    assert decoders
+    loader.close()
+    assert not any(thread.is_alive() for thread in decoders)
+
+
+def test_leaving_the_loader_ends_the_threads(records) -> None:
+    others = set(threading.enumerate())
+    with FaceLoader(records, batch_size=4, rank=0, world_size=1, seed=0, threads=3) as loader:
+        next(loader.batches())
+        decoders = set(threading.enumerate()) - others
+    assert decoders and not any(thread.is_alive() for thread in decoders)
+
+
+def test_a_run_goes_on_at_its_place_in_the_data(records) -> None:
+    """Update 2 with a global batch of 4 from there on, behind the first 20 images of epoch 1."""
+    options = {"rank": 0, "world_size": 1, "seed": 7, "threads": 2, "mirror": False}
+    with FaceLoader(records, batch_size=4, **options) as loader:
+        whole = list(islice(loader.batches(), 12))
+        found = list(islice(loader.batches(2, Position(epoch=1, samples=20)), 2))
+    # Update 11 is the last of epoch 1, which has 6 updates of 4 of its 25 images.
+    assert numbers(found[0].images) == numbers(whole[11].images)
+    with FaceLoader(records, batch_size=4, **options) as loader:
+        expected = next(loader.batches(12))
+    assert numbers(found[1].images) == numbers(expected.images)
+
+
+def test_batches_in_memory(records) -> None:
+    made = MemoryBatches(10**8, (16, 12), 8, rank=0, world_size=1, seed=3)
+    first, second = islice(made.batches(), 2)
+    assert first.images.shape == (8, 3, 16, 12) and first.images.dtype == np.uint8
+    assert first.labels.dtype == np.int64
+    assert (first.labels != second.labels).any()
+    assert (next(made.batches(1)).labels == second.labels).all()
+    assert made.num_classes == 10**8 and made.updates_per_epoch == 10**8 // 8
+    halves = [next(MemoryBatches(10**8, (16, 12), 4, r, 2, 3).batches(1)).labels for r in (0, 1)]
+    assert (np.concatenate(halves) == second.labels).all()
+
+
+def test_labels_in_memory_are_spread_over_all_classes() -> None:
+    made = MemoryBatches(1000, (2, 2), 500, rank=0, world_size=1, seed=0)
+    labels = np.concatenate([batch.labels for batch in islice(made.batches(), 100)])
+    counts = np.bincount(labels // 100, minlength=10)
+    assert len(counts) == 10
+    assert counts.min() > 4700 and counts.max() < 5300

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.batches.kernels import IMAGES_AT_ONCE, find_plain, write_planes
+from data.records.recordio import BrokenRecordError, RecordFile, encode
+
+JPEG = b"\xff\xd8 and whatever else a JPEG holds"
+
+
+@given(
+    st.integers(1, IMAGES_AT_ONCE),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(0, 255),
+)
+@settings(max_examples=60, deadline=None)
+def test_planes_are_those_of_the_images(count: int, height: int, width: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (IMAGES_AT_ONCE, height, width, 3), np.uint8)
+    mirrored = rng.random(count) < 0.5
+    batch = np.zeros((count + 2, 3, height, width), np.uint8)
+    write_planes(tuple(images), batch[1:-1], mirrored)
+    for image, planes, is_mirrored in zip(images, batch[1:-1], mirrored):
+        expected = image[:, ::-1] if is_mirrored else image
+        assert (planes == expected.transpose(2, 0, 1)).all()
+    assert not batch[[0, -1]].any()
+
+
+def test_an_image_of_another_size_is_never_written_beyond_its_place() -> None:
+    images = (np.ones((5, 5, 3), np.uint8),) * IMAGES_AT_ONCE
+    with pytest.raises(ValueError, match="total size"):
+        write_planes(images, np.zeros((1, 3, 4, 4), np.uint8), np.zeros(1, bool))
+
+
+def one_by_one(file: RecordFile, offset: int, num_classes: int) -> tuple[bytes, int] | None:
+    """What ``find_plain`` has to find according to ``read``."""
+    try:
+        labels, payload = file.read(offset)
+    except BrokenRecordError:
+        return None
+    if len(labels) != 1 or payload[:2] != JPEG[:2] or not 0 <= labels[0] < num_classes:
+        return None
+    return (bytes(payload), int(labels[0])) if labels[0] == int(labels[0]) else None
+
+
+@given(
+    records=st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 1.0, 2.0, 0.5, -1.0, float("nan"), float("inf"), -0.0, 2.0**31]),
+            st.sampled_from([JPEG, JPEG * 3, JPEG[:5], JPEG[:2], b"\x89PNG is another way", b""]),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    cut=st.integers(0, 60),
+    damage=st.tuples(st.integers(0, 400), st.binary(min_size=0, max_size=4)),
+)
+@settings(max_examples=300, deadline=None)
+def test_many_records_at_once_are_those_of_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    records: list[tuple[float, bytes]],
+    cut: int,
+    damage: tuple[int, bytes],
+) -> None:
+    """Whatever the file holds and wherever it ends, and for offsets that point anywhere."""
+    content = bytearray().join(
+        encode((label,), key, payload) for key, (label, payload) in enumerate(records)
+    )
+    place, junk = damage
+    content[place : place + len(junk)] = junk[: max(0, len(content) - place)]
+    path = tmp_path_factory.getbasetemp() / "records.rec"
+    stored = bytes(content[: max(8, len(content) - cut)])
+    path.write_bytes(stored)
+    file = RecordFile(path)
+    offsets = np.arange(-8, len(content) + 64, 4)
+    offsets = np.append(offsets, [-(2**40), 2**40])
+    places = find_plain(file.words, len(file), offsets, 2)
+    for offset, start, stop, label in zip(offsets.tolist(), *(one.tolist() for one in places)):
+        expected = one_by_one(file, offset, 2)
+        found = (stored[start:stop], label) if stop else None
+        if expected is None or not _is_plain(stored, offset):
+            assert found is None
+        else:
+            assert found == expected
+
+
+def _is_plain(stored: bytes, offset: int) -> bool:
+    """Whether a record has one part, and its label in the header; ``read`` takes others, too.
+
+    Nor is what begins in the last bytes of a file whose size is no multiple of 4.
+    """
+    _, length, flag = struct.unpack_from("<III", stored, offset)
+    return length >> 29 == 0 and flag == 0 and offset + 36 <= len(stored) // 4 * 4

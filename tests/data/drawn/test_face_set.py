@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.drawn import face_set
+from data.images.decoding import decode_rgb
+from data.records.record_set import RecordSet
+from data.verification.bin_file import read_bin
+from runtime.errors import DataError
+
+SMALL = {"identities": 6, "images_per_identity": 4, "image_size": (24, 20), "seed": 3}
+
+# Before a test makes them smaller.
+VERIFICATION = (
+    face_set._VERIFICATION_IDENTITIES,
+    face_set._VERIFICATION_IMAGES,
+    face_set._VERIFICATION_PAIRS,
+    face_set._FOLDS,
+)
+
+
+@pytest.fixture(autouse=True)
+def few_pairs(monkeypatch) -> None:
+    monkeypatch.setattr(face_set, "_VERIFICATION_IDENTITIES", 5)
+    monkeypatch.setattr(face_set, "_VERIFICATION_PAIRS", 40)
+
+
+def ensure_small(root: Path) -> None:
+    face_set.ensure(root, **SMALL)
+
+
+def test_the_set_is_in_the_real_format(tmp_path: Path) -> None:
+    root = face_set.ensure(tmp_path / "a" / "synthetic", **SMALL)
+    records = RecordSet(root)
+    assert (len(records), records.num_classes, records.image_size) == (24, 6, (24, 20))
+    assert records.image_counts().tolist() == [4] * 6
+    assert decode_rgb(records.read(23).payload).shape == (24, 20, 3)
+    target = read_bin(root / "unseen.bin")
+    assert (target.name, len(target), target.same.sum()) == ("unseen", 80, 20)
+
+
+def test_verification_shows_other_people(tmp_path: Path) -> None:
+    root = face_set.ensure(tmp_path / "synthetic", **SMALL)
+    more = face_set.ensure(tmp_path / "more", **{**SMALL, "identities": 11})
+    records, extended = RecordSet(root), RecordSet(more)
+    trained = {bytes(records.read(i).payload) for i in range(len(records))}
+    later = {bytes(extended.read(i).payload) for i in range(24, len(extended))}
+    shown = set(read_bin(root / "unseen.bin").images)
+    assert trained.isdisjoint(shown)
+    # The people of the verification are those that follow the trained ones.
+    assert len(later & shown) > 10
+
+
+def test_a_second_call_does_nothing(tmp_path: Path) -> None:
+    ensure_small(tmp_path / "synthetic")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "synthetic").iterdir()}
+    ensure_small(tmp_path / "synthetic")
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "synthetic").iterdir()}
+
+
+def test_the_seed_decides_and_another_choice_makes_the_set_anew(tmp_path: Path) -> None:
+    def images(name: str, **changes) -> list[bytes]:
+        records = RecordSet(face_set.ensure(tmp_path / name, **{**SMALL, **changes}))
+        return [bytes(records.read(i).payload) for i in range(len(records))]
+
+    first = images("one")
+    assert first == images("two")
+    other = images("one", seed=4)
+    assert np.mean([a != b for a, b in zip(first, other)]) == 1
+    assert len(images("one", identities=7)) == 28
+
+
+def test_several_processes_draw_what_one_draws(tmp_path: Path, monkeypatch) -> None:
+    alone = RecordSet(face_set.ensure(tmp_path / "alone", **SMALL))
+    monkeypatch.setattr(face_set, "_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(face_set.processors, "available", lambda: 3)
+    together = RecordSet(face_set.ensure(tmp_path / "together", **SMALL))
+    assert [alone.read(i) for i in range(24)] == [together.read(i) for i in range(24)]
+    first = read_bin(tmp_path / "alone" / "unseen.bin")
+    assert first.images == read_bin(tmp_path / "together" / "unseen.bin").images
+
+
+def test_processes_that_race_make_one_set(tmp_path: Path) -> None:
+    root = tmp_path / "synthetic"
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=face_set.ensure, args=(root,), kwargs=SMALL) for _ in "123"
+    ]
+    for process in processes:
+        process.start()
+    while not root.exists():
+        assert any(process.is_alive() for process in processes)
+        time.sleep(0.01)
+    # Whoever sees the folder sees a complete set.
+    assert len(RecordSet(root)) == 24 and read_bin(root / "unseen.bin").images
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".synthetic.lock", "synthetic"]
+
+
+def test_an_interrupted_making_is_begun_again(tmp_path: Path, monkeypatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    root = tmp_path / "synthetic"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(face_set, "_write_verification", interrupt)
+        ensure_small(root)
+    assert not root.exists()
+    ensure_small(root)
+    assert len(RecordSet(root)) == 24
+
+
+def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(DataError, match="mine exists and is no synthetic set"):
+        ensure_small(tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot be made"):
+        ensure_small(tmp_path / "file" / "synthetic")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "lfw.bin", "photos/me.jpg", "train.rec", "link"])
+def test_files_of_others_in_a_set_are_left_alone(name: str, tmp_path: Path) -> None:
+    """When another set is asked for; as long as the set itself is, they do not matter."""
+    root = tmp_path / "synthetic"
+    ensure_small(root)
+    (root / name).parent.mkdir(exist_ok=True)
+    if name == "link":
+        (root / name).symlink_to(tmp_path)
+    else:
+        (root / name).write_text("years of work")
+    before = content(tmp_path)
+    ensure_small(root)
+    with pytest.raises(DataError, match=f"{name.split('/')[0]} is not part of a synthetic set"):
+        face_set.ensure(root, **{**SMALL, "seed": 4})
+    assert content(tmp_path) == before and not (tmp_path / ".synthetic.part").exists()
+
+
+def test_files_that_come_while_another_set_is_drawn_stay(tmp_path: Path, monkeypatch) -> None:
+    root = tmp_path / "synthetic"
+    ensure_small(root)
+    write = face_set._write_verification
+
+    def come(*arguments: object) -> None:
+        (root / "thesis.txt").write_text("years of work")
+        write(*arguments)
+
+    monkeypatch.setattr(face_set, "_write_verification", come)
+    with pytest.raises(DataError, match="not empty"):
+        face_set.ensure(root, **{**SMALL, "seed": 4})
+    assert (root / "thesis.txt").read_text() == "years of work"
+
+
+def test_caches_of_readers_and_sets_of_earlier_versions_are_no_files_of_others(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "synthetic"
+    ensure_small(root)
+    RecordSet(root).image_counts()
+    assert (root / "train.idx.cache").exists() and (root / "train.labels.cache").exists()
+    face_set.ensure(root, **{**SMALL, "identities": 7})
+    assert len(RecordSet(root)) == 28
+    # Earlier versions wrote no checksums, and the version before this one another number.
+    description = json.loads((root / "synthetic.json").read_text())
+    del description["files"]
+    (root / "synthetic.json").write_text(json.dumps(description))
+    made = (root / "train.rec").stat().st_mtime_ns
+    face_set.ensure(root, **{**SMALL, "identities": 7})
+    assert (root / "train.rec").stat().st_mtime_ns == made
+    (root / "synthetic.json").write_text(json.dumps({**description, "version": 1}))
+    face_set.ensure(root, **{**SMALL, "identities": 7})
+    assert (root / "train.rec").stat().st_mtime_ns != made
+
+
+def test_a_link_to_a_folder_and_an_empty_folder_are_filled(tmp_path: Path) -> None:
+    (tmp_path / "large disk").mkdir()
+    (tmp_path / "synthetic").symlink_to(tmp_path / "large disk")
+    ensure_small(tmp_path / "synthetic")
+    assert (tmp_path / "synthetic").is_symlink()
+    assert len(RecordSet(tmp_path / "large disk")) == 24
+
+
+def test_verification_has_3000_pairs_in_10_folds_of_100_people() -> None:
+    """As LFW has half as many; accuracies in the docs are measured on them."""
+    assert VERIFICATION == (100, 15, 3000, 10)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from data.drawn.faces import draw_person, draw_view, render
+
+TRIANGLE = np.triu_indices(6, 1)
+PEOPLE, VIEWS, SHAPES = 2020981468, 2671922942, 2665906231
+
+
+# Means of the quarters by color, the standard deviation, and that of neighbors' differences.
+PHOTOGRAPHS = [
+    [122.6, 113.8, 94.7, 120.7, 89.3, 96.9, 202.3, 159.3, 138.4, 117.6, 106.1, 113.4, 41.9, 16.8],
+    [182.6, 182.1, 202.7, 135.5, 172.9, 127.9, 124.5, 159.6, 125.3, 93.8, 137.2, 111.3, 46.3, 14.7],
+    [100.0, 97.6, 69.9, 184.8, 177.5, 148.5, 128.0, 126.2, 102.1, 235.4, 214.6, 178.5, 67.8, 9.4],
+    [82.1, 113.4, 77.4, 82.0, 102.6, 82.0, 140.6, 128.0, 152.1, 110.1, 143.2, 131.2, 36.6, 14.4],
+]  # fmt: skip
+
+
+def photograph(person: int, image: int, size: tuple[int, int] = (112, 112)) -> np.ndarray:
+    rng = np.random.default_rng((1, person, image))
+    return render(draw_person(np.random.default_rng((0, person))), draw_view(rng), size, rng)
+
+
+def test_images_have_the_size_asked_for_and_use_the_range() -> None:
+    for size in [(112, 112), (64, 48)]:
+        image = photograph(0, 0, size)
+        assert image.shape == (*size, 3) and image.dtype == np.uint8
+        assert image.std() > 20
+
+
+def test_a_person_and_a_view_are_reproducible() -> None:
+    assert (photograph(3, 4) == photograph(3, 4)).all()
+    assert (photograph(3, 4) != photograph(3, 5)).mean() > 0.5
+
+
+def test_all_kinds_of_people_can_be_drawn() -> None:
+    people = [draw_person(np.random.default_rng((0, number))) for number in range(60)]
+    for kind in ("bald", "glasses", "beard", "moustache"):
+        assert 0 < sum(bool(getattr(person, kind)) for person in people) < 40, kind
+    assert 0 < sum(person.hair_length > -1 for person in people) < 60
+    for number in range(60):
+        assert photograph(number, 0, (32, 32)).std() > 5
+
+
+def test_pixels_alone_do_not_tell_people_apart() -> None:
+    """Pose and light must outweigh identity, or nothing is left to be learned."""
+    images = np.stack([[photograph(p, k, (28, 28)) for k in range(6)] for p in range(40)])
+    pixels = images.reshape(40, 6, -1).astype(float)
+    pixels -= pixels.mean(axis=(0, 1))
+    pixels /= np.linalg.norm(pixels, axis=2, keepdims=True)
+    same = np.einsum("pid,pjd->pij", pixels, pixels)[:, TRIANGLE[0], TRIANGLE[1]].ravel()
+    different = np.einsum("pid,qid->pqi", pixels, pixels)[np.triu_indices(40, 1)].ravel()
+    thresholds = np.linspace(-1, 1, 201)[:, None]
+    accuracy = ((same > thresholds).mean(1) + (different <= thresholds).mean(1)).max() / 2
+    assert 0.5 < accuracy < 0.66
+
+
+def crc(arrays: Iterable[Any]) -> int:
+    """Return a checksum of numbers to six digits, which is the same on every machine."""
+    total = 0
+    for array in arrays:
+        total = zlib.crc32(np.round(np.asarray(array, float) + 0.0, 6).tobytes(), total)
+    return total
+
+
+def test_the_same_seed_draws_the_same_face_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured on drawn faces is comparable while these numbers stay as they are.
+
+    Persons and views are random numbers, which NumPy keeps as they are; lines and areas are
+    fixed-point coordinates, before OpenCV draws them.
+    """
+    people = [draw_person(np.random.default_rng((0, number))) for number in range(100)]
+    views = [draw_view(np.random.default_rng((1, number))) for number in range(100)]
+    assert crc(value for person in people for value in person) == PEOPLE
+    assert crc(value for view in views for value in view) == VIEWS
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        cv2, "fillPoly", lambda image, points, *rest: drawn.extend((*points, *rest))
+    )
+    monkeypatch.setattr(
+        cv2, "polylines", lambda image, points, *rest: drawn.extend((*points, *rest))
+    )
+    for person, view in zip(people, views):
+        render(person, view, (112, 96), np.random.default_rng(0))
+    assert crc(drawn) == SHAPES
+
+
+def test_background_and_light_are_the_same_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Means of a quarter of a picture each: OpenCV rounds differently on different processors."""
+    for name in ("fillPoly", "polylines"):
+        monkeypatch.setattr(cv2, name, lambda *arguments: None)
+    person, view = draw_person(np.random.default_rng(0)), draw_view(np.random.default_rng(0))
+    assert len(PHOTOGRAPHS) == 4
+    for number, expected in enumerate(PHOTOGRAPHS):
+        image = render(person, view, (40, 48), np.random.default_rng(number)).astype(float)
+        noise = np.diff(image, axis=1).std()
+        found = [*image.reshape(2, 20, 2, 24, 3).mean(axis=(1, 3)).ravel(), image.std(), noise]
+        assert found == pytest.approx(expected, abs=0.2)

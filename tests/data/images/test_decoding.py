@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import resource
+import struct
+
+import cv2
+import numpy as np
+import pytest
+
+from data.images.decoding import FILE_ENDINGS, decode_file, decode_rgb
+from data.records.recordio import BrokenRecordError
+
+
+def test_colors_come_as_rgb_and_gray_images_as_three_planes(make_image) -> None:
+    assert (
+        decode_rgb(memoryview(make_image(200))).tolist()
+        == np.full((16, 16, 3), (200, 7, 55)).tolist()
+    )
+    gray = cv2.imencode(".png", np.full((4, 6), 9, np.uint8))[1].tobytes()
+    assert (decode_rgb(gray) == np.full((4, 6, 3), 9)).all()
+
+
+COLORS = np.random.default_rng(0).integers(0, 256, (21, 34, 3), np.uint8)
+LOSSLESS = (".bmp", ".dib", ".webp", ".tif", ".tiff", ".ppm", ".pnm", ".ras", ".sr", ".png")
+
+
+def encode(suffix: str) -> bytes:
+    options = [cv2.IMWRITE_WEBP_QUALITY, 101] if suffix == ".webp" else []
+    gray = suffix in (".pgm", ".pbm")
+    image = np.where(COLORS[..., 0] > 128, 255, 0).astype(np.uint8) if gray else COLORS[..., ::-1]
+    if suffix in (".hdr", ".pic"):
+        image = (image / 255).astype(np.float32)
+    done, encoded = cv2.imencode(suffix, image, options)
+    assert done
+    return encoded.tobytes()
+
+
+@pytest.mark.parametrize("suffix", FILE_ENDINGS)
+def test_a_file_of_every_ending_is_decoded(suffix: str) -> None:
+    image = decode_file(encode(suffix))
+    assert image.dtype == np.uint8
+    if suffix in LOSSLESS:
+        np.testing.assert_array_equal(image, COLORS)
+    elif suffix in (".pgm", ".pbm"):
+        np.testing.assert_array_equal(image[..., 2], np.where(COLORS[..., 0] > 128, 255, 0))
+    elif suffix in (".hdr", ".pic"):
+        assert np.abs(image.astype(int) - COLORS).max() <= 3
+    else:
+        assert image.shape == COLORS.shape
+        assert np.corrcoef(image.mean(2).ravel(), COLORS.mean(2).ravel())[0, 1] > 0.85
+
+
+@pytest.mark.parametrize("suffix", [".tif", ".pgm", ".ras", ".hdr"])
+def test_of_records_four_formats_are_decoded(suffix: str) -> None:
+    with pytest.raises(BrokenRecordError, match="no JPEG, PNG, BMP or WebP"):
+        decode_rgb(encode(suffix))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"PF",
+        b"GIF89a",
+        b"\x76\x2f\x31\x01",
+        b"P0",
+        b"P7",
+        b"\0\0\0\x0cjP  \r\n\x87\n",
+        b"\xff\x4f\xff\x51",
+    ],
+)
+def test_a_file_of_no_known_format(payload: bytes) -> None:
+    with pytest.raises(BrokenRecordError, match="of no format that is known"):
+        decode_file(payload)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"P5\n60000 60000\n255\n" + bytes(100),
+        b"P1\n60000 60000\n1 0 1",
+        encode(".bmp")[:18] + struct.pack("<ii", 60000, 60000) + encode(".bmp")[26:],
+        b"\x59\xa6\x6a\x95" + struct.pack(">7I", 60000, 60000, 24, 0, 1, 0, 0) + bytes(100),
+        encode(".hdr").replace(b"-Y 21 +X 34", b"-Y 60000 +X 60000"),
+    ],
+    ids=["pgm", "pbm", "bmp", "ras", "hdr"],
+)
+def test_a_file_that_claims_to_be_huge_gets_no_memory(payload: bytes) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BrokenRecordError, match="cannot be decoded"):
+        decode_file(payload)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 16
+
+
+@pytest.mark.parametrize("payload", [b"", b"junk", b"\xff\xd8\xff\xe0 a JPEG's beginning"])
+def test_what_is_no_image_is_a_broken_record(payload: bytes) -> None:
+    with pytest.raises(BrokenRecordError, match="cannot be decoded"):
+        decode_rgb(payload)
+
+
+def test_an_image_that_claims_to_be_huge_is_refused(make_image) -> None:
+    image = bytearray(make_image(1))
+    image[16:24] = (1 << 20).to_bytes(4, "big") * 2
+    with pytest.raises(BrokenRecordError, match="cannot be decoded"):
+        decode_rgb(bytes(image))
+
+
+@pytest.mark.parametrize("place", [8, 33])
+def test_a_png_whose_chunk_is_longer_than_the_file_gets_no_memory(make_image, place: int) -> None:
+    image = bytearray(make_image(1))
+    image[place : place + 4] = (2**31 - 1).to_bytes(4, "big")
+    with pytest.raises(BrokenRecordError, match="cut off or damaged"):
+        decode_rgb(memoryview(bytes(image)))

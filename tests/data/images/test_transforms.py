@@ -1,0 +1,125 @@
+"""The changes of pictures, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from data.images.transforms import CenterCrop, RandomResizedCrop
+
+# Area and ratio that do not fit into 40 × 30, and ones that make a part of 10 × 10.
+TOO_WIDE, SQUARE = (1.0, 1.0), (0.0, 0.5)
+
+
+def draws(first=SQUARE, second=SQUARE, rest=SQUARE, place=(0.0, 0.0, 0.9), lighting=(0, 0, 0)):
+    shapes = [*first, *second, *(rest * 8)]
+    return np.float32([*shapes, *place, 0.5, 0.5, 0.5, *lighting])
+
+
+def plain(size: int, lighting: float = 0.0) -> RandomResizedCrop:
+    return RandomResizedCrop(size, color_jitter=0.0, lighting=lighting)
+
+
+@pytest.fixture
+def image() -> np.ndarray:
+    """40 × 30 pixels, whose color is their place."""
+    image = np.zeros((40, 30, 3), np.uint8)
+    image[..., 0], image[..., 1] = np.arange(40)[:, None], np.arange(30)
+    return image
+
+
+@pytest.mark.parametrize(
+    "place, top, left",
+    [((0.0, 0.0), 0, 0), ((0.999, 0.0), 30, 0), ((0.0, 0.999), 0, 20), ((0.5, 0.5), 15, 10)],
+)
+def test_a_part_is_cut_where_it_was_drawn(image, place, top, left) -> None:
+    """0.08 · 40 · 30 = 96 pixels in a square: 10 × 10, which at size 10 is not resized."""
+    cut = image[top : top + 10, left : left + 10]
+    found = plain(10).apply(image.copy(), draws(place=(*place, 0.5)))
+    np.testing.assert_array_equal(found, cut)
+    mirrored = plain(10).apply(image.copy(), draws(place=(*place, 0.49)))
+    np.testing.assert_array_equal(mirrored, cut[:, ::-1])
+
+
+@pytest.mark.parametrize(
+    "shape, height, width",
+    [
+        # 96 pixels at 3:4 are 11.3 × 8.5, at 4:3 8.5 × 11.3.
+        ((0.0, 0.0), 11, 8),
+        ((0.0, 1.0), 8, 11),
+        # 0.08 + 0.92 / 2 = 0.54 of 1200 pixels.
+        ((0.5, 0.5), 25, 25),
+        # All of it at 3:4 is the image itself.
+        ((1.0, 0.0), 40, 30),
+    ],
+)
+def test_parts_have_the_drawn_area_and_ratio(image, shape, height, width) -> None:
+    """In the lower right corner of the image: the color of the first pixel is where it begins."""
+    place = (0.999, 0.999, 0.9)
+    found = plain(400).apply(image, draws(shape, place=place))
+    assert found[0, 0, :2].tolist() == [40 - height, 30 - width]
+    assert found[-1, -1, :2].tolist() == [39, 29]
+
+
+def test_the_first_part_that_fits_is_taken(image) -> None:
+    found = plain(400).apply(image, draws(TOO_WIDE, (0.5, 0.5)))
+    assert found[-1, -1, :2].tolist() == [24, 24]
+    found = plain(400).apply(image, draws(TOO_WIDE, TOO_WIDE, TOO_WIDE))
+    assert found[-1, -1, :2].tolist() == [39, 29]
+
+
+def test_light_moves_colors_along_the_axes_of_imagenet() -> None:
+    gray = np.full((12, 12, 3), 100, np.uint8)
+    for lighting, expected in (
+        ((1, 0, 0), [69, 68, 68]),  # 55.46 · (-0.5675, -0.5808, -0.5836)
+        ((0, 1, 0), [103, 100, 97]),  # 4.794 · (0.7192, -0.0045, -0.6948)
+        ((0, 0, 2), [101, 98, 101]),  # 2 · 1.148 · (0.4009, -0.8140, 0.4203)
+    ):
+        found = plain(4, lighting=1.0).apply(gray.copy(), draws(lighting=lighting))
+        assert found[0, 0].tolist() == expected
+    half = plain(4, lighting=0.5).apply(gray.copy(), draws(lighting=(1, 0, 0)))
+    assert half[0, 0].tolist() == [84, 84, 84]
+
+
+def test_jitter_changes_the_brightness_by_its_size_at_most() -> None:
+    gray = np.full((12, 12, 3), 100, np.uint8)
+    drawn = draws()
+    drawn[-6] = 1.0
+    assert RandomResizedCrop(4, lighting=0.0).apply(gray, drawn)[0, 0].tolist() == [140] * 3
+    drawn[-6] = 0.0
+    assert RandomResizedCrop(4, lighting=0.0).apply(gray, drawn)[0, 0].tolist() == [60] * 3
+
+
+def test_draws_are_uniform_but_those_of_the_light() -> None:
+    drawn = RandomResizedCrop(4).draw(np.random.default_rng(0), 500)
+    assert drawn.shape == (500, 10 * 2 + 3 + 3 + 3) and drawn.dtype == np.float32
+    uniform, normal = drawn[:, :26], drawn[:, 26:]
+    assert uniform.min() >= 0 and uniform.max() < 1
+    assert uniform.mean(axis=0) == pytest.approx(0.5, abs=0.06)
+    assert normal.std(axis=0) == pytest.approx(1.0, abs=0.15) and normal.min() < -2
+    assert RandomResizedCrop(4).lighting == 0.1, "as in Horovod's example for MXNet"
+
+
+def test_shrinking_averages_and_growing_interpolates() -> None:
+    stripes = np.zeros((16, 16, 3), np.uint8)
+    stripes[::2] = 200
+    shrunk = CenterCrop(7).apply(np.repeat(stripes, 2, axis=1), np.empty(0, np.float32))
+    assert shrunk.min() == shrunk.max() == 100
+    grown = CenterCrop(28).apply(stripes, np.empty(0, np.float32))
+    assert np.unique(grown).tolist() == [50, 150], "a quarter of the way to the next pixel"
+
+
+def test_the_middle_of_an_image_that_is_not_square() -> None:
+    image = np.repeat(np.arange(120, dtype=np.uint8)[:, None, None], 60, axis=1).repeat(3, axis=2)
+    for picture, axis in ((image, 0), (image.transpose(1, 0, 2), 1)):
+        cut = CenterCrop(14).apply(picture, np.empty(0, np.float32))
+        line = cut[:, 5, 0] if axis == 0 else cut[5, :, 0]
+        # 120 rows become 32, of which 9 to 22 are kept: 3.75 rows each.
+        assert line.astype(float) == pytest.approx((np.arange(9, 23) + 0.5) * 3.75 - 0.5, abs=0.6)
+
+
+def test_a_part_without_any_pixel_is_drawn_again() -> None:
+    # A quarter of one pixel at 3:4 is a line of 1 x 0.
+    tiny = np.full((1, 1, 3), 77, np.uint8)
+    found = plain(8).apply(tiny, draws(((0.25 - 0.08) / 0.92, 0.0), rest=(1.0, 0.5)))
+    assert found.shape == (8, 8, 3) and (found == 77).all()

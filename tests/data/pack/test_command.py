@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from data.images.decoding import decode_rgb
+from data.pack.__main__ import main
+from data.records.record_set import RecordSet
+from data.verification.bin_file import read_bin
+from runtime.errors import ConfigError, DataError
+from tests.support.oriented_images import SEEN, assert_seen, file_with
+
+AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+
+
+@pytest.fixture
+def people(tmp_path: Path, make_image) -> Path:
+    """Ten folders p0 … p9 with 2 + i images; the green value is not needed, red is the person."""
+    for person in range(10):
+        folder = tmp_path / "people" / f"p{person}"
+        folder.mkdir(parents=True)
+        for image in range(2 + person):
+            (folder / f"p{person}_{image + 1:04d}.png").write_bytes(make_image(person * 20 + image))
+    (tmp_path / "people" / "notes.txt").write_text("not a person")
+    (tmp_path / "people" / "p0" / "notes.txt").write_text("not an image")
+    return tmp_path / "people"
+
+
+def pack(monkeypatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["pack", *map(str, arguments)])
+    main()
+
+
+@pytest.fixture
+def start_packing(people: Path, tmp_path: Path):
+    """Start a packing that gets stuck at its last image, a pipe that nobody writes to."""
+    os.mkfifo(people / "p9" / "p9_9999.png")
+    root = Path(__file__).parents[3]
+    started = []
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "data.pack", people, tmp_path / "out"]
+        process = subprocess.Popen(
+            command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "out").glob(".train.rec.*.part")):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_folder_becomes_a_set(monkeypatch, capsys, people: Path, tmp_path: Path) -> None:
+    pack(monkeypatch, people, tmp_path / "out")
+    records = RecordSet(tmp_path / "out")
+    assert (len(records), records.num_classes, records.image_size) == (65, 10, (16, 16))
+    assert records.image_counts().tolist() == list(range(2, 12))
+    files = sorted(people.glob("*/*.png"))
+    for i, file in enumerate(files):
+        assert bytes(records.read(i).payload) == file.read_bytes()
+        assert records.read(i).label == int(file.parent.name[1:])
+    assert "10 identities, 65 images of 16 x 16" in capsys.readouterr().out
+
+
+def test_held_out_people_are_in_the_pairs_only(monkeypatch, people: Path, tmp_path: Path) -> None:
+    options = ["--min-images", 4, "--holdout-every", 3, "--holdout-pairs", 40, "--folds", 2]
+    pack(monkeypatch, people, tmp_path / "out", *options)
+    # p2 … p9 remain; every third of them is held out.
+    records = RecordSet(tmp_path / "out")
+    target = read_bin(tmp_path / "out" / "holdout.bin")
+    reds = target.decode(0, len(target), (16, 16))[:, 0, 0, 0]
+    trained = [2, 3, 5, 6, 8, 9]
+    assert records.image_counts().tolist() == [2 + person for person in trained]
+    assert set(reds // 20) == {4, 7}
+    assert len(target.same) == 40 and target.same.sum() == 20
+    assert ((reds[::2] // 20 == reds[1::2] // 20) == target.same).all()
+    assert (reds[::2] != reds[1::2]).all()
+    pack(monkeypatch, people, tmp_path / "again", *options)
+    assert read_bin(tmp_path / "again" / "holdout.bin").images == target.images
+    pack(monkeypatch, people, tmp_path / "other", *options, "--seed", 1)
+    assert read_bin(tmp_path / "other" / "holdout.bin").images != target.images
+
+
+def test_pairs_become_a_verification_set(monkeypatch, people: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.txt").write_text("1 1\np3 1 2\np0 1 p1 3\n")
+    pack(monkeypatch, "--pairs", tmp_path / "pairs.txt", people, tmp_path / "set.bin")
+    target = read_bin(tmp_path / "set.bin")
+    assert target.same.tolist() == [True, False]
+    assert target.decode(0, 4, (16, 16))[:, 0, 0, 0].tolist() == [60, 61, 0, 22]
+
+
+def test_images_of_two_sizes_are_refused(monkeypatch, people, tmp_path, make_image) -> None:
+    (people / "p5" / "p5_0003.png").write_bytes(make_image(1, (16, 20)))
+    with pytest.raises(DataError, match=r"p5_0003\.png has 16 x 20 pixels, .* 16 x 16"):
+        pack(monkeypatch, people, tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_broken_image_is_named(monkeypatch, people: Path, tmp_path: Path) -> None:
+    (people / "p5" / "p5_0003.png").write_bytes(b"junk")
+    with pytest.raises(DataError, match=r"p5_0003\.png: the image cannot be decoded"):
+        pack(monkeypatch, people, tmp_path / "out")
+
+
+def test_check_names_every_bad_image(monkeypatch, capsys, people, tmp_path, make_image) -> None:
+    good = make_image(1)
+    # A byte of the compressed pixels: what the first and last bytes say is still right.
+    at = good.index(b"IDAT") + 6
+    damaged = good[:at] + bytes([good[at] ^ 0xFF]) + good[at + 1 :]
+    (people / "p0" / "p0_0001.png").write_bytes(damaged)
+    (people / "p5" / "p5_0003.png").write_bytes(make_image(1, (16, 20)))
+    (people / "p9" / "p9_0002.png").unlink()
+    (people / "p9" / "p9_0002.png").symlink_to("nowhere")
+    with pytest.raises(DataError, match="3 of 65 images cannot be used"):
+        pack(monkeypatch, people, tmp_path / "out", "--check")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "p0_0001.png: the image cannot be decoded" in lines[0]
+    assert "p5_0003.png has 16 x 20 pixels" in lines[1]
+    assert "p9_0002.png cannot be read: No such file" in lines[2]
+    assert not (tmp_path / "out" / "train.rec").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--resize", "8"]])
+def test_the_number_of_workers_changes_nothing(monkeypatch, people, tmp_path, options) -> None:
+    for workers in 1, 3:
+        out = tmp_path / f"out{workers}"
+        pack(monkeypatch, people, out, "--workers", workers, "--holdout-every", 5,
+             "--holdout-pairs", 20, "--folds", 1, *options)  # fmt: skip
+    names = sorted(file.name for file in out.iterdir())
+    assert names == ["holdout.bin", "property", "train.idx", "train.rec"]
+    for name in names:
+        assert (tmp_path / "out1" / name).read_bytes() == (tmp_path / "out3" / name).read_bytes()
+
+
+def test_images_are_cropped_and_resized(monkeypatch, people, tmp_path, make_image) -> None:
+    wide = np.full((40, 100, 3), 200, np.uint8)
+    wide[:, 30:70] = (30, 120, 220)
+    path = people / "p0" / "p0_0001.png"
+    cv2.imwrite(str(path), wide)
+    with pytest.raises(DataError, match=r"p0_0001\.png has 40 x 100 pixels, .* --crop"):
+        pack(monkeypatch, people, tmp_path / "out", "--resize", "16")
+    pack(monkeypatch, people, tmp_path / "out", "--resize", "16", "--crop")
+    records = RecordSet(tmp_path / "out")
+    image = decode_rgb(records.read(0).payload)
+    assert image.shape == (16, 16, 3) and records.image_size == (16, 16)
+    assert np.abs(image.astype(int) - (220, 120, 30)).max() < 6
+    assert bytes(records.read(1).payload) == (people / "p0" / "p0_0002.png").read_bytes()
+
+
+FORMATS = [".bmp", ".pgm", ".webp", ".tif", ".ppm", ".ras"]
+
+
+@pytest.fixture
+def formats(tmp_path: Path) -> Path:
+    """Two people whose images are of other formats than JPEG and PNG, each of its own gray."""
+    for person in ("ann", "bob"):
+        (tmp_path / "formats" / person).mkdir(parents=True)
+        for number, suffix in enumerate(FORMATS):
+            gray = np.full((16, 16), gray_of(person, number), np.uint8)
+            image = gray if suffix == ".pgm" else np.repeat(gray[..., None], 3, 2)
+            path = tmp_path / "formats" / person / f"{person}_{number + 1:04d}{suffix}"
+            assert cv2.imwrite(str(path), image.repeat(4, 0).repeat(4, 1))
+    return tmp_path / "formats"
+
+
+def gray_of(person: str, number: int) -> int:
+    return 20 * number + 100 * (person == "bob")
+
+
+def test_of_files_that_opencv_refuses_each_is_one_line(formats: Path, tmp_path: Path) -> None:
+    """In a process of its own, in which nobody has imported OpenCV before."""
+    (formats / "ann" / "cut.pgm").write_bytes(b"P5\n64 64\n255\nabc")
+    # Sound, and with fewer pixels than OpenCV by itself takes.
+    (formats / "ann" / "large.pbm").write_bytes(b"P4\n8200 8200\n" + bytes(8200 * 1025))
+    command = [sys.executable, "-m", "data.pack", str(formats), str(tmp_path / "out"), "--check"]
+    root = Path(__file__).parents[3]
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    lines = result.stderr.splitlines()
+    assert result.returncode == 2 and len(lines) == 3, result.stderr
+    assert "cut.pgm: the image cannot be decoded" in lines[0]
+    assert "large.pbm: the image cannot be decoded: it is damaged, or of a kind or size" in lines[1]
+    assert "2 of 14 images cannot be used" in lines[2]
+
+
+@pytest.mark.parametrize("options", [[], ["--png"], ["--check"], ["--resize", "16", "--png"]])
+def test_images_of_other_formats_are_encoded_anew(monkeypatch, formats, tmp_path, options) -> None:
+    pack(monkeypatch, formats, tmp_path / "out", *options)
+    records = RecordSet(tmp_path / "out")
+    size = (16, 16) if "--resize" in options else (64, 64)
+    assert (len(records), records.num_classes, records.image_size) == (12, 2, size)
+    for index in range(12):
+        record = records.read(index)
+        person, number = ("ann", "bob")[index // 6], index % 6
+        assert record.label == index // 6
+        payload = bytes(record.payload)
+        assert payload[:2] == (b"\x89P" if "--png" in options else b"\xff\xd8")
+        image = decode_rgb(payload)
+        assert image.shape == (*size, 3)
+        assert np.abs(image.astype(int) - gray_of(person, number)).max() <= 1
+
+
+def test_pairs_of_images_of_other_formats(monkeypatch, formats, tmp_path: Path) -> None:
+    (tmp_path / "pairs.txt").write_text("1 1\nann 2 4\nann 3 bob 6\n")
+    pack(monkeypatch, "--pairs", tmp_path / "pairs.txt", formats, tmp_path / "set.bin")
+    grays = read_bin(tmp_path / "set.bin").decode(0, 4, (64, 64))[:, 0, 0, 0].astype(int)
+    assert np.abs(grays - [20, 60, 40, 200]).max() <= 1
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tiff"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_turned_upright(monkeypatch, tmp_path: Path, suffix: str, orientation) -> None:
+    folder = tmp_path / "people" / "ann"
+    folder.mkdir(parents=True)
+    payload = file_with(suffix, orientation)
+    (folder / f"1{suffix}").write_bytes(payload)
+    for options in ([], ["--check"], ["--resize", "24x36"]):
+        pack(monkeypatch, tmp_path / "people", tmp_path / "out", *options)
+        records = RecordSet(tmp_path / "out")
+        packed = bytes(records.read(0).payload)
+        assert records.image_size == (24, 36)
+        assert_seen(decode_rgb(packed))
+        # No reader has to know about orientations, and what is upright is not encoded again.
+        assert_seen(cv2.imdecode(np.frombuffer(packed, np.uint8), AS_STORED)[..., ::-1])
+        copied = orientation == 1 and suffix in (".jpg", ".png")
+        assert (packed == payload) == copied
+    # The upper part of what is seen: red on the left, blue on the right.
+    pack(monkeypatch, tmp_path / "people", tmp_path / "out", "--resize", "8x36", "--crop")
+    image = decode_rgb(bytes(RecordSet(tmp_path / "out").read(0).payload)).astype(int)
+    assert np.abs(image[0, [3, -4]] - SEEN[0, [3, -4]]).max() < 40
+
+
+def test_pairs_are_resized_too(monkeypatch, people: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.txt").write_text("1 1\np3 1 2\np0 1 p1 3\n")
+    options = ["--pairs", tmp_path / "pairs.txt", "--resize", "12x10", "--crop"]
+    pack(monkeypatch, *options, people, tmp_path / "set.bin")
+    sizes = {decode_rgb(image).shape for image in read_bin(tmp_path / "set.bin").images}
+    assert sizes == {(12, 10, 3)}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stopped_packing_leaves_nothing(start_packing, tmp_path: Path, number) -> None:
+    process = start_packing()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert out == ""
+    assert err == f"stopped by {number.name}: no unfinished file is left behind\n"
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_killed_packing_leaves_the_set_before(
+    monkeypatch, write_set, start_packing, tmp_path: Path
+) -> None:
+    before = {file.name: file.read_bytes() for file in write_set([2, 3], "out").iterdir()}
+    process = start_packing()
+    process.kill()
+    process.communicate()
+    left = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    partial = [name for name in left if name.endswith(".part")]
+    assert len(partial) == 1
+    assert {name: left[name] for name in left if name not in partial} == before
+
+
+def test_a_full_disk_is_one_line(people: Path, tmp_path: Path) -> None:
+    # A file may not grow beyond the limit, which the system reports as it does a full disk.
+    command = [sys.executable, "-m", "data.pack", str(people), str(tmp_path / "out")]
+    result = subprocess.run(
+        command,
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: {tmp_path / 'out'} cannot be written: File too large")
+    assert result.stderr.count("\n") == 1
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "out"], "nowhere is no folder"),
+        (["people/p0", "out"], "none of its 0 folders"),
+        (["people", "out", "--min-images", "99"], "none of its 10 folders holds 99"),
+        (["people", "out", "--holdout-every", "1"], "leaves nothing to train on"),
+        (["people", "out", "--holdout-every", "11"], "only 0 pairs of the same"),
+        (["people", "out", "--holdout-every", "5"], "only 70 pairs of the same identity"),
+        (["people", "out", "--min-images", "0"], "--min-images 0 is not positive"),
+        (["people", "out", "--seed", "-1"], "--seed -1 is negative"),
+        (["people", "out", "--crop"], "--crop needs the size"),
+        (["people", "out", "--resize", "112x"], "'112x' is no size"),
+        (["people", "out", "--resize", "0"], "'0' is no size"),
+        (["people", "out", "--workers", "0"], "--workers: '0' is not a positive integer"),
+        (["people", "out", "--frob"], "unrecognized arguments: --frob"),
+        (["--pairs", "p.txt", "people", "out", "--min-images", "3"], "leave --min-images"),
+        (["--pairs", "nowhere.txt", "people", "out"], "nowhere.txt cannot be read"),
+    ],
+)
+def test_mistakes_are_one_line(monkeypatch, people, tmp_path, arguments, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ConfigError, DataError), match=message) as caught:
+        pack(monkeypatch, *arguments)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_mistake_ends_the_program_with_status_2(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-m", "data.pack", str(tmp_path / "nowhere"), str(tmp_path / "out")]
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+
+
+def test_lfw(monkeypatch, toolkit_data: Path, lfw_folder: Path, tmp_path: Path) -> None:
+    pack(monkeypatch, lfw_folder, tmp_path / "out", "--min-images", 10, "--holdout-every", 5)
+    records = RecordSet(tmp_path / "out")
+    assert (records.num_classes, records.image_size) == (127, (112, 112))
+    assert records.image_counts().min() >= 10
+    held_out = read_bin(tmp_path / "out" / "holdout.bin")
+    assert len(held_out) == 6000 and held_out.same.sum() == 1500
+    trained = {bytes(records.read(i).payload) for i in range(len(records))}
+    assert trained.isdisjoint(held_out.images)
+
+    pack(monkeypatch, "--pairs", toolkit_data / "lfw_pairs.txt", lfw_folder, tmp_path / "lfw.bin")
+    target = read_bin(tmp_path / "lfw.bin")
+    assert len(target.same) == 6000
+    assert np.add.reduceat(target.same, range(0, 6000, 600)).tolist() == [300] * 10

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from data.images.decoding import decode_rgb
+from data.pack.image_files import Preparation, fit, usable_images
+from runtime.errors import DataError
+
+
+def columns(height: int, width: int) -> np.ndarray:
+    """An image whose columns tell where they come from, from 0 on the left to 200."""
+    row = np.linspace(0, 200, width).round().astype(np.uint8)
+    return np.broadcast_to(row[None, :, None], (height, width, 3)).copy()
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "left", "right"),
+    [
+        ((100, 100), (50, 50), 0, 200),
+        ((100, 200), (50, 50), 50, 150),
+        ((100, 200), (100, 100), 50, 150),
+        ((200, 100), (50, 50), 0, 200),
+        ((50, 50), (100, 100), 0, 200),
+        ((112, 96), (112, 112), 0, 200),
+        ((113, 111), (112, 112), 0, 200),
+        ((100, 100), (50, 25), 50, 150),
+    ],
+)
+def test_the_center_is_what_remains(shape, size, left: int, right: int) -> None:
+    image = fit(columns(*shape), size)
+    assert image.shape == (*size, 3)
+    assert abs(int(image[0, 0, 0]) - left) <= 4 and abs(int(image[0, -1, 0]) - right) <= 4
+    assert np.ptp(image, axis=0).max() <= 1
+
+
+def write(path: Path, image: np.ndarray) -> str:
+    assert cv2.imwrite(str(path), image)
+    return str(path)
+
+
+def test_an_image_of_the_right_size_is_copied(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jpg", columns(20, 10))
+    for preparation in (Preparation(), Preparation((20, 10)), Preparation((20, 10), True, True)):
+        image = preparation.read(path)
+        assert image == (path, Path(path).read_bytes(), (20, 10))
+
+
+def test_a_resized_image_is_a_good_jpeg(tmp_path: Path) -> None:
+    image = Preparation((10, 10), crop=True).read(write(tmp_path / "a.png", columns(20, 40)))
+    assert image.size == (10, 10) and image.payload.startswith(b"\xff\xd8")
+    fitted = fit(columns(20, 40), (10, 10))
+    # The quality that InsightFace's packers have.
+    best = cv2.imencode(".jpg", fitted[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, 95])[1]
+    assert image.payload == best.tobytes()
+    expected = fitted.astype(int)
+    assert np.abs(decode_rgb(image.payload) - expected).max() <= 3
+
+
+def test_a_shape_may_differ_by_rounding_only(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.png", columns(100, 101))
+    assert Preparation((50, 50)).read(path).size == (50, 50)
+    path = write(tmp_path / "b.png", columns(100, 110))
+    with pytest.raises(DataError, match="100 x 110 pixels, which is another shape than 50 x 50"):
+        Preparation((50, 50)).read(path)
+
+
+def test_files_are_read_by_several_threads_and_come_in_order(tmp_path: Path, monkeypatch) -> None:
+    paths = [write(tmp_path / f"{i:03d}.png", columns(4, 4)) for i in range(200)]
+    names = set()
+    several = threading.Event()
+    read = Preparation.read
+
+    def spy(self: Preparation, path: str):
+        names.add(threading.current_thread().name)
+        if len(names) > 1:
+            several.set()
+        # The first waits for another, which on a busy machine might have come too late.
+        several.wait(30)
+        return read(self, path)
+
+    monkeypatch.setattr(Preparation, "read", spy)
+    images = list(usable_images(paths, Preparation(), 4, "reading"))
+    assert [image.path for image in images] == paths
+    assert several.is_set() and "MainThread" not in names

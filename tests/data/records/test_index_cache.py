@@ -1,0 +1,120 @@
+"""A cache is used while its sources stay as they are, and is never the reason for an error."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.records.index_cache import IndexCache
+from data.records.record_set import RecordSet
+
+ARRAYS = {
+    "offsets": np.arange(5, dtype=np.int64) * 2**40,
+    "labels": np.array([1, -1, 3], dtype=np.int32),
+    "none": np.empty(0, dtype=np.uint32),
+}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_text("first")
+    return path
+
+
+@pytest.fixture
+def read(tmp_path: Path, source: Path):
+    """Return a function that reads the cache and tells whether it had to be built."""
+
+    def read_or_build():
+        built = []
+
+        def build():
+            built.append(True)
+            return ARRAYS
+
+        arrays = IndexCache(tmp_path / "cache", [source, tmp_path / "absent"]).arrays(build)
+        assert list(arrays) == list(ARRAYS)
+        for name, array in ARRAYS.items():
+            assert arrays[name].dtype == array.dtype
+            assert np.array_equal(arrays[name], array)
+            # Mapped from the file, and not what this process has built.
+            assert not arrays[name].flags.writeable
+        return bool(built)
+
+    return read_or_build
+
+
+def test_what_was_built_is_read_from_then_on(read) -> None:
+    assert [read(), read(), read()] == [True, False, False]
+
+
+@pytest.mark.parametrize("change", ["content", "time", "appears"])
+def test_a_changed_source_makes_the_cache_stale(read, source: Path, change: str) -> None:
+    read()
+    if change == "content":
+        status = source.stat()
+        source.write_text("longer")
+        os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
+    elif change == "time":
+        os.utime(source, ns=(1, 1))
+    else:
+        source.with_name("absent").write_text("")
+    assert [read(), read()] == [True, False]
+
+
+def test_any_damage_is_found(read, tmp_path: Path) -> None:
+    read()
+    cache = tmp_path / "cache"
+    whole = cache.read_bytes()
+    for position in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0x41
+        cache.write_bytes(damaged)
+        if read():
+            assert cache.read_bytes() == whole
+        else:
+            # Only the padding of the header may differ unnoticed.
+            assert bytes(damaged).split() == whole.split() or damaged[position] != 0x20
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"[]\n", b"{}\n", b"\x80\x04N.", b"x" * 9000])
+def test_what_is_no_cache_is_replaced(read, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "cache").write_bytes(content)
+    assert [read(), read()] == [True, False]
+
+
+def test_a_cut_cache_is_replaced(read, tmp_path: Path) -> None:
+    read()
+    cache = tmp_path / "cache"
+    cache.write_bytes(cache.read_bytes()[:-1])
+    assert [read(), read()] == [True, False]
+
+
+def test_a_place_that_cannot_be_written_is_done_without(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    cache = IndexCache(tmp_path / "no folder" / "cache", [source])
+    arrays = cache.arrays(lambda: ARRAYS)
+    assert np.array_equal(arrays["labels"], ARRAYS["labels"])
+    assert "cannot be written" in caplog.text and len(caplog.records) == 1
+
+
+def test_nothing_is_left_beside_the_cache(read, tmp_path: Path) -> None:
+    read()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "source"]
+
+
+def test_a_record_set_opens_from_its_cache_alike(write_set) -> None:
+    folder = write_set([3, 4, 5])
+    first = RecordSet(folder)
+    expected = [(bytes(first.image(i)[0]), first.image(i)[1]) for i in range(len(first))]
+    second = RecordSet(folder)
+    assert [(bytes(second.image(i)[0]), second.image(i)[1]) for i in range(12)] == expected
+    assert np.array_equal(second.labels(), np.repeat(np.arange(3), [3, 4, 5]))
+    assert second.num_classes == first.num_classes == 3

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.records.recordio import BrokenRecordError, RecordFile, encode
+from runtime.errors import DataError
+
+MAGIC = struct.pack("<I", 0xCED7230A)
+
+
+def open_records(tmp_path: Path, *records: bytes) -> RecordFile:
+    path = tmp_path / "a.rec"
+    path.write_bytes(b"".join(records))
+    return RecordFile(path)
+
+
+def test_encoded_bytes_are_those_of_the_format() -> None:
+    frame = MAGIC + struct.pack("<I", 24 + 3)
+    header = struct.pack("<IfQQ", 0, 5.0, 9, 0)
+    assert encode((5.0,), 9, b"abc") == frame + header + b"abc\0"
+
+    frame = MAGIC + struct.pack("<I", 24 + 8)
+    header = struct.pack("<IfQQff", 2, 0.0, 0, 0, 17.0, 20.0)
+    assert encode((17.0, 20.0), 0, b"") == frame + header
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"x" * 8 + MAGIC + b"tail", MAGIC, MAGIC * 3, b"ab" + MAGIC, b"abcd" + MAGIC + b"e" + MAGIC],
+    ids=["inside", "alone", "thrice", "unaligned", "both"],
+)
+def test_content_with_the_magic_is_cut_and_joined(tmp_path: Path, payload: bytes) -> None:
+    record = encode((3.0,), 1, payload)
+    file = open_records(tmp_path, record, encode((4.0,), 2, b"next"))
+    assert bytes(file.read(0).payload) == payload
+    assert file.scan().tolist() == [0, len(record)]
+    frames = [i for i in range(0, len(record), 4) if record[i : i + 4] == MAGIC]
+    aligned = [i for i in range(0, len(payload), 4) if payload[i : i + 4] == MAGIC]
+    assert len(frames) == 1 + len(aligned)
+
+
+def test_a_label_array_is_told_from_the_image(tmp_path: Path) -> None:
+    content = struct.pack("<IfQQ4f", 4, 0.0, 1, 0, 8.0, 1.0, 2.0, 3.0) + b"image"
+    record = MAGIC + struct.pack("<I", len(content)) + content + bytes(-len(content) % 4)
+    labels, payload = open_records(tmp_path, record).read(0)
+    assert labels == (8.0, 1.0)
+    assert bytes(payload) == b"image"
+
+
+def test_first_labels_of_every_kind_of_record(tmp_path: Path) -> None:
+    records = [
+        encode((2.0,), 0, b"scalar"),
+        encode((7.0, 9.0), 1, b"array"),
+        encode((5.0,), 2, b"1234" + MAGIC),
+        b"this is no record at all",
+    ]
+    offsets = np.cumsum([0] + [len(record) for record in records[:-1]])
+    labels = open_records(tmp_path, *records).first_labels(offsets)
+    assert labels[:3].tolist() == [2.0, 7.0, 5.0]
+    assert np.isnan(labels[3])
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda record: record[:-4], "the file ends before"),
+        (lambda record: b"\0" + record[1:], "wrong magic"),
+        (lambda record: record[:8] + struct.pack("<I", 99) + record[12:], "99 labels"),
+        (lambda record: MAGIC + struct.pack("<I", 4) + b"abcd", "4 instead of 24"),
+        (lambda record: MAGIC + struct.pack("<I", 3 << 29 | 4) + b"abcd", "middle of a record"),
+        (lambda record: MAGIC + struct.pack("<I", 1 << 29 | 4) + b"abcd" + record, "last part"),
+    ],
+)
+def test_damage_is_named(tmp_path: Path, damage, reason: str) -> None:
+    file = open_records(tmp_path, damage(encode((1.0,), 1, b"payload!")))
+    with pytest.raises(BrokenRecordError, match=reason):
+        file.read(0)
+
+
+def test_a_file_without_room_for_a_record_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="6 bytes, no record"):
+        open_records(tmp_path, MAGIC + b"ab")
+
+
+def test_a_chain_that_breaks_names_the_record(tmp_path: Path) -> None:
+    record = encode((1.0,), 1, b"payload!")
+    with pytest.raises(BrokenRecordError, match="record 2"):
+        open_records(tmp_path, record, record, record[:-1]).scan()
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a\.rec cannot be read"):
+        open_records(tmp_path, b"")

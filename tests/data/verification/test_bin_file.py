@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.verification.bin_file import read_bin, write_bin
+from runtime.errors import DataError
+
+
+@pytest.fixture
+def faces(make_image) -> list[bytes]:
+    return [make_image(number) for number in range(6)]
+
+
+def pickled(tmp_path: Path, content: object, protocol: int = 4) -> Path:
+    path = tmp_path / "set.bin"
+    path.write_bytes(pickle.dumps(content, protocol=protocol))
+    return path
+
+
+def test_a_written_set_reads_back(tmp_path: Path, faces: list[bytes]) -> None:
+    write_bin(tmp_path / "lfw.bin", faces, [True, False, True])
+    target = read_bin(tmp_path / "lfw.bin")
+    assert (target.name, len(target), target.same.tolist()) == ("lfw", 6, [True, False, True])
+    assert target.images == faces
+    pixels = target.decode(2, 5, (16, 16))
+    assert pixels.shape == (3, 3, 16, 16) and pixels.dtype == np.uint8
+    assert pixels[:, 0, 0, 0].tolist() == [2, 3, 4]
+    assert (pixels[0] == np.array([2, 7, 253])[:, None, None]).all()
+    scaled = target.decode(0, 6, (8, 4))
+    assert scaled.shape == (6, 3, 8, 4)
+    assert (scaled[5] == np.array([5, 7, 250])[:, None, None]).all()
+    assert pickle.loads((tmp_path / "lfw.bin").read_bytes()) == (faces, [True, False, True])
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("arrays", [False, True], ids=["bytes", "arrays"])
+def test_every_protocol_is_read(tmp_path: Path, faces, protocol: int, arrays: bool) -> None:
+    images = [np.frombuffer(face, np.uint8) for face in faces] if arrays else faces
+    answers = [np.bool_(True), False, 1] if arrays else [True, False, True]
+    target = read_bin(pickled(tmp_path, (images, answers), protocol))
+    assert target.images == faces
+    assert target.same.tolist() == [True, False, True]
+
+
+def test_sets_written_by_python_2_are_read(tmp_path: Path) -> None:
+    """Protocol 2 as Python 2 wrote it: images are its byte strings, here U with a length."""
+    images = b"".join(b"U" + bytes([len(image)]) + image for image in (b"\xff\xd8one", b"\xfftwo"))
+    (tmp_path / "old.bin").write_bytes(b"\x80\x02](" + images + b"e](\x88e\x86.")
+    target = read_bin(tmp_path / "old.bin")
+    assert target.images == [b"\xff\xd8one", b"\xfftwo"]
+    assert target.same.tolist() == [True]
+
+
+class Attack:
+    def __init__(self, *call: object) -> None:
+        self.call = call
+
+    def __reduce__(self):
+        return self.call[0], self.call[1:]
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_code_in_a_pickle_does_not_run(tmp_path: Path, faces, protocol: int) -> None:
+    trace = tmp_path / "trace"
+    attack = Attack(os.mkdir, str(trace))
+    for content in (attack, (faces, [attack] * 3), ([attack, *faces[1:]], [True] * 3)):
+        with pytest.raises(DataError, match="wants to run .*mkdir"):
+            read_bin(pickled(tmp_path, content, protocol))
+    with pytest.raises(DataError, match="wants to run .*eval"):
+        read_bin(
+            pickled(tmp_path, Attack(eval, f"__import__('os').mkdir({str(trace)!r})"), protocol)
+        )
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "text",
+        [1, 2, 3],
+        ([1, 2], [True]),
+        (["text", "text"], [True]),
+        ([b"a", b"b"], [2]),
+        ([b"a", b"b"], ["yes"]),
+        ([b"a", b"b", b"c"], [True]),
+        ([b"a", b"b"], [True, False]),
+        ([], []),
+        ([np.zeros(3), np.zeros(3)], [True]),
+        ([np.array(["x"], object)] * 2, [True]),
+        ([b"a", b"b"], [np.float64(1)]),
+        ({b"a": 1}, [True]),
+    ],
+)
+def test_anything_else_is_no_verification_set(tmp_path: Path, content: object) -> None:
+    with pytest.raises(DataError, match=r"set\.bin") as caught:
+        read_bin(pickled(tmp_path, content))
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_files_are_named(tmp_path: Path, faces) -> None:
+    with pytest.raises(DataError, match=r"nowhere\.bin cannot be read"):
+        read_bin(tmp_path / "nowhere.bin")
+    write_bin(tmp_path / "a.bin", faces, [True] * 3)
+    content = (tmp_path / "a.bin").read_bytes()
+    for length in range(0, len(content), 37):
+        (tmp_path / "a.bin").write_bytes(content[:length])
+        with pytest.raises(DataError, match=r"a\.bin"):
+            read_bin(tmp_path / "a.bin")
+
+
+def test_a_broken_image_is_named(tmp_path: Path, faces) -> None:
+    write_bin(tmp_path / "a.bin", [*faces[:3], b"junk"], [True] * 2)
+    target = read_bin(tmp_path / "a.bin")
+    assert target.decode(0, 3, (16, 16)).shape[0] == 3
+    with pytest.raises(DataError, match="image 3: the image cannot be decoded"):
+        target.decode(1, 4, (16, 16))

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from data.verification.pairs import Pair, draw_pairs, read_pairs
+from runtime.errors import ConfigError, DataError
+
+LINES = ["1\t2", "Ann\t1\t2", "Ann\t2\t12", "Ann\t1\tBob_B\t1", "Bob_B\t1\tAnn\t12"]
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    for file in [
+        "Ann/Ann_0001.jpg",
+        "Ann/Ann_0002.png",
+        "Ann/Ann_0012.jpg",
+        "Bob_B/Bob_B_0001.jpg",
+    ]:
+        path = tmp_path / "people" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return tmp_path / "people"
+
+
+def write_lines(tmp_path: Path, lines: list[str]) -> Path:
+    path = tmp_path / "pairs.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("header", ["1\t2", "2"])
+def test_pairs_in_the_format_of_lfw(tmp_path: Path, people: Path, header: str) -> None:
+    ann = [people / "Ann" / name for name in ("Ann_0001.jpg", "Ann_0002.png", "Ann_0012.jpg")]
+    bob = people / "Bob_B" / "Bob_B_0001.jpg"
+    assert read_pairs(write_lines(tmp_path, [header, *LINES[1:]]), people) == [
+        Pair(ann[0], ann[1], True),
+        Pair(ann[1], ann[2], True),
+        Pair(ann[0], bob, False),
+        Pair(bob, ann[2], False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "line", "message"),
+    [
+        (1, "many pairs", "line 1: 'many pairs' instead of the numbers"),
+        (1, "2\t2", "announces 8 pairs .* holds 4"),
+        (1, "1\t2\t1", "line 1: .* instead of the numbers of folds and pairs"),
+        (3, "Ann\t1", "line 3: 'Ann 1' is neither"),
+        (3, "Ann\tone\t2", "line 3: 'Ann one 2' is neither"),
+        (4, "Ann\t1\tBob_B\t-1", "line 4: .* is neither"),
+        (4, "Ann\t1\tBob_B\t1\t1", "line 4: .* is neither"),
+        (4, "Ann\t1\tBob_B\tx", "line 4: 'Ann 1 Bob_B x' is neither"),
+        (4, "Ann\t1\t.Bob\t1", "line 4: .* is neither"),
+        (3, "../Ann\t1\t2", "line 3: .* is neither"),
+        (3, f"{'A' * 201}\t1\t2", "line 3: .* is neither"),
+        (3, f"{'A' * 200}\t1\t2", "line 3: there is no image"),
+        (3, "Ann\t123456789\t2", r"line 3: there is no image .*Ann_123456789\.jpg"),
+        (3, "Ann\t1234567890\t2", "line 3: .* is neither"),
+        (5, "Ann\t1\tBob_B\t7", r"line 5: there is no image .*Bob_B_0007\.jpg"),
+    ],
+)
+def test_wrong_lines_are_named(tmp_path, people, number: int, line: str, message: str) -> None:
+    lines = [*LINES]
+    lines[number - 1] = line
+    with pytest.raises(DataError, match=message):
+        read_pairs(write_lines(tmp_path, lines), people)
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path, people: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for name in ("binary", "nowhere", "people"):
+        with pytest.raises(DataError, match=f"{name} cannot be read"):
+            read_pairs(tmp_path / name, people)
+    (tmp_path / "empty").touch()
+    with pytest.raises(DataError, match="line 1"):
+        read_pairs(tmp_path / "empty", people)
+
+
+def test_drawn_pairs_are_distinct_and_true() -> None:
+    counts = [3, 10, 50, 7, 1]
+    pairs = draw_pairs(counts, count=160, folds=4, seed=5)
+    assert len({frozenset((pair.first, pair.second)) for pair in pairs}) == 160
+    for (one, first), (other, second), same in pairs:
+        assert (one == other) == same
+        assert 0 <= first < counts[one] and 0 <= second < counts[other]
+        assert (one, first) != (other, second)
+
+
+def test_folds_hold_both_kinds_alike() -> None:
+    pairs = draw_pairs([10] * 8, count=200, folds=5, seed=0)
+    for fold in range(5):
+        same = [pair.same for pair in pairs[fold * 40 : (fold + 1) * 40]]
+        assert sum(same) == 20
+        assert len({pair.first[0] for pair in pairs[fold * 40 : fold * 40 + 20]}) > 3
+
+
+def test_the_identity_with_most_images_does_not_decide() -> None:
+    pairs = draw_pairs([3, 4, 200, 10], count=80, folds=2, seed=0)
+    shares = Counter(pair.first[0] for pair in pairs if pair.same)
+    # 3 and 6 pairs are all that the small ones have; the others share the rest.
+    assert [shares[i] for i in range(4)] in ([3, 6, 15, 16], [3, 6, 16, 15])
+
+
+def test_the_seed_decides_about_the_pairs() -> None:
+    first, again, other = (draw_pairs([9] * 9, count=100, folds=10, seed=s) for s in (1, 1, 2))
+    assert first == again != other
+
+
+def test_all_pairs_there_are_can_be_drawn() -> None:
+    pairs = draw_pairs([4, 4], count=24, folds=2, seed=0)
+    assert sum(pair.same for pair in pairs) == 12
+    # Five pairs of the one image with each of the others'.
+    pairs = draw_pairs([5, 1], count=10, folds=1, seed=0)
+    assert {pair.first[1] for pair in pairs if not pair.same} == set(range(5))
+
+
+@pytest.mark.parametrize(
+    ("counts", "count", "message"),
+    [
+        ([3, 3], 40, "only 6 pairs of the same identity, fewer than 20"),
+        ([20], 40, "only 0 pairs of different identities, fewer than 20"),
+        ([9, 9], 30, "do not fill 10 folds .* multiple of 20"),
+        ([9, 9], 0, "do not fill"),
+    ],
+)
+def test_impossible_draws_say_why(counts: list[int], count: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        draw_pairs(counts, count=count, folds=10, seed=0)
