@@ -21,7 +21,8 @@ import numpy as np
 from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
 from benchmarks.training_runs import started
-from parallel.cluster import data_sharding, groups, speeds
+from parallel import grouping
+from parallel.launch import data_sharding, groups
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from training.config import images
@@ -54,12 +55,12 @@ class Task:
     @property
     def groups(self) -> groups.Groups:
         """The groups that the slowness makes."""
-        return speeds.group(self._speeds)
+        return grouping.group(self._speeds)
 
     @property
     def shares(self) -> str:
         """The file ``data_sharding`` of these groups."""
-        return data_sharding.text(speeds.shares(self.groups, self._speeds))
+        return data_sharding.text(grouping.shares(self.groups, self._speeds))
 
     @property
     def _speeds(self) -> list[float]:

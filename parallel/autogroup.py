@@ -19,9 +19,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Optional
 
-from parallel import launch
-from parallel.cluster import data_sharding, groups, speeds
-from parallel.cluster.network import Network
+from parallel import grouping
+from parallel.launch import __main__ as launch
+from parallel.launch import data_sharding, groups
+from parallel.launch.network import Network
 from parallel.parameter_server.buckets import LARGEST
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
@@ -57,9 +58,9 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = launch.SER
         if status:
             return status
         measured = read_speeds(Path(folder, "metrics.jsonl"), options.workers)
-    found = speeds.group(measured)
+    found = grouping.group(measured)
     _tell(found, addresses, measured)
-    shares = speeds.shares(found, measured)
+    shares = grouping.shares(found, measured)
     try:
         with StagedFiles() as files:
             files.open(options.groups).write(groups.text(found, addresses).encode())

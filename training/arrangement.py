@@ -12,7 +12,7 @@ from typing import Optional
 
 from data.batches import epoch_part
 from data.batches.epoch_part import Portion
-from parallel.cluster import speeds as grouping
+from parallel import grouping as grouping
 from parallel.parameter_server.place import Place
 from parallel.parameter_server.schemes import Scheme, team_of
 

@@ -20,7 +20,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "backbones/*": ("tests/backbones/test_registry.py", "tests/backbones/test_model.py"),
     "data/pack/image_*": ("tests/data/pack/test_command.py",),
-    "parallel/guard.py": ("tests/parallel/test_launch.py",),
+    "parallel/launch/guard.py": ("tests/parallel/launch/test_command.py",),
     "parallel/parameter_server/exchange.py": ("tests/parallel/parameter_server/test_jobs.py",),
     "parallel/parameter_server/s[et]*": ("tests/parallel/parameter_server/test_jobs.py",),
     "training/server_*": ("tests/parallel/parameter_server/test_jobs.py",),
@@ -29,7 +29,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "tests/training/test_checkpoint_resume.py", "tests/distributed/test_resume.py",
     ),
     "training/run.py": ("tests/distributed/test_resume.py",),
-    "parallel/launch.py": ("tests/parallel/parameter_server/test_groups.py",),
+    "parallel/launch/__main__.py": ("tests/parallel/parameter_server/test_groups.py",),
     "training/ending.py": ("tests/distributed/test_endings.py",),
 }  # fmt: skip
 # Tests of programs, which import a part of the product to make their data and do not judge it.
@@ -89,6 +89,7 @@ class Selection:
     @staticmethod
     def _mirror(path: str) -> str:
         folder, _, file = f"tests/{path}".rpartition("/")
+        file = file.replace("__main__", "command")
         return f"{folder}/test_{file}"
 
     def compiled_users(self, path: str) -> set[str]:

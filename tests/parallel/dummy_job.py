@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from parallel import launch
+from parallel.launch import __main__ as launch
 from runtime.errors import run_program
 
 if __name__ == "__main__":

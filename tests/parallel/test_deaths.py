@@ -64,7 +64,7 @@ class Job:
         """Process ids of all but the guards: worker-k, and server- and scheduler-pid."""
         found = {}
         for running in processes.of_job(self.folder):
-            if running.words and "parallel.guard" not in running.words:
+            if running.words and "parallel.launch.guard" not in running.words:
                 role = running.variables.get("DMLC_ROLE", "launcher")
                 is_worker = role == "worker"
                 number = running.variables["GROUPING_WORKER"] if is_worker else running.pid

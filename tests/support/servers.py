@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from parallel.cluster.network import free_port
-from parallel.launch import SERVE
+from parallel.launch.__main__ import SERVE
+from parallel.launch.network import free_port
 from parallel.parameter_server.place import SCHEDULER, SERVER, WORKER, Place
 from tests.support.launch import clean_environment
 

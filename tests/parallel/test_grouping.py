@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parallel.cluster import speeds
+from parallel import grouping
 
 
 @pytest.mark.parametrize(
@@ -22,20 +22,20 @@ from parallel.cluster import speeds
     ],
 )
 def test_similar_workers_are_a_group_the_fastest_first(measured, groups):
-    assert speeds.group(measured) == groups
+    assert grouping.group(measured) == groups
 
 
 def test_noise_of_a_few_percent_is_no_structure():
     rng = np.random.default_rng(0)
     for _ in range(20):
         noise = rng.uniform(0.98, 1.02, 6)
-        assert speeds.group(noise * 100) == ((0, 1, 2, 3, 4, 5),)
-        found = speeds.group(noise * (100, 30, 100, 30, 100, 30))
+        assert grouping.group(noise * 100) == ((0, 1, 2, 3, 4, 5),)
+        found = grouping.group(noise * (100, 30, 100, 30, 100, 30))
         assert found == ((0, 2, 4), (1, 3, 5))
 
 
 def test_shares_follow_the_slowest_of_each_group():
-    shares = speeds.shares(((0, 2), (1, 3)), (100, 25, 105, 30))
+    shares = grouping.shares(((0, 2), (1, 3)), (100, 25, 105, 30))
     parts = [share.end - share.start for share in shares]
     assert parts == pytest.approx([0.4, 0.1, 0.4, 0.1])
     assert shares[0].start == 0 and shares[-1].end == 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parallel.cluster import data_sharding
+from parallel.launch import data_sharding
 from parallel.parameter_server.place import Share
 from runtime.errors import DataError
 

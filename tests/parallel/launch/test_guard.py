@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.launch import clean_environment
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # Says that it listens; answers a signal after a moment with a status of its own.
 LISTENS = (
     "trap 'sleep 0.3; echo saved; exit 3' TERM INT HUP; echo ready; while :; do sleep 0.01; done"
@@ -28,7 +28,7 @@ def guarded(*command: str, sharers: int = 1, **variables: str) -> Iterator[subpr
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (2, 1)}
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "parallel.guard", str(sharers), *command],
+            [sys.executable, "-m", "parallel.launch.guard", str(sharers), *command],
             cwd=ROOT, env={**clean_environment(), **variables}, text=True, bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
@@ -47,7 +47,7 @@ def guarded(*command: str, sharers: int = 1, **variables: str) -> Iterator[subpr
 # A guard that gets a signal as soon as its command has started.
 HASTY = """
 import os, signal, subprocess, sys
-from parallel import guard
+from parallel.launch import guard
 
 started = subprocess.Popen
 

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import IO, NamedTuple, Optional, Union
 
+from parallel.launch.task import Starter, Task
 from parallel.parameter_server.place import WORKER
-from parallel.task import Starter, Task
 
 CHECKPOINT_SECONDS = 15.0
 """For workers that are told to stop, to write a checkpoint."""

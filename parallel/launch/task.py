@@ -67,4 +67,4 @@ def by_ssh(task: Task) -> tuple[list[str], Optional[dict[str, str]]]:
 
 
 def _guarded(task: Task) -> list[str]:
-    return [sys.executable, "-m", "parallel.guard", str(task.sharers), *task.command]
+    return [sys.executable, "-m", "parallel.launch.guard", str(task.sharers), *task.command]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from parallel.cluster import lines
+from parallel.launch import lines
 from runtime.errors import DataError
 
 _CONTENT = "one address, of a worker's slot"

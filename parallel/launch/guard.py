@@ -1,6 +1,6 @@
 """One process of a job, and whoever it starts, held on a leash.
 
-    python -m parallel.guard SHARERS COMMAND...
+    python -m parallel.launch.guard SHARERS COMMAND...
 
 Its standard input is a pipe from the launcher, or from the ssh server that the launcher speaks to.
 A line on it is the name of a signal for the command's process group. Its end means that the

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from parallel.cluster import lines
+from parallel.launch import lines
 from runtime.errors import DataError, did_you_mean
 
 Groups = tuple[tuple[int, ...], ...]

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from parallel.cluster import lines
+from parallel.launch import lines
 from parallel.parameter_server.place import Share
 from runtime.errors import DataError
 

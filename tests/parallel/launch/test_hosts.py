@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parallel.cluster import hosts
+from parallel.launch import hosts
 from runtime.errors import DataError
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

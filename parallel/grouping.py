@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel.cluster.groups import Groups
+from parallel.launch.groups import Groups
 from parallel.parameter_server.place import Share
 
 _SAME = 0.1

@@ -14,7 +14,7 @@ import pytest
 from runtime import processors
 from tests.support.launch import clean_environment
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # Each writes its process id into a file of its name, so that the test knows whom to look for.
 PRESENT = """
 import os, pathlib, signal, sys, time
@@ -197,7 +197,7 @@ def test_a_killed_guard_takes_its_process_along(tmp_path):
     job = Dummies(tmp_path, STAY, "-n", 2, "-s", 1)
     pids = job.wait_for(count=4)
     guard = int(Path(f"/proc/{pids['worker-1']}/stat").read_text().split()[3])
-    assert b"parallel.guard" in Path(f"/proc/{guard}/cmdline").read_bytes()
+    assert b"parallel.launch.guard" in Path(f"/proc/{guard}/cmdline").read_bytes()
     os.kill(guard, signal.SIGKILL)
     status, _, errors = job.ends()
     assert status == 137 and "worker 1 on 127.0.0.1" in errors

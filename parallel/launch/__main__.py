@@ -20,13 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from parallel import job, task
-from parallel.cluster import data_sharding, groups, hosts
-from parallel.cluster.network import Network, free_port
+from parallel.launch import data_sharding, groups, hosts, job, task
+from parallel.launch.network import Network, free_port
+from parallel.launch.task import Task
 from parallel.parameter_server.buckets import FEWEST_ELEMENTS, LARGEST, MOST_ELEMENTS
 from parallel.parameter_server.place import SCHEDULER, SERVER, WORKER, Place
 from parallel.parameter_server.schemes import SCHEMES
-from parallel.task import Task
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, did_you_mean, run_program
 

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
+from parallel.launch.task import Task, by_ssh
 from parallel.parameter_server.place import SCHEDULER, WORKER
-from parallel.task import Task, by_ssh
 
 
 def task(role: str) -> Task:

@@ -1,0 +1,1 @@
+"""The command ``python -m parallel.launch``: the processes of a job with parameter servers."""
