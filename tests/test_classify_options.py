@@ -35,7 +35,6 @@ from tests.support.witness import (
     updates,
 )
 from training import (
-    checkpointer,
     classify_step,
     devices,
     logs,
@@ -43,10 +42,10 @@ from training import (
     optimizer,
     pictures,
     replicas,
-    resume,
     server_team,
     team,
 )
+from training.checkpoint import resume, writer
 from training.config.images import ImageConfig
 
 # Six updates in an epoch, of which three are warm-up; a tenth from the second epoch on.
@@ -326,7 +325,7 @@ def watch(seen: Witness) -> None:
     seen.watch(resume, "find")
     seen.watch(replicas, "ModelSaver")
     seen.watch(replicas.ModelSaver, "save")
-    seen.watch(checkpointer.Checkpointer, "save")
+    seen.watch(writer.Checkpointer, "save")
     seen.watch(environment, "prepare_stall_check")
     seen.watch(LoneWorld, "allreduce_all")
 

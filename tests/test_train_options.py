@@ -39,18 +39,9 @@ from tests.support.witness import (
     stop,
     updates,
 )
-from training import (
-    checkpointer,
-    devices,
-    finite,
-    logs,
-    loop,
-    optimizer,
-    plan,
-    replicas,
-    resume,
-    verifier,
-)
+from training import devices, finite, logs, loop, optimizer, plan, replicas, verifier
+from training.checkpoint import resume
+from training.checkpoint import writer as checkpointer
 from training.config.faces import resolve
 
 

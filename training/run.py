@@ -16,12 +16,13 @@ from typing import Any, Optional, Protocol
 from parallel.world import World
 from runtime import options
 from runtime.state import Stateful
-from training import resume, run_folder
-from training.checkpointer import Checkpointer
+from training import run_folder
+from training.checkpoint import resume
+from training.checkpoint.resume import SavedRun
+from training.checkpoint.writer import Checkpointer
 from training.config.run import AUTO, RunOptions
 from training.leg import Leg
 from training.progress import Length, Progress, Source
-from training.resume import SavedRun
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.job import Job
-from training.checkpoint_reader import Checkpoint
+from training.checkpoint.reader import Checkpoint
 
 RANKS, UPDATES, INTERVAL = 2, 60, 5
 OPTIONS = (

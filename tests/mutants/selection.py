@@ -24,9 +24,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "parallel/parameter_server/exchange.py": ("tests/parallel/parameter_server/test_jobs.py",),
     "parallel/parameter_server/s[et]*": ("tests/parallel/parameter_server/test_jobs.py",),
     "training/server_*": ("tests/parallel/parameter_server/test_jobs.py",),
-    "training/c*": ("tests/training/test_checkpoint_resume.py",),
+    "training/checkpoint/*": ("tests/training/checkpoint/test_resume.py",),
     "training/re*": (
-        "tests/training/test_checkpoint_resume.py", "tests/distributed/test_resume.py",
+        "tests/training/checkpoint/test_resume.py", "tests/distributed/test_resume.py",
     ),
     "training/run.py": ("tests/distributed/test_resume.py",),
     "parallel/launch/__main__.py": ("tests/parallel/parameter_server/test_groups.py",),

@@ -7,8 +7,8 @@ import pytest
 
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
-from tests.training.test_checkpoint_resume import Run
-from training.checkpoint_reader import Checkpoint
+from tests.training.checkpoint.test_resume import Run
+from training.checkpoint.reader import Checkpoint
 from training.finite import FiniteGuard, NonFiniteError
 
 

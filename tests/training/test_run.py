@@ -1,4 +1,4 @@
-"""What a run knows when it begins; how it goes on from checkpoints is in test_checkpoint_resume."""
+"""What a run knows when it begins; how it goes on from checkpoints is in test_resume."""
 
 from __future__ import annotations
 

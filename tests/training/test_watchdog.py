@@ -17,8 +17,9 @@ import pytest
 from runtime.mxnet import mx
 from runtime.state import State
 from tests.support.thread_world import run_ranks
-from training import checkpoint_files, logs
-from training.checkpointer import Checkpointer
+from training import logs
+from training.checkpoint import files
+from training.checkpoint.writer import Checkpointer
 from training.logs import RunLog
 from training.loop import Interlude, fit
 from training.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
@@ -157,13 +158,13 @@ def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monk
     ends = []
     watch = functools.partial(Watchdog, tick=0.01, end=ends.append)
     monkeypatch.setattr(logs, "Watchdog", watch)
-    publish = checkpoint_files.publish
+    publish = files.publish
 
     def slowly(*arguments, **options):
         time.sleep(3)
         return publish(*arguments, **options)
 
-    monkeypatch.setattr(checkpoint_files, "publish", slowly)
+    monkeypatch.setattr(files, "publish", slowly)
 
     def train(world):
         log = RunLog(tmp_path, rank=world.rank, world_size=size, frequent=9, stall_timeout=1)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from runtime.errors import DataError
 from runtime.state import OWN, REPLICATED, SHARDED
-from training import checkpoint_manifest as manifests
-from training.checkpoint_manifest import CHUNK, Entry
+from training.checkpoint import manifest as manifests
+from training.checkpoint.manifest import CHUNK, Entry
 
 
 class Checkpoint:

@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 
 from runtime.errors import DataError
 from runtime.state import Stored
-from training import checkpoint_manifest as manifests
-from training.checkpoint_manifest import CHUNK, Entry, Manifest, RankFile
+from training.checkpoint import manifest as manifests
+from training.checkpoint.manifest import CHUNK, Entry, Manifest, RankFile
 
 FOLDER = "checkpoints"
 _NAME = re.compile(r"update-\d{8,}")

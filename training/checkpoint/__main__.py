@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
 from runtime.state import OWN, REPLICATED, SHARDED
-from training.checkpoint_manifest import Entry
-from training.checkpoint_reader import Checkpoint
+from training.checkpoint.manifest import Entry
+from training.checkpoint.reader import Checkpoint
 
 _ROWS = 4096
 

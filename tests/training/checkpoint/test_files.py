@@ -15,8 +15,10 @@ import pytest
 from partial_fc.shard import Shard
 from runtime.errors import ConfigError, DataError
 from runtime.state import OWN, REPLICATED, SHARDED, Stored
-from training import checkpoint, checkpoint_files, checkpoint_manifest
-from training.checkpoint_reader import Checkpoint
+from training.checkpoint import __main__ as checkpoint
+from training.checkpoint import files
+from training.checkpoint import manifest as checkpoint_manifest
+from training.checkpoint.reader import Checkpoint
 
 CLASSES, WIDTH = 11, 3
 CENTERS = np.arange(CLASSES * WIDTH, dtype=np.float32).reshape(CLASSES, WIDTH)
@@ -38,11 +40,11 @@ def arrays_of(rank, ranks):
 
 
 def write(root, update=7, ranks=3, keep=9, attempt="a"):
-    folder = checkpoint_files.hidden_folder(root / checkpoint_files.name_of(update), attempt)
+    folder = files.hidden_folder(root / files.name_of(update), attempt)
     for rank in reversed(range(ranks)):
-        checkpoint_files.write_rank(folder, rank, arrays_of(rank, ranks))
+        files.write_rank(folder, rank, arrays_of(rank, ranks))
     values = {"progress": {"update": update}}
-    return checkpoint_files.publish(
+    return files.publish(
         folder, ranks, update=update, values=values, about={"of": "a test"}, keep=keep
     )
 
@@ -115,30 +117,30 @@ def test_missing_and_cut_off_files_are_noticed(name, tmp_path):
 
 
 def test_a_checkpoint_exists_when_the_last_rank_has_written_it(tmp_path):
-    folder = checkpoint_files.hidden_folder(tmp_path / "update-00000007", "a")
-    checkpoint_files.write_rank(folder, 0, arrays_of(0, 2))
+    folder = files.hidden_folder(tmp_path / "update-00000007", "a")
+    files.write_rank(folder, 0, arrays_of(0, 2))
     arguments = {"update": 7, "values": {}, "about": {}, "keep": 2}
     publishing = threading.Thread(
-        target=checkpoint_files.publish, args=(folder, 2), kwargs=arguments
+        target=files.publish, args=(folder, 2), kwargs=arguments
     )
     publishing.start()
     publishing.join(0.3)
-    assert publishing.is_alive() and checkpoint_files.candidates(tmp_path) == []
-    checkpoint_files.write_rank(folder, 1, arrays_of(1, 2))
+    assert publishing.is_alive() and files.candidates(tmp_path) == []
+    files.write_rank(folder, 1, arrays_of(1, 2))
     publishing.join(10)
-    assert checkpoint_files.candidates(tmp_path) == [tmp_path / "update-00000007"]
+    assert files.candidates(tmp_path) == [tmp_path / "update-00000007"]
 
 
 def test_the_remains_of_a_killed_run_count_for_nothing(tmp_path):
-    killed = checkpoint_files.hidden_folder(tmp_path / "update-00000007", "killed")
-    checkpoint_files.write_rank(killed, 1, arrays_of(1, 2))
-    assert checkpoint_files.candidates(tmp_path) == []
-    folder = checkpoint_files.hidden_folder(tmp_path / "update-00000007", "b")
-    checkpoint_files.write_rank(folder, 0, arrays_of(0, 2))
-    checkpoint_files.report_failure(folder, 1, "no space left")
+    killed = files.hidden_folder(tmp_path / "update-00000007", "killed")
+    files.write_rank(killed, 1, arrays_of(1, 2))
+    assert files.candidates(tmp_path) == []
+    folder = files.hidden_folder(tmp_path / "update-00000007", "b")
+    files.write_rank(folder, 0, arrays_of(0, 2))
+    files.report_failure(folder, 1, "no space left")
     with pytest.raises(DataError, match="rank 0001: no space left"):
-        checkpoint_files.publish(folder, 2, update=7, values={}, about={}, keep=2)
-    checkpoint_files.sweep(tmp_path)
+        files.publish(folder, 2, update=7, values={}, about={}, keep=2)
+    files.sweep(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,10 +149,10 @@ def test_the_newest_stay_whatever_their_update(tmp_path):
         write(tmp_path, update, keep=2)
     # A run that started anew beside them.
     write(tmp_path, 50, keep=2)
-    found = [path.name for path in checkpoint_files.candidates(tmp_path)]
+    found = [path.name for path in files.candidates(tmp_path)]
     assert found == ["update-00000050", "update-00000300"]
     write(tmp_path, 300, keep=2)
-    found = [path.name for path in checkpoint_files.candidates(tmp_path)]
+    found = [path.name for path in files.candidates(tmp_path)]
     assert found == ["update-00000300", "update-00000050"]
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -159,16 +161,16 @@ def test_a_checkpoint_without_a_readable_manifest_is_tried_first(tmp_path):
     for update in (1, 2, 3):
         write(tmp_path, update)
     (tmp_path / "update-00000001" / "manifest.json").unlink()
-    assert [path.name[-1] for path in checkpoint_files.candidates(tmp_path)] == ["1", "3", "2"]
-    checkpoint_files.set_aside(tmp_path / "update-00000001")
-    assert [path.name[-1] for path in checkpoint_files.candidates(tmp_path)] == ["3", "2"]
+    assert [path.name[-1] for path in files.candidates(tmp_path)] == ["1", "3", "2"]
+    files.set_aside(tmp_path / "update-00000001")
+    assert [path.name[-1] for path in files.candidates(tmp_path)] == ["3", "2"]
 
 
 def test_a_second_broken_checkpoint_takes_the_place_of_the_first(tmp_path):
     for content in ("first", "second"):
         path = write(tmp_path, 3)
         (path / "note").write_text(content)
-        aside = checkpoint_files.set_aside(path)
+        aside = files.set_aside(path)
     assert [path.name for path in tmp_path.iterdir()] == [aside.name]
     assert (aside / "note").read_text() == "second"
 
@@ -176,16 +178,16 @@ def test_a_second_broken_checkpoint_takes_the_place_of_the_first(tmp_path):
 def test_numbers_that_are_not_finite_are_not_saved(tmp_path):
     arrays = {"net/weight": Stored(REPLICATED, np.array([1.0, np.nan], np.float32))}
     with pytest.raises(DataError, match="'net/weight' holds numbers that are not finite"):
-        checkpoint_files.write_rank(tmp_path / "x", 0, arrays)
+        files.write_rank(tmp_path / "x", 0, arrays)
 
 
 def test_files_that_do_not_fit_together(tmp_path):
-    folder = checkpoint_files.hidden_folder(tmp_path / "update-00000007", "a")
-    checkpoint_files.write_rank(folder, 0, arrays_of(0, 3))
-    checkpoint_files.write_rank(folder, 1, arrays_of(2, 3))
+    folder = files.hidden_folder(tmp_path / "update-00000007", "a")
+    files.write_rank(folder, 0, arrays_of(0, 3))
+    files.write_rank(folder, 1, arrays_of(2, 3))
     with pytest.raises(Exception, match="has a gap"):
-        checkpoint_files.publish(folder, 2, update=7, values={}, about={}, keep=2)
-    assert checkpoint_files.candidates(tmp_path) == []
+        files.publish(folder, 2, update=7, values={}, about={}, keep=2)
+    assert files.candidates(tmp_path) == []
 
 
 def test_another_format_is_named(tmp_path, monkeypatch):
@@ -265,9 +267,9 @@ def test_a_checkpoint_that_is_written_again_is_there_at_every_moment(tmp_path, m
             step, monkeypatch, lambda root=root: write(root, keep=1, attempt="b")
         )
         for _ in ("as a reader finds it", "as the next run finds it"):
-            (found,) = checkpoint_files.candidates(root)
+            (found,) = files.candidates(root)
             checkpoint.verify(Checkpoint(found))
-            checkpoint_files.sweep(root)
+            files.sweep(root)
         assert [path.name for path in root.iterdir()] == ["update-00000007"]
         write(root, keep=1, attempt="c")
         assert Checkpoint(root / "update-00000007").manifest.serial >= 2
@@ -280,7 +282,7 @@ def test_a_former_checkpoint_that_was_not_taken_away_counts_for_nothing(tmp_path
     write(tmp_path)
     shutil.copytree(tmp_path / "update-00000007", tmp_path / ".update-00000007.former")
     (tmp_path / ".update-00000007.former" / "manifest.json").unlink()
-    assert checkpoint_files.candidates(tmp_path) == [tmp_path / "update-00000007"]
+    assert files.candidates(tmp_path) == [tmp_path / "update-00000007"]
     write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["update-00000007"]
 
@@ -293,8 +295,8 @@ def test_a_folder_that_cannot_be_written_to_is_read_all_the_same(tmp_path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", refuse)
-        checkpoint_files.recover(tmp_path)
-    assert checkpoint_files.candidates(tmp_path) == [former]
+        files.recover(tmp_path)
+    assert files.candidates(tmp_path) == [former]
     checkpoint.verify(Checkpoint(former))
 
 
@@ -339,7 +341,7 @@ class Disk:
 def test_nothing_gets_its_name_before_it_is_on_the_disk(times, tmp_path, monkeypatch):
     disk = Disk(monkeypatch)
     root = tmp_path / "models" / "checkpoints"
-    checkpoint_files.make_folder(root)
+    files.make_folder(root)
     for folder in (root, root.parent):
         assert folder.name in disk.folders[folder.parent]
     for time in range(times):
@@ -354,6 +356,6 @@ def test_nothing_gets_its_name_before_it_is_on_the_disk(times, tmp_path, monkeyp
 
 def test_the_part_of_a_rank_is_on_the_disk_when_it_says_so(tmp_path, monkeypatch):
     disk = Disk(monkeypatch)
-    checkpoint_files.write_rank(tmp_path, 1, arrays_of(1, 2))
+    files.write_rank(tmp_path, 1, arrays_of(1, 2))
     assert disk.folders[tmp_path] == {"rank-0001.bin", "rank-0001.json"}
     disk.assert_on_disk(tmp_path)

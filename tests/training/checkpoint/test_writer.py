@@ -1,4 +1,4 @@
-"""The thread that writes checkpoints; what it writes is in test_checkpoint_resume."""
+"""The thread that writes checkpoints; what it writes is in test_resume."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from parallel.world import LoneWorld
-from training.checkpointer import Checkpointer
+from training.checkpoint.writer import Checkpointer
 
 
 class Priorities:

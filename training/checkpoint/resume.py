@@ -19,8 +19,8 @@ from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from runtime.options import option
 from runtime.state import Stateful
-from training import checkpoint_files as files
-from training.checkpoint_reader import Checkpoint, Section
+from training.checkpoint import files as files
+from training.checkpoint.reader import Checkpoint, Section
 from training.config.run import AUTO, NEVER
 
 _log = logging.getLogger(__name__)

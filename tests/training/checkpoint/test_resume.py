@@ -18,10 +18,11 @@ from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from runtime.state import State
 from tests.support.thread_world import run_ranks
-from training import checkpoint, resume
-from training.checkpoint_files import candidates
-from training.checkpoint_reader import Checkpoint
-from training.checkpointer import Checkpointer
+from training.checkpoint import __main__ as checkpoint
+from training.checkpoint import resume
+from training.checkpoint.files import candidates
+from training.checkpoint.reader import Checkpoint
+from training.checkpoint.writer import Checkpointer
 from training.config.faces import FaceOptimizerOptions
 from training.face_step import FaceStep
 from training.optimizer import BackboneOptimizer

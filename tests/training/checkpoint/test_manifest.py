@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.errors import DataError
-from training import checkpoint_manifest as manifests
+from training.checkpoint import manifest as manifests
 
 FEW = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -1,0 +1,1 @@
+"""Checkpoints: files, writing, reading; the command ``python -m training.checkpoint``."""
