@@ -24,11 +24,11 @@ from training.config.images import ImageConfig
 
 if TYPE_CHECKING:
     from backbones.classifiers.classifier import Classifier
-    from training.leg import Leg
-    from training.logs import RunLog
+    from training.exchange.rebalancing import Leg
+    from training.exchange.workers import Team
+    from training.image_data import Pictures
+    from training.log.run_log import RunLog
     from training.loop import Step
-    from training.pictures import Pictures
-    from training.team import Team
 
 
 def main() -> int:
@@ -49,13 +49,14 @@ def classify(config: ImageConfig, dress: Callable[[Step], Step] = lambda step: s
     environment.prepare_stall_check(config.run.stall_timeout)
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
     from backbones.classifiers.classifier import Classifier
-    from training import devices, team
-    from training.leg import Leg
-    from training.logs import RunLog
-    from training.pictures import open_pictures
+    from training import devices
+    from training.exchange.rebalancing import Leg
+    from training.exchange.workers import join
+    from training.image_data import open_pictures
+    from training.log.run_log import RunLog
     from training.run_folder import claimed
 
-    workers = team.join(config)
+    workers = join(config)
     device = devices.choose(workers.world.local_rank, config.classifier.dtype)
     pictures = open_pictures(config.data, config.run.seed)
     count = pictures.num_examples(config.data)
@@ -106,13 +107,13 @@ def train(
     Returns:
         The exit status, and the next leg if there is one.
     """
-    from training.classify_step import ClassifyStep
-    from training.finite import FiniteGuard
-    from training.leg import Leg
+    from training.exchange.rebalancing import Leg
     from training.loop import Interlude, fit
-    from training.replicas import ModelSaver
+    from training.model_saver import ModelSaver
     from training.run import begin
-    from training.tally import Tally
+    from training.update.classify_step import ClassifyStep
+    from training.update.epoch_counts import Tally
+    from training.update.finite_guard import FiniteGuard
     from training.validator import Validator
 
     world = workers.world

@@ -14,7 +14,7 @@ from pathlib import Path
 from runtime import environment, launchers
 from runtime.errors import run_program
 from runtime.stopping import StopRequest
-from training import plan
+from training import dry_run
 from training.config import faces
 from training.config.faces import FaceConfig
 
@@ -23,7 +23,7 @@ def main() -> int:
     """Understand the command line; plan the run, or train."""
     config = faces.parse()
     if config.dry_run.dry_run:
-        print(plan.describe(config))
+        print(dry_run.describe(config))
         return 0
     return train(config)
 
@@ -39,17 +39,17 @@ def train(config: FaceConfig) -> int:
     from parallel.world import HorovodWorld
     from partial_fc import optimizers
     from partial_fc.head import PartialFC
-    from training import devices, inputs
-    from training.ending import AgreedStop
-    from training.face_step import FaceStep
-    from training.finite import FiniteGuard
-    from training.logs import RunLog
+    from training import devices, face_data
+    from training.agreed_stop import AgreedStop
+    from training.log.run_log import RunLog
+    from training.log.timed_world import TimedWorld
     from training.loop import Interlude, fit
-    from training.optimizer import BackboneOptimizer
-    from training.replicas import ModelSaver
+    from training.model_saver import ModelSaver
     from training.run import begin
     from training.run_folder import claimed
-    from training.timed_world import TimedWorld
+    from training.update.face_step import FaceStep
+    from training.update.finite_guard import FiniteGuard
+    from training.update.optimizer import BackboneOptimizer
     from training.verifier import Verifier
 
     world = HorovodWorld()
@@ -64,7 +64,7 @@ def train(config: FaceConfig) -> int:
             frequent=config.run.frequent,
             stall_timeout=config.run.stall_timeout,
         ) as log,
-        inputs.open_batches(config.data, config.run.seed, world) as batches,
+        face_data.open_batches(config.data, config.run.seed, world) as batches,
     ):
         run = begin(
             config,
@@ -102,7 +102,7 @@ def train(config: FaceConfig) -> int:
         )
         verifier = Verifier(
             backbone,
-            inputs.open_targets(config.data),
+            face_data.open_targets(config.data),
             world,
             log,
             batch_size=config.data.batch_size,

@@ -26,7 +26,7 @@ from parallel.launch import data_sharding, groups
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from training.config import images
-from training.pictures import open_pictures
+from training.image_data import open_pictures
 from training.validator import count_batch
 
 SCHEMES = {"dist_sync": "BSP", "dist_async": "ASP", "dist_ssync": "SSP", "dist_gsync": "GSP"}

@@ -19,7 +19,7 @@ from benchmarks.backbone_case import (
 from parallel.world import HorovodWorld
 from runtime.mxnet import mx
 from training.config.schedule import OptimizerOptions
-from training.optimizer import BackboneOptimizer
+from training.update.optimizer import BackboneOptimizer
 
 
 class OurBackbone:

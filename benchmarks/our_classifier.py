@@ -10,7 +10,7 @@ from backbones.options import ClassifierOptions
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from training.config.schedule import OptimizerOptions
-from training.optimizer import BackboneOptimizer
+from training.update.optimizer import BackboneOptimizer
 
 _CLASSES = 10
 _IMAGE_SHAPE = (3, 32, 32)

@@ -27,9 +27,9 @@ from parallel.world import PLAIN, HorovodWorld, LoneWorld
 from runtime.mxnet import mx
 from training.config.exchange import HOROVOD
 from training.config.schedule import OptimizerOptions
-from training.optimizer import BackboneOptimizer, Optimizer
-from training.server_optimizer import ServerOptimizer
-from training.stopwatch import Stopwatch
+from training.exchange.server_optimizer import ServerOptimizer
+from training.log.stopwatch import Stopwatch
+from training.update.optimizer import BackboneOptimizer, Optimizer
 
 WARM_UP_UPDATES = 2
 _CLASSES = 10

@@ -3,7 +3,7 @@
 All are lazy: a row that is not sampled neither decays nor moves, and its state waits for it. Each
 has two forms that do the same: a Numba kernel that projects the gradient and updates in one pass
 over the rows, and MXNet operators for devices. The backbone's optimizer is MXNet's own
-(``training.optimizer``).
+(``training.update.optimizer``).
 
 Adam corrects the bias of its moments by the number of updates they have seen, and lazily sampled
 rows have seen different numbers, so each row has a count of its own. With one count for all, a row

@@ -52,7 +52,7 @@ def test_protobuf_comes_in_behind_mxnet_alone() -> None:
     """Its compiled form crashes beside MXNet's unless the import of ours has turned it off."""
     everything = [*ALL, *modules("tests")]
     users = [path for path in everything if imports(path) & {"mxboard", "google.protobuf"}]
-    assert [name(path) for path in users] == ["training/metrics.py"]
+    assert [name(path) for path in users] == ["training/log/metric_files.py"]
     text = users[0].read_text(encoding="utf-8")
     assert 0 < text.index("import runtime.mxnet") < text.index("from mxboard import")
 

@@ -34,19 +34,12 @@ from tests.support.witness import (
     stop,
     updates,
 )
-from training import (
-    classify_step,
-    devices,
-    logs,
-    loop,
-    optimizer,
-    pictures,
-    replicas,
-    server_team,
-    team,
-)
+from training import devices, image_data, loop, model_saver
 from training.checkpoint import resume, writer
 from training.config.images import ImageConfig
+from training.exchange import server_workers, workers
+from training.log import run_log
+from training.update import classify_step, optimizer
 
 # Six updates in an epoch, of which three are warm-up; a tenth from the second epoch on.
 RATES = [0.02 * (update + 1) / 3 for update in range(3)] + [0.02] * 3 + [0.002] * 12
@@ -141,7 +134,7 @@ ROWS: dict[str, Row] = {
         "--batch-size 5",
         lambda seen: [
             {len(call["batch"].labels) for call in seen.calls("ClassifyStep.__call__")},
-            {call["batch_size"] for call in seen.calls("pictures.each_once")},
+            {call["batch_size"] for call in seen.calls("image_data.each_once")},
             seen.call("loop.fit")["images_per_update"],
         ],
         [{5}, {5}, 5],
@@ -311,7 +304,7 @@ def watch(seen: Witness) -> None:
     seen.watch(patterns, "DrawnPictures")
     seen.watch(image_loader, "PictureLoader")
     seen.watch(loader, "Prefetcher")
-    seen.watch(pictures, "each_once")
+    seen.watch(image_data, "each_once")
     seen.watch(Classifier, "create")
     seen.watch(classifier, "_last_gammas")
     seen.watch(classifiers, "build")
@@ -320,11 +313,11 @@ def watch(seen: Witness) -> None:
     seen.watch(mx.gluon, "Trainer")
     seen.watch(optimizer, "BackboneOptimizer")
     seen.watch(optimizer.BackboneOptimizer, "update")
-    seen.watch(logs, "RunLog", "Watchdog")
+    seen.watch(run_log, "RunLog", "Watchdog")
     seen.watch(loop, "fit")
     seen.watch(resume, "find")
-    seen.watch(replicas, "ModelSaver")
-    seen.watch(replicas.ModelSaver, "save")
+    seen.watch(model_saver, "ModelSaver")
+    seen.watch(model_saver.ModelSaver, "save")
     seen.watch(writer.Checkpointer, "save")
     seen.watch(environment, "prepare_stall_check")
     seen.watch(LoneWorld, "allreduce_all")
@@ -336,7 +329,7 @@ def witness(run: str, folder: Path) -> Witness:
     with pytest.MonkeyPatch.context() as patch:
         seen = Witness(patch)
         watch(seen)
-        patch.setattr(team, "HorovodWorld", OneOfTwo if run == "two ranks" else LoneWorld)
+        patch.setattr(workers, "HorovodWorld", OneOfTwo if run == "two ranks" else LoneWorld)
         for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
             patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
         if run == "types":
@@ -345,11 +338,11 @@ def witness(run: str, folder: Path) -> Witness:
         if run in PLACES:
             for name, value in PLACES[run].variables().items():
                 patch.setenv(name, value)
-            seen.watch(server_team, "Exchange", "ServerOptimizer")
+            seen.watch(server_workers, "Exchange", "ServerOptimizer")
             # There are no servers that could be met.
-            seen.replace(server_team.Exchange, "start", lambda *_, **__: None)
-            patch.setattr(server_team, "HorovodWorld", GroupWorld)
-            seen.watch(server_team, "HorovodWorld")
+            seen.replace(server_workers.Exchange, "start", lambda *_, **__: None)
+            patch.setattr(server_workers, "HorovodWorld", GroupWorld)
+            seen.watch(server_workers, "HorovodWorld")
         if run != "drawn":
             seen.replace(mnist, "read", stop)
             seen.replace(imagenet, "read_records", stop)

@@ -45,7 +45,7 @@ def cifar(tmp_path_factory) -> Path:
 
 
 def start(ranks: int, models: Path, *options: object, few: int | None = None) -> Job:
-    program = "classify.py" if few is None else "tests.support.few_pictures"
+    program = "classify.py" if few is None else "tests.support.few_images"
     return Job("--gloo", ranks, models, *([] if few is None else [few]), *options, program=program)
 
 

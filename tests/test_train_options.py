@@ -39,10 +39,12 @@ from tests.support.witness import (
     stop,
     updates,
 )
-from training import devices, finite, logs, loop, optimizer, plan, replicas, verifier
+from training import devices, dry_run, loop, model_saver, verifier
 from training.checkpoint import resume
-from training.checkpoint import writer as checkpointer
+from training.checkpoint.writer import Checkpointer
 from training.config.faces import resolve
+from training.log import run_log
+from training.update import finite_guard, optimizer
 
 
 def of_graph(argument: str) -> Callable[[Witness], Any]:
@@ -299,7 +301,7 @@ ROWS: dict[str, Row] = {
     "world_size": Row(
         "plan",
         "--world-size 7",
-        lambda seen: seen.call("plan.describe")["config"].dry_run.world_size,
+        lambda seen: seen.call("dry_run.describe")["config"].dry_run.world_size,
         7,
     ),
 }
@@ -358,15 +360,15 @@ def watch(seen: Witness) -> None:
     seen.watch(mx.gluon, "Trainer")
     seen.watch(optimizer, "BackboneOptimizer")
     seen.watch(optimizer.BackboneOptimizer, "update")
-    seen.watch(logs, "RunLog", "Watchdog")
-    seen.watch(logs.RunLog, "summarize")
+    seen.watch(run_log, "RunLog", "Watchdog")
+    seen.watch(run_log.RunLog, "summarize")
     seen.watch(loop, "fit")
-    seen.watch(plan, "describe")
+    seen.watch(dry_run, "describe")
     seen.watch(resume, "find")
     seen.watch(verifier, "Verifier")
-    seen.watch(finite, "FiniteGuard")
-    seen.watch(replicas.ModelSaver, "save")
-    seen.watch(checkpointer.Checkpointer, "save")
+    seen.watch(finite_guard, "FiniteGuard")
+    seen.watch(model_saver.ModelSaver, "save")
+    seen.watch(Checkpointer, "save")
     seen.watch(environment, "prepare_stall_check")
 
 

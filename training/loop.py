@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from training.logs import RunLog
+from training.log.run_log import RunLog
+from training.log.stopwatch import WAITING
 from training.schedules import Schedule
-from training.stopwatch import WAITING
 
 _log = logging.getLogger(__name__)
 

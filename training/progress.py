@@ -14,7 +14,7 @@ from typing import Optional, Protocol
 
 from data.batches.position import Course, Position
 from runtime.state import Saved, State
-from training.leg import Leg
+from training.exchange.rebalancing import Leg
 from training.schedules import Schedule
 
 _log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from training.checkpoint import resume
 from training.checkpoint.resume import SavedRun
 from training.checkpoint.writer import Checkpointer
 from training.config.run import AUTO, RunOptions
-from training.leg import Leg
+from training.exchange.rebalancing import Leg
 from training.progress import Length, Progress, Source
 
 _log = logging.getLogger(__name__)

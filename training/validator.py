@@ -16,9 +16,9 @@ from data.batches.position import Course
 from parallel.world import World
 from runtime.mxnet import mx
 from runtime.state import Saved, State
-from training.logs import RunLog
-from training.replicas import average_statistics
-from training.tally import Tally
+from training.log.run_log import RunLog
+from training.model_saver import average_statistics
+from training.update.epoch_counts import Tally
 
 _log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from backbones.model import Backbone
 from evaluation import verification
 from parallel.world import World, allgather_numpy
 from runtime.state import Saved, State
-from training.logs import RunLog
-from training.replicas import average_statistics
+from training.log.run_log import RunLog
+from training.model_saver import average_statistics
 
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
 from training.config.schedule import OptimizerOptions
-from training.face_step import FaceStep
-from training.optimizer import BackboneOptimizer
+from training.update.face_step import FaceStep
+from training.update.optimizer import BackboneOptimizer
 
 GLOBAL_BATCH, NUM_CLASSES, EMBEDDING, UPDATES = 12, 31, 16, 3
 

@@ -1,7 +1,7 @@
 """Changes of the product that its tests must notice.
 
     python -m tests.mutants --count 200 --seed 1,2,3
-    python -m tests.mutants --count 50 --only data,training/logs.py
+    python -m tests.mutants --count 50 --only data,training/log/run_log.py
 
 Every mutant is one change at one place (``sites``), made in a copy of the project that lives as
 long as the mutant; the tests that belong to the file (``selection``) run there until one fails, in

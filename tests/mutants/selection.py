@@ -23,14 +23,12 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "parallel/launch/guard.py": ("tests/parallel/launch/test_command.py",),
     "parallel/parameter_server/exchange.py": ("tests/parallel/parameter_server/test_jobs.py",),
     "parallel/parameter_server/s[et]*": ("tests/parallel/parameter_server/test_jobs.py",),
-    "training/server_*": ("tests/parallel/parameter_server/test_jobs.py",),
+    "training/exchange/server_*": ("tests/parallel/parameter_server/test_jobs.py",),
     "training/checkpoint/*": ("tests/training/checkpoint/test_resume.py",),
-    "training/re*": (
-        "tests/training/checkpoint/test_resume.py", "tests/distributed/test_resume.py",
-    ),
+    "training/checkpoint/resume.py": ("tests/distributed/test_resume.py",),
     "training/run.py": ("tests/distributed/test_resume.py",),
     "parallel/launch/__main__.py": ("tests/parallel/parameter_server/test_groups.py",),
-    "training/ending.py": ("tests/distributed/test_endings.py",),
+    "training/agreed_stop.py": ("tests/distributed/test_endings.py",),
 }  # fmt: skip
 # Tests of programs, which import a part of the product to make their data and do not judge it.
 _OF_PROGRAMS = ("tests/benchmarks/", "tests/distributed/", "tests/test_")

@@ -11,7 +11,7 @@ from parallel import world
 from parallel.world import LoneWorld
 from runtime.errors import USER_ERROR_STATUS, UserError
 from tests.support.witness import Witness
-from training import team
+from training.exchange import workers
 
 
 def run_alone(program: ModuleType, *words: object) -> subprocess.CompletedProcess[str]:
@@ -21,7 +21,7 @@ def run_alone(program: ModuleType, *words: object) -> subprocess.CompletedProces
     process; here it is done once more.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for module in (world, team):
+        for module in (world, workers):
             patch.setattr(module, "HorovodWorld", LoneWorld)
         # The program sets them, for this process and its children.
         for name in ("CHECK_TIME", "SHUTDOWN_TIME"):

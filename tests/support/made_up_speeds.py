@@ -12,21 +12,21 @@ import sys
 import classify
 from parallel.parameter_server import place
 from runtime.errors import run_program
-from training import server_team
 from training.config import images
+from training.exchange import server_workers
 
 
 def main() -> int:
     here = place.find(os.environ)
     assert here is not None
     meetings = iter(sys.argv[1].split("/"))
-    measured = server_team.own_speed
+    measured = server_workers.own_speed
 
     def told(stretch, contributors):
         assert measured(stretch, contributors) > 0
         return float(next(meetings).split(",")[here.worker])
 
-    server_team.own_speed = told
+    server_workers.own_speed = told
     return classify.classify(images.parse(sys.argv[2:]))
 
 

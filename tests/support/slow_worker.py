@@ -16,8 +16,8 @@ import time
 import classify
 from parallel.parameter_server import place
 from runtime.errors import run_program
-from training import watchdog
 from training.config import images
+from training.log import watchdog
 from training.validator import Validator
 
 

@@ -8,8 +8,8 @@ import itertools
 import pytest
 
 from runtime.mxnet import mx
+from training.log.stopwatch import WAITING, Stopwatch
 from training.loop import Interlude, fit
-from training.stopwatch import WAITING, Stopwatch
 
 
 class RecordingLog:

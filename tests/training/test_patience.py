@@ -13,8 +13,8 @@ from parallel.parameter_server.board import Column
 from parallel.parameter_server.schemes import SCHEMES
 from tests.support.near_servers import NearServers, gradients
 from tests.support.servers import ServerJob
-from training.server_team import ServerTeam
-from training.watchdog import Others
+from training.exchange.server_workers import ServerTeam
+from training.log.watchdog import Others
 
 STALL = 4
 # Eight steps of each of two workers, and what would have ended one of them.

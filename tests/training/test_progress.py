@@ -8,7 +8,7 @@ import pytest
 
 from data.batches.position import Position
 from training.config.faces import parse
-from training.leg import Leg
+from training.exchange.rebalancing import Leg
 from training.progress import Progress
 from training.schedules import PolySchedule
 

@@ -10,7 +10,7 @@ import pytest
 
 from parallel.world import LoneWorld
 from training.config import images
-from training.leg import Leg
+from training.exchange.rebalancing import Leg
 from training.run import begin
 
 

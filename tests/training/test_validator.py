@@ -10,7 +10,7 @@ from data.batches.loader import Batch
 from data.batches.position import Course
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
-from training.tally import Tally
+from training.update.epoch_counts import Tally
 from training.validator import Validator, count
 
 

@@ -19,7 +19,7 @@ from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from runtime.options import option
 from runtime.state import Stateful
-from training.checkpoint import files as files
+from training.checkpoint import files
 from training.checkpoint.reader import Checkpoint, Section
 from training.config.run import AUTO, NEVER
 

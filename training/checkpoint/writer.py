@@ -24,7 +24,7 @@ from parallel.world import World
 from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.state import REPLICATED, Stateful, Stored
-from training.checkpoint import files as files
+from training.checkpoint import files
 
 _log = logging.getLogger(__name__)
 

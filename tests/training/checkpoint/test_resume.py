@@ -24,8 +24,8 @@ from training.checkpoint.files import candidates
 from training.checkpoint.reader import Checkpoint
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import FaceOptimizerOptions
-from training.face_step import FaceStep
-from training.optimizer import BackboneOptimizer
+from training.update.face_step import FaceStep
+from training.update.optimizer import BackboneOptimizer
 
 GLOBAL_BATCH, CLASSES, EMBEDDING, IMAGES = 12, 31, 16, 12 * 9 + 5
 ABOUT = {"identity": {"--network": "r18", "classes": 31}, "configuration": {"lr": 0.1}}

@@ -241,7 +241,7 @@ PROGRAM = """
 import sys
 from runtime.errors import run_program
 from training.config.faces import parse
-from training.plan import describe
+from training.dry_run import describe
 
 def main():
     print(describe(parse()))

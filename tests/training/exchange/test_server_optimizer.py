@@ -1,0 +1,71 @@
+"""What a worker pushes to the servers, and what it keeps to itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from parallel.world import PLAIN
+from runtime.mxnet import mx
+from tests.support.thread_world import run_ranks
+from training.exchange.server_optimizer import ServerOptimizer
+from training.log.stopwatch import Stopwatch
+from training.update import host_sgd
+from training.update.finite_guard import FiniteGuard, NonFiniteError
+
+
+class Servers:
+    """In place of the exchange: notes what is pushed."""
+
+    def __init__(self) -> None:
+        self.pushed: list[list[float]] = []
+
+    def step(self, gradients, lr: float) -> None:
+        self.pushed.append([*gradients[0].asnumpy().tolist(), lr])
+
+
+class Worker:
+    """A parameter whose gradient is written by hand."""
+
+    def __init__(self, world) -> None:
+        parameters = mx.gluon.ParameterDict()
+        self.parameter = parameters.get("weight", shape=(2,))
+        parameters.initialize()
+        self.servers = Servers()
+        stopwatch = Stopwatch()
+        self.optimizer = ServerOptimizer(parameters, self.servers, world, stopwatch, PLAIN)
+
+    def step(self, *gradient: float) -> None:
+        self.parameter.grad()[:] = mx.nd.array(gradient)
+        finite = self.optimizer.reduce()
+        self.optimizer.update(0, lr=0.5)
+        FiniteGuard().accept(0, mx.nd.ones(1), finite)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), 1e20])
+def test_the_servers_never_see_a_gradient_that_is_not_finite(odd: float) -> None:
+    def work(world) -> list:
+        worker = Worker(world)
+        worker.step(1.0, 2.0)
+        with pytest.raises(NonFiniteError, match="update 1: a gradient"):
+            # Of one member of a group; the others have its sum.
+            worker.step(1.0, odd if world.rank == world.size - 1 else 3.0)
+        return worker.servers.pushed
+
+    for size in (1, 2):
+        assert run_ranks(size, work) == [[[size * 1.0, size * 2.0, 0.5]]] * size
+
+
+def test_gradients_are_looked_at_once(monkeypatch) -> None:
+    looks = []
+    look = host_sgd.all_finite
+    monkeypatch.setattr(
+        host_sgd, "all_finite", lambda gradients: looks.append(1) or look(gradients)
+    )
+
+    def work(world) -> None:
+        worker = Worker(world)
+        for _ in range(3):
+            worker.step(1.0, 2.0)
+
+    run_ranks(1, work)
+    assert len(looks) == 3

@@ -1,0 +1,269 @@
+"""Workers on Horovod and over parameter servers: what each tells the program."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data.batches import epoch_part
+from parallel.parameter_server.place import WORKER, Place, Share
+from parallel.world import LoneWorld, Wire
+from training.config.images import resolve
+from training.config.schedule import OptimizerOptions
+from training.exchange import server_workers, workers
+from training.exchange.rebalancing import Leg
+from training.exchange.server_workers import ServerTeam
+
+COUNT = 4000
+PLACE = Place(
+    WORKER, "127.0.0.1", 9000, "127.0.0.1", "lo", num_workers=4, num_servers=1, worker=3,
+    local_worker=1,
+)  # fmt: skip
+
+
+class Exchange:
+    """In place of the servers: notes what it is told."""
+
+    def __init__(self, scheme, place, world, **options: Any) -> None:
+        self.scheme, self.place, self.world, self.options = scheme, place, world, options
+        self.has_started, self.version, self.stop, self.pauses = False, 0, 0, 5
+        self.calls: list[Any] = []
+
+    def __getattr__(self, name: str):
+        def call(*arguments: Any, **options: Any):
+            self.calls.append((name, *arguments, *options.items()))
+            return {"staleness": 2.0} if name == "numbers" else 7
+
+        return call
+
+
+class Horovod:
+    """In place of a world of Horovod: two ranks, or all of four."""
+
+    def __init__(self, groups=(), regroups: bool = False) -> None:
+        self.groups, self.regroups, self.rank, self.size = groups, regroups, 1, 2
+        self.calls: list[Any] = []
+
+    def allreduce(self, array, name: str, op: str = "sum"):
+        return array
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+@pytest.fixture(autouse=True)
+def no_servers(monkeypatch) -> None:
+    monkeypatch.setattr(server_workers, "Exchange", Exchange)
+    for module in (server_workers, workers):
+        monkeypatch.setattr(module, "HorovodWorld", Horovod)
+
+
+def config_of(**given: Any):
+    return resolve({"dataset": "synthetic", "batch_size": 10, **given})
+
+
+def served(place: Place = PLACE, **given: Any) -> ServerTeam:
+    return ServerTeam(config_of(**{"kv_store": "dist_async", **given}), place)
+
+
+def test_the_option_decides_who_trains_together(monkeypatch) -> None:
+    assert isinstance(workers.join(config_of()), workers.HorovodTeam)
+    for name, value in PLACE.variables().items():
+        monkeypatch.setenv(name, value)
+    joined = workers.join(config_of(kv_store="dist_async"))
+    assert isinstance(joined, ServerTeam) and joined.number == 3
+
+
+def test_ranks_of_horovod() -> None:
+    joined = workers.HorovodTeam(config_of())
+    assert (joined.number, joined.size, joined.contributors, joined.saves) == (1, 2, 2, True)
+    assert joined.portion(COUNT) == epoch_part.of_rank(COUNT, 10, 1, 2)
+    assert joined.updates_per_epoch(COUNT) == 200
+    assert joined.numbers() == {}
+    assert joined.leave(3) == 3
+    shifted = SimpleNamespace(shifted=lambda schedule: ("shifted", schedule))
+    assert joined.schedule("schedule", shifted) == ("shifted", "schedule")
+
+
+def test_options_reach_the_optimizer_of_ranks(monkeypatch) -> None:
+    made = {}
+    monkeypatch.setattr(
+        workers, "BackboneOptimizer", lambda *args, **more: made.update(more, options=args[0])
+    )
+    monkeypatch.setattr(workers, "TimedWorld", lambda *arguments: arguments)
+    given = {"momentum": 0.8, "wd": 0.3, "fp16_allreduce": True, "gradient_predivide_factor": 4.0}
+    workers.HorovodTeam(config_of(**given)).optimizer("parameters", "stopwatch")
+    assert made == {
+        "options": OptimizerOptions(momentum=0.8, wd=0.3), "dtype": "float32",
+        "wire": Wire(True, 4.0), "stopwatch": "stopwatch",
+    }  # fmt: skip
+
+
+def test_a_worker_alone() -> None:
+    joined = served(staleness=None)
+    assert isinstance(joined.world, LoneWorld) and joined.world.local_rank == 1
+    assert (joined.number, joined.size, joined.contributors, joined.saves) == (3, 4, 1, False)
+    assert served(replace(PLACE, worker=0)).saves
+    assert joined.portion(COUNT).updates_per_epoch == 100
+    # Of four workers, each of which updates the weights by itself.
+    assert joined.updates_per_epoch(COUNT) == 400
+    exchange = joined._exchange
+    assert exchange.scheme.title == "ASP"
+    assert exchange.options == {"staleness": None, "images_per_step": 10}
+    assert served(kv_store="dist_ssync", staleness=4)._exchange.options["staleness"] == 4
+    assert joined.numbers() == {"staleness": 2.0}
+
+
+def test_a_worker_of_a_group() -> None:
+    place = replace(PLACE, groups=((0,), (1, 2, 3)))
+    joined = served(place, kv_store="dist_gsync")
+    assert (joined.world.groups, joined.world.regroups) == (place.groups, False)
+    assert (joined.contributors, joined.saves) == (3, False)
+    assert joined._exchange.options["images_per_step"] == 10 * 2
+    assert served(place, kv_store="dist_gsync", rebalance=2).world.regroups
+
+
+def test_shares_are_heeded_when_asked_for() -> None:
+    shares = (Share(0, 0.1), Share(0.1, 0.2), Share(0.2, 0.3), Share(0.3, 1))
+    place = replace(PLACE, shares=shares)
+    assert served(place).portion(COUNT).updates_per_epoch == 100
+    assert served(place, data_allocator=1).portion(COUNT).updates_per_epoch == 280
+
+
+def test_the_schedule_counts_the_updates_of_the_weights() -> None:
+    joined = served(momentum=0.7, wd=0.2)
+    started = []
+    joined._optimizer = SimpleNamespace(start=lambda **options: started.append(options))
+    progress = SimpleNamespace(epochs_before=1.5)
+    joined.start(progress, COUNT)
+    # One and a half epochs of 400 updates by all.
+    assert started == [{"momentum": 0.7, "weight_decay": 0.2, "version": 600}]
+    schedule = joined.schedule(SimpleNamespace(lr_at=lambda update: 100.0 * update), progress)
+    joined._exchange.version = 6
+    assert schedule.lr_at(999) == 600.0
+
+    joined._exchange.has_started, joined._exchange.version = True, 1000
+    joined.start(progress, COUNT)
+    # The next leg begins at its own update 600, where the weights have had 1000.
+    assert schedule.lr_at(999) == 100.0 * 600 and len(started) == 1
+
+
+def test_who_is_told_to_end_tells_the_board() -> None:
+    joined = served()
+    request = SimpleNamespace(status=0)
+    told = joined.stop(request)
+    joined._exchange.stop = 5
+    assert told() == 5
+    request.status = 143
+    told()
+    told()
+    asked = [call[1] for call in joined._exchange.calls if call[0] == "ask_to_stop"]
+    assert asked == [0, 0, 143]
+
+
+@pytest.mark.parametrize(
+    "scheme, worker, expected",
+    [
+        ("dist_async", 0, [("pause",)]),
+        ("dist_async", 3, []),
+        ("dist_sync", 0, []),
+        ("dist_sync", 3, [("expect_pause",)]),
+    ],
+)
+def test_who_saves_says_so_and_the_workers_of_bsp_know(scheme, worker, expected) -> None:
+    joined = served(replace(PLACE, worker=worker), kv_store=scheme)
+    joined.pause(7)
+    assert joined._exchange.calls == expected
+
+
+def test_who_saves_waits_for_the_others_at_the_end() -> None:
+    for worker, waits in ((0, True), (3, False)):
+        joined = served(replace(PLACE, worker=worker))
+        joined.settle(9)
+        assert joined._exchange.calls == [("finish", ("waits", waits))]
+
+
+@pytest.mark.parametrize(
+    "scheme, status, told, ended, leaves",
+    [
+        ("dist_async", 0, 0, 0, False),
+        ("dist_async", 3, 0, 3, True),
+        ("dist_async", 0, 130, 130, True),
+        ("dist_gsync", 0, 0, 0, True),
+    ],
+)
+def test_a_process_ends_with_its_status(monkeypatch, scheme, status, told, ended, leaves) -> None:
+    ends = []
+    monkeypatch.setattr(os, "_exit", ends.append)
+    joined = served(replace(PLACE, groups=((0,), (1, 2, 3))), kv_store=scheme)
+    joined._told = told
+    joined.leave(status)
+    assert ends == [ended]
+    assert (("leave",) in joined._exchange.calls) == leaves
+    if scheme == "dist_gsync":
+        assert joined.world.calls == ["close"]
+
+
+class Everybody:
+    """All four workers, as worker 3 or 0 meets them."""
+
+    def __init__(self, answer=None) -> None:
+        self.answer, self.barriers, self.own = answer, 0, None
+
+    def allgather(self, array, name: str):
+        self.own = array.asnumpy().tolist()
+        return SimpleNamespace(
+            asnumpy=lambda: SimpleNamespace(tolist=lambda: [2000.0, 500.0, 1990.0, 500.0])
+        )
+
+    def broadcast_object(self, value, name: str):
+        self.given = value
+        return value or self.answer
+
+    def barrier(self) -> None:
+        self.barriers += 1
+
+
+@pytest.mark.parametrize("speeds_known", [True, False])
+def test_the_next_leg_has_groups_by_the_measured_speeds(speeds_known: bool) -> None:
+    groups = ((0, 1), (2, 3))
+    joined = served(replace(PLACE, worker=0, groups=groups), kv_store="dist_gsync", rebalance=1)
+    everybody, regrouped = Everybody(), []
+    joined._horovod.everybody = lambda: everybody
+    joined._horovod.regroup = regrouped.append
+    count = COUNT if speeds_known else 30
+    leg = joined.next_leg(Leg(epoch=2), None, count)
+    expected = ((0, 2), (1, 3)) if speeds_known else groups
+    assert leg == Leg(epoch=2) and everybody.own == [0.0] and everybody.barriers == 2
+    assert regrouped == [expected]
+    assert [call[0] for call in joined._exchange.calls] == ["leave", "clear_board", "regroup"]
+    place, images = joined._exchange.calls[-1][1:]
+    assert place.groups == expected and place.worker == 0 and images == 20
+    assert (joined.contributors, joined.saves) == (2, True)
+    assert bool(place.shares) == speeds_known
+
+
+def test_other_workers_take_the_arrangement_of_worker_0() -> None:
+    joined = served(replace(PLACE, groups=((0, 1), (2, 3))), kv_store="dist_gsync", rebalance=1)
+    of_worker_0 = replace(
+        joined._arrangement, place=replace(PLACE, worker=0, groups=((1, 3), (0, 2)))
+    )
+    everybody = Everybody((Leg(epoch=4), of_worker_0))
+    joined._horovod.everybody = lambda: everybody
+    joined._horovod.regroup = lambda groups: None
+    assert joined.next_leg(Leg(epoch=9), None, COUNT) == Leg(epoch=4)
+    assert everybody.given is None
+    assert joined._arrangement.place.worker == 3
+    assert joined._arrangement.place.groups == ((1, 3), (0, 2)) and not joined.saves
+    assert [call[0] for call in joined._exchange.calls] == ["leave", "regroup"]
+
+
+def test_a_worker_that_was_told_to_end_begins_no_leg() -> None:
+    joined = served(replace(PLACE, groups=((0, 1), (2, 3))), kv_store="dist_gsync", rebalance=1)
+    joined._exchange.stop = 143
+    assert joined.next_leg(Leg(), None, COUNT) is None
+    assert joined._told == 143

@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest.mock import MagicMock
+
+import pytest
+
+from runtime.errors import ConfigError
+from training.log import run_log
+from training.log.run_log import RunLog
+from training.log.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
+
+
+class HandClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class LfwResult:
+    accuracy = 0.9912
+    accuracy_std = 0.0034
+    xnorm = 22.5
+    tar_at_far = {1e-3: 0.98, 1e-4: float("nan")}
+
+
+@pytest.fixture(autouse=True)
+def untouched_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    before = (list(root.handlers), root.level)
+    yield
+    assert (list(root.handlers), root.level) == before
+
+
+def open_log(folder: Path, rank: int = 0, **changes: Any) -> RunLog:
+    settings: dict[str, Any] = {
+        "world_size": 2,
+        "frequent": 4,
+        "screen": io.StringIO(),
+        "clock": HandClock(),
+    }
+    return RunLog(folder, rank=rank, **{**settings, **changes})
+
+
+def train(log: RunLog, clock: HandClock, updates: range, waiting: float = 0.05) -> None:
+    """Updates of half a second."""
+    parts = {WAITING: waiting, BACKBONE: 0.3, HEAD: 0.1, COMMUNICATION: 0.025}
+    for update in updates:
+        for part, seconds in parts.items():
+            with log.stopwatch.part(part):
+                clock.now += seconds
+        clock.now += 0.5 - sum(parts.values())
+        log.update(update, loss=float(update), lr=0.1, images=128)
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def update_lines(screen: io.StringIO) -> list[str]:
+    return [line for line in screen.getvalue().splitlines() if " update " in line]
+
+
+def test_plain_lines_tell_loss_speed_rate_shares_and_time_left(tmp_path: Path) -> None:
+    clock, screen = HandClock(), io.StringIO()
+    with open_log(tmp_path, clock=clock, screen=screen) as log:
+        log.start(10)
+        train(log, clock, range(1, 11))
+    lines = update_lines(screen)
+    assert len(lines) == 3
+    assert lines[0].endswith(
+        "update 4/10  loss 4.0000  256 images/s  lr 0.1  waiting 10%  backbone 60%  head 20%  "
+        "communication 5%  left 0:00:03"
+    )
+    assert "update 8/10" in lines[1]
+    assert "update 10/10" in lines[2] and lines[2].endswith("left 0:00:00")
+
+
+def test_loss_is_looked_at_only_when_reported(tmp_path: Path) -> None:
+    class LazyLoss:
+        """As an NDArray: float() waits for the device."""
+
+        looked_at = 0
+
+        def __float__(self) -> float:
+            LazyLoss.looked_at += 1
+            return 1.5
+
+    clock = HandClock()
+    with open_log(tmp_path, clock=clock) as log:
+        log.start(10)
+        for update in range(1, 4):
+            log.update(update, loss=LazyLoss(), lr=0.1, images=1)
+        assert LazyLoss.looked_at == 0
+        log.update(4, loss=LazyLoss, lr=0.1, images=1)
+        assert LazyLoss.looked_at == 1
+    assert read_metrics(tmp_path)[0]["loss"] == 1.5
+
+
+def test_time_that_the_loss_is_waited_for_counts(tmp_path: Path) -> None:
+    clock = HandClock()
+
+    def wait_for_device() -> float:
+        clock.now += 2.0
+        return 0.0
+
+    with open_log(tmp_path, clock=clock, frequent=1) as log:
+        log.start(10)
+        log.update(1, loss=wait_for_device, lr=0.1, images=100)
+    assert read_metrics(tmp_path)[0]["images_per_second"] == pytest.approx(50.0)
+
+
+def test_verifications_do_not_slow_images_but_delay_the_end(tmp_path: Path) -> None:
+    clock = HandClock()
+    with open_log(tmp_path, clock=clock) as log:
+        log.start(10)
+        train(log, clock, range(1, 5))
+        with log.paused():
+            clock.now += 6.0
+        train(log, clock, range(5, 9))
+    first, second = read_metrics(tmp_path)
+    assert second["images_per_second"] == first["images_per_second"] == pytest.approx(256.0)
+    shares = [second[part] for part in (WAITING, BACKBONE, HEAD, COMMUNICATION)]
+    assert shares == pytest.approx([0.1, 0.6, 0.2, 0.05])
+    assert first["seconds_left"] == pytest.approx(6 * 0.5)
+    assert second["seconds_left"] == pytest.approx(2 * 10.0 / 8)
+
+
+def test_set_up_before_the_start_is_not_counted(tmp_path: Path) -> None:
+    clock = HandClock()
+    with open_log(tmp_path, clock=clock) as log:
+        clock.now += 60.0
+        log.start(10, update=4)
+        train(log, clock, range(5, 9))
+    assert read_metrics(tmp_path)[0]["images_per_second"] == pytest.approx(256.0)
+    assert read_metrics(tmp_path)[0]["seconds_left"] == pytest.approx(2 * 0.5)
+
+
+def summarize(folder: Path, *, updates: int, debug: bool = False) -> list[str]:
+    """The end of a run that waits for data until its first report, and hardly afterwards."""
+    clock, screen = HandClock(), io.StringIO()
+    with open_log(folder, clock=clock, screen=screen) as log:
+        log.start(updates)
+        train(log, clock, range(1, min(updates, 4) + 1), waiting=0.075)
+        train(log, clock, range(5, updates + 1), waiting=0.005)
+        log.summarize(debug=debug)
+    return [line.split("INFO: ")[1] for line in screen.getvalue().splitlines()[-2:]]
+
+
+def test_the_end_of_a_run_judges_its_input(tmp_path: Path) -> None:
+    times, verdict = summarize(tmp_path, updates=12)
+    assert times.startswith("time: waiting 1.0%, backbone 60.0%, head 20.0%, communication 5.0%")
+    assert verdict.startswith("input is not the bottleneck: 1.0% of the time")
+
+
+def test_the_end_of_a_run_in_legs_judges_all_of_them(tmp_path: Path) -> None:
+    clock, screen = HandClock(), io.StringIO()
+    with open_log(tmp_path, clock=clock, screen=screen) as log:
+        # The first report of each is left out: it waits for the first batches.
+        for first, waiting in ((0, 0.005), (12, 0.095)):
+            log.start(first + 12, first)
+            train(log, clock, range(first + 1, first + 5), waiting=0.075)
+            train(log, clock, range(first + 5, first + 13), waiting=waiting)
+        log.summarize(debug=False)
+    times, verdict = screen.getvalue().splitlines()[-2:]
+    assert "time: waiting 10.0%, backbone 60.0%" in times
+    assert "input is a bottleneck: 10.0% of the time" in verdict
+
+
+def test_a_run_of_one_report_is_judged_by_it(tmp_path: Path) -> None:
+    _, verdict = summarize(tmp_path, updates=4)
+    assert verdict.startswith("input is a bottleneck: 15.0% of the time")
+
+
+def test_the_end_of_a_debug_run_says_what_it_was_for(tmp_path: Path) -> None:
+    _, verdict = summarize(tmp_path, updates=12, debug=True)
+    assert verdict.startswith("--debug: 256 images/s with input for nothing")
+
+
+def test_a_run_without_updates_has_no_summary(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    with open_log(tmp_path, screen=screen) as log:
+        log.start(0)
+        log.summarize(debug=False)
+    assert screen.getvalue().count("\n") == 1
+
+
+def test_slow_runs_show_a_decimal(tmp_path: Path) -> None:
+    clock, screen = HandClock(), io.StringIO()
+    with open_log(tmp_path, clock=clock, screen=screen, frequent=1) as log:
+        log.start(10)
+        clock.now += 8.0
+        log.update(1, loss=0.0, lr=0.1, images=44)
+    assert "5.5 images/s" in update_lines(screen)[0]
+
+
+def test_verification_reaches_screen_and_metrics(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    with open_log(tmp_path, screen=screen) as log:
+        log.verification("lfw", LfwResult(), best=0.9923, update=8)
+    line = screen.getvalue().splitlines()[-1]
+    for part in ("lfw at update 8", "0.9912 +- 0.0034 (best 0.9923)", "TAR@FAR=0.001 0.9800"):
+        assert part in line
+    record = read_metrics(tmp_path)[-1]
+    assert (record["target"], record["update"]) == ("lfw", 8)
+    assert (record["accuracy"], record["best"], record["xnorm"]) == (0.9912, 0.9923, 22.5)
+    assert (record["tar_at_far_0.001"], record["tar_at_far_0.0001"]) == (0.98, None)
+
+
+def test_other_ranks_write_a_file_and_show_warnings_only(tmp_path: Path) -> None:
+    clock, screen = HandClock(), io.StringIO()
+    with open_log(tmp_path, rank=5, clock=clock, screen=screen) as log:
+        log.start(10)
+        train(log, clock, range(1, 5))
+        logging.getLogger("data").warning("record 17 is broken")
+    assert screen.getvalue().count("\n") == 1
+    assert "rank 5 WARNING: record 17 is broken" in screen.getvalue()
+    written = (tmp_path / "logs" / "rank-0005.log").read_text()
+    assert "update 4/10" in written and "record 17 is broken" in written
+    assert not (tmp_path / "metrics.jsonl").exists()
+    assert not (tmp_path / "scalars").exists()
+
+
+def test_terminal_has_a_bar_instead_of_lines(tmp_path: Path) -> None:
+    clock, screen = HandClock(), Terminal()
+    with open_log(tmp_path, clock=clock, screen=screen) as log:
+        log.start(10)
+        train(log, clock, range(1, 11))
+        logging.getLogger("data").warning("record 17 is broken")
+    shown = screen.getvalue()
+    assert "100%|" in shown and "10/10" in shown and "256 images/s" in shown
+    assert " update 4/10" not in shown
+    assert "record 17 is broken\n" in shown
+    assert " update 4/10" in (tmp_path / "logs" / "rank-0000.log").read_text()
+
+
+@pytest.mark.parametrize(("progress", "bar"), [(None, False), ("bar", True)])
+def test_a_launched_rank_believes_run_sh_and_not_its_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: str | None, bar: bool
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    if progress is not None:
+        monkeypatch.setenv("PROGRESS", progress)
+    clock, screen = HandClock(), Terminal()
+    with open_log(tmp_path, clock=clock, screen=screen) as log:
+        log.start(10)
+        train(log, clock, range(1, 11))
+    assert ("%|" in screen.getvalue()) == bar
+    assert len(update_lines(screen)) == (0 if bar else 3)
+
+
+def test_bar_of_a_resumed_run_starts_where_the_run_does(tmp_path: Path) -> None:
+    clock, screen = HandClock(), Terminal()
+    with open_log(tmp_path, clock=clock, screen=screen) as log:
+        log.start(10, update=6)
+        train(log, clock, range(7, 11))
+    assert " 6/10" in screen.getvalue()
+    assert "10/10" in screen.getvalue()
+
+
+def test_scalars_are_written(tmp_path: Path) -> None:
+    clock = HandClock()
+    with open_log(tmp_path, clock=clock) as log:
+        log.start(10)
+        train(log, clock, range(1, 5))
+        log.verification("lfw", LfwResult(), best=0.9923, update=4)
+    (events,) = (tmp_path / "scalars").glob("*tfevents*")
+    content = events.read_bytes()
+    for scalar in (b"loss", b"waiting", b"backbone", b"head", b"communication"):
+        assert b"training/" + scalar in content
+    assert b"lfw/accuracy" in content
+
+
+def test_metrics_of_an_earlier_run_are_kept(tmp_path: Path) -> None:
+    for _ in range(2):
+        clock = HandClock()
+        with open_log(tmp_path, clock=clock) as log:
+            log.start(10)
+            train(log, clock, range(1, 5))
+    assert [record["update"] for record in read_metrics(tmp_path)] == [4, 4]
+
+
+def test_what_ends_a_run_is_in_its_file(tmp_path: Path) -> None:
+    def run(log: RunLog) -> NoReturn:
+        log.start(10)
+        log.update(1, loss=0.0, lr=0.1, images=1)
+        raise ZeroDivisionError("a mistake of ours")
+
+    screen = io.StringIO()
+    with pytest.raises(ZeroDivisionError):
+        with open_log(tmp_path, screen=screen) as log:
+            run(log)
+    written = (tmp_path / "logs" / "rank-0000.log").read_text()
+    assert "stopped after update 1" in written
+    assert "ZeroDivisionError: a mistake of ours" in written
+    assert "ZeroDivisionError" not in screen.getvalue()
+
+
+def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for rank in (0, 1):
+        with pytest.raises(ConfigError, match="--models-root .*/file/run cannot be written"):
+            open_log(tmp_path / "file" / "run", rank=rank)
+
+
+def test_a_run_goes_on_without_its_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = HandClock()
+    with open("/dev/full", "w") as full:
+        with open_log(tmp_path, screen=full, clock=clock, frequent=1) as log:
+            log.start(3)
+            train(log, clock, range(1, 4))
+        full.write("no error any more")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("warning: the screen cannot be written (No space left on device)")
+    lines = (tmp_path / "logs/rank-0000.log").read_text()
+    assert "update 3/3" in lines
+    assert lines.count("the screen cannot be written") == 1
+
+
+def test_a_name_that_is_no_text_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Pytest would keep the line for its report, which travels between its processes as UTF-8.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with open_log(tmp_path):
+        logging.getLogger("test").info("%s", "faces/\udcff")
+    assert "faces/\\udcff" in (tmp_path / "logs/rank-0000.log").read_text()
+
+
+def test_the_watchdog_is_strict_within_updates_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watchdog = MagicMock()
+    monkeypatch.setattr(run_log, "Watchdog", lambda *_, **__: watchdog)
+    with RunLog(tmp_path, rank=1, world_size=2, frequent=9, stall_timeout=7) as log:
+        log.start(3)
+        log.update(1, loss=0.5, lr=0.1, images=1)
+        with log.paused():
+            pass
+        log.end_updates()
+    # The first update after each start compiles, or comes after a meeting of all workers.
+    names = ["rest", "beat", "patience", "patience().__enter__", "patience().__exit__", "rest"]
+    called = [call[0] for call in watchdog.mock_calls if "__bool__" not in call[0]]
+    assert called == [*names, "close"]
+    watchdog.beat.assert_called_once_with(1)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_numbers_for_machines_are_written_by_rank_0_alone(tmp_path: Path, rank: int) -> None:
+    with open_log(tmp_path, rank=rank) as log:
+        log.record(8, {"accuracy": 0.75}, target="validation")
+    if rank == 0:
+        record = read_metrics(tmp_path)[-1]
+        assert (record["update"], record["target"], record["accuracy"]) == (8, "validation", 0.75)
+    else:
+        assert not (tmp_path / "metrics.jsonl").exists()

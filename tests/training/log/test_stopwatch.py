@@ -1,0 +1,69 @@
+"""Seconds go to the part that is waited for, each to one part only."""
+
+from __future__ import annotations
+
+import pytest
+
+from training.log.stopwatch import BACKBONE, COMMUNICATION, HEAD, PARTS, WAITING, Stopwatch
+
+
+class HandClock:
+    def __init__(self):
+        self.now = 50.0
+
+    def __call__(self):
+        return self.now
+
+    def wait(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock():
+    return HandClock()
+
+
+@pytest.fixture
+def stopwatch(clock):
+    return Stopwatch(clock)
+
+
+def test_an_inner_part_is_not_counted_in_the_outer(clock, stopwatch) -> None:
+    clock.wait(100.0)
+    with stopwatch.part(HEAD):
+        clock.wait(1.0)
+        with stopwatch.part(COMMUNICATION):
+            clock.wait(10.0)
+        clock.wait(2.0)
+    clock.wait(100.0)
+    assert stopwatch.lap() == {WAITING: 0.0, BACKBONE: 0.0, HEAD: 3.0, COMMUNICATION: 10.0}
+
+
+def test_a_part_that_raises_is_left(clock, stopwatch) -> None:
+    with pytest.raises(StopIteration), stopwatch.part(WAITING):
+        clock.wait(1.0)
+        raise StopIteration
+    clock.wait(5.0)
+    assert stopwatch.lap()[WAITING] == 1.0
+
+
+def test_a_lap_starts_anew_in_the_midst_of_a_part(clock, stopwatch) -> None:
+    with stopwatch.part(BACKBONE):
+        clock.wait(1.0)
+        assert stopwatch.lap()[BACKBONE] == 1.0
+        clock.wait(4.0)
+    assert stopwatch.lap()[BACKBONE] == 4.0
+    assert stopwatch.lap() == dict.fromkeys(PARTS, 0.0)
+
+
+def test_deferred_waits_happen_in_order_and_count_where_they_belong(clock, stopwatch) -> None:
+    with stopwatch.part(BACKBONE):
+        stopwatch.defer(lambda: clock.wait(2.0))
+        stopwatch.defer(lambda: clock.wait(3.0), COMMUNICATION)
+        stopwatch.defer(lambda: clock.wait(4.0))
+    assert clock.now == 50.0
+    stopwatch.settle()
+    stopwatch.settle()
+    seconds = stopwatch.lap()
+    assert (seconds[BACKBONE], seconds[COMMUNICATION]) == (6.0, 3.0)
+    assert clock.now == 59.0

@@ -1,0 +1,147 @@
+"""Communication is what passes between this rank's own part and the result of all ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from partial_fc.head import PartialFC
+from partial_fc.optimizers import SGD
+from partial_fc.options import HeadOptions
+from runtime.mxnet import mx
+from tests.support.thread_world import run_ranks
+from training.log.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
+from training.log.timed_world import OVERLAPPING, TimedWorld
+
+COMPUTING, EXCHANGING = 1.0, 10.0
+
+
+class Machine:
+    """A clock, and arrays that are there when the clock says so: as MXNet's engine makes them."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Array:
+    """Ready after the work queued on it; a copy is ready after the work queued before it."""
+
+    def __init__(self, machine, ready_at):
+        self._machine = machine
+        self.ready_at = ready_at
+
+    def __getitem__(self, rows):
+        return self
+
+    def copy(self):
+        return Array(self._machine, self.ready_at)
+
+    def wait_to_read(self):
+        self._machine.now = max(self._machine.now, self.ready_at)
+
+
+class SlowWorld:
+    rank, size, local_rank = 0, 2, 0
+
+    def allreduce(self, array, name, op="sum"):
+        array.ready_at += EXCHANGING
+        return array
+
+    def wait(self, array):
+        array.wait_to_read()
+
+    def allreduce_all(self, arrays, name, op="sum", wire=None):
+        for array in arrays:
+            array.ready_at += EXCHANGING
+
+    def allgather(self, array, name):
+        array.ready_at += EXCHANGING
+        array.wait_to_read()
+        return array
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+@pytest.fixture
+def stopwatch(machine):
+    return Stopwatch(machine)
+
+
+@pytest.fixture
+def world(stopwatch):
+    return TimedWorld(SlowWorld(), stopwatch)
+
+
+@pytest.mark.parametrize("collective", ["allgather", "allreduce"])
+def test_computing_is_no_communication(collective, machine, stopwatch, world) -> None:
+    array = Array(machine, COMPUTING)
+    with stopwatch.part(HEAD):
+        assert getattr(world, collective)(array, "head.maximum") is array
+    assert machine.now == COMPUTING + EXCHANGING
+    seconds = stopwatch.lap()
+    assert (seconds[HEAD], seconds[COMMUNICATION]) == (COMPUTING, EXCHANGING)
+
+
+def test_what_other_work_hides_costs_nothing(machine, stopwatch, world) -> None:
+    (name,) = OVERLAPPING
+    with stopwatch.part(HEAD):
+        array = world.allreduce(Array(machine, COMPUTING), name)
+        assert machine.now == 0.0, "the head had to wait"
+        machine.now += COMPUTING + 0.75 * EXCHANGING
+        world.wait(array)
+    seconds = stopwatch.lap()
+    assert seconds[HEAD] == COMPUTING + 0.75 * EXCHANGING
+    assert seconds[COMMUNICATION] == 0.25 * EXCHANGING
+
+
+def test_gradients_are_reduced_behind_the_backward_pass(machine, stopwatch, world) -> None:
+    """Those of the last layer are ready, and reduced, long before those of the first."""
+    first, last = Array(machine, 3 * EXCHANGING), Array(machine, COMPUTING)
+    with stopwatch.part(BACKBONE):
+        world.allreduce_all([first, last], "backbone.gradient")
+    assert machine.now == 0.0
+    stopwatch.settle()
+    seconds = stopwatch.lap()
+    assert (seconds[BACKBONE], seconds[COMMUNICATION]) == (3 * EXCHANGING, EXCHANGING)
+
+
+def train_head(world, stopwatch=None):
+    head = PartialFC.create(
+        HeadOptions(scale=16.0), (13, 8), world, mx.cpu(),
+        optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
+    )  # fmt: skip
+    features = mx.nd.array(np.random.default_rng(world.rank).normal(size=(4, 8)))
+    step = head.step(features, np.arange(4) * (world.rank + 1), 0, 0.1)
+    if stopwatch is not None:
+        stopwatch.settle()
+    return step.loss.asscalar(), step.gradient.asnumpy(), head.rows.export()["centers"]
+
+
+def test_the_head_computes_the_same_in_a_timed_world() -> None:
+    def timed(world):
+        stopwatch = Stopwatch()
+        result = train_head(TimedWorld(world, stopwatch), stopwatch)
+        assert stopwatch.lap()[COMMUNICATION] > 0.0
+        return result
+
+    for expected, actual in zip(run_ranks(2, train_head), run_ranks(2, timed)):
+        for one, other in zip(expected, actual):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_the_overlapping_reductions_are_still_called_so() -> None:
+    class Listener(TimedWorld):
+        names = set()
+
+        def allreduce(self, array, name, op="sum"):
+            self.names.add(name)
+            return super().allreduce(array, name, op)
+
+    run_ranks(1, lambda world: train_head(Listener(world, Stopwatch())))
+    assert OVERLAPPING < Listener.names

@@ -1,0 +1,292 @@
+"""A watchdog ends a rank without progress and no other; compiled code ends one without Python."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from runtime.mxnet import mx
+from runtime.state import State
+from tests.support.thread_world import run_ranks
+from training.checkpoint import files
+from training.checkpoint.writer import Checkpointer
+from training.log import run_log
+from training.log.run_log import RunLog
+from training.log.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
+from training.log.watchdog import PATIENCE, STALLED_STATUS, Others, Watchdog
+from training.loop import Interlude, fit
+
+pytestmark = pytest.mark.waits
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Rank:
+    """A watched rank whose end is noted."""
+
+    def __init__(self, folder, seconds=0.2):
+        self.ends = []
+        self.others = Others
+        self.stopwatch = Stopwatch()
+        self.log_file = folder / "log"
+        self.watchdog = Watchdog(
+            seconds, rank=3, stopwatch=self.stopwatch, log_file=self.log_file, tick=0.01,
+            end=self.ends.append, others=lambda: self.others(),
+        )  # fmt: skip
+
+    def wait(self, seconds=10.0):
+        end = time.monotonic() + seconds
+        while not self.ends and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.ends
+
+    def wait_for_words(self, words, seconds=10.0):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            said = self.log_file.read_text() if self.log_file.exists() else ""
+            if words in said:
+                break
+            time.sleep(0.01)
+        assert words in said, said
+        return said
+
+
+@pytest.fixture
+def rank(tmp_path):
+    watched = Rank(tmp_path)
+    yield watched
+    watched.watchdog.close()
+
+
+def test_no_progress_ends_the_process_and_says_where(rank, capfd):
+    rank.watchdog.beat(56)
+    with rank.stopwatch.part(BACKBONE):
+        assert rank.wait() == [STALLED_STATUS]
+    for said in (rank.log_file.read_text(), capfd.readouterr().err):
+        assert "error: rank 3 has made no progress for 0 s, in update 57, backbone;" in said
+        assert "test_no_progress_ends_the_process" in said, "the stacks of all threads"
+
+
+def test_progress_keeps_it_quiet(rank):
+    for update in range(20):
+        rank.watchdog.beat(update)
+        time.sleep(0.05)
+    assert rank.ends == []
+
+
+def test_the_start_and_what_is_between_updates_may_take_longer(rank, capfd):
+    assert rank.wait(0.6) == []
+    rank.watchdog.beat(1)
+    with rank.watchdog.patience():
+        assert rank.wait(0.6) == []
+    assert rank.wait() == [STALLED_STATUS]
+    assert "in update 2, rest" in capfd.readouterr().err
+
+
+def test_what_follows_the_last_update_may_take_longer(rank, capfd):
+    rank.watchdog.beat(7)
+    rank.watchdog.rest()
+    # An interlude: what follows it is outside of updates still.
+    with rank.watchdog.patience():
+        assert rank.wait(0.3) == []
+    assert rank.wait(0.8) == []
+    assert rank.wait() == [STALLED_STATUS]
+    assert "outside of updates, after update 7" in capfd.readouterr().err
+
+
+def test_who_waits_for_others_ends_last(tmp_path):
+    ranks = [Rank(tmp_path, 0.5), Rank(tmp_path, 0.5)]
+    for rank in ranks:
+        rank.watchdog.beat(1)
+    with ranks[0].stopwatch.part(COMMUNICATION):
+        assert ranks[1].wait() == [STALLED_STATUS]
+        assert ranks[0].ends == [], "ten ticks more"
+        assert ranks[0].wait() == [STALLED_STATUS]
+    for rank in ranks:
+        rank.watchdog.close()
+
+
+def test_who_waits_for_others_says_so_long_before(tmp_path):
+    rank = Rank(tmp_path, 5)
+    rank.watchdog.beat(120)
+    with rank.stopwatch.part(COMMUNICATION):
+        said = rank.wait_for_words("warning: rank 3 has waited for 1 s for other ranks")
+    assert "in update 121, communication\n" in said
+    rank.watchdog.beat(121)
+    with rank.stopwatch.part(BACKBONE):
+        said = rank.wait_for_words("warning: rank 3 has made no progress for")
+    assert "in update 122, backbone\n" in said
+    assert rank.ends == [] and said.count("warning") == 2
+    rank.watchdog.close()
+
+
+def test_outside_of_updates_there_is_no_warning(rank):
+    time.sleep(0.4)
+    assert not rank.log_file.exists()
+
+
+def test_neither_a_closed_screen_nor_a_full_disk_keeps_it_from_ending(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", open(os.devnull))
+    rank = Rank(tmp_path / "missing")
+    rank.watchdog.beat(1)
+    assert rank.wait() == [STALLED_STATUS]
+    rank.watchdog.close()
+    sys.stderr.close()
+
+
+class Part:
+    """Something to be saved."""
+
+    def export_state(self, update):
+        return State(values={})
+
+    def load_state(self, saved):
+        pass
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monkeypatch):
+    ends = []
+    watch = functools.partial(Watchdog, tick=0.01, end=ends.append)
+    monkeypatch.setattr(run_log, "Watchdog", watch)
+    publish = files.publish
+
+    def slowly(*arguments, **options):
+        time.sleep(3)
+        return publish(*arguments, **options)
+
+    monkeypatch.setattr(files, "publish", slowly)
+
+    def train(world):
+        log = RunLog(tmp_path, rank=world.rank, world_size=size, frequent=9, stall_timeout=1)
+        with log, Checkpointer({"x": Part()}, world, tmp_path, keep=1, about={}) as checkpointer:
+            fit(
+                lambda batch, update, lr: mx.nd.array([0.0]),
+                itertools.repeat(None),
+                type("Schedule", (), {"lr_at": lambda self, update: 0.1})(),
+                log,
+                total_updates=2,
+                images_per_update=1,
+                interludes=[Interlude(checkpointer.save, 0)],
+            )
+        return checkpointer.last
+
+    assert run_ranks(size, train) == [tmp_path / "checkpoints" / "update-00000002"] * size
+    assert ends == []
+
+
+PROCESS = """
+import sys, threading, time
+from pathlib import Path
+from training.log.stopwatch import Stopwatch
+from training.log.watchdog import Watchdog
+
+assert "mxnet" not in sys.modules
+watchdog = Watchdog(1, rank=3, stopwatch=Stopwatch(), log_file=Path(sys.argv[1]), tick=0.01)
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a process that is watched at a limit of 1 s; its compiled timer waits for 2.6 s."""
+    with ExitStack() as stack:
+
+        def started(*lines):
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-c", PROCESS + "\n".join(lines), str(tmp_path / "log")],
+                cwd=ROOT, text=True, bufsize=1,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )  # fmt: skip
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            assert process.stdout.readline() == "ready\n", process.stderr.read()
+            return process
+
+        yield started
+
+
+def test_time_in_which_the_process_is_suspended_does_not_count(start):
+    process = start(
+        "threading.Thread(target=sys.stdin.read, daemon=True, name='reader').start()",
+        "watchdog.beat(1)",
+        "print('ready')",
+        "reader = next(t for t in threading.enumerate() if t.name == 'reader')",
+        "while reader.is_alive():",
+        "    watchdog.beat(1)",
+        "    time.sleep(0.05)",
+        "print('well')",
+    )
+    time.sleep(0.5)
+    process.send_signal(signal.SIGSTOP)
+    # Beyond the limits of the thread and of the timer.
+    time.sleep(5)
+    process.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "well\n"), err
+
+
+def test_a_hang_that_holds_pythons_lock_is_ended_by_compiled_code(start):
+    process = start(
+        "import ctypes",
+        "def hangs():",
+        "    print('ready', flush=True)",
+        "    ctypes.PyDLL(None).pause()",
+        "watchdog.beat(1)",
+        "hangs()",
+    )
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (STALLED_STATUS, "")
+    assert err.startswith("error: rank 3 has made no progress, and Python does not run any more")
+    assert "in hangs\n" in err, "the stacks of all threads"
+
+
+def test_a_timer_that_is_armed_again_or_closed_ends_nothing(start):
+    process = start(
+        "from training.log.native_timer import NativeTimer",
+        "for _ in range(9):",
+        "    watchdog.beat(1)",
+        "    time.sleep(0.3)",
+        "watchdog.close()",
+        "assert threading.active_count() == 1",
+        "print('ready', flush=True)",
+        "time.sleep(3)",
+    )
+    assert process.wait(60) == 0
+
+
+def test_progress_of_others_counts_while_this_rank_waits_for_them(rank):
+    """Outside of updates, as worker 0 does at the end of an asynchronous run, and within one."""
+    steps = itertools.count()
+    rank.others = lambda: Others(next(steps))
+    assert rank.wait(3 * PATIENCE * 0.2) == []
+    rank.watchdog.beat(1)
+    with rank.stopwatch.part(COMMUNICATION):
+        assert rank.wait(1.0) == []
+        rank.others = lambda: Others(-1)
+        assert rank.wait() == [STALLED_STATUS], "no other comes further"
+
+
+@pytest.mark.parametrize("pauses", [1, 3])
+def test_an_update_may_wait_for_the_pauses_of_others(pauses, rank):
+    rank.watchdog.beat(1)
+    rank.others = lambda: Others(None, pauses)
+    with rank.stopwatch.part(COMMUNICATION):
+        assert rank.wait(pauses * PATIENCE * 0.2) == []
+        assert rank.wait() == [STALLED_STATUS]
+
+
+def test_pauses_of_others_are_no_excuse_for_work_of_ones_own(rank):
+    rank.others = lambda: Others(None, 1000)
+    rank.watchdog.beat(1)
+    with rank.stopwatch.part(BACKBONE):
+        assert rank.wait() == [STALLED_STATUS]

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import pytest
+
+import backbones
+from partial_fc.shard import Shard
+from runtime import options
+from runtime.errors import ConfigError
+from training import dry_run
+from training.config.faces import FaceConfig, parse
+from training.dry_run import checkpoint_bytes, collective_bytes, describe, head_memory, sampled_rows
+
+
+def small_config() -> FaceConfig:
+    line = "--num-classes 10 --num-images 99 --network tiny --embedding-size 8 --batch-size 4"
+    return parse(f"--rec . --dry-run --world-size 3 --sample-ratio 0.5 {line}".split())
+
+
+def test_uneven_shards_are_shown_without_gap() -> None:
+    text = describe(small_config())
+    assert "10 classes in 3 shards" in text
+    assert "rank 0: classes 0 to 3 (4)" in text
+    assert "rank 2: classes 7 to 9 (3)" in text
+    assert "the first 1 ranks hold one class more" in text
+
+
+def test_global_batch_and_updates() -> None:
+    text = describe(small_config())
+    assert "global batch 12 (3 ranks x 4 images)" in text
+    assert "8 updates per epoch, 160 in all (20.0 epochs)" in text
+
+
+def test_head_memory_by_hand() -> None:
+    # Four classes of eight numbers; the batch of four lifts the sample from two rows to four.
+    memory = head_memory(small_config(), Shard(0, 3, 10))
+    assert (memory.centers, memory.states) == (4 * 8 * 4, 4 * 8 * 4)
+    assert memory.rows == 2 * 4 * 8 * 4
+    assert memory.logits == 12 * 4 * 4
+    assert memory.features == 4 * 12 * 8 * 4
+    assert memory.total == 128 + 128 + 256 + 192 + 1536
+    assert f"{memory.total:,}" in describe(small_config())
+
+
+def test_states_of_adam_by_hand() -> None:
+    # Two moments as large as the centers and a count of four bytes for each of the four rows.
+    config = options.replace(small_config(), optimizer="adam")
+    assert head_memory(config, Shard(0, 3, 10)).states == 2 * 4 * 8 * 4 + 4 * 4
+    assert f"{4 * backbones.parameter_count('tiny', 8) * 4:,}" in describe(config)
+
+
+def test_sample_is_the_ratio_of_a_large_shard() -> None:
+    config = parse("--dataset 100w --dry-run --sample-ratio 0.1".split())
+    assert sampled_rows(config, Shard(3, 8, 1_000_000)) == 12_500
+
+
+def test_a_sample_has_at_least_a_row() -> None:
+    config = options.replace(small_config(), batch_size=1, sample_ratio=0.01)
+    assert sampled_rows(config, Shard(0, 3, 10)) == 1
+
+
+def test_backbone_counts_three_times_in_memory_and_once_on_the_wire() -> None:
+    config = small_config()
+    parameters = backbones.parameter_count("tiny", 8)
+    assert parameters > 8 * 128
+    assert f"{3 * parameters * 4:,}" in describe(config)
+    assert collective_bytes(config, 3)["allreduce of the backbone"] == parameters * 4
+
+
+def test_collectives_by_hand() -> None:
+    sizes = collective_bytes(small_config(), 3)
+    assert sizes["allgather head.features"] == 12 * 8 * 4
+    assert sizes["allgather head.labels"] == 12 * 8
+    assert sizes["allreduce head.gradient"] == 12 * 8 * 4
+    assert sizes["allreduce head.maximum"] + sizes["allreduce head.denominator"] == 3 * 12 * 4
+
+
+def test_adaptive_losses_have_a_collective_of_their_own() -> None:
+    names = {"adaface": "allgather head.norms", "curricularface": "allreduce head.targets"}
+    for loss, name in names.items():
+        config = options.replace(small_config(), loss=loss, margins=None)
+        assert collective_bytes(config, 3)[name] == 12 * 4
+        assert name not in collective_bytes(small_config(), 3)
+
+
+def test_one_rank_is_the_default() -> None:
+    text = describe(parse("--dataset webface --dry-run".split()))
+    assert "10,572 classes in 1 shards" in text
+    assert text.count("  rank ") == 1
+
+
+def test_images_may_be_unknown() -> None:
+    assert "add --num-images" in describe(parse("--dataset 100w --dry-run".split()))
+
+
+def test_more_ranks_than_classes_are_refused() -> None:
+    describe(parse("--rec . --num-classes 10 --dry-run --world-size 10".split()))
+    with pytest.raises(ConfigError, match="use at most 10 ranks"):
+        describe(parse("--rec . --num-classes 10 --dry-run --world-size 11".split()))
+
+
+def test_fewer_images_than_a_global_batch_are_refused() -> None:
+    with pytest.raises(ConfigError, match="do not fill one global batch of 128"):
+        line = "--rec . --num-classes 10 --num-images 100 --dry-run --world-size 2"
+        describe(parse(line.split()))
+
+
+def test_memory_of_a_rank_by_hand() -> None:
+    config = small_config()
+    text = describe(config)
+    parameters = 4 * backbones.parameter_count("tiny", 8)
+    activations = backbones.activation_bytes("tiny", 4)
+    libraries = 350 * 2**20 + 2 * parameters
+    total = head_memory(config, Shard(0, 3, 10)).total + 3 * parameters + activations + libraries
+    assert f"{activations:,}" in text and f"{libraries:,}" in text and f"{total:,}" in text
+
+
+@pytest.mark.parametrize(
+    "size, readable",
+    [
+        (0, "0.0 B"), (1023, "1023.0 B"), (1024, "1.0 KiB"), (3 * 2**29, "1.5 GiB"),
+        (5 * 2**40, "5.0 TiB"), (2**51, "2048.0 TiB"),
+    ],
+)  # fmt: skip
+def test_sizes_can_be_read(size: int, readable: str) -> None:
+    assert f"  {readable:>12}  {size:>18,}" in dry_run._row("", size)
+
+
+def test_recomputing_needs_less_memory() -> None:
+    activations = backbones.activation_bytes("r50", 16, recompute=True)
+    assert activations < 0.75 * backbones.activation_bytes("r50", 16)
+    line = "--rec . --network r50 --num-classes 10 --dry-run --batch-size 16 --recompute"
+    assert f"{activations:,}" in describe(parse(line.split()))
+
+
+def test_the_copy_for_a_checkpoint_by_hand() -> None:
+    config = small_config()
+    centers_and_momenta = 2 * 4 * 8 * 4
+    weights_and_momenta = 2 * 4 * backbones.parameter_count("tiny", 8)
+    assert checkpoint_bytes(config, Shard(0, 3, 10)) == centers_and_momenta + weights_and_momenta
+    assert checkpoint_bytes(config, Shard(2, 3, 10)) == 2 * 3 * 8 * 4
+    assert checkpoint_bytes(options.replace(config, keep=0), Shard(0, 3, 10)) == 0
+    assert "with the copy for checkpoints" in describe(config)

@@ -1,0 +1,155 @@
+"""The data sets of classifiers: which pictures, which shape, and what is done to them."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from data.batches.epoch_part import of_rank
+from data.batches.loader import Prefetcher
+from data.images import cifar10, imagenet, mnist
+from data.images.image_set import PicturesInMemory
+from data.images.transforms import CenterCrop, PadCropFlip, RandomResizedCrop, Unchanged
+from runtime.errors import DataError
+from training import image_data as pictures_module
+from training.config.images import ImageConfig, parse
+from training.image_data import Pictures, open_pictures
+
+
+def opened(config: ImageConfig) -> Pictures:
+    return open_pictures(config.data, config.run.seed)
+
+
+def gray(count: int, side: int, channels: int) -> PicturesInMemory:
+    """Pictures of the one color of their number."""
+    numbers = np.arange(count, dtype=np.uint8)[:, None, None, None]
+    images = np.broadcast_to(numbers, (count, side, side, channels))
+    return PicturesInMemory(images, (np.arange(count) % 10).astype(np.uint8), 10)
+
+
+def test_drawn_pictures() -> None:
+    line = "--dataset synthetic --image-size 16 --num-images 57 --num-classes 7 --seed 3"
+    pictures = opened(parse(line.split()))
+    assert (len(pictures.training), len(pictures.validation)) == (57, 11)
+    assert pictures.num_classes == pictures.validation.num_classes == 7
+    assert pictures.shape == (3, 16, 16)
+    assert pictures.normalization == ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    recipes = (pictures.training_recipe, pictures.validation_recipe)
+    assert all(isinstance(recipe, Unchanged) for recipe in recipes)
+    first, validation = pictures.training.picture(4), pictures.validation.picture(4)
+    assert first[0].shape == (16, 16, 3) and (first[0] != validation[0]).any()
+    other = opened(parse([*line.split()[:-1], "4"]))
+    assert (other.training.picture(4)[0] != first[0]).any(), "--seed has not arrived"
+
+
+def test_few_drawn_pictures_have_one_for_validation() -> None:
+    config = parse("--dataset synthetic --num-images 3 --image-size 16".split())
+    assert len(opened(config).validation) == 1
+
+
+@pytest.mark.parametrize(
+    "dataset, module, shape, deviation, recipe",
+    [
+        ("mnist", mnist, (1, 28, 28), (0.3081,), Unchanged),
+        ("cifar10", cifar10, (3, 32, 32), (0.2023, 0.1994, 0.2010), PadCropFlip),
+    ],
+)
+def test_sets_in_files(dataset, module, shape, deviation, recipe, monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        module,
+        "read",
+        lambda folder, part: asked.append((folder, part)) or gray(9, shape[1], shape[0]),
+    )
+    pictures = opened(parse(["--dataset", dataset, "--data-dir", "/there"]))
+    assert asked == [(Path("/there"), "training"), (Path("/there"), "validation")]
+    assert pictures.shape == shape
+    assert pictures.normalization.deviation == deviation
+    means = {1: (0.1307,), 3: (0.4914, 0.4822, 0.4465)}
+    assert pictures.normalization.mean == means[shape[0]]
+    assert isinstance(pictures.training_recipe, recipe)
+    assert isinstance(pictures.validation_recipe, Unchanged)
+
+
+@pytest.mark.parametrize("reads_records", [True, False])
+def test_imagenet(reads_records: bool, monkeypatch) -> None:
+    asked = []
+    sets = (gray(8, 9, 3), gray(4, 9, 3))
+    monkeypatch.setattr(imagenet, "read_records", lambda *paths: asked.append(paths) or sets)
+    monkeypatch.setattr(imagenet, "read_folders", lambda *paths: asked.append(paths) or sets)
+    words = ["--rec-train", "a.rec", "--rec-val", "b.rec"] if reads_records else ["--data-dir", "d"]
+    pictures = opened(parse(["--dataset", "imagenet", "--image-size", "96", *words]))
+    assert asked == [(Path("a.rec"), Path("b.rec")) if reads_records else (Path("d"),)]
+    assert (pictures.training, pictures.validation) == sets
+    assert pictures.shape == (3, 96, 96)
+    assert pictures.normalization == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert pictures.training_recipe == RandomResizedCrop(96)
+    assert pictures.validation_recipe == CenterCrop(96)
+
+
+def small() -> Pictures:
+    config = parse("--dataset synthetic --image-size 16 --num-images 30".split())
+    training, validation = gray(30, 16, 3), gray(11, 16, 3)
+    pictures = opened(config)
+    return dataclasses.replace(pictures, training=training, validation=validation)
+
+
+def test_examples_are_all_or_the_first_so_many() -> None:
+    line = "--dataset synthetic --image-size 16 --num-images 30".split()
+    assert small().num_examples(parse(line).data) == 30
+    assert small().num_examples(parse([*line, "--num-examples", "30"]).data) == 30
+    assert small().num_examples(parse([*line, "--num-examples", "7"]).data) == 7
+    with pytest.raises(DataError, match="--num-examples 31 is more than the 30 pictures"):
+        small().num_examples(parse([*line, "--num-examples", "31"]).data)
+
+
+def test_options_reach_the_loader() -> None:
+    def labels(*options: str) -> list[int]:
+        config = parse(["--dataset", "synthetic", "--batch-size", "6", *options])
+        with small().open_loader(config.data, config.run.seed, of_rank(30, 6, 0, 1)) as loader:
+            batches = list(islice(loader.batches(0), 5))
+        assert all(batch.images.shape == (6, 3, 16, 16) for batch in batches)
+        return [int(number) for batch in batches for number in batch.images[:, 0, 0, 0]]
+
+    first = labels("--seed", "1", "--threads", "1")
+    assert sorted(first) == list(range(30))
+    assert first == labels("--seed", "1", "--threads", "3") != labels("--seed", "2")
+
+
+def test_as_many_threads_as_asked_for_make_batches_ahead(monkeypatch) -> None:
+    started = []
+
+    def start(threads: int, ahead: int) -> Prefetcher:
+        started.append((threads, ahead))
+        return Prefetcher(threads, ahead)
+
+    monkeypatch.setattr("data.batches.loader.Prefetcher", start)
+    monkeypatch.setattr(pictures_module, "Prefetcher", start)
+    config = parse("--dataset synthetic --batch-size 6 --threads 3".split())
+    with small().open_loader(config.data, config.run.seed, of_rank(30, 6, 0, 1)):
+        pass
+    world = SimpleNamespace(rank=0, size=1)
+    assert len(list(small().validation_batches(config.data, world))) == 2
+    assert started == [(3, 4), (3, 4)]
+
+
+def test_every_picture_is_validated_once_over_the_ranks() -> None:
+    config = parse("--dataset synthetic --batch-size 4".split())
+    found = []
+    for rank in (0, 1):
+        for batch in small().validation_batches(config.data, SimpleNamespace(rank=rank, size=2)):
+            assert batch.images.shape == (4, 3, 16, 16)
+            found += batch.images[batch.labels >= 0, 0, 0, 0].tolist()
+    assert sorted(found) == list(range(11))
+
+
+def test_threads_are_those_asked_for_or_the_share_of_the_rank(monkeypatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    line = "--dataset synthetic".split()
+    assert pictures_module._threads(parse(line).data) == 5
+    assert pictures_module._threads(parse([*line, "--threads", "3"]).data) == 3

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from backbones.classifiers import Normalization
+from backbones.classifiers.classifier import Classifier
+from backbones.options import ClassifierOptions
+from data.batches.loader import Batch
+from data.batches.position import Course
+from runtime.mxnet import mx
+from tests.support.thread_world import run_ranks
+from training.config.schedule import OptimizerOptions
+from training.log.stopwatch import Stopwatch
+from training.update.classify_step import ClassifyStep
+from training.update.epoch_counts import Tally
+from training.update.finite_guard import FiniteGuard, NonFiniteError
+from training.update.optimizer import BackboneOptimizer
+
+SIZE, CLASSES = 24, 5
+
+
+def batch() -> Batch:
+    rng = np.random.default_rng(2)
+    images = rng.integers(0, 256, (SIZE, 1, 16, 16), np.uint8)
+    return Batch(images, rng.integers(0, CLASSES, SIZE))
+
+
+def make_step(world, contributors=None, **options) -> tuple[ClassifyStep, Classifier, Tally]:
+    classifier = Classifier.create(
+        ClassifierOptions(model="LeNet"),
+        classes=CLASSES,
+        image_shape=(1, 16, 16),
+        normalization=Normalization((0.5,), (0.25,)),
+        seed=3,
+    )
+    optimizer = BackboneOptimizer(
+        OptimizerOptions(momentum=0.9, wd=1e-3), classifier.parameters, world, dtype="float32"
+    )
+    settings = {"label_smoothing": 0.1, "mixup": 0.0, "seed": 1, **options}
+    tally = Tally(Course(num_images=3 * SIZE, global_batch=SIZE))
+    step = ClassifyStep(
+        classifier,
+        optimizer,
+        world,
+        tally,
+        contributors=contributors or world.size,
+        num_classes=CLASSES,
+        stopwatch=Stopwatch(),
+        guard=FiniteGuard(),
+        **settings,
+    )
+    return step, classifier, tally
+
+
+def train(world, **options):
+    """Three updates; returns losses, weights and counts."""
+    step, classifier, tally = make_step(world, **options)
+    own = SIZE // world.size
+    rows = slice(world.rank * own, (world.rank + 1) * own)
+    whole = batch()
+    part = Batch(whole.images[rows], whole.labels[rows])
+    losses = [float(step(part, update, 0.05).asscalar()) for update in range(3)]
+    weights = {name: p.data().asnumpy() for name, p in classifier.parameters.items()}
+    return losses, weights, tally.counts()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_compute_what_one_process_does(size: int) -> None:
+    (alone,) = run_ranks(1, train)
+    for losses, weights, counts in run_ranks(size, train):
+        np.testing.assert_allclose(losses, alone[0], rtol=1e-5)
+        assert (
+            (counts.correct, counts.total)
+            == (alone[2].correct, alone[2].total)
+            == (
+                alone[2].correct,
+                3 * SIZE,
+            )
+        )
+        for name, weight in weights.items():
+            np.testing.assert_allclose(weight, alone[1][name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_moves_weights_against_their_gradient_by_lr() -> None:
+    def first_step(world):
+        step, classifier, _ = make_step(world)
+        trained = {n: p for n, p in classifier.parameters.items() if p.grad_req != "null"}
+        classifier(mx.nd.array(batch().images, dtype="uint8"))
+        before = {name: parameter.data().asnumpy() for name, parameter in trained.items()}
+        step(batch(), 0, 0.25)
+        return {
+            name: (before[name], parameter.data().asnumpy(), parameter.grad().asnumpy(), parameter)
+            for name, parameter in trained.items()
+        }
+
+    (found,) = run_ranks(1, first_step)
+    for name, (before, after, gradient, parameter) in found.items():
+        assert np.abs(gradient).max() > 0, name
+        decay = 1e-3 * parameter.wd_mult * before
+        np.testing.assert_allclose(after, before - 0.25 * (gradient + decay), atol=1e-6)
+    assert {parameter.wd_mult for *_, parameter in found.values()} == {0.0, 1.0}
+
+
+def test_workers_alone_contribute_to_a_larger_update() -> None:
+    """As in BSP over servers: each computes addends, and reports the loss of its own pictures."""
+
+    def gradient(world, contributors):
+        step, classifier, _ = make_step(world, contributors)
+        loss = step(batch(), 0, 0.0).asscalar()
+        trained = [p for p in classifier.parameters.values() if p.grad_req != "null"]
+        return loss, [p.grad().asnumpy() for p in trained]
+
+    ((loss, alone),) = run_ranks(1, lambda world: gradient(world, 1))
+    ((same_loss, quarter),) = run_ranks(1, lambda world: gradient(world, 4))
+    assert loss == pytest.approx(same_loss)
+    for whole, part in zip(alone, quarter):
+        np.testing.assert_allclose(part, whole / 4, rtol=1e-5, atol=1e-8)
+
+
+def test_the_loss_is_the_smoothed_cross_entropy() -> None:
+    def first_loss(world):
+        step, classifier, _ = make_step(world)
+        logits = classifier(mx.nd.array(batch().images, dtype="uint8")).asnumpy()
+        return float(step(batch(), 0, 0.0).asscalar()), logits
+
+    ((loss, logits),) = run_ranks(1, first_loss)
+    log_shares = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    of_label = log_shares[np.arange(SIZE), batch().labels]
+    expected = -(0.9 * of_label + 0.1 * log_shares.mean(axis=1)).mean()
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_mixup_mixes_pictures_and_targets_alike() -> None:
+    def first_loss(world):
+        step, classifier, _ = make_step(world, mixup=0.4, label_smoothing=0.0)
+        share = step._share(0)
+        images = batch().images.astype(np.float32)
+        mixed = share * images + (1 - share) * images[::-1]
+        logits = classifier(mx.nd.array(mixed)).asnumpy()
+        return share, float(step(batch(), 0, 0.0).asscalar()), logits
+
+    ((share, loss, logits),) = run_ranks(1, first_loss)
+    assert 0.5 <= share < 1
+    log_shares = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    labels, rows = batch().labels, np.arange(SIZE)
+    expected = share * log_shares[rows, labels] + (1 - share) * log_shares[rows, labels[::-1]]
+    assert loss == pytest.approx(-expected.mean(), rel=1e-4)
+
+
+def test_a_tally_begins_anew_with_each_epoch() -> None:
+    tally = Tally(Course(num_images=16, global_batch=8))
+    assert np.isnan(tally.counts().accuracy)
+    for update, correct in enumerate((1, 2, 4)):
+        tally.add(mx.nd.array([0.5, correct, 8]), update)
+    assert tally.counts() == (0.5, 4, 8)
+    assert tally.averages() == {"mean_loss": 0.5 / 8, "accuracy": 0.5}
+
+
+def test_a_loss_that_is_not_finite_ends_the_run() -> None:
+    def diverge(world):
+        step, classifier, _ = make_step(world)
+        classifier.parameters["fc_output_weight"].data()[:] = np.nan
+        with pytest.raises(NonFiniteError, match="update 1: the loss is nan"):
+            step(batch(), 0, 0.1)
+
+    run_ranks(1, diverge)

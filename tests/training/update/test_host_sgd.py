@@ -1,0 +1,74 @@
+"""SGD on a CPU against MXNet's own, and the look at gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from runtime.mxnet import mx
+from tests.support.thread_world import run_ranks
+from training.config.schedule import OptimizerOptions
+from training.log.stopwatch import COMMUNICATION, Stopwatch
+from training.update.host_sgd import HostSGD, all_finite
+from training.update.optimizer import BackboneOptimizer
+
+SETTINGS = {"momentum": 0.9, "wd": 0.01, "learning_rate": 0.0}
+
+
+def updates(rule, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Three updates of an array; returns it and its momentum after each."""
+    generator = np.random.default_rng(0)
+    optimizer = rule(**SETTINGS)
+    # As Gluon's trainer does it for a loss that was scaled.
+    optimizer.rescale_grad = 0.5
+    weight = mx.nd.array(generator.normal(size=shape))
+    state = optimizer.create_state_multi_precision(0, weight)
+    found = []
+    for lr in (0.1, 0.2, 0.05):
+        optimizer.set_learning_rate(lr)
+        gradient = mx.nd.array(generator.normal(size=shape))
+        optimizer.update_multi_precision(0, weight, gradient, state)
+        found += [weight.asnumpy().copy(), state.asnumpy().copy()]
+    return found
+
+
+@pytest.mark.parametrize("shape", [(1,), (37,), (64, 3, 3, 3), (513, 257)])
+def test_it_does_what_mxnet_does(shape: tuple[int, ...]) -> None:
+    for ours, theirs in zip(updates(HostSGD, shape), updates(mx.optimizer.SGD, shape)):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
+def test_one_bad_number_among_many_is_seen(bad: float) -> None:
+    values = np.ones(100_003, np.float32)
+    gradients = [mx.nd.zeros((2, 2)), mx.nd.array(values)]
+    assert all_finite(gradients)
+    values[77_777] = bad
+    # The square of 1e30 is no float32.
+    assert not all_finite([gradients[0], mx.nd.array(values)])
+
+
+def test_waiting_for_others_is_not_counted_as_the_update() -> None:
+    """An update that is not queued would otherwise be the first to wait for the ranks."""
+
+    def rank_main(world):
+        stopwatch = Stopwatch()
+        parameter = mx.gluon.Parameter("fc_weight", shape=(2,), init=mx.init.One())
+        parameter.initialize()
+        optimizer = BackboneOptimizer(
+            OptimizerOptions(momentum=0.9, wd=0.0),
+            {"fc_weight": parameter},
+            world,
+            dtype="float32",
+            stopwatch=stopwatch,
+        )
+        before = []
+        stopwatch.defer(lambda: before.append(parameter.data().asnumpy()[0]), COMMUNICATION)
+        with mx.autograd.record():
+            loss = parameter.data().sum()
+        loss.backward()
+        are_finite = optimizer.reduce()
+        optimizer.update(0, lr=0.5)
+        return before, parameter.data().asnumpy().tolist(), are_finite()
+
+    assert run_ranks(1, rank_main) == [([1.0], [0.5, 0.5], True)]

@@ -1,0 +1,1 @@
+"""How gradients are exchanged: by Horovod, or over parameter servers."""

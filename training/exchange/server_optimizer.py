@@ -1,0 +1,82 @@
+"""The optimizer of a network whose weights parameter servers keep.
+
+To a training step it is an optimizer like ``BackboneOptimizer``. The gradients of a group are
+summed over its members; what happens then, and in which order with those of other groups, is the
+business of the exchange. Momentum stays with the servers, and no checkpoint has it.
+
+Gradients that are not finite are not pushed: with Horovod they would end the run of all ranks, but
+here others may go on without this worker, with the weights that it would have spoiled.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+from parallel.parameter_server.exchange import Exchange
+from parallel.world import Wire, World
+from runtime.state import Saved, State
+from training.log.stopwatch import COMMUNICATION, Stopwatch
+from training.update.loss_scale import LossScale
+
+
+class ServerOptimizer:
+    """SGD with momentum on parameter servers; parameters with ``wd_mult`` 0 do not decay."""
+
+    def __init__(
+        self, parameters: Any, exchange: Exchange, group: World, stopwatch: Stopwatch, wire: Wire
+    ) -> None:
+        """Assemble it; the servers hear nothing before ``start``.
+
+        Args:
+            parameters: a ``gluon.ParameterDict``; those with ``grad_req`` "null" are left alone.
+            exchange: the servers.
+            group: the workers that push as one; a timed one where there are several.
+            stopwatch: where the exchange is counted.
+            wire: how gradients travel in the group.
+        """
+        self._trained = [
+            parameter for parameter in parameters.values() if parameter.grad_req != "null"
+        ]
+        self._gradients = [parameter.grad() for parameter in self._trained]
+        self._exchange, self._group = exchange, group
+        self._stopwatch, self._wire = stopwatch, wire
+        self.loss_scale = LossScale(dynamic=False)
+        self._are_finite: Callable[[], bool] = lambda: True
+
+    def start(self, *, momentum: float, weight_decay: float, version: int) -> None:
+        """Begin with equal weights; see ``Exchange.start``."""
+        self._exchange.start(
+            [parameter.data() for parameter in self._trained],
+            [parameter.wd_mult for parameter in self._trained],
+            momentum=momentum,
+            weight_decay=weight_decay,
+            version=version,
+        )
+
+    def reduce(self) -> Callable[[], bool]:
+        """See ``Optimizer.reduce``; over the group."""
+        self._group.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
+        # Asked twice, before the push and by the step's guard: the answer is worked out once.
+        self._are_finite = functools.lru_cache(None)(self.loss_scale.judge(self._gradients))
+        return self._are_finite
+
+    def update(self, update: int, lr: float) -> None:
+        """See ``Optimizer.update``; returns with the weights of the next step.
+
+        Does nothing if a gradient is not finite, which the guard of the step will then say.
+        """
+        self._stopwatch.settle()
+        for gradient in self._gradients:
+            gradient.wait_to_read()
+        if not self._are_finite():
+            return
+        with self._stopwatch.part(COMMUNICATION):
+            self._exchange.step(self._gradients, lr)
+
+    def export_state(self, update: int) -> State:
+        """See ``Stateful.export_state``; the weights are in the model's part."""
+        return State()
+
+    def load_state(self, saved: Saved) -> None:
+        """See ``Stateful.load_state``; the servers begin without momentum."""

@@ -1,0 +1,169 @@
+"""Images, seconds and their shares, between two reports and over a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Callable, Optional
+
+from training.log.stopwatch import PARTS, WAITING, Stopwatch
+
+# Of the time: a run that waits less for its data has nothing to gain from a faster input.
+_NEGLIGIBLE = 0.02
+_GUIDE = "docs/troubleshooting.md"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The numbers of one report, taken over the updates since the one before."""
+
+    loss: float
+    """Of the reported update."""
+    lr: float
+    images_per_second: float
+    """Over all ranks, without verifications and saves."""
+    waiting: float
+    """Share of the time in which this rank waited for data; see ``stopwatch`` for all shares."""
+    backbone: float
+    """Share of forward pass, backward pass and optimizer."""
+    head: float
+    """Share of the softmax and the class centers."""
+    communication: float
+    """Share in which this rank waited for other ranks."""
+    seconds_left: float
+    """To the end of the run at its average pace, verifications and saves included."""
+
+    def __str__(self) -> str:
+        digits = 0 if self.images_per_second >= 100 else 1
+        shares = "  ".join(
+            f"{part} {getattr(self, part):.0%}" for part in PARTS if getattr(self, part) > 0
+        )
+        left = timedelta(seconds=round(self.seconds_left))
+        return (
+            f"loss {self.loss:.4f}  {self.images_per_second:,.{digits}f} images/s  "
+            f"lr {self.lr:.3g}  {shares}  left {left}"
+        )
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What was counted in a stretch of the run.
+
+    Attributes:
+        images: over all ranks.
+        seconds: without pauses.
+        parts: seconds of each of ``stopwatch.PARTS``.
+    """
+
+    images: int
+    seconds: float
+    parts: Mapping[str, float]
+
+    def __add__(self, other: Stretch) -> Stretch:
+        parts = {part: self.parts[part] + other.parts[part] for part in PARTS}
+        return Stretch(self.images + other.images, self.seconds + other.seconds, parts)
+
+    @property
+    def images_per_second(self) -> float:
+        """Over all ranks."""
+        return self.images / self.seconds
+
+    def share(self, part: str) -> float:
+        """The part's share of the seconds."""
+        return min(self.parts[part] / self.seconds, 1.0)
+
+    def describe_shares(self) -> str:
+        """All shares, the rest among them."""
+        rest = max(0.0, 1.0 - sum(map(self.share, PARTS)))
+        return ", ".join(f"{part} {self.share(part):.1%}" for part in PARTS) + f", rest {rest:.1%}"
+
+    def judge_input(self) -> str:
+        """Whether input was the bottleneck, in a sentence."""
+        waiting = self.share(WAITING)
+        if waiting < _NEGLIGIBLE:
+            return (
+                f"input is not the bottleneck: {waiting:.1%} of the time went into waiting for data"
+            )
+        now = self.images_per_second
+        possible = now / max(1.0 - waiting, 1e-9)
+        return (
+            f"input is a bottleneck: {waiting:.1%} of the time went into waiting for data; without "
+            f"that, {now:,.4g} images/s would be {possible:,.4g} ({_GUIDE})"
+        )
+
+    def judge_debug(self) -> str:
+        """What a run on batches from memory shows, in a sentence."""
+        return (
+            f"--debug: {self.images_per_second:,.4g} images/s with input for nothing; if the same "
+            f"command without --debug is slower, input is its bottleneck ({_GUIDE})"
+        )
+
+
+class Meter:
+    """Counts images and seconds between reports."""
+
+    def __init__(self, clock: Callable[[], float], stopwatch: Stopwatch) -> None:
+        """Args: clock: seconds from any origin; stopwatch: what each part of an update takes."""
+        self._clock = clock
+        self._stopwatch = stopwatch
+        self.start(0)
+
+    def start(self, update: int) -> None:
+        """Start anew, after ``update`` updates."""
+        self._started = self._clock()
+        self._first_update = self._update = update
+        self._first: Optional[Stretch] = None
+        self._later: Optional[Stretch] = None
+        self._open_stretch()
+
+    def count(self, update: int, images: int) -> None:
+        """Count a finished update."""
+        self._update = update
+        self._images += images
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what happens inside, but for the time that is left."""
+        started = self._clock()
+        try:
+            yield
+        finally:
+            self._pauses += self._clock() - started
+
+    def report(self, loss: float, lr: float, total_updates: int) -> Report:
+        """Close the stretch since the last report and open the next."""
+        stretch = self._close_stretch()
+        pace = (self._clock() - self._started) / max(self._update - self._first_update, 1)
+        return Report(
+            loss=loss,
+            lr=lr,
+            images_per_second=stretch.images_per_second,
+            seconds_left=pace * (total_updates - self._update),
+            **{part: stretch.share(part) for part in PARTS},
+        )
+
+    def total(self) -> Optional[Stretch]:
+        """All reported stretches together, if any.
+
+        Without the first, as long as it is not the only one: it compiles, and waits for the first
+        batches, which no batches of an earlier update hide.
+        """
+        return self._later or self._first
+
+    def _open_stretch(self) -> None:
+        self._stopwatch.lap()
+        self._stretch_started = self._clock()
+        self._images = 0
+        self._pauses = 0.0
+
+    def _close_stretch(self) -> Stretch:
+        seconds = max(self._clock() - self._stretch_started - self._pauses, 1e-9)
+        stretch = Stretch(self._images, seconds, self._stopwatch.lap())
+        if self._first is None:
+            self._first = stretch
+        else:
+            self._later = stretch if self._later is None else self._later + stretch
+        self._open_stretch()
+        return stretch

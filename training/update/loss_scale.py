@@ -1,0 +1,82 @@
+"""Half precision without lost gradients: dynamic loss scaling.
+
+Gradients of a float16 network underflow below 6e-8. The loss is therefore multiplied by a large
+factor before the backward pass and the gradients divided by it before the update; the factor falls
+when a gradient overflows (that update is skipped) and rises when none has for a while
+(Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2). The gradients are looked
+at after their reduction over the ranks, so that all ranks decide alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from runtime.mxnet import mx
+from runtime.ndarray import is_on_host
+from runtime.state import Saved, State
+from training.update import host_sgd
+
+_log = logging.getLogger(__name__)
+
+_INITIAL = 2.0**13
+_SMALLEST = 1.0
+_FACTOR = 2.0
+_GROWTH_INTERVAL = 2000
+
+
+class LossScale:
+    """The factor between the loss and what the backward pass starts from."""
+
+    def __init__(self, *, dynamic: bool) -> None:
+        """Args: dynamic: for float16; without it the factor stays 1."""
+        self._dynamic = dynamic
+        self._good_updates = 0
+        self.value = _INITIAL if dynamic else 1.0
+
+    def judge(self, gradients: Sequence[Any]) -> Callable[[], bool]:
+        """Whether the gradients are finite, or ``accept`` is going to look at them."""
+        return (lambda: True) if self._dynamic else _all_finite(gradients)
+
+    def accept(self, gradients: Sequence[Any], update: int) -> bool:
+        """Whether the gradients (NDArrays, reduced over the ranks) may be used; adapts the factor.
+
+        Only the dynamic scale looks at them, because the look waits for the device.
+        """
+        if not self._dynamic:
+            return True
+        if not _all_finite(gradients)():
+            self.value = max(self.value / _FACTOR, _SMALLEST)
+            self._good_updates = 0
+            _log.warning(
+                "update %d skipped: a float16 gradient overflowed; loss scale now %g",
+                *(update, self.value),
+            )
+            return False
+        self._good_updates += 1
+        if self._good_updates % _GROWTH_INTERVAL == 0:
+            self.value *= _FACTOR
+        return True
+
+    def export_state(self, update: int) -> State:
+        """See ``Stateful``."""
+        return State(values={"loss_scale": self.value, "good_updates": self._good_updates})
+
+    def load_state(self, saved: Saved) -> None:
+        """See ``Stateful``; without a dynamic scale there is nothing to go on with."""
+        value, good_updates = saved.number("loss_scale"), saved.count("good_updates")
+        if self._dynamic:
+            self.value, self._good_updates = value, good_updates
+
+
+def _all_finite(gradients: Sequence[Any]) -> Callable[[], bool]:
+    """Whether the gradients are finite; who asks waits, on a device for what is queued here.
+
+    A sum of squares that overflows float32 is no gradient to go on with either.
+    """
+    if all(map(is_on_host, gradients)):
+        return lambda: host_sgd.all_finite(gradients)
+    sums = mx.nd.multi_sum_sq(*gradients, num_arrays=len(gradients))
+    finite = (sums - sums == 0).min()
+    return lambda: bool(finite.asscalar())
