@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 import backbones
-from backbones import cpu
-from backbones.graph_file import infer_shapes, read_graph
+from backbones.graph import cpu
+from backbones.graph.parameter_file import read_parameters
+from backbones.graph.recompute import Part, Recomputation, cut
+from backbones.graph.symbol_file import infer_shapes, read_graph
 from backbones.network import (
     Context,
     NDArray,
@@ -26,8 +28,6 @@ from backbones.network import (
     shapes,
 )
 from backbones.options import BackboneOptions
-from backbones.parameter_file import read_parameters
-from backbones.recompute import Part, Recomputation, cut
 from runtime.errors import DataError
 from runtime.mxnet import mx
 

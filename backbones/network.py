@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backbones.parameter_file import write_parameters
+from backbones.graph.parameter_file import write_parameters
 from runtime.errors import DataError
 from runtime.files import StagedFiles
 from runtime.mxnet import mx

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backbones.graph_file import OPERATORS, infer_shapes, read_graph
+from backbones.graph.parameter_file import write_parameters
+from backbones.graph.symbol_file import OPERATORS, infer_shapes, read_graph
 from backbones.model import Backbone
-from backbones.parameter_file import write_parameters
 from runtime.errors import DataError
 from runtime.mxnet import mx
 

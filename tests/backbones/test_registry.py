@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones.recompute import cut
+from backbones.graph.recompute import cut
 from runtime.errors import ConfigError
 from tests.support.graphs import fingerprint
 

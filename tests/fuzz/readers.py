@@ -360,9 +360,9 @@ def _read_params(folder: Path, content: bytes) -> None:
 
 def _read_symbol(folder: Path, content: bytes) -> None:
     """A graph, with parameters of the shapes it asks for, and one image through the network."""
-    from backbones.graph_file import infer_shapes, read_graph
+    from backbones.graph.parameter_file import write_parameters
+    from backbones.graph.symbol_file import infer_shapes, read_graph
     from backbones.model import Backbone
-    from backbones.parameter_file import write_parameters
 
     path = folder / "model-symbol.json"
     path.write_bytes(content)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from backbones.parameter_file import read_parameters, write_parameters
+from backbones.graph.parameter_file import read_parameters, write_parameters
 from data import plain_pickle
 from data.records.record_set import RecordSet
 from data.records.recordio import RecordFile, encode

@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from backbones.graph import Node, first_shapes
+from backbones.graph.nodes import Node, first_shapes
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 

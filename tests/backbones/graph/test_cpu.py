@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones import cpu
+from backbones.graph import cpu
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from runtime.mxnet import mx

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from backbones.graph import Node, first_shapes
+from backbones.graph.nodes import Node, first_shapes
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 

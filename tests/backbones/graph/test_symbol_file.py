@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from backbones.graph_file import infer_shapes, read_graph
+from backbones.graph.symbol_file import infer_shapes, read_graph
 from runtime.errors import DataError
 from runtime.mxnet import mx
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones import cpu
+from backbones.graph import cpu
+from backbones.graph.recompute import cut
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
-from backbones.recompute import cut
 from runtime.mxnet import mx
 
 SIZE = (112, 112)

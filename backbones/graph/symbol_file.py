@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from backbones.graph import Node, first_shapes, nodes_of
+from backbones.graph.nodes import Node, first_shapes, nodes_of
 from runtime.errors import DataError
 from runtime.mxnet import mx
 
@@ -301,7 +301,7 @@ def _checked_node(nodes: list[Node], place: int, numbers: dict[int, int]) -> Nod
         raise _UnknownForm(
             f"node {name!r} is of the operator {operator!r:.80}, which this reader does not know; "
             "if that is a function of its inputs alone, add it to OPERATORS in "
-            "backbones/graph_file.py"
+            "backbones/graph/symbol_file.py"
         )
     inputs = [
         [numbers[source], output, version] for source, output, version in _inputs(nodes, place)
