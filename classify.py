@@ -1,4 +1,4 @@
-"""Train an image classifier, data-parallel: MNIST, CIFAR-10, ImageNet, or drawn pictures.
+"""Train an image classifier, data-parallel: MNIST, CIFAR-10, ImageNet, or drawn images.
 
     python classify.py --dataset synthetic
     horovodrun -np 2 python classify.py --dataset mnist --data-dir mnist
@@ -25,8 +25,8 @@ from training.config.images import ImageConfig
 if TYPE_CHECKING:
     from backbones.classifiers.classifier import Classifier
     from training.exchange.rebalancing import Leg
-    from training.exchange.workers import Team
-    from training.image_data import Pictures
+    from training.exchange.workers import Workers
+    from training.image_data import ImageData
     from training.log.run_log import RunLog
     from training.loop import Step
 
@@ -52,14 +52,14 @@ def classify(config: ImageConfig, dress: Callable[[Step], Step] = lambda step: s
     from training import devices
     from training.exchange.rebalancing import Leg
     from training.exchange.workers import join
-    from training.image_data import open_pictures
+    from training.image_data import open_images
     from training.log.run_log import RunLog
     from training.run_folder import claimed
 
     workers = join(config)
     device = devices.choose(workers.world.local_rank, config.classifier.dtype)
-    pictures = open_pictures(config.data, config.run.seed)
-    count = pictures.num_examples(config.data)
+    dataset = open_images(config.data, config.run.seed)
+    count = dataset.num_examples(config.data)
     models_root = Path(config.run.models_root)
     with (
         claimed(models_root, workers.world, is_owner=workers.number == 0),
@@ -74,9 +74,9 @@ def classify(config: ImageConfig, dress: Callable[[Step], Step] = lambda step: s
     ):
         classifier = Classifier.create(
             config.classifier,
-            classes=pictures.num_classes,
-            image_shape=pictures.shape,
-            normalization=pictures.normalization,
+            classes=dataset.num_classes,
+            image_shape=dataset.shape,
+            normalization=dataset.normalization,
             seed=config.run.seed,
             ctx=device,
         )
@@ -85,7 +85,7 @@ def classify(config: ImageConfig, dress: Callable[[Step], Step] = lambda step: s
         leg: Optional[Leg] = Leg()
         while leg is not None:
             status, leg = train(
-                config, leg, workers, pictures, count, classifier, log, request, dress
+                config, leg, workers, dataset, count, classifier, log, request, dress
             )
         log.summarize(debug=False)
     return workers.leave(status)
@@ -94,15 +94,15 @@ def classify(config: ImageConfig, dress: Callable[[Step], Step] = lambda step: s
 def train(
     config: ImageConfig,
     leg: Leg,
-    workers: Team,
-    pictures: Pictures,
+    workers: Workers,
+    dataset: ImageData,
     count: int,
     classifier: Classifier,
     log: RunLog,
     request: StopRequest,
     dress: Callable[[Step], Step],
 ) -> tuple[int, Optional[Leg]]:
-    """Train until the leg ends; an epoch has ``count`` pictures.
+    """Train until the leg ends; an epoch has ``count`` images.
 
     Returns:
         The exit status, and the next leg if there is one.
@@ -112,34 +112,34 @@ def train(
     from training.model_saver import ModelSaver
     from training.run import begin
     from training.update.classify_step import ClassifyStep
-    from training.update.epoch_counts import Tally
+    from training.update.epoch_counts import EpochCounts
     from training.update.finite_guard import FiniteGuard
     from training.validator import Validator
 
     world = workers.world
     models_root = Path(config.run.models_root)
-    with pictures.open_loader(config.data, config.run.seed, workers.portion(count)) as loader:
+    with dataset.open_loader(config.data, config.run.seed, workers.epoch_part(count)) as loader:
         run = begin(
             config,
             images.values(config),
             loader,
             world,
-            num_classes=pictures.num_classes,
-            image_size=pictures.shape[1:],
+            num_classes=dataset.num_classes,
+            image_size=dataset.shape[1:],
             fixed=images.IDENTITY,
             saves=workers.saves,
             leg=leg,
         )
-        progress, course = run.progress, run.progress.course
+        progress, epoch_plan = run.progress, run.progress.epoch_plan
         optimizer = workers.optimizer(classifier.parameters, log.stopwatch)
-        tally = Tally(course)
+        epoch_counts = EpochCounts(epoch_plan)
         validator = Validator(
             classifier,
-            partial(pictures.validation_batches, config.data, world),
-            tally,
+            partial(dataset.validation_batches, config.data, world),
+            epoch_counts,
             world,
             log,
-            course=course,
+            epoch_plan=epoch_plan,
             best=leg.best,
             save_best=ModelSaver(classifier, world, models_root, "best").save,
         )
@@ -155,16 +155,16 @@ def train(
                 classifier,
                 optimizer,
                 world,
-                tally,
+                epoch_counts,
                 contributors=workers.contributors,
-                num_classes=pictures.num_classes,
+                num_classes=dataset.num_classes,
                 label_smoothing=config.loss.label_smoothing,
                 mixup=config.loss.mixup,
                 seed=config.run.seed,
                 stopwatch=log.stopwatch,
                 guard=FiniteGuard("stop", checkpointer.last_good, remedy="lower --lr"),
             )
-            epoch, origin = course.updates_per_epoch, course.origin
+            epoch, origin = epoch_plan.updates_per_epoch, epoch_plan.origin
             between_saves = config.run.save_frequency * epoch
             savers_interludes = [
                 Interlude(validator.validate, config.run.eval_frequency * epoch, origin=origin),
@@ -188,13 +188,13 @@ def train(
                 total_updates=end,
                 images_per_update=config.data.batch_size * workers.contributors,
                 start_update=progress.start_update,
-                averages=lambda: {**tally.averages(), **workers.numbers()},
+                averages=lambda: {**epoch_counts.averages(), **workers.numbers()},
                 interludes=interludes,
                 stop=workers.stop(request),
             )
     if status or end == progress.total_updates:
         return status, None
-    here = Leg(course.at(end).epoch, end, validator.best, checkpointer.last)
+    here = Leg(epoch_plan.at(end).epoch, end, validator.best, checkpointer.last)
     with log.paused():
         return status, workers.next_leg(here, log.total(), count)
 

@@ -100,7 +100,7 @@ def draw(measured: Measurements, target: float, path: Path) -> None:
             label = SCHEMES[scheme] if number == 0 else None
             axes.plot(one.seconds, errors, color=f"C{color}", linewidth=1, label=label)
     axes.axhline(1 - target, color="gray", linestyle="--", label=f"accuracy {target:g}")
-    axes.set(xlabel="seconds since the first step", ylabel="error on the validation pictures")
+    axes.set(xlabel="seconds since the first step", ylabel="error on the validation images")
     axes.set_yscale("log")
     axes.legend()
     figure.savefig(path, dpi=150)

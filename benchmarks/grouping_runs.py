@@ -1,6 +1,6 @@
 """Jobs of ``benchmarks.grouping_worker`` under the launcher, and how good their weights were when.
 
-All schemes train on the same pictures with the same options; only groups of unequal workers read
+All schemes train on the same images with the same options; only groups of unequal workers read
 unequal shares, which belongs to that scheme.
 """
 
@@ -26,7 +26,7 @@ from parallel.launch import data_sharding, groups
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from training.config import images
-from training.image_data import open_pictures
+from training.image_data import open_images
 from training.validator import count_batch
 
 SCHEMES = {"dist_sync": "BSP", "dist_async": "ASP", "dist_ssync": "SSP", "dist_gsync": "GSP"}
@@ -73,7 +73,7 @@ class Run(NamedTuple):
     seconds: tuple[float, ...]
     """When worker 0 had the weights that were judged; the last number is the end of the job."""
     accuracies: tuple[float, ...]
-    """On the validation pictures, of these weights."""
+    """On the validation images, of these weights."""
     updates: int
     """Of the weights."""
     staleness: float
@@ -109,17 +109,17 @@ def run(task: Task, scheme: str, seed: int) -> Run:
 
 
 def judge(options: Sequence[str]) -> Callable[[Path], float]:
-    """A function that gives the accuracy of weights in a file, on all validation pictures."""
+    """A function that gives the accuracy of weights in a file, on all validation images."""
     config = images.resolve({**_given(options), "batch_size": _EVALUATION_BATCH})
-    pictures = open_pictures(config.data, config.run.seed)
+    dataset = open_images(config.data, config.run.seed)
     classifier = Classifier.create(
         ClassifierOptions(model=config.classifier.model),
-        classes=pictures.num_classes,
-        image_shape=pictures.shape,
-        normalization=pictures.normalization,
+        classes=dataset.num_classes,
+        image_shape=dataset.shape,
+        normalization=dataset.normalization,
     )
     classifier.hybridize()
-    batches = list(pictures.validation_batches(config.data, LoneWorld()))
+    batches = list(dataset.validation_batches(config.data, LoneWorld()))
 
     def accuracy(weights: Path) -> float:
         _unflatten(np.load(weights), classifier)
@@ -158,7 +158,7 @@ def points(
 
 
 def _given(options: Sequence[str]) -> dict[str, Any]:
-    """What says which pictures and which network; the rest makes no difference to judging."""
+    """What says which images and which network; the rest makes no difference to judging."""
     words = dict(zip(options[::2], options[1::2]))
     return {"dataset": words["--dataset"], "data_dir": words["--data-dir"]}
 
@@ -206,9 +206,9 @@ def _read(task: Task, scheme: str, folder: Path, accuracy: Callable[[Path], floa
     final = [record for record in records if record.get("target") == "validation"][-1]
     stale = [record["staleness"] for record in records if "staleness" in record]
     kept = sorted((float(path.stem) - begin, path) for path in folder.glob("*.npy"))
-    course = points(kept, accuracy, task.target)
-    course.append((max(one[-1] for one in times) - begin, final["accuracy"]))
-    seconds, accuracies = zip(*course)
+    curve = points(kept, accuracy, task.target)
+    curve.append((max(one[-1] for one in times) - begin, final["accuracy"]))
+    seconds, accuracies = zip(*curve)
     return Run(seconds, accuracies, _updates(task, scheme, times), stale[-1])
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import classify
-from parallel.parameter_server import place
+from parallel.parameter_server import assignment
 from runtime.errors import run_program
 from training.config import images
 
@@ -97,7 +97,7 @@ def main() -> int:
     """Train."""
     folder = Path(sys.argv[1])
     factors = [float(word) for word in sys.argv[2].split(",")]
-    here = place.find(os.environ)
+    here = assignment.find(os.environ)
     assert here is not None, "python -m benchmarks.grouping starts this program"
     worker = here.worker
     return classify.classify(

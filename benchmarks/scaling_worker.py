@@ -20,7 +20,7 @@ import numpy as np
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
-from parallel.parameter_server import place
+from parallel.parameter_server import assignment
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import PLAIN, HorovodWorld, LoneWorld
@@ -72,7 +72,7 @@ def _horovod(classifier: Classifier) -> tuple[int, Optimizer]:
 
 def _dist_sync(classifier: Classifier) -> tuple[int, Optimizer]:
     """The number of workers, and the parameter servers: gradients go, weights come back."""
-    here = place.find(os.environ)
+    here = assignment.find(os.environ)
     assert here is not None, "python -m benchmarks.scaling starts this program"
     alone = LoneWorld(here.local_worker)
     exchange = Exchange(SCHEMES["dist_sync"], here, alone, staleness=None, images_per_step=0)

@@ -106,7 +106,7 @@ def read_speeds(metrics: Path, workers: int) -> list[float]:
     if len(reports) < _FEWEST_REPORTS:
         raise DataError(
             f"the run that measures made {len(reports)} reports of all workers, but "
-            f"{_FEWEST_REPORTS} are needed; let it train on more pictures or in smaller batches "
+            f"{_FEWEST_REPORTS} are needed; let it train on more images or in smaller batches "
             "(--num-examples, --batch-size)"
         )
     settled = reports[int(_WARM_UP_SHARE * len(reports)) :]

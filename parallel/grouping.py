@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel.launch.groups import Groups
-from parallel.parameter_server.place import Share
+from parallel.parameter_server.assignment import Share
 
 _SAME = 0.1
 """Machines whose speeds differ by less than this part of the faster one's count as equal."""

@@ -20,7 +20,7 @@ from tests.support.launch import clean_environment
 from tests.support.locks import holder
 
 ROOT = Path(__file__).resolve().parents[1]
-# LeNet on small drawn pictures: seconds, of which the imports take most.
+# LeNet on small drawn images: seconds, of which the imports take most.
 SMALL = ["--dataset", "synthetic", "--image-size", 16, "--num-images", 512, "--batch-size", 32]
 
 
@@ -103,7 +103,7 @@ def test_one_rank_learns_and_what_it_exports_classifies(tmp_path):
 
 
 @pytest.mark.launcher
-def test_ranks_count_every_validation_picture_once(tmp_path):
+def test_ranks_count_every_validation_image_once(tmp_path):
     """Three ranks; two are those of the next test."""
     result = horovodrun(
         3,

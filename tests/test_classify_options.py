@@ -20,7 +20,7 @@ from backbones.classifiers.classifier import Classifier
 from data.batches import image_loader, loader
 from data.drawn import patterns
 from data.images import imagenet, mnist
-from parallel.parameter_server.place import WORKER, Place, Share
+from parallel.parameter_server.assignment import WORKER, Assignment, Share
 from parallel.world import LoneWorld, Wire
 from runtime import environment, options
 from runtime.mxnet import mx
@@ -68,13 +68,13 @@ def of_graph(argument: str) -> Callable[[Witness], Any]:
     return lambda seen: seen.calls("classifiers.build")[-1][argument]
 
 
-def of_pictures(argument: str) -> Callable[[Witness], Any]:
+def of_images(argument: str) -> Callable[[Witness], Any]:
     """Make a function that tells what the training set and the validation set were drawn with."""
-    return lambda seen: [call[argument] for call in seen.calls("DrawnPictures")]
+    return lambda seen: [call[argument] for call in seen.calls("DrawnImages")]
 
 
 ROWS: dict[str, Row] = {
-    "dataset": Row("drawn", "--dataset synthetic", of_pictures("part"), ["training", "validation"]),
+    "dataset": Row("drawn", "--dataset synthetic", of_images("part"), ["training", "validation"]),
     "data_dir": Row(
         "folder",
         "--data-dir {folder}/idx",
@@ -96,15 +96,15 @@ ROWS: dict[str, Row] = {
     "num_classes": Row(
         "drawn",
         "--num-classes 6",
-        lambda seen: [*of_pictures("num_classes")(seen), seen.call("Classifier.create")["classes"]],
+        lambda seen: [*of_images("num_classes")(seen), seen.call("Classifier.create")["classes"]],
         [6, 6, 6],
     ),
-    "num_images": Row("drawn", "--num-images 40", of_pictures("count"), [40, 8]),
+    "num_images": Row("drawn", "--num-images 40", of_images("count"), [40, 8]),
     "image_size": Row(
         "drawn",
         "--image-size 16",
         lambda seen: [
-            *of_pictures("shape")(seen),
+            *of_images("shape")(seen),
             seen.call("Classifier.create")["image_shape"],
             {call["batch"].images.shape for call in seen.calls("ClassifyStep.__call__")},
         ],
@@ -171,10 +171,10 @@ ROWS: dict[str, Row] = {
     ),
     "staleness": Row("servers", "--staleness 3", given("Exchange", "staleness"), 3),
     "data_allocator": Row(
-        # A quarter of the pictures, not half of them.
+        # A quarter of the images, not half of them.
         "servers",
         "--data-allocator 1",
-        lambda seen: seen.call("PictureLoader")["portion"].length,
+        lambda seen: seen.call("ImageLoader")["epoch_part"].length,
         10,
     ),
     "rebalance": Row(
@@ -182,7 +182,7 @@ ROWS: dict[str, Row] = {
         "--rebalance 2",
         lambda seen: [
             seen.call("HorovodWorld")["regroups"],
-            # Of six epochs of 20 pictures for each group, in batches of 5.
+            # Of six epochs of 20 images for each group, in batches of 5.
             seen.call("loop.fit")["total_updates"],
         ],
         [True, 8],
@@ -190,7 +190,7 @@ ROWS: dict[str, Row] = {
     "num_examples": Row(
         "drawn",
         "--num-examples 30",
-        lambda seen: seen.call("PictureLoader")["portion"].length,
+        lambda seen: seen.call("ImageLoader")["epoch_part"].length,
         30,
     ),
     "fp16_allreduce": Row("drawn", "--fp16-allreduce", lambda seen: wire(seen).is_float16, True),
@@ -254,10 +254,10 @@ ROWS: dict[str, Row] = {
         "drawn",
         "--seed 9",
         lambda seen: [
-            *of_pictures("seed")(seen),
+            *of_images("seed")(seen),
             *(
                 seen.call(name)["seed"]
-                for name in ("PictureLoader", "Classifier.create", "ClassifyStep")
+                for name in ("ImageLoader", "Classifier.create", "ClassifyStep")
             ),
         ],
         [9, 9, 9, 9, 9],
@@ -277,7 +277,7 @@ FURTHER = {
     + "--epochs 6 --kv-store dist_gsync --fp16-allreduce --gradient-predivide-factor 4 "
     + "--models-root {folder}/groups",
 }
-PLACE = Place(WORKER, "127.0.0.1", 1, "127.0.0.1", "lo", num_workers=2, num_servers=1)
+PLACE = Assignment(WORKER, "127.0.0.1", 1, "127.0.0.1", "lo", num_workers=2, num_servers=1)
 PLACES = {
     "servers": dataclasses.replace(PLACE, shares=(Share(0, 0.25), Share(0.25, 1))),
     "groups": dataclasses.replace(PLACE, groups=((0,), (1,))),
@@ -301,8 +301,8 @@ class OneOfTwo(LoneWorld):
 
 def watch(seen: Witness) -> None:
     """Watch whatever obeys an option."""
-    seen.watch(patterns, "DrawnPictures")
-    seen.watch(image_loader, "PictureLoader")
+    seen.watch(patterns, "DrawnImages")
+    seen.watch(image_loader, "ImageLoader")
     seen.watch(loader, "Prefetcher")
     seen.watch(image_data, "each_once")
     seen.watch(Classifier, "create")
@@ -384,5 +384,5 @@ def test_servers_and_groups_get_what_ranks_get(witnessed) -> None:
     start = alone.call("Exchange.start")
     assert (start["momentum"], start["weight_decay"]) == (0.75, 0.003)
     assert alone.call("Exchange")["images_per_step"] == 5
-    assert alone.call("PictureLoader")["portion"].stride == 5
+    assert alone.call("ImageLoader")["epoch_part"].stride == 5
     assert group.call("ServerOptimizer")["wire"] == Wire(True, 4.0)

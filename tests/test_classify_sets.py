@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import classify
-from data.drawn.patterns import DrawnPictures
+from data.drawn.patterns import DrawnImages
 from data.records.writer import RecordWriter
 from runtime.mxnet import mx
 from tests.support.alone import run_alone
@@ -30,13 +30,13 @@ slow = [pytest.mark.launcher, pytest.mark.classification, pytest.mark.timeout(30
 
 @pytest.fixture(scope="module")
 def cifar(tmp_path_factory) -> Path:
-    """Two files of the binary version, drawn: data_batch_1 and test_batch, 10,000 pictures each."""
+    """Two files of the binary version, drawn: data_batch_1 and test_batch, 10,000 images each."""
     folder = tmp_path_factory.mktemp("cifar")
     for name, part in (("data_batch_1", "training"), ("test_batch", "validation")):
-        drawn = DrawnPictures(part, num_classes=CLASSES, count=500, shape=(32, 32, 3), seed=1)
+        drawn = DrawnImages(part, num_classes=CLASSES, count=500, shape=(32, 32, 3), seed=1)
         rows = np.empty((VALIDATION, 3073), np.uint8)
         for index in range(len(drawn)):
-            image, label = drawn.picture(index)
+            image, label = drawn.decoded(index)
             rows[index, 0], rows[index, 1:] = label, image.transpose(2, 0, 1).ravel()
         # The same ones again and again: what is asked is whether each is counted.
         rows.reshape(-1, len(drawn), 3073)[1:] = rows[: len(drawn)]
@@ -73,11 +73,11 @@ def kill_in_epoch_2(job: Job, updates_per_epoch: int) -> None:
     [pytest.param("LeNet", 256, 16, marks=slow), pytest.param("ResNet18", 256, 16, marks=slow)],
 )
 def test_killed_in_epoch_2_and_resumed(model, few, batch, cifar: Path, tmp_path: Path) -> None:
-    """The right epoch and best accuracy, over exactly 10,000 pictures."""
+    """The right epoch and best accuracy, over exactly 10,000 images."""
     options = ["--dataset", "cifar10", "--data-dir", cifar, "--model", model, "--epochs", 2,
                "--batch-size", batch, "--frequent", 1]  # fmt: skip
     updates = few // (2 * batch)
-    # The recipe's 0.1 for each rank is too much for the first updates on so few pictures.
+    # The recipe's 0.1 for each rank is too much for the first updates on so few images.
     kill_in_epoch_2(start(2, tmp_path, *options, "--lr", 0.02, few=few), updates)
     (before,) = validations(tmp_path)
     job = start(2, tmp_path, *options, "--resume", "--lr=0.01", few=few)
@@ -92,7 +92,7 @@ def test_killed_in_epoch_2_and_resumed(model, few, batch, cifar: Path, tmp_path:
 
 
 @pytest.mark.parametrize("model", [pytest.param("ResNet18", marks=slow)])
-def test_three_ranks_count_10_000_pictures(model, cifar: Path, tmp_path: Path) -> None:
+def test_three_ranks_count_10_000_images(model, cifar: Path, tmp_path: Path) -> None:
     finish(
         start(
             *(3, tmp_path, "--dataset", "cifar10", "--data-dir", cifar, "--model", model),
@@ -121,7 +121,7 @@ def test_momentum_goes_on(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def record_files(tmp_path_factory) -> dict[str, Path]:
-    """2,000 pictures of 10 classes to train on, 200 to validate: stripes of ten colors."""
+    """2,000 images of 10 classes to train on, 200 to validate: stripes of ten colors."""
     folder = tmp_path_factory.mktemp("records")
     rng = np.random.default_rng(5)
     paths = {}

@@ -1,7 +1,7 @@
-"""What a classification run reads: pictures to train on and pictures to validate on.
+"""What a classification run reads: images to train on and images to validate on.
 
 Turns the configuration's words into objects of ``data``, so that the program itself does not care
-where pictures come from.
+where images come from.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backbones.classifiers import Normalization
-from data.batches.epoch_part import Portion
-from data.batches.image_loader import PictureLoader, each_once
+from data.batches.epoch_part import EpochPart
+from data.batches.image_loader import ImageLoader, each_once
 from data.batches.loader import Batch, Prefetcher
-from data.drawn.patterns import DrawnPictures
+from data.drawn.patterns import DrawnImages
 from data.images import cifar10, imagenet, mnist
-from data.images.image_set import PictureSet
-from data.images.transforms import CenterCrop, PadCropFlip, RandomResizedCrop, Recipe, Unchanged
+from data.images.image_set import ImageSet
+from data.images.transforms import (
+    CenterCrop,
+    ImageTransform,
+    PadCropFlip,
+    RandomResizedCrop,
+    Unchanged,
+)
 from data.options import ImageDataOptions
 from parallel.world import World
 from runtime import environment
@@ -35,16 +41,16 @@ _DRAWN = Normalization((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """A data set, and what is done to its pictures."""
+class ImageData:
+    """A data set, and what is done to its images."""
 
-    training: PictureSet
-    validation: PictureSet
+    training: ImageSet
+    validation: ImageSet
     shape: tuple[int, int, int]
     """Channels, height and width in a batch."""
     normalization: Normalization
-    training_recipe: Recipe
-    validation_recipe: Recipe
+    training_transform: ImageTransform
+    validation_transform: ImageTransform
 
     @property
     def num_classes(self) -> int:
@@ -52,7 +58,7 @@ class Pictures:
         return self.training.num_classes
 
     def num_examples(self, data: ImageDataOptions) -> int:
-        """The pictures of an epoch.
+        """The images of an epoch.
 
         Raises:
             DataError: there are fewer than were asked for.
@@ -60,29 +66,29 @@ class Pictures:
         count = len(self.training)
         if data.num_examples is not None and data.num_examples > count:
             raise DataError(
-                f"--num-examples {data.num_examples} is more than the {count} pictures of the "
+                f"--num-examples {data.num_examples} is more than the {count} images of the "
                 "training set; leave it out to use all"
             )
         return data.num_examples or count
 
-    def open_loader(self, data: ImageDataOptions, seed: int, portion: Portion) -> PictureLoader:
+    def open_loader(self, data: ImageDataOptions, seed: int, epoch_part: EpochPart) -> ImageLoader:
         """Return the batches to train on."""
-        return PictureLoader(
+        return ImageLoader(
             self.training,
-            self.training_recipe,
+            self.training_transform,
             shape=self.shape,
             batch_size=data.batch_size,
-            portion=portion,
+            epoch_part=epoch_part,
             seed=seed,
             threads=_threads(data),
         )
 
     def validation_batches(self, data: ImageDataOptions, world: World) -> Iterator[Batch]:
-        """Yield this rank's share of the pictures to validate on."""
+        """Yield this rank's share of the images to validate on."""
         with Prefetcher(_threads(data), _AHEAD) as prefetcher:
             yield from each_once(
                 self.validation,
-                self.validation_recipe,
+                self.validation_transform,
                 prefetcher,
                 shape=self.shape,
                 batch_size=data.batch_size,
@@ -91,7 +97,7 @@ class Pictures:
             )
 
 
-def open_pictures(data: ImageDataOptions, seed: int) -> Pictures:
+def open_images(data: ImageDataOptions, seed: int) -> ImageData:
     """Open the data set of a run.
 
     Raises:
@@ -99,27 +105,27 @@ def open_pictures(data: ImageDataOptions, seed: int) -> Pictures:
     """
     if data.dataset == "mnist":
         training, validation = (mnist.read(_folder(data), part) for part in _PARTS)
-        return Pictures(training, validation, (1, 28, 28), _MNIST, Unchanged(), Unchanged())
+        return ImageData(training, validation, (1, 28, 28), _MNIST, Unchanged(), Unchanged())
     if data.dataset == "cifar10":
         training, validation = (cifar10.read(_folder(data), part) for part in _PARTS)
-        return Pictures(training, validation, (3, 32, 32), _CIFAR10, PadCropFlip(), Unchanged())
+        return ImageData(training, validation, (3, 32, 32), _CIFAR10, PadCropFlip(), Unchanged())
     size = data.image_size
-    assert size is not None, "the recipes of the other data sets have one"
+    assert size is not None, "the transforms of the other data sets have one"
     if data.dataset == "imagenet":
-        recipes = RandomResizedCrop(size), CenterCrop(size)
+        transforms = RandomResizedCrop(size), CenterCrop(size)
         if data.rec_train is not None and data.rec_val is not None:
             sets = imagenet.read_records(Path(data.rec_train), Path(data.rec_val))
         else:
             sets = imagenet.read_folders(_folder(data))
-        return Pictures(*sets, (3, size, size), _IMAGENET, *recipes)
+        return ImageData(*sets, (3, size, size), _IMAGENET, *transforms)
     return _draw(data, seed, size)
 
 
-def _draw(data: ImageDataOptions, seed: int, size: int) -> Pictures:
+def _draw(data: ImageDataOptions, seed: int, size: int) -> ImageData:
     assert data.dataset == "synthetic" and data.num_classes and data.num_images
     counts = (data.num_images, max(1, data.num_images // _VALIDATION_SHARE))
     training, validation = (
-        DrawnPictures(
+        DrawnImages(
             part,
             num_classes=data.num_classes,
             count=count,
@@ -128,7 +134,7 @@ def _draw(data: ImageDataOptions, seed: int, size: int) -> Pictures:
         )
         for part, count in zip(_PARTS, counts)
     )
-    return Pictures(training, validation, (3, size, size), _DRAWN, Unchanged(), Unchanged())
+    return ImageData(training, validation, (3, size, size), _DRAWN, Unchanged(), Unchanged())
 
 
 def _folder(data: ImageDataOptions) -> Path:

@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import Optional, Protocol
 
-from data.batches.position import Course, Position
+from data.batches.position import EpochPlan, Position
 from runtime.state import Saved, State
 from training.exchange.rebalancing import Leg
 from training.schedules import Schedule
@@ -41,18 +41,18 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """The course of a run through its data, from its first update or from where it goes on.
+    """Where a run begins in its data, and how long it is.
 
     Attributes:
-        course: where each update begins in the data.
+        epoch_plan: where each update begins in the data.
         total_updates: the length of the run, with what has gone before.
         schedule_updates: the length that the schedule of the learning rate goes by.
         schedule_shift: what is added to an update before the schedule is asked.
         epochs_before: passes over the data that have gone before; the same for all workers of a
-            job, also where their courses differ.
+            job, also where their epochs differ.
     """
 
-    course: Course
+    epoch_plan: EpochPlan
     total_updates: int
     schedule_updates: int
     schedule_shift: int = 0
@@ -67,55 +67,59 @@ class Progress:
         """
         whole = config.total_updates(source.updates_per_epoch)
         if saved is None:
-            return cls(Course(source.num_images, source.global_batch), whole, whole)
+            return cls(EpochPlan(source.num_images, source.global_batch), whole, whole)
         update = saved.count("update")
         position = Position(saved.count("epoch"), saved.count("samples"))
-        course = Course(source.num_images, source.global_batch, update, position)
+        epoch_plan = EpochPlan(source.num_images, source.global_batch, update, position)
         before = saved.count("global_batch")
         if before != source.global_batch:
             _log.info(
                 "the global batch was %d and is %d: going on at image %d of epoch %d",
                 *(before, source.global_batch, position.samples, position.epoch),
             )
-        passed = position.epoch * source.updates_per_epoch + position.samples // course.global_batch
+        passed = (
+            position.epoch * source.updates_per_epoch + position.samples // epoch_plan.global_batch
+        )
         epochs = passed / source.updates_per_epoch
         if config.epochs is None:
-            return cls(course, whole, whole, epochs_before=epochs)
-        return cls(course, course.first_update_of(config.epochs), whole, passed - update, epochs)
+            return cls(epoch_plan, whole, whole, epochs_before=epochs)
+        return cls(
+            epoch_plan, epoch_plan.first_update_of(config.epochs), whole, passed - update, epochs
+        )
 
     @classmethod
     def onward(cls, config: Length, source: Source, leg: Leg) -> Progress:
         """Plan a run from where a later leg of it begins."""
         whole = config.total_updates(source.updates_per_epoch)
         start = Position(leg.epoch, 0)
-        course = Course(source.num_images, source.global_batch, leg.update, start)
+        epoch_plan = EpochPlan(source.num_images, source.global_batch, leg.update, start)
         shift = leg.epoch * source.updates_per_epoch - leg.update
-        return cls(course, whole - shift, whole, shift, leg.epoch)
+        return cls(epoch_plan, whole - shift, whole, shift, leg.epoch)
 
     def leg_end(self, every: Optional[int]) -> int:
         """The update after which a leg ends: when its epochs are a multiple of ``every``."""
         if every is None:
             return self.total_updates
         epoch = (self.start.epoch // every + 1) * every
-        return min(self.course.first_update_of(epoch), self.total_updates)
+        return min(self.epoch_plan.first_update_of(epoch), self.total_updates)
 
     def from_epoch(self, source: Source) -> Progress:
-        """The course from the beginning of the same epoch, through other data."""
+        """The progress from the beginning of the same epoch, through other data."""
         update = self.start.epoch * source.updates_per_epoch
         start = Position(self.start.epoch, 0)
-        course = Course(source.num_images, source.global_batch, update, start)
+        epoch_plan = EpochPlan(source.num_images, source.global_batch, update, start)
         whole = self.schedule_updates
-        return Progress(course, whole, whole, epochs_before=self.epochs_before)
+        return Progress(epoch_plan, whole, whole, epochs_before=self.epochs_before)
 
     @property
     def start_update(self) -> int:
         """The update with which this run begins."""
-        return self.course.start_update
+        return self.epoch_plan.start_update
 
     @property
     def start(self) -> Position:
         """Where that update begins in the data."""
-        return self.course.start
+        return self.epoch_plan.start
 
     def shifted(self, schedule: Schedule) -> Schedule:
         """A schedule of ``schedule_updates`` updates, as this run goes through it."""
@@ -123,13 +127,13 @@ class Progress:
 
     def export_state(self, update: int) -> State:
         """See ``Stateful.export_state``; ``plan`` takes it."""
-        position = self.course.at(update)
+        position = self.epoch_plan.at(update)
         return State(
             values={
                 "update": update,
                 "epoch": position.epoch,
                 "samples": position.samples,
-                "global_batch": self.course.global_batch,
+                "global_batch": self.epoch_plan.global_batch,
                 "total_updates": self.total_updates,
             }
         )

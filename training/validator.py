@@ -1,4 +1,4 @@
-"""Validation of a classifier: every picture counted once, over all ranks, and the best accuracy."""
+"""Validation of a classifier: every image counted once, over all ranks, and the best accuracy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from backbones.network import Network
 from data.batches.image_loader import NOBODY
 from data.batches.loader import Batch
-from data.batches.position import Course
+from data.batches.position import EpochPlan
 from parallel.world import World
 from runtime.mxnet import mx
 from runtime.state import Saved, State
 from training.log.run_log import RunLog
 from training.model_saver import average_statistics
-from training.update.epoch_counts import Tally
+from training.update.epoch_counts import EpochCounts
 
 _log = logging.getLogger(__name__)
 
@@ -32,11 +32,11 @@ class Validator:
         self,
         classifier: Network,
         batches: Callable[[], Iterator[Batch]],
-        tally: Tally,
+        epoch_counts: EpochCounts,
         world: World,
         log: RunLog,
         *,
-        course: Course,
+        epoch_plan: EpochPlan,
         best: float = 0.0,
         save_best: Callable[[int], None],
     ) -> None:
@@ -45,16 +45,16 @@ class Validator:
         Args:
             classifier: images to logits.
             batches: this rank's share of the validation set, anew with each call.
-            tally: what was counted in training.
+            epoch_counts: what was counted in training.
             world: the ranks.
             log: where it is reported.
-            course: of the run, to tell the epoch from an update.
+            epoch_plan: of the run, to tell the epoch from an update.
             best: the best accuracy so far.
             save_best: called with the update when the accuracy is the best so far.
         """
-        self._classifier, self._batches, self._tally = classifier, batches, tally
+        self._classifier, self._batches, self._epoch_counts = classifier, batches, epoch_counts
         self._world, self._log = world, log
-        self._course, self._save_best = course, save_best
+        self._epoch_plan, self._save_best = epoch_plan, save_best
         self.best = best
 
     def validate(self, update: int) -> None:
@@ -68,8 +68,8 @@ class Validator:
         accuracy = correct / total
         is_best = accuracy > self.best
         self.best = max(self.best, accuracy)
-        training = self._tally.counts()
-        epoch = self._course.epochs(update)
+        training = self._epoch_counts.counts()
+        epoch = self._epoch_plan.epochs(update)
         _log.info(
             "epoch %g: training loss %.4f, accuracy %.4f; validation loss %.4f, accuracy %.4f "
             "(%d of %d), top-%d %.4f, best %.4f",
@@ -114,9 +114,9 @@ def count_batch(classifier: Network, batch: Batch) -> NDArray[np.float64]:
 
 
 def count(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the sum of losses, the hits, the hits among the first five, and the pictures.
+    """Return the sum of losses, the hits, the hits among the first five, and the images.
 
-    A hit is a picture whose class has a larger logit than every other; what is not a number is
+    A hit is an image whose class has a larger logit than every other; what is not a number is
     larger than nothing.
 
     Args:

@@ -1,4 +1,4 @@
-"""Which pictures of an epoch's order one process reads.
+"""Which images of an epoch's order one process reads.
 
 Ranks that make one global batch together cut each batch of the common order. Workers that go their
 own way each read a share of it, [start, end), from its beginning to its end.
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Portion:
+class EpochPart:
     """The part of an epoch's order that one process reads.
 
     Attributes:
         first: where it begins in the order.
-        length: pictures of an epoch, over all who read batches from it.
-        stride: by how many pictures an update goes on.
+        length: images of an epoch, over all who read batches from it.
+        stride: by how many images an update goes on.
         offset: where this process's batch begins among these.
         stream: makes the random changes of this process others than those of the rest.
-        name: of the portion, for messages.
+        name: of this part, for messages.
     """
 
     first: int
@@ -32,20 +32,20 @@ class Portion:
 
     @property
     def updates_per_epoch(self) -> int:
-        """Updates for which it has pictures."""
+        """Updates for which it has images."""
         return self.length // self.stride
 
 
-def of_rank(count: int, batch_size: int, rank: int, size: int) -> Portion:
+def of_rank(count: int, batch_size: int, rank: int, size: int) -> EpochPart:
     """What a rank reads that shares each global batch with the others.
 
     Args:
-        count: pictures of an epoch.
-        batch_size: pictures per rank and update.
+        count: images of an epoch.
+        batch_size: images per rank and update.
         rank: of ``size``.
         size: how many ranks.
     """
-    return Portion(0, count, batch_size * size, rank * batch_size)
+    return EpochPart(0, count, batch_size * size, rank * batch_size)
 
 
 def of_worker(
@@ -54,12 +54,12 @@ def of_worker(
     worker: int,
     shares: Sequence[tuple[float, float]],
     together: Sequence[int],
-) -> Portion:
+) -> EpochPart:
     """What a worker reads that has a share of its own.
 
     Args:
-        count: pictures of an epoch.
-        batch_size: pictures per update.
+        count: images of an epoch.
+        batch_size: images per update.
         worker: its number.
         shares: of all workers, as fractions: from start to below end.
         together: the workers, this one among them, that do equally many updates: as many as the
@@ -72,7 +72,7 @@ def of_worker(
     }
     smallest = min(together, key=lambda number: bounds[number][1] - bounds[number][0])
     first, end = bounds[smallest]
-    return Portion(
+    return EpochPart(
         first=bounds[worker][0],
         length=end - first,
         stride=batch_size,

@@ -43,7 +43,7 @@ class _Changes(NamedTuple):
     """Nothing if images are not augmented."""
 
 
-class ImageSet(LabeledImages, Protocol):
+class FaceRecords(LabeledImages, Protocol):
     """What the loader asks of a record set, or of several joined; from any number of threads."""
 
     image_size: tuple[int, int]
@@ -70,7 +70,7 @@ class FaceLoader(Loader):
 
     def __init__(
         self,
-        dataset: ImageSet,
+        dataset: FaceRecords,
         *,
         batch_size: int,
         rank: int,

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from data.batches.position import Course, Position
+from data.batches.position import EpochPlan, Position
 from runtime.errors import DataError
 
 _Self = TypeVar("_Self", bound="Loader")
@@ -177,11 +177,11 @@ class Loader:
         Raises:
             DataError: an image cannot be read, or its label is wrong.
         """
-        course = Course(self.num_images, self.global_batch)
+        epoch_plan = EpochPlan(self.num_images, self.global_batch)
         if position is not None:
-            course = Course(self.num_images, self.global_batch, start_update, position)
+            epoch_plan = EpochPlan(self.num_images, self.global_batch, start_update, position)
         return self._prefetcher.run(
-            self._filling(update, course.at(update)) for update in itertools.count(start_update)
+            self._filling(update, epoch_plan.at(update)) for update in itertools.count(start_update)
         )
 
     def close(self) -> None:

@@ -19,15 +19,15 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Course:
-    """The positions of the updates of a run.
+class EpochPlan:
+    """The epochs of a run: the position of each update in the data.
 
     An epoch ends when what is left of it does not fill a global batch.
 
     Attributes:
         num_images: samples per epoch, at least one global batch.
         global_batch: samples per update.
-        start_update: the first update of this course.
+        start_update: the first update of this plan.
         start: its position.
     """
 

@@ -1,6 +1,6 @@
-"""Pictures that are drawn when they are asked for: a set to learn from without any files.
+"""Images that are drawn when they are asked for: a set to learn from without any files.
 
-Each class has a smooth pattern of its own; a picture is the pattern of its class, shifted and seen
+Each class has a smooth pattern of its own; an image is the pattern of its class, shifted and seen
 in some light, under noise as strong as the pattern.
 """
 
@@ -14,14 +14,14 @@ from data.images.decoding import Image
 
 _PARTS = {"training": 0, "validation": 1}
 # The first number of every seed, so that no two uses share their random numbers.
-_PATTERN, _PICTURE = range(2)
+_PATTERN, _IMAGE = range(2)
 _CELLS = 4
 _CONTRAST, _NOISE, _GRAY = 40.0, 40.0, 127.5
 _LARGEST_SHIFT = 0.125
 
 
-class DrawnPictures:
-    """A picture set whose pixels depend on the seed, the part and the picture's number alone."""
+class DrawnImages:
+    """An image set whose pixels depend on the seed, the part and the image's number alone."""
 
     def __init__(
         self, part: str, *, num_classes: int, count: int, shape: tuple[int, int, int], seed: int
@@ -29,26 +29,26 @@ class DrawnPictures:
         """Draw the patterns.
 
         Args:
-            part: "training" or "validation": of the same classes, different pictures.
+            part: "training" or "validation": of the same classes, different images.
             num_classes: how many patterns there are.
-            count: the number of pictures; their classes take turns.
+            count: the number of images; their classes take turns.
             shape: height, width and channels.
             seed: of everything that is drawn.
         """
         self.num_classes = num_classes
         self._count, self._shape = count, shape
-        self._seeds = (_PICTURE, seed, _PARTS[part])
+        self._seeds = (_IMAGE, seed, _PARTS[part])
         self._patterns = [
             _pattern(np.random.default_rng((_PATTERN, seed, label)), shape)
             for label in range(num_classes)
         ]
 
     def __len__(self) -> int:
-        """Return the number of pictures."""
+        """Return the number of images."""
         return self._count
 
-    def picture(self, index: int) -> tuple[Image, int]:
-        """See ``PictureSet``."""
+    def decoded(self, index: int) -> tuple[Image, int]:
+        """See ``ImageSet``."""
         label = index % self.num_classes
         rng = np.random.default_rng((*self._seeds, index))
         limits = [round(_LARGEST_SHIFT * side) for side in self._shape[:2]]

@@ -1,7 +1,7 @@
-"""CIFAR-10: small color pictures of ten classes, in its "python" and its "binary" version.
+"""CIFAR-10: small color images of ten classes, in its "python" and its "binary" version.
 
-Both have 10,000 pictures in each file. The first are pickles, read without running what they may
-carry; in the second a picture is a byte for the label and 3,072 bytes: the planes of red, green and
+Both have 10,000 images in each file. The first are pickles, read without running what they may
+carry; in the second an image is a byte for the label and 3,072 bytes: the planes of red, green and
 blue, 32 x 32 each (Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009).
 """
 
@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import plain_pickle
-from data.images.image_set import PicturesInMemory
+from data.images.image_set import ImagesInMemory
 from data.plain_pickle import UnsafePickleError
 from runtime.errors import DataError
 
 NUM_CLASSES = 10
-_PICTURES_PER_FILE = 10_000
+_IMAGES_PER_FILE = 10_000
 _SIDE = 32
-_PICTURE_BYTES = 3 * _SIDE * _SIDE
+_IMAGE_BYTES = 3 * _SIDE * _SIDE
 _FILES = {
     "training": tuple(f"data_batch_{number}" for number in range(1, 6)),
     "validation": ("test_batch",),
@@ -37,8 +37,8 @@ class _File(NamedTuple):
     pixels: NDArray[np.uint8]
 
 
-def read(folder: Path, part: str) -> PicturesInMemory:
-    """Read a part of the set: pictures [32, 32, 3], RGB, of the classes 0 … 9.
+def read(folder: Path, part: str) -> ImagesInMemory:
+    """Read a part of the set: images [32, 32, 3], RGB, of the classes 0 … 9.
 
     Args:
         folder: holds the files of one version, or the folder that they are published in.
@@ -50,7 +50,7 @@ def read(folder: Path, part: str) -> PicturesInMemory:
     files = [_read_file(path) for path in _find(folder, _FILES[part])]
     labels = np.concatenate([file.labels for file in files])
     planes = np.concatenate([file.pixels for file in files]).reshape(-1, 3, _SIDE, _SIDE)
-    return PicturesInMemory(np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels, NUM_CLASSES)
+    return ImagesInMemory(np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels, NUM_CLASSES)
 
 
 def _find(folder: Path, names: Sequence[str]) -> list[Path]:
@@ -87,13 +87,13 @@ def _read_file(path: Path) -> _File:
 
 
 def _parse_binary(path: Path, content: bytes) -> _File:
-    expected = _PICTURES_PER_FILE * (1 + _PICTURE_BYTES)
+    expected = _IMAGES_PER_FILE * (1 + _IMAGE_BYTES)
     if len(content) != expected:
         raise DataError(
-            f"{path} has {len(content)} bytes, not the {expected} of {_PICTURES_PER_FILE} pictures "
-            f"of {1 + _PICTURE_BYTES}; it is truncated or no CIFAR-10 file: copy it again"
+            f"{path} has {len(content)} bytes, not the {expected} of {_IMAGES_PER_FILE} images "
+            f"of {1 + _IMAGE_BYTES}; it is truncated or no CIFAR-10 file: copy it again"
         )
-    rows = np.frombuffer(content, np.uint8).reshape(_PICTURES_PER_FILE, 1 + _PICTURE_BYTES)
+    rows = np.frombuffer(content, np.uint8).reshape(_IMAGES_PER_FILE, 1 + _IMAGE_BYTES)
     return _File(rows[:, 0], rows[:, 1:])
 
 
@@ -112,12 +112,12 @@ def _parse_pickle(path: Path, content: bytes) -> _File:
             f"{path} is no CIFAR-10 batch ({type(error).__name__}: {error}); copy it again"
         ) from None
     rows, classes = np.frombuffer(pixels, np.uint8), np.array(labels, np.int64)
-    if rows.size != _PICTURES_PER_FILE * _PICTURE_BYTES or len(classes) != _PICTURES_PER_FILE:
+    if rows.size != _IMAGES_PER_FILE * _IMAGE_BYTES or len(classes) != _IMAGES_PER_FILE:
         raise DataError(
             f"{path} has {rows.size} bytes of pixels and {len(classes)} labels, not the "
-            f"{_PICTURES_PER_FILE * _PICTURE_BYTES} and {_PICTURES_PER_FILE} of a CIFAR-10 batch; "
+            f"{_IMAGES_PER_FILE * _IMAGE_BYTES} and {_IMAGES_PER_FILE} of a CIFAR-10 batch; "
             "copy it again"
         )
     if classes.min() < 0 or classes.max() >= NUM_CLASSES:
         raise DataError(f"{path} has other labels than 0 to 9; copy it again")
-    return _File(classes.astype(np.uint8), rows.reshape(_PICTURES_PER_FILE, _PICTURE_BYTES))
+    return _File(classes.astype(np.uint8), rows.reshape(_IMAGES_PER_FILE, _IMAGE_BYTES))

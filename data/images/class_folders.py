@@ -1,4 +1,4 @@
-"""Pictures in a folder per class, as ImageNet is unpacked."""
+"""Images in a folder per class, as ImageNet is unpacked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runtime.errors import DataError
 
 
 class ClassFolders:
-    """The pictures below a folder, in the order of their names; an ``EncodedSet``.
+    """The images below a folder, in the order of their names; an ``EncodedSet``.
 
     Attributes:
         classes: the names of the folders; their places are the labels.
@@ -27,7 +27,7 @@ class ClassFolders:
             classes: the names in the order of their labels; those that are there unless given.
 
         Raises:
-            DataError: there are no pictures, or a class that is not one of ``classes``.
+            DataError: there are no images, or a class that is not one of ``classes``.
         """
         found = sorted(path.name for path in folder.iterdir() if path.is_dir())
         self.classes = found if classes is None else list(classes)
@@ -35,8 +35,7 @@ class ClassFolders:
         unknown = sorted(set(found) - set(self.classes))
         if unknown:
             raise DataError(
-                f"{folder / unknown[0]} is a class without training pictures; remove it, or add "
-                "them"
+                f"{folder / unknown[0]} is a class without training images; remove it, or add them"
             )
         labels = {name: label for label, name in enumerate(self.classes)}
         self._files = [
@@ -47,12 +46,12 @@ class ClassFolders:
         ]
         if not self._files:
             raise DataError(
-                f"{folder} holds no folders with pictures ({', '.join(FILE_ENDINGS)}); it needs "
+                f"{folder} holds no folders with images ({', '.join(FILE_ENDINGS)}); it needs "
                 "one folder per class"
             )
 
     def __len__(self) -> int:
-        """Return the number of pictures."""
+        """Return the number of images."""
         return len(self._files)
 
     def image(self, index: int) -> tuple[Payload, int]:

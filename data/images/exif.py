@@ -1,10 +1,10 @@
 """How a camera was held: the orientation in an image file's EXIF block, and turning it upright.
 
-Phones store a picture as the sensor sees it and note how to turn it. OpenCV turns what it decodes,
+Phones store an image as the sensor sees it and note how to turn it. OpenCV turns what it decodes,
 but only by a note that a JPEG has before other blocks of its kind, and never a WebP; and packing
 copies files without decoding them. So the note is looked for here.
 
-The block is a TIFF file without pictures: byte order, the place of a directory, and its entries
+The block is a TIFF file without images: byte order, the place of a directory, and its entries
 (JEITA CP-3451, Exif 2.3). It is a segment of a JPEG, a chunk of a PNG or of a WebP.
 """
 

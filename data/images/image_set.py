@@ -1,7 +1,7 @@
-"""Labeled pictures for classifiers: what a set of them has to offer, and the two kinds there are.
+"""Labeled images for classifiers: what a set of them has to offer, and the two kinds there are.
 
-A set is asked for single pictures by number, from any number of threads. Small sets lie decoded in
-memory; large ones are decoded whenever a picture is wanted.
+A set is asked for single images by number, from any number of threads. Small sets lie decoded in
+memory; large ones are decoded whenever an image is wanted.
 """
 
 from __future__ import annotations
@@ -17,73 +17,73 @@ from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
 
 
-class PictureSet(Protocol):
-    """Numbered pictures and their classes."""
+class ImageSet(Protocol):
+    """Numbered images and their classes."""
 
     num_classes: int
 
     def __len__(self) -> int:
-        """Return the number of pictures."""
+        """Return the number of images."""
 
-    def picture(self, index: int) -> tuple[Image, int]:
-        """Return a picture uint8 ``[height, width, channels]``, the caller's own, and its class."""
+    def decoded(self, index: int) -> tuple[Image, int]:
+        """Return an image uint8 ``[height, width, channels]``, the caller's own, and its class."""
 
 
 class EncodedSet(Protocol):
-    """Numbered pictures that are still encoded, such as a ``RecordSet``."""
+    """Numbered images that are still encoded, such as a ``RecordSet``."""
 
     num_classes: int
 
     def __len__(self) -> int:
-        """Return the number of pictures."""
+        """Return the number of images."""
 
     def image(self, index: int) -> tuple[Payload, int]:
-        """Return an encoded picture and its class."""
+        """Return an encoded image and its class."""
 
     def where(self, index: int) -> str:
-        """Name the file of a picture, for messages."""
+        """Name the file of an image, for messages."""
 
 
-class PicturesInMemory:
-    """Pictures of one size, decoded."""
+class ImagesInMemory:
+    """Images of one size, decoded."""
 
     def __init__(
-        self, pictures: NDArray[np.uint8], labels: NDArray[np.uint8], num_classes: int
+        self, images: NDArray[np.uint8], labels: NDArray[np.uint8], num_classes: int
     ) -> None:
         """Args: uint8 ``[n, height, width, channels]``; their classes ``[n]``; how many classes."""
-        assert pictures.ndim == 4 and len(pictures) == len(labels)
+        assert images.ndim == 4 and len(images) == len(labels)
         self.num_classes = num_classes
-        self._pictures, self._labels = pictures, labels
+        self._images, self._labels = images, labels
 
     def __len__(self) -> int:
-        """Return the number of pictures."""
-        return len(self._pictures)
+        """Return the number of images."""
+        return len(self._images)
 
-    def picture(self, index: int) -> tuple[Image, int]:
-        """See ``PictureSet``."""
-        return self._pictures[index].copy(), int(self._labels[index])
+    def decoded(self, index: int) -> tuple[Image, int]:
+        """See ``ImageSet``."""
+        return self._images[index].copy(), int(self._labels[index])
 
 
-class DecodedPictures:
-    """Pictures that are decoded when they are asked for."""
+class DecodedImages:
+    """Images that are decoded when they are asked for."""
 
     def __init__(
         self, encoded: EncodedSet, decode: Callable[[Payload], Image] = decode_rgb
     ) -> None:
-        """Args: where the pictures come from; what decodes one, that of records unless given."""
+        """Args: where the images come from; what decodes one, that of records unless given."""
         self.num_classes = encoded.num_classes
         self._encoded = encoded
         self._decode = decode
 
     def __len__(self) -> int:
-        """Return the number of pictures."""
+        """Return the number of images."""
         return len(self._encoded)
 
-    def picture(self, index: int) -> tuple[Image, int]:
-        """See ``PictureSet``.
+    def decoded(self, index: int) -> tuple[Image, int]:
+        """See ``ImageSet``.
 
         Raises:
-            DataError: the picture cannot be decoded.
+            DataError: the image cannot be decoded.
         """
         payload, label = self._encoded.image(index)
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from data.images.class_folders import ClassFolders
 from data.images.decoding import decode_file
-from data.images.image_set import DecodedPictures
+from data.images.image_set import DecodedImages
 from data.records.record_set import RecordSet
 from runtime.errors import DataError
 
@@ -16,7 +16,7 @@ _PUBLISHED = (
 )
 
 
-def read_records(training: Path, validation: Path) -> tuple[DecodedPictures, DecodedPictures]:
+def read_records(training: Path, validation: Path) -> tuple[DecodedImages, DecodedImages]:
     """Open two record files, as MXNet's ``im2rec`` writes them; the labels are class numbers.
 
     Raises:
@@ -25,7 +25,7 @@ def read_records(training: Path, validation: Path) -> tuple[DecodedPictures, Dec
     for option, path in (("--rec-train", training), ("--rec-val", validation)):
         if not path.is_file():
             raise DataError(
-                f"{option} {path} does not exist; pack it from pictures with MXNet's im2rec. "
+                f"{option} {path} does not exist; pack it from images with MXNet's im2rec. "
                 + _PUBLISHED
             )
     sets = RecordSet(training), RecordSet(validation)
@@ -34,11 +34,11 @@ def read_records(training: Path, validation: Path) -> tuple[DecodedPictures, Dec
             f"{validation} has {sets[1].num_classes} classes, {training} only "
             f"{sets[0].num_classes}; pack both from one list of classes"
         )
-    return DecodedPictures(sets[0]), DecodedPictures(sets[1])
+    return DecodedImages(sets[0]), DecodedImages(sets[1])
 
 
-def read_folders(folder: Path) -> tuple[DecodedPictures, DecodedPictures]:
-    """Open ``train`` and ``val`` in a folder, which hold a folder of pictures per class each.
+def read_folders(folder: Path) -> tuple[DecodedImages, DecodedImages]:
+    """Open ``train`` and ``val`` in a folder, which hold a folder of images per class each.
 
     Raises:
         DataError: they are missing or empty, or validation has classes that training lacks.
@@ -47,8 +47,8 @@ def read_folders(folder: Path) -> tuple[DecodedPictures, DecodedPictures]:
         if not (folder / part).is_dir():
             raise DataError(
                 f"{folder / part} does not exist; --data-dir needs the folders train and val with "
-                f"a folder of pictures per class in each. {_PUBLISHED}"
+                f"a folder of images per class in each. {_PUBLISHED}"
             )
     training = ClassFolders(folder / "train")
     validation = ClassFolders(folder / "val", training.classes)
-    return DecodedPictures(training, decode_file), DecodedPictures(validation, decode_file)
+    return DecodedImages(training, decode_file), DecodedImages(validation, decode_file)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.images.image_set import PicturesInMemory
+from data.images.image_set import ImagesInMemory
 from runtime.errors import DataError
 
 NUM_CLASSES = 10
@@ -28,8 +28,8 @@ _SIDE = 28
 _MAX_UNPACKED = 280_000 * _SIDE * _SIDE
 
 
-def read(folder: Path, part: str) -> PicturesInMemory:
-    """Read a part of the set: pictures [28, 28, 1] of the classes 0 … 9.
+def read(folder: Path, part: str) -> ImagesInMemory:
+    """Read a part of the set: images [28, 28, 1] of the classes 0 … 9.
 
     Args:
         folder: holds the files, as they are or compressed (``.gz``).
@@ -44,13 +44,13 @@ def read(folder: Path, part: str) -> PicturesInMemory:
     labels = _read_idx(label_path, _LABELS_MAGIC)
     if images.shape[1:] != (_SIDE, _SIDE) or len(images) != len(labels):
         raise DataError(
-            f"{image_path} has {len(images)} pictures of {images.shape[1]} x {images.shape[2]} "
+            f"{image_path} has {len(images)} images of {images.shape[1]} x {images.shape[2]} "
             f"pixels and {label_path.name} {len(labels)} labels, which is not MNIST; copy both "
             "again"
         )
     if not len(labels) or labels.max() >= NUM_CLASSES:
         raise DataError(f"{label_path} has other labels than 0 to 9, or none; copy it again")
-    return PicturesInMemory(images[..., None], labels, NUM_CLASSES)
+    return ImagesInMemory(images[..., None], labels, NUM_CLASSES)
 
 
 def _find(folder: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""What is done to the pictures of a classifier: random changes to train on, one fixed cut to test.
+"""What is done to the images of a classifier: random changes to train on, one fixed cut to test.
 
 As with faces, the random numbers of a whole global batch are drawn at once, from a generator that
 depends on the update alone, so that batches are the same on any number of ranks and threads.
@@ -24,51 +24,51 @@ _AXES = np.array(
     [[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]],
     np.float32,
 )
-# Random parts that do not fit into a picture are drawn again, so often.
+# Random parts that do not fit into an image are drawn again, so often.
 _ATTEMPTS = 10
 _SMALLEST_AREA = 0.08
 _LARGEST_RATIO = 4 / 3
 
 
-class Recipe(Protocol):
-    """How the pictures of a set become those of a batch."""
+class ImageTransform(Protocol):
+    """How the images of a set become those of a batch."""
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """Draw what ``apply`` needs for ``count`` pictures: float32 ``[count, …]``."""
+        """Draw what ``apply`` needs for ``count`` images: float32 ``[count, …]``."""
 
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
-        """Return the changed picture.
+        """Return the changed image.
 
         Args:
             image: uint8 ``[height, width, channels]``; may be changed in place.
-            draws: this picture's row of ``draw``.
+            draws: this image's row of ``draw``.
         """
 
 
 class Unchanged:
-    """The pictures as they are."""
+    """The images as they are."""
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """See ``Recipe``."""
+        """See ``ImageTransform``."""
         return np.empty((count, 0), np.float32)
 
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
-        """See ``Recipe``."""
+        """See ``ImageTransform``."""
         return image
 
 
 @dataclass(frozen=True)
 class PadCropFlip:
-    """Move a picture by some pixels over black ground and mirror half of them, as for CIFAR-10."""
+    """Move an image by some pixels over black ground and mirror half of them, as for CIFAR-10."""
 
     padding: int = 4
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """See ``Recipe``."""
+        """See ``ImageTransform``."""
         return rng.random((count, 3), np.float32)
 
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
-        """See ``Recipe``."""
+        """See ``ImageTransform``."""
         height, width = image.shape[:2]
         pad = self.padding
         padded = np.zeros((height + 2 * pad, width + 2 * pad, image.shape[2]), np.uint8)
@@ -80,7 +80,7 @@ class PadCropFlip:
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """Cut a random part, bring it to size, mirror half, change the colors: ImageNet's recipe.
+    """Cut a random part, bring it to size, mirror half, change the colors: ImageNet's transform.
 
     Szegedy et al., Going Deeper with Convolutions, arXiv:1409.4842, section 6: 8 to 100 % of the
     area, sides from 3:4 to 4:3; with the color changes of the MXNet and Horovod example.
@@ -96,12 +96,12 @@ class RandomResizedCrop:
     """Standard deviation of the shift along the principal axes of ImageNet's colors."""
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """See ``Recipe``."""
+        """See ``ImageTransform``."""
         uniform = rng.random((count, 2 * _ATTEMPTS + 6), np.float32)
         return np.hstack([uniform, rng.standard_normal((count, 3), np.float32)])
 
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
-        """See ``Recipe``."""
+        """See ``ImageTransform``."""
         shapes, (row, column, flip), jitter, lighting = (
             draws[: 2 * _ATTEMPTS].reshape(_ATTEMPTS, 2),
             draws[2 * _ATTEMPTS : -6],
@@ -126,11 +126,11 @@ class CenterCrop:
     """Height and width of the result."""
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """See ``Recipe``."""
+        """See ``ImageTransform``."""
         return np.empty((count, 0), np.float32)
 
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
-        """See ``Recipe``."""
+        """See ``ImageTransform``."""
         height, width = image.shape[:2]
         scale = self.size * 8 / 7 / min(height, width)
         height, width = max(self.size, round(scale * height)), max(self.size, round(scale * width))

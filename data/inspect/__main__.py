@@ -3,7 +3,7 @@
     python -m data.inspect datasets/faces
     python -m data.inspect datasets/faces/holdout.bin
 
-Prints what is in it and draws two pictures: how the images spread over the identities, and a sample
+Prints what is in it and draws two images: how the images spread over the identities, and a sample
 of them. Every image is decoded, and broken ones are listed by their key. The exit status is that of
 a tool that looks for faults: 0 where all is well, 1 where some image is bad, 2 where the set cannot
 be opened at all.
@@ -50,7 +50,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         type=Path,
         default=Path("inspection"),
         metavar="DIR",
-        help="the folder for the pictures (%(default)s)",
+        help="the folder for the images (%(default)s)",
     )
     parser.add_argument(
         "--no-check",

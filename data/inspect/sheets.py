@@ -1,4 +1,4 @@
-"""Pictures of a set: how its images spread over the identities, and what they look like.
+"""Images of a set: how its images spread over the identities, and what they look like.
 
 Wrong crops, swapped colors and two people under one name are seen at a glance and in no number.
 """
@@ -42,7 +42,7 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
 
     Args:
         image_counts: the images of each identity, int64 ``[identities]``, at least 1 each.
-        title: of the picture.
+        title: of the image.
 
     Returns:
         A PNG.
@@ -90,7 +90,7 @@ def draw_identities(records: RecordSet, labels: NDArray[np.int64], title: str) -
     Args:
         records: the set.
         labels: the identity of each image, int64 ``[len(records)]``, -1 where it is unreadable.
-        title: of the picture.
+        title: of the image.
 
     Returns:
         A PNG.

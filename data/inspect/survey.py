@@ -1,6 +1,6 @@
 """What there is in a set: every image looked at once.
 
-Whoever trains for weeks wants to know before it which images are broken, which are the same picture
+Whoever trains for weeks wants to know before it which images are broken, which are the same image
 under two identities, and how many identities have too few images to learn from.
 """
 

@@ -23,8 +23,8 @@ from typing import Optional
 from parallel.launch import data_sharding, groups, hosts, job, task
 from parallel.launch.network import Network, free_port
 from parallel.launch.task import Task
+from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment
 from parallel.parameter_server.buckets import FEWEST_ELEMENTS, LARGEST, MOST_ELEMENTS
-from parallel.parameter_server.place import SCHEDULER, SERVER, WORKER, Place
 from parallel.parameter_server.schemes import SCHEMES
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, did_you_mean, run_program
@@ -133,7 +133,7 @@ def launch(options: argparse.Namespace, serve: Sequence[str] = SERVE) -> int:
     if options.launcher == "ssh" and shutil.which("ssh") is None:
         raise ConfigError("--launcher ssh needs the program ssh; install OpenSSH's client")
     servers = _dealt_out(addresses, options.servers)
-    place = Place(
+    assignment = Assignment(
         role=SCHEDULER,
         root_host=network.address,
         root_port=free_port(network.address),
@@ -154,7 +154,7 @@ def launch(options: argparse.Namespace, serve: Sequence[str] = SERVE) -> int:
     )
     with _meeting(network, addresses, scheme) as meeting:
         commands = {SCHEDULER: serve, SERVER: serve, WORKER: options.command}
-        tasks = _tasks(place, servers, addresses, commands, meeting)
+        tasks = _tasks(assignment, servers, addresses, commands, meeting)
         return job.run(tasks, _STARTERS[options.launcher], tolerates=options.tolerate_workers)
 
 
@@ -233,7 +233,7 @@ def _dealt_out(addresses: Sequence[str], servers: int) -> list[str]:
 
 
 def _as_mxnet_counts(servers: Sequence[str], speeds: Sequence[float]) -> tuple[float, ...]:
-    """Put speeds in the order of MXNet's numbers of the servers; see ``Place.server_speeds``."""
+    """Put speeds in the order of MXNet's server numbers; see ``Assignment.server_speeds``."""
     if not speeds:
         return ()
     if len(speeds) != len(servers):
@@ -255,19 +255,19 @@ def _as_mxnet_counts(servers: Sequence[str], speeds: Sequence[float]) -> tuple[f
 
 
 def _tasks(
-    place: Place,
+    assignment: Assignment,
     servers: Sequence[str],
     workers: Sequence[str],
     commands: Mapping[str, Sequence[str]],
     meeting: Sequence[dict[str, str]],
 ) -> Iterator[Task]:
     """Scheduler, servers and workers on their hosts."""
-    homes = {SCHEDULER: [place.root_host], SERVER: servers, WORKER: workers}
+    homes = {SCHEDULER: [assignment.root_host], SERVER: servers, WORKER: workers}
     for role, hosts_of_role in homes.items():
         for number, host in enumerate(hosts_of_role):
             is_worker = role == WORKER
             told = replace(
-                place,
+                assignment,
                 role=role,
                 worker=number if is_worker else 0,
                 local_worker=workers[:number].count(host) if is_worker else 0,

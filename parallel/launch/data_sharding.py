@@ -5,7 +5,7 @@
     0.8 0.9
     0.9 1.0
 
-Each is a start and an end, from 0 to 1. Together they are the whole, so that every picture is read
+Each is a start and an end, from 0 to 1. Together they are the whole, so that every image is read
 once in an epoch; an end and the start that follows it are written alike, digit for digit.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from parallel.launch import lines
-from parallel.parameter_server.place import Share
+from parallel.parameter_server.assignment import Share
 from runtime.errors import DataError
 
 _CONTENT = "two numbers, start and end of a worker's share of the data"
@@ -30,7 +30,7 @@ def read(path: Path, workers: int) -> tuple[Share, ...]:
             many lines, shares that overlap, or data that nobody reads.
     """
     shares = [
-        _share(words, lines.place(path, number))
+        _share(words, lines.location(path, number))
         for number, words in enumerate(lines.read(path, _CONTENT), 1)
     ]
     if len(shares) != workers:
@@ -74,7 +74,7 @@ def _check_whole(path: Path, shares: list[Share]) -> None:
     """Refuse shares that overlap or leave gaps."""
     reached, before = 0.0, "the data begins at 0"
     for share, number in sorted((share, number) for number, share in enumerate(shares, 1)):
-        here = lines.place(path, number)
+        here = lines.location(path, number)
         if share.start < reached:
             raise DataError(f"{here} begins at {share.start}, but {before}: the shares overlap")
         if share.start > reached:

@@ -69,7 +69,7 @@ class _Slots:
 
     def take(self, word: str, line: int) -> int:
         """The worker that a word means."""
-        here = lines.place(self._path, line)
+        here = lines.location(self._path, line)
         address, colon, slot = word.partition(":")
         if address not in self._workers:
             raise DataError(

@@ -31,13 +31,13 @@ def read(path: Path, workers: int) -> tuple[str, ...]:
     for number, words in enumerate(lines.read(path, _CONTENT), 1):
         if len(words) > 1:
             raise DataError(
-                f"{lines.place(path, number)}: {' '.join(words)!r} is more than one address; a "
+                f"{lines.location(path, number)}: {' '.join(words)!r} is more than one address; a "
                 "machine with several slots stands on as many lines"
             )
         if not _ADDRESS.fullmatch(words[0]):
             raise DataError(
-                f"{lines.place(path, number)}: {words[0]!r} is no address; give a name or an IPv4 "
-                "address"
+                f"{lines.location(path, number)}: {words[0]!r} is no address; give a name or an "
+                "IPv4 address"
             )
         addresses.append(words[0])
     if len(addresses) != workers:

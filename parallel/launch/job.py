@@ -18,7 +18,7 @@ from types import FrameType
 from typing import IO, NamedTuple, Optional, Union
 
 from parallel.launch.task import Starter, Task
-from parallel.parameter_server.place import WORKER
+from parallel.parameter_server.assignment import WORKER
 
 CHECKPOINT_SECONDS = 15.0
 """For workers that are told to stop, to write a checkpoint."""

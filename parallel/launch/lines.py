@@ -31,10 +31,10 @@ def read(path: Path, content: str) -> list[list[str]]:
         raise DataError(f"{path} is empty; each line holds {content}")
     for number, words in enumerate(lines, 1):
         if not words:
-            raise DataError(f"{place(path, number)} is empty; each line holds {content}")
+            raise DataError(f"{location(path, number)} is empty; each line holds {content}")
     return lines
 
 
-def place(path: Path, number: int) -> str:
+def location(path: Path, number: int) -> str:
     """Name a line, counted from 1."""
     return f"{path}, line {number}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from parallel.parameter_server.place import SCHEDULER
+from parallel.parameter_server.assignment import SCHEDULER
 
 # What of the environment goes along to other machines; on this one everything does.
 _TRAVELS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel.parameter_server import buckets
+from parallel.parameter_server.assignment import Assignment
 from parallel.parameter_server.board import FINISHED, LEFT, Attendance, Board, Column
 from parallel.parameter_server.clock import wait_for_slowest
-from parallel.parameter_server.place import Place
 from parallel.parameter_server.schemes import Scheme, team_of
 from parallel.parameter_server.store import Store
 from parallel.parameter_server.trace import Trace
@@ -52,7 +52,7 @@ class Exchange:
     def __init__(
         self,
         scheme: Scheme,
-        place: Place,
+        assignment: Assignment,
         group: World,
         *,
         staleness: Optional[int],
@@ -63,7 +63,7 @@ class Exchange:
 
         Args:
             scheme: how workers exchange.
-            place: this worker's in the job.
+            assignment: this worker's in the job.
             group: the workers that push as one; rank 0 pushes.
             staleness: the bound of SSP, None for none.
             images_per_step: of all workers of the group.
@@ -72,7 +72,7 @@ class Exchange:
         self._scheme, self._group = scheme, group
         self._bound, self._clock = staleness, clock
         self._name = "group" if scheme.has_groups else "worker"
-        self._take(place, images_per_step)
+        self._take(assignment, images_per_step)
         self.version = 0
         self.has_started = False
         self._expected_pauses = 0
@@ -95,22 +95,26 @@ class Exchange:
             weight_decay: of SGD.
             version: updates that the weights have had in an earlier run.
         """
-        place = self._place
+        assignment = self._assignment
         sizes = [parameter.size for parameter in parameters]
         self._parameters = parameters
         self._buckets = buckets.plan(
-            sizes, decays, place.num_servers, place.server_speeds, place.bucket_elements
+            sizes,
+            decays,
+            assignment.num_servers,
+            assignment.server_speeds,
+            assignment.bucket_elements,
         )
-        key = buckets.board_key(self._buckets, place.num_servers)
+        key = buckets.board_key(self._buckets, assignment.num_servers)
         # There are never more groups than workers.
-        self._store = Store(self._scheme.store, self._buckets, key, place.num_workers)
-        self._trace = Trace(place.trace, f"worker-{place.worker}")
+        self._store = Store(self._scheme.store, self._buckets, key, assignment.num_workers)
+        self._trace = Trace(assignment.trace, f"worker-{assignment.worker}")
         self._note_row()
         tails = [Tail(version)] * len(self._buckets)
         self._gather(parameters, tails, self._store.received)
         decay = {bucket.key: weight_decay * bucket.decay for bucket in self._buckets}
-        together = place.num_workers if self._scheme.is_synchronous else 1
-        self._store.start(Settings(momentum, decay, key, place.num_workers, together))
+        together = assignment.num_workers if self._scheme.is_synchronous else 1
+        self._store.start(Settings(momentum, decay, key, assignment.num_workers, together))
         self._times.append(self._clock())
         self._pull()
         self.has_started = True
@@ -198,26 +202,26 @@ class Exchange:
         """Make the board what it was in the beginning; one worker does, after all have left."""
         self._store.post(-self._store.look().rows)
 
-    def regroup(self, place: Place, images_per_step: int) -> None:
+    def regroup(self, assignment: Assignment, images_per_step: int) -> None:
         """Go on in other groups, with the newest weights.
 
         All workers have left and come here together, after the board has been cleared.
 
         Args:
-            place: this worker's, with the new groups.
+            assignment: this worker's, with the new groups.
             images_per_step: of all workers of its group.
         """
-        self._take(place, images_per_step)
+        self._take(assignment, images_per_step)
         self._note_row()
         self._times.append(self._clock())
         self._pull()
 
-    def _take(self, place: Place, images_per_step: int) -> None:
+    def _take(self, assignment: Assignment, images_per_step: int) -> None:
         """Take one's place among those that push."""
-        self._place, self._images = place, images_per_step
-        pushers = self._scheme.pushers(place)
-        self._row = team_of(pushers, place.worker)
-        self._attendance = Attendance(len(pushers), self._name, tolerates=place.tolerates)
+        self._assignment, self._images = assignment, images_per_step
+        pushers = self._scheme.pushers(assignment)
+        self._row = team_of(pushers, assignment.worker)
+        self._attendance = Attendance(len(pushers), self._name, tolerates=assignment.tolerates)
         self._board = Board.empty(len(pushers))
         self._posted = self._board.rows[self._row].copy()
         self._next: NDArray[np.float32] = self._posted.copy()
@@ -243,7 +247,7 @@ class Exchange:
             time.sleep(_PAUSE)
 
     def _post(self) -> None:
-        change = Board.empty(self._place.num_workers).rows
+        change = Board.empty(self._assignment.num_workers).rows
         change[self._row] = self._next - self._posted
         self._store.post(change)
         self._posted = self._next.copy()

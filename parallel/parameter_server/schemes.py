@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from parallel.parameter_server.place import Place
+from parallel.parameter_server.assignment import Assignment
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class Scheme:
     is_bounded: bool = False
     """Whether a worker waits for the slowest when it is too far ahead."""
 
-    def pushers(self, place: Place) -> tuple[tuple[int, ...], ...]:
+    def pushers(self, assignment: Assignment) -> tuple[tuple[int, ...], ...]:
         """The workers behind each pusher, by its number; the first of them pushes."""
         if self.has_groups:
-            return tuple(tuple(sorted(group)) for group in place.groups)
-        return tuple((worker,) for worker in range(place.num_workers))
+            return tuple(tuple(sorted(group)) for group in assignment.groups)
+        return tuple((worker,) for worker in range(assignment.num_workers))
 
-    def teams(self, place: Place) -> tuple[tuple[int, ...], ...]:
+    def teams(self, assignment: Assignment) -> tuple[tuple[int, ...], ...]:
         """The workers whose gradients make one update; each worker is in one of these."""
         if self.is_synchronous:
-            return (tuple(range(place.num_workers)),)
-        return self.pushers(place)
+            return (tuple(range(assignment.num_workers)),)
+        return self.pushers(assignment)
 
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(

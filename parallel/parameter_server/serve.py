@@ -17,7 +17,7 @@ import traceback
 from functools import partial
 from typing import Any, Callable
 
-from parallel.parameter_server import place
+from parallel.parameter_server import assignment
 from runtime.errors import ConfigError, run_program
 
 _CRASH_STATUS = 1
@@ -25,22 +25,22 @@ _CRASH_STATUS = 1
 
 def main() -> int:
     """Serve until the launcher ends the process."""
-    own = place.find(os.environ)
-    if own is None or own.role == place.WORKER:
+    own = assignment.find(os.environ)
+    if own is None or own.role == assignment.WORKER:
         raise ConfigError(
-            f"{place.ROLE} is {os.environ.get(place.ROLE)!r}, but only a server or a scheduler "
-            "serves; start the job with python -m parallel.launch"
+            f"{assignment.ROLE} is {os.environ.get(assignment.ROLE)!r}, but only a server or a "
+            "scheduler serves; start the job with python -m parallel.launch"
         )
-    del os.environ[place.ROLE]
+    del os.environ[assignment.ROLE]
     from parallel.parameter_server.server import Updater
     from parallel.parameter_server.trace import Trace
     from parallel.parameter_server.wire import Settings
     from runtime.mxnet import mx
 
-    os.environ[place.ROLE] = own.role
+    os.environ[assignment.ROLE] = own.role
     # What is refused goes to the screen, as everything does that a server says.
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    folder = own.trace if own.role == place.SERVER else ""
+    folder = own.trace if own.role == assignment.SERVER else ""
     trace = Trace(folder, f"server-{os.uname().nodename}-{os.getpid()}")
     store = mx.kv.create("dist")
     updaters: list[Updater] = []

@@ -14,7 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from data.drawn.patterns import DrawnPictures
+from data.drawn.patterns import DrawnImages
 from data.records.writer import RecordWriter
 
 _CIFAR_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
@@ -44,10 +44,10 @@ def main() -> None:
 
 def _write_cifar(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
-    drawn = DrawnPictures("training", num_classes=10, count=_DRAWN, shape=(32, 32, 3), seed=1)
+    drawn = DrawnImages("training", num_classes=10, count=_DRAWN, shape=(32, 32, 3), seed=1)
     rows = np.empty((_DRAWN, 3073), np.uint8)
     for index in range(_DRAWN):
-        image, label = drawn.picture(index)
+        image, label = drawn.decoded(index)
         rows[index, 0], rows[index, 1:] = label, image.transpose(2, 0, 1).ravel()
     content = rows.tobytes() * (_IMAGES_PER_CIFAR_FILE // _DRAWN)
     for name in _CIFAR_FILES:
@@ -56,13 +56,13 @@ def _write_cifar(folder: Path) -> None:
 
 def _write_records(path: Path, count: int) -> None:
     """Write a record file of the first few classes: all 1,000 would take long to draw."""
-    drawn = DrawnPictures(
+    drawn = DrawnImages(
         "training", num_classes=_CLASSES, count=count, shape=(256, 256, 3), seed=1
     )
     with RecordWriter(path, image_size=(256, 256)) as writer:
         for label in range(_CLASSES):
             for index in range(label, count, _CLASSES):
-                encoded = cv2.imencode(".jpg", drawn.picture(index)[0])[1].tobytes()
+                encoded = cv2.imencode(".jpg", drawn.decoded(index)[0])[1].tobytes()
                 writer.write(encoded, label)
     path.with_name("property").unlink(missing_ok=True)
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.grouping
 ROOT = Path(__file__).resolve().parents[2]
 # What is promised.
 SECONDS = 30
-# Hours of small pictures: the jobs do not end by themselves.
+# Hours of small images: the jobs do not end by themselves.
 ENDLESS = (
     *("--dataset", "synthetic", "--image-size", "16", "--num-images", "20000"),
     *("--batch-size", "16", "--epochs", "1000", "--frequent", "5", "--eval-frequency", "1000"),

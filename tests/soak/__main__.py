@@ -2,7 +2,7 @@
 
     python -m tests.soak --scheme asp|ssp|gsp|all --minutes 10 --workers 4 --servers 1,3
 
-An ordinary job of classify.py trains on single pictures, with many small buckets, while two other
+An ordinary job of classify.py trains on single images, with many small buckets, while two other
 processes keep the processors busy, and is told to end after some minutes of training. Nobody may
 have died, nothing may have been refused, and every staleness has to be what a replay of the job's
 trace says. One line for each job tells; the status is 1 if anything was wrong. Told to end, it ends

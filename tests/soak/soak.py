@@ -23,7 +23,7 @@ SCHEMES = {
     "ssp": ("--kv-store", "dist_ssync", "--staleness", "3"),
     "gsp": ("--kv-store", "dist_gsync"),
 }
-# Small pictures and single ones, so that workers push all the time; hours of them.
+# Small images and single ones, so that workers push all the time; hours of them.
 _TRAINING = (
     *("--dataset", "synthetic", "--image-size", "16", "--num-images", "2000", "--batch-size", "1"),
     *("--epochs", "100000", "--lr", "0.0001", "--threads", "1", "--frequent", "50"),

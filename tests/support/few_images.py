@@ -1,7 +1,7 @@
-"""``classify.py`` on few training pictures, and all validation pictures, of CIFAR-10's files.
+"""``classify.py`` on few training images, and all validation images, of CIFAR-10's files.
 
 Run as ``python -m tests.support.few_images COUNT OPTIONS...``. The files are of the real format
-and length, which is what shall be read and counted; training on 50,000 pictures would take hours.
+and length, which is what shall be read and counted; training on 50,000 images would take hours.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ environment.prepare()
 
 import classify  # noqa: E402
 from data.images import cifar10  # noqa: E402
-from data.images.image_set import PicturesInMemory  # noqa: E402
+from data.images.image_set import ImagesInMemory  # noqa: E402
 from runtime.errors import run_program  # noqa: E402
 
 
-class FewPictures:
-    """The first pictures of a set."""
+class FewImages:
+    """The first images of a set."""
 
-    def __init__(self, whole: PicturesInMemory, count: int) -> None:
+    def __init__(self, whole: ImagesInMemory, count: int) -> None:
         self._whole, self._count = whole, count
         self.num_classes = whole.num_classes
 
     def __len__(self) -> int:
         return self._count
 
-    def picture(self, index: int):
-        return self._whole.picture(index)
+    def decoded(self, index: int):
+        return self._whole.decoded(index)
 
 
 def main() -> int:
@@ -38,8 +38,8 @@ def main() -> int:
     cifar10._FILES["training"] = ("data_batch_1",)
 
     def read_few(folder, part):
-        pictures = read(folder, part)
-        return FewPictures(pictures, count) if part == "training" else pictures
+        dataset = read(folder, part)
+        return FewImages(dataset, count) if part == "training" else dataset
 
     cifar10.read = read_few
     return classify.main()

@@ -10,20 +10,20 @@ import os
 import sys
 
 import classify
-from parallel.parameter_server import place
+from parallel.parameter_server import assignment
 from runtime.errors import run_program
 from training.config import images
 from training.exchange import server_workers
 
 
 def main() -> int:
-    here = place.find(os.environ)
+    here = assignment.find(os.environ)
     assert here is not None
     meetings = iter(sys.argv[1].split("/"))
     measured = server_workers.own_speed
 
-    def told(stretch, contributors):
-        assert measured(stretch, contributors) > 0
+    def told(throughput, contributors):
+        assert measured(throughput, contributors) > 0
         return float(next(meetings).split(",")[here.worker])
 
     server_workers.own_speed = told

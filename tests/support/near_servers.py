@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from parallel.parameter_server import exchange
+from parallel.parameter_server.assignment import WORKER, Assignment
 from parallel.parameter_server.board import Board
 from parallel.parameter_server.exchange import Exchange
-from parallel.parameter_server.place import WORKER, Place
 from parallel.parameter_server.schemes import SCHEMES
 from parallel.parameter_server.server import Updater
 from parallel.parameter_server.trace import Trace
@@ -32,12 +32,12 @@ class NearServers:
         before: is called with "push" or "pull" and the number of a bucket, before that is done.
     """
 
-    def __init__(self, monkeypatch, workers: int, servers: int, **place) -> None:
+    def __init__(self, monkeypatch, workers: int, servers: int, **assignment) -> None:
         self.arrays: dict[int, object] = {}
         self.before: Callable[[str, int], None] = lambda what, bucket: None
-        self.place = Place(
+        self.assignment = Assignment(
             WORKER, "127.0.0.1", 1, "127.0.0.1", "lo", workers, servers,
-            **{"bucket_elements": 4, **place},
+            **{"bucket_elements": 4, **assignment},
         )  # fmt: skip
         self._servers = servers
         self._updaters: list[Updater] = []
@@ -45,7 +45,7 @@ class NearServers:
 
     def worker(self, number: int, scheme: str = "dist_async", **options) -> Exchange:
         """A worker that has the servers' weights: 0, 1, 2 ... in two parameters."""
-        own = replace(self.place, worker=number)
+        own = replace(self.assignment, worker=number)
         worker = Exchange(
             SCHEMES[scheme], own, LoneWorld(), staleness=None, images_per_step=1, **options
         )
@@ -56,7 +56,7 @@ class NearServers:
     def begin(self, settings, arrays) -> None:
         if not self._updaters:
             self._updaters = [
-                Updater(settings, Trace(self.place.trace, f"server-{number}"))
+                Updater(settings, Trace(self.assignment.trace, f"server-{number}"))
                 for number in range(self._servers)
             ]
             self.arrays = {key: array.copy() for key, array in arrays.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from parallel.launch.__main__ import SERVE
 from parallel.launch.network import free_port
-from parallel.parameter_server.place import SCHEDULER, SERVER, WORKER, Place
+from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ class ServerJob:
     """The processes of a job; a context manager that leaves none behind."""
 
     def __init__(
-        self, folder: Path, *command: object, workers: int, servers: int = 1, **place: object
+        self, folder: Path, *command: object, workers: int, servers: int = 1, **assignment: object
     ) -> None:
         """Start a job.
 
@@ -33,12 +33,12 @@ class ServerJob:
             command: of every worker, after the interpreter.
             workers: how many.
             servers: how many.
-            place: what else the workers are told, see ``Place``.
+            assignment: what else the workers are told, see ``Assignment``.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._place = replace(
-            Place(WORKER, _HOST, free_port(_HOST), _HOST, "lo", workers, servers), **place
+        self._assignment = replace(
+            Assignment(WORKER, _HOST, free_port(_HOST), _HOST, "lo", workers, servers), **assignment
         )
         self.others = [self._start(SERVE, SCHEDULER, 0)]
         self.others += [self._start(SERVE, SERVER, number) for number in range(servers)]
@@ -77,8 +77,8 @@ class ServerJob:
             process.wait(30)
 
     def _start(self, command: Sequence[str], role: str, number: int) -> subprocess.Popen[bytes]:
-        place = replace(self._place, role=role, worker=number if role == WORKER else 0)
-        variables = {**clean_environment(), **_THREADS, **place.variables()}
+        assignment = replace(self._assignment, role=role, worker=number if role == WORKER else 0)
+        variables = {**clean_environment(), **_THREADS, **assignment.variables()}
         with (self._folder / f"{role}-{number}").open("wb") as output:
             return subprocess.Popen(
                 command, cwd=ROOT, env=variables, stdout=output, stderr=output,

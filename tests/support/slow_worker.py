@@ -14,7 +14,7 @@ import sys
 import time
 
 import classify
-from parallel.parameter_server import place
+from parallel.parameter_server import assignment
 from runtime.errors import run_program
 from training.config import images
 from training.log import watchdog
@@ -22,7 +22,7 @@ from training.validator import Validator
 
 
 def main() -> int:
-    here = place.find(os.environ)
+    here = assignment.find(os.environ)
     assert here is not None
     told = json.loads(sys.argv[1])
     own = told.get(str(here.worker), {})

@@ -1,4 +1,4 @@
-"""The data sets of classifiers: which pictures, which shape, and what is done to them."""
+"""The data sets of classifiers: which images, which shape, and what is done to them."""
 
 from __future__ import annotations
 
@@ -13,67 +13,67 @@ import pytest
 from data.batches.epoch_part import of_rank
 from data.batches.loader import Prefetcher
 from data.images import cifar10, imagenet, mnist
-from data.images.image_set import PicturesInMemory
+from data.images.image_set import ImagesInMemory
 from data.images.transforms import CenterCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from runtime.errors import DataError
-from training import image_data as pictures_module
+from training import image_data
 from training.config.images import ImageConfig, parse
-from training.image_data import Pictures, open_pictures
+from training.image_data import ImageData, open_images
 
 
-def opened(config: ImageConfig) -> Pictures:
-    return open_pictures(config.data, config.run.seed)
+def opened(config: ImageConfig) -> ImageData:
+    return open_images(config.data, config.run.seed)
 
 
-def gray(count: int, side: int, channels: int) -> PicturesInMemory:
-    """Pictures of the one color of their number."""
+def gray(count: int, side: int, channels: int) -> ImagesInMemory:
+    """Images of the one color of their number."""
     numbers = np.arange(count, dtype=np.uint8)[:, None, None, None]
     images = np.broadcast_to(numbers, (count, side, side, channels))
-    return PicturesInMemory(images, (np.arange(count) % 10).astype(np.uint8), 10)
+    return ImagesInMemory(images, (np.arange(count) % 10).astype(np.uint8), 10)
 
 
-def test_drawn_pictures() -> None:
+def test_drawn_images() -> None:
     line = "--dataset synthetic --image-size 16 --num-images 57 --num-classes 7 --seed 3"
-    pictures = opened(parse(line.split()))
-    assert (len(pictures.training), len(pictures.validation)) == (57, 11)
-    assert pictures.num_classes == pictures.validation.num_classes == 7
-    assert pictures.shape == (3, 16, 16)
-    assert pictures.normalization == ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-    recipes = (pictures.training_recipe, pictures.validation_recipe)
-    assert all(isinstance(recipe, Unchanged) for recipe in recipes)
-    first, validation = pictures.training.picture(4), pictures.validation.picture(4)
+    dataset = opened(parse(line.split()))
+    assert (len(dataset.training), len(dataset.validation)) == (57, 11)
+    assert dataset.num_classes == dataset.validation.num_classes == 7
+    assert dataset.shape == (3, 16, 16)
+    assert dataset.normalization == ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    transforms = (dataset.training_transform, dataset.validation_transform)
+    assert all(isinstance(transform, Unchanged) for transform in transforms)
+    first, validation = dataset.training.decoded(4), dataset.validation.decoded(4)
     assert first[0].shape == (16, 16, 3) and (first[0] != validation[0]).any()
     other = opened(parse([*line.split()[:-1], "4"]))
-    assert (other.training.picture(4)[0] != first[0]).any(), "--seed has not arrived"
+    assert (other.training.decoded(4)[0] != first[0]).any(), "--seed has not arrived"
 
 
-def test_few_drawn_pictures_have_one_for_validation() -> None:
+def test_few_drawn_images_have_one_for_validation() -> None:
     config = parse("--dataset synthetic --num-images 3 --image-size 16".split())
     assert len(opened(config).validation) == 1
 
 
 @pytest.mark.parametrize(
-    "dataset, module, shape, deviation, recipe",
+    "dataset, module, shape, deviation, transform",
     [
         ("mnist", mnist, (1, 28, 28), (0.3081,), Unchanged),
         ("cifar10", cifar10, (3, 32, 32), (0.2023, 0.1994, 0.2010), PadCropFlip),
     ],
 )
-def test_sets_in_files(dataset, module, shape, deviation, recipe, monkeypatch) -> None:
+def test_sets_in_files(dataset, module, shape, deviation, transform, monkeypatch) -> None:
     asked = []
     monkeypatch.setattr(
         module,
         "read",
         lambda folder, part: asked.append((folder, part)) or gray(9, shape[1], shape[0]),
     )
-    pictures = opened(parse(["--dataset", dataset, "--data-dir", "/there"]))
+    dataset = opened(parse(["--dataset", dataset, "--data-dir", "/there"]))
     assert asked == [(Path("/there"), "training"), (Path("/there"), "validation")]
-    assert pictures.shape == shape
-    assert pictures.normalization.deviation == deviation
+    assert dataset.shape == shape
+    assert dataset.normalization.deviation == deviation
     means = {1: (0.1307,), 3: (0.4914, 0.4822, 0.4465)}
-    assert pictures.normalization.mean == means[shape[0]]
-    assert isinstance(pictures.training_recipe, recipe)
-    assert isinstance(pictures.validation_recipe, Unchanged)
+    assert dataset.normalization.mean == means[shape[0]]
+    assert isinstance(dataset.training_transform, transform)
+    assert isinstance(dataset.validation_transform, Unchanged)
 
 
 @pytest.mark.parametrize("reads_records", [True, False])
@@ -83,20 +83,20 @@ def test_imagenet(reads_records: bool, monkeypatch) -> None:
     monkeypatch.setattr(imagenet, "read_records", lambda *paths: asked.append(paths) or sets)
     monkeypatch.setattr(imagenet, "read_folders", lambda *paths: asked.append(paths) or sets)
     words = ["--rec-train", "a.rec", "--rec-val", "b.rec"] if reads_records else ["--data-dir", "d"]
-    pictures = opened(parse(["--dataset", "imagenet", "--image-size", "96", *words]))
+    dataset = opened(parse(["--dataset", "imagenet", "--image-size", "96", *words]))
     assert asked == [(Path("a.rec"), Path("b.rec")) if reads_records else (Path("d"),)]
-    assert (pictures.training, pictures.validation) == sets
-    assert pictures.shape == (3, 96, 96)
-    assert pictures.normalization == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    assert pictures.training_recipe == RandomResizedCrop(96)
-    assert pictures.validation_recipe == CenterCrop(96)
+    assert (dataset.training, dataset.validation) == sets
+    assert dataset.shape == (3, 96, 96)
+    assert dataset.normalization == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert dataset.training_transform == RandomResizedCrop(96)
+    assert dataset.validation_transform == CenterCrop(96)
 
 
-def small() -> Pictures:
+def small() -> ImageData:
     config = parse("--dataset synthetic --image-size 16 --num-images 30".split())
     training, validation = gray(30, 16, 3), gray(11, 16, 3)
-    pictures = opened(config)
-    return dataclasses.replace(pictures, training=training, validation=validation)
+    dataset = opened(config)
+    return dataclasses.replace(dataset, training=training, validation=validation)
 
 
 def test_examples_are_all_or_the_first_so_many() -> None:
@@ -104,7 +104,7 @@ def test_examples_are_all_or_the_first_so_many() -> None:
     assert small().num_examples(parse(line).data) == 30
     assert small().num_examples(parse([*line, "--num-examples", "30"]).data) == 30
     assert small().num_examples(parse([*line, "--num-examples", "7"]).data) == 7
-    with pytest.raises(DataError, match="--num-examples 31 is more than the 30 pictures"):
+    with pytest.raises(DataError, match="--num-examples 31 is more than the 30 images"):
         small().num_examples(parse([*line, "--num-examples", "31"]).data)
 
 
@@ -129,7 +129,7 @@ def test_as_many_threads_as_asked_for_make_batches_ahead(monkeypatch) -> None:
         return Prefetcher(threads, ahead)
 
     monkeypatch.setattr("data.batches.loader.Prefetcher", start)
-    monkeypatch.setattr(pictures_module, "Prefetcher", start)
+    monkeypatch.setattr(image_data, "Prefetcher", start)
     config = parse("--dataset synthetic --batch-size 6 --threads 3".split())
     with small().open_loader(config.data, config.run.seed, of_rank(30, 6, 0, 1)):
         pass
@@ -138,7 +138,7 @@ def test_as_many_threads_as_asked_for_make_batches_ahead(monkeypatch) -> None:
     assert started == [(3, 4), (3, 4)]
 
 
-def test_every_picture_is_validated_once_over_the_ranks() -> None:
+def test_every_image_is_validated_once_over_the_ranks() -> None:
     config = parse("--dataset synthetic --batch-size 4".split())
     found = []
     for rank in (0, 1):
@@ -151,5 +151,5 @@ def test_every_picture_is_validated_once_over_the_ranks() -> None:
 def test_threads_are_those_asked_for_or_the_share_of_the_rank(monkeypatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     line = "--dataset synthetic".split()
-    assert pictures_module._threads(parse(line).data) == 5
-    assert pictures_module._threads(parse([*line, "--threads", "3"]).data) == 3
+    assert image_data._threads(parse(line).data) == 5
+    assert image_data._threads(parse([*line, "--threads", "3"]).data) == 3

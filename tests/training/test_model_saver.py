@@ -11,11 +11,11 @@ import pytest
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from data.batches.loader import Batch
-from data.batches.position import Course
+from data.batches.position import EpochPlan
 from runtime.mxnet import mx
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training.model_saver import ModelSaver, average_statistics
-from training.update.epoch_counts import Tally
+from training.update.epoch_counts import EpochCounts
 from training.validator import Validator
 from training.verifier import Verifier
 
@@ -93,16 +93,16 @@ class FirstPixels:
 
 def test_every_rank_validates_the_network_of_all() -> None:
     def rank_main(world: ThreadWorld) -> list[float]:
-        network, course = FirstPixels(world.rank), Course(num_images=80, global_batch=8)
-        tally = Tally(course)
-        tally.add(mx.nd.array([2.0, 3, 8]), 0)
+        network, epoch_plan = FirstPixels(world.rank), EpochPlan(num_images=80, global_batch=8)
+        epoch_counts = EpochCounts(epoch_plan)
+        epoch_counts.add(mx.nd.array([2.0, 3, 8]), 0)
         validator = Validator(
             network,
             lambda: iter([Batch(np.zeros((2, 1, 1, 8), np.uint8), np.array([0, 1]))]),
-            tally,
+            epoch_counts,
             world,
             SimpleNamespace(record=lambda *_, **__: None),
-            course=course,
+            epoch_plan=epoch_plan,
             save_best=lambda update: None,
         )
         validator.validate(5)

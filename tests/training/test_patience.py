@@ -13,7 +13,7 @@ from parallel.parameter_server.board import Column
 from parallel.parameter_server.schemes import SCHEMES
 from tests.support.near_servers import NearServers, gradients
 from tests.support.servers import ServerJob
-from training.exchange.server_workers import ServerTeam
+from training.exchange.server_workers import ServerWorkers
 from training.log.watchdog import Others
 
 STALL = 4
@@ -112,7 +112,7 @@ class Exchange:
 )
 def test_who_tells_and_who_knows_of_a_pause(scheme: str, saver: list, other: list) -> None:
     for saves, told in ((True, saver), (False, other)):
-        team = ServerTeam.__new__(ServerTeam)
+        team = ServerWorkers.__new__(ServerWorkers)
         team._scheme, team._exchange, team.saves = SCHEMES[scheme], Exchange(), saves
         team.pause(7)
         assert team._exchange.told == told

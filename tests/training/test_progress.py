@@ -66,7 +66,7 @@ def test_going_on_twice_keeps_the_place():
     _, after = go_on(config("--epochs", "4"), 100, 20, 50)
     again = Progress.plan(config("--epochs", "4"), source(50), Saved(after.export_state(30).values))
     assert (again.total_updates, again.schedule_shift) == (60, after.schedule_shift)
-    assert again.start == after.course.at(30) == Position(2, 500)
+    assert again.start == after.epoch_plan.at(30) == Position(2, 500)
 
 
 def test_a_leg_goes_on_through_another_share():
@@ -77,7 +77,7 @@ def test_a_leg_goes_on_through_another_share():
     assert (second.leg_end(2), second.total_updates) == (20 + 2 * 20, 20 + 4 * 20)
     schedules = [run.shifted(PolySchedule(0.1, 0, run.schedule_updates)) for run in (first, second)]
     assert schedules[0].lr_at(20) == schedules[1].lr_at(20)
-    # Fewer pictures than before, and a leg that is the last.
+    # Fewer images than before, and a leg that is the last.
     third = Progress.onward(config("--epochs", "6"), source(250), Leg(epoch=4, update=60))
     assert third.leg_end(2) == third.total_updates == 60 + 2 * 4
 
@@ -86,4 +86,4 @@ def test_who_goes_on_in_the_middle_of_a_leg_meets_the_others_at_its_end():
     _, saver = go_on(config("--epochs", "6"), 100, 27, 100)
     other = go_on(config("--epochs", "6"), 100, 27, 50)[1].from_epoch(source(50))
     assert saver.leg_end(2) == 40 and other.leg_end(2) == 4 * 20
-    assert saver.course.at(40) == other.course.at(80) == Position(4, 0)
+    assert saver.epoch_plan.at(40) == other.epoch_plan.at(80) == Position(4, 0)

@@ -7,10 +7,10 @@ import pytest
 
 from data.batches.image_loader import NOBODY
 from data.batches.loader import Batch
-from data.batches.position import Course
+from data.batches.position import EpochPlan
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
-from training.update.epoch_counts import Tally
+from training.update.epoch_counts import EpochCounts
 from training.validator import Validator, count
 
 
@@ -48,7 +48,7 @@ class Log:
 
 
 def shares(rank: int, size: int, hits: int):
-    """Eleven pictures, the first of which are hits, cut into batches of four rows."""
+    """Eleven images, the first of which are hits, cut into batches of four rows."""
     labels = np.arange(11) % 4
     images = np.zeros((11, 1, 1, 8), np.uint8)
     images[np.arange(11), 0, 0, np.where(np.arange(11) < hits, labels, 7)] = 1
@@ -57,29 +57,29 @@ def shares(rank: int, size: int, hits: int):
         rows = own[start : start + 4]
         filled = np.full(4, NOBODY)
         filled[: len(rows)] = labels[rows]
-        pictures = np.zeros((4, 1, 1, 8), np.uint8)
-        pictures[: len(rows)] = images[rows]
-        yield Batch(pictures, filled)
+        padded = np.zeros((4, 1, 1, 8), np.uint8)
+        padded[: len(rows)] = images[rows]
+        yield Batch(padded, filled)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_every_picture_counts_once_on_any_number_of_ranks(size: int, caplog) -> None:
+def test_every_image_counts_once_on_any_number_of_ranks(size: int, caplog) -> None:
     caplog.set_level(logging.INFO)
     saved: list[int] = []
 
     def validate(world):
         hits = iter((5, 9, 7))
         log = Log()
-        course = Course(num_images=80, global_batch=8)
-        tally = Tally(course)
-        tally.add(mx.nd.array([2.0, 3, 8]), 0)
+        epoch_plan = EpochPlan(num_images=80, global_batch=8)
+        epoch_counts = EpochCounts(epoch_plan)
+        epoch_counts.add(mx.nd.array([2.0, 3, 8]), 0)
         validator = Validator(
             FirstPixels(),
             lambda: shares(world.rank, world.size, next(hits)),
-            tally,
+            epoch_counts,
             world,
             log,
-            course=course,
+            epoch_plan=epoch_plan,
             save_best=saved.append,
         )
         for update in (10, 20, 30):

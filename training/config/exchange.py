@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
-from parallel.parameter_server.place import WORKER, Place
+from parallel.parameter_server.assignment import WORKER, Assignment
 from parallel.parameter_server.schemes import SCHEMES
 from runtime.errors import ConfigError
 from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number
@@ -48,21 +48,21 @@ class ExchangeOptions(Options):
         _check_rebalance(self)
 
 
-def check(options: ExchangeOptions, dtype: str, place: Optional[Place]) -> None:
+def check(options: ExchangeOptions, dtype: str, assignment: Optional[Assignment]) -> None:
     """Refuse an exchange that this process has not been started for.
 
     Args:
         options: of the exchange.
         dtype: the number format of the network.
-        place: where the launcher has put this process, None if it has not started it.
+        assignment: where the launcher has put this process, None if it has not started it.
 
     Raises:
         ConfigError: with the option, its value, the reason and the remedy.
     """
     if options.kv_store == HOROVOD:
-        _check_horovod(options, place)
+        _check_horovod(options, assignment)
     else:
-        _check_servers(options, dtype, place)
+        _check_servers(options, dtype, assignment)
 
 
 def _check_staleness(options: ExchangeOptions) -> None:
@@ -87,8 +87,8 @@ def _check_rebalance(options: ExchangeOptions) -> None:
         )
 
 
-def _check_horovod(options: ExchangeOptions, place: Optional[Place]) -> None:
-    if place is not None:
+def _check_horovod(options: ExchangeOptions, assignment: Optional[Assignment]) -> None:
+    if assignment is not None:
         raise ConfigError(
             "parallel.launch has started this process beside parameter servers, but --kv-store is "
             f"{HOROVOD}; give one of {', '.join(SCHEMES)}, or start it with horovodrun"
@@ -100,21 +100,21 @@ def _check_horovod(options: ExchangeOptions, place: Optional[Place]) -> None:
         )
 
 
-def _check_servers(options: ExchangeOptions, dtype: str, place: Optional[Place]) -> None:
+def _check_servers(options: ExchangeOptions, dtype: str, assignment: Optional[Assignment]) -> None:
     store, scheme = options.kv_store, SCHEMES[options.kv_store]
-    if place is None or place.role != WORKER:
+    if assignment is None or assignment.role != WORKER:
         raise ConfigError(f"--kv-store {store} needs servers and a scheduler: {_LAUNCH}")
-    if scheme.has_groups and not place.groups:
+    if scheme.has_groups and not assignment.groups:
         raise ConfigError(
             f"--kv-store {store} needs groups: give the launcher --groups FILE, with the addresses "
             "of a group in each line"
         )
-    if options.data_allocator and not place.shares:
+    if options.data_allocator and not assignment.shares:
         raise ConfigError(
             f"--data-allocator {options.data_allocator} needs to know who reads what: give the "
             "launcher --data-sharding FILE, or leave it out for equal shares"
         )
-    if place.tolerates and (scheme.is_synchronous or scheme.has_groups):
+    if assignment.tolerates and (scheme.is_synchronous or scheme.has_groups):
         raise ConfigError(
             f"--kv-store {store} cannot go on without a worker that others wait for; leave out "
             "the launcher's --tolerate-workers, or use dist_async or dist_ssync"

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 from backbones.options import ClassifierOptions
 from data.options import ImageDataOptions, check_given_images, check_same_dataset
-from parallel.parameter_server import place
+from parallel.parameter_server import assignment
 from runtime import command_line, options
 from runtime.errors import ConfigError
 from runtime.options import COUNT, Options, Range, number
@@ -127,7 +127,7 @@ def values(config: ImageConfig) -> dict[str, Any]:
 
 def check(config: ImageConfig) -> None:
     """Refuse an exchange of gradients that this process has not been started for."""
-    exchange.check(config.exchange, config.classifier.dtype, place.find(os.environ))
+    exchange.check(config.exchange, config.classifier.dtype, assignment.find(os.environ))
 
 
 _PROGRAM = command_line.Program(

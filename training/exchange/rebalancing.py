@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Optional
 
 from training.log.stopwatch import COMMUNICATION
-from training.log.throughput import Stretch
+from training.log.throughput import Throughput
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,16 @@ class Leg:
     """The last one that they have saved, if this worker saves any."""
 
 
-def own_speed(stretch: Optional[Stretch], contributors: int) -> float:
+def own_speed(throughput: Optional[Throughput], contributors: int) -> float:
     """Images/s of a worker while it works, not while it waits for others; 0 if nobody knows.
 
     Waiting for its own data is work: a machine whose disk is slow is slow.
 
     Args:
-        stretch: of its leg, with the images of all contributors.
+        throughput: of its leg, with the images of all contributors.
         contributors: workers whose batches make one update.
     """
-    if stretch is None:
+    if throughput is None:
         return 0.0
-    seconds = stretch.seconds - stretch.parts[COMMUNICATION]
-    return stretch.images / contributors / max(seconds, 1e-9)
+    seconds = throughput.seconds - throughput.parts[COMMUNICATION]
+    return throughput.images / contributors / max(seconds, 1e-9)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Optional
 
-from data.batches.epoch_part import Portion
+from data.batches.epoch_part import EpochPart
+from parallel.parameter_server.assignment import Assignment
 from parallel.parameter_server.exchange import Exchange
-from parallel.parameter_server.place import Place
 from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import HorovodWorld, LoneWorld, Wire, World
 from runtime.mxnet import mx
@@ -20,9 +20,9 @@ from training.agreed_stop import AgreedStop
 from training.config.images import ImageConfig
 from training.exchange.rebalancing import Leg, own_speed
 from training.exchange.server_optimizer import ServerOptimizer
-from training.exchange.worker_groups import Arrangement
+from training.exchange.worker_groups import WorkerGroups
 from training.log.stopwatch import Stopwatch
-from training.log.throughput import Stretch
+from training.log.throughput import Throughput
 from training.log.timed_world import TimedWorld
 from training.log.watchdog import Others
 from training.progress import Progress
@@ -32,26 +32,26 @@ from training.update.optimizer import Optimizer
 _log = logging.getLogger(__name__)
 
 
-class ServerTeam:
+class ServerWorkers:
     """A worker, alone or in a group, among others that the servers connect."""
 
-    def __init__(self, config: ImageConfig, place: Place) -> None:
-        """Args: config: checked; place: of this worker."""
+    def __init__(self, config: ImageConfig, assignment: Assignment) -> None:
+        """Args: config: checked; assignment: of this worker."""
         self._config = config
         self._scheme = SCHEMES[config.exchange.kv_store]
         self._horovod: Optional[HorovodWorld] = None
         if self._scheme.has_groups:
             self._horovod = HorovodWorld(
-                place.groups, regroups=config.exchange.rebalance is not None
+                assignment.groups, regroups=config.exchange.rebalance is not None
             )
-        self.world: World = self._horovod or LoneWorld(place.local_worker)
-        self.number, self.size = place.worker, place.num_workers
+        self.world: World = self._horovod or LoneWorld(assignment.local_worker)
+        self.number, self.size = assignment.worker, assignment.num_workers
         if not config.exchange.data_allocator:
-            place = replace(place, shares=())
-        self._arrange(Arrangement(self._scheme, place, config.data.batch_size))
+            assignment = replace(assignment, shares=())
+        self._arrange(WorkerGroups(self._scheme, assignment, config.data.batch_size))
         self._exchange = Exchange(
             self._scheme,
-            place,
+            assignment,
             self.world,
             staleness=config.exchange.staleness,
             images_per_step=config.data.batch_size * self.world.size,
@@ -60,16 +60,16 @@ class ServerTeam:
         self._ahead = 0
         self._told = 0
 
-    def portion(self, count: int) -> Portion:
-        """See ``Team.portion``."""
-        return self._arrangement.portion(count)
+    def epoch_part(self, count: int) -> EpochPart:
+        """See ``Workers.epoch_part``."""
+        return self._groups.epoch_part(count)
 
     def updates_per_epoch(self, count: int) -> int:
-        """See ``Team.updates_per_epoch``."""
-        return sum(self._arrangement.updates(count))
+        """See ``Workers.updates_per_epoch``."""
+        return sum(self._groups.updates(count))
 
     def optimizer(self, parameters: Any, stopwatch: Stopwatch) -> Optimizer:
-        """See ``Team.optimizer``."""
+        """See ``Workers.optimizer``."""
         # One that measures its own speed has to tell waiting for the group from work.
         group = TimedWorld(self.world, stopwatch) if self._scheme.has_groups else self.world
         options = self._config.exchange
@@ -78,7 +78,7 @@ class ServerTeam:
         return self._optimizer
 
     def start(self, progress: Progress, count: int) -> None:
-        """See ``Team.start``; the version tells how far the schedule has come."""
+        """See ``Workers.start``; the version tells how far the schedule has come."""
         version = round(progress.epochs_before * self.updates_per_epoch(count))
         if self._exchange.has_started:
             self._ahead = self._exchange.version - version
@@ -90,15 +90,15 @@ class ServerTeam:
             )
 
     def schedule(self, schedule: Schedule, progress: Progress) -> Schedule:
-        """See ``Team.schedule``: by the version that came with the weights."""
+        """See ``Workers.schedule``: by the version that came with the weights."""
         return _VersionSchedule(schedule, lambda: self._exchange.version - self._ahead)
 
     def numbers(self) -> dict[str, float]:
-        """See ``Team.numbers``."""
+        """See ``Workers.numbers``."""
         return self._exchange.numbers()
 
     def stop(self, request: StopRequest) -> Callable[[], int]:
-        """See ``Team.stop``: who is told to end tells all by the board."""
+        """See ``Workers.stop``: who is told to end tells all by the board."""
         agreed = AgreedStop(request, self.world)
 
         def told() -> int:
@@ -108,11 +108,11 @@ class ServerTeam:
         return told
 
     def others(self) -> Others:
-        """See ``Team.others``: what this worker's latest look at the board has shown."""
+        """See ``Workers.others``: what this worker's latest look at the board has shown."""
         return Others(self._exchange.progress(), self._exchange.pauses)
 
     def pause(self, update: int) -> None:
-        """See ``Team.pause``.
+        """See ``Workers.pause``.
 
         The workers of BSP are at the same update and know it by themselves; the board, whose
         changes the servers of BSP would hold back, tells those of other schemes.
@@ -124,11 +124,11 @@ class ServerTeam:
             self._exchange.expect_pause()
 
     def settle(self, update: int) -> None:
-        """See ``Team.settle``; who saves waits until all others have finished."""
+        """See ``Workers.settle``; who saves waits until all others have finished."""
         self._exchange.finish(waits=self.saves)
 
-    def next_leg(self, leg: Leg, stretch: Optional[Stretch], count: int) -> Optional[Leg]:
-        """See ``Team.next_leg``.
+    def next_leg(self, leg: Leg, throughput: Optional[Throughput], count: int) -> Optional[Leg]:
+        """See ``Workers.next_leg``.
 
         Who is here first looks at the board until the last has come: there the watchdog sees that
         the others come further, which it would not in a collective.
@@ -140,7 +140,7 @@ class ServerTeam:
             return None
         mx.nd.waitall()
         everybody = self._horovod.everybody()
-        own = mx.nd.array([own_speed(stretch, self.contributors)])
+        own = mx.nd.array([own_speed(throughput, self.contributors)])
         speeds = everybody.allgather(own, "team.speeds").asnumpy().tolist()
         answer = None
         if self.number == 0:
@@ -149,18 +149,18 @@ class ServerTeam:
         leg, found = everybody.broadcast_object(answer, "team.leg")
         # Nothing of the former groups is under way any more.
         everybody.barrier()
-        self._horovod.regroup(found.place.groups)
-        place = replace(
-            self._arrangement.place, groups=found.place.groups, shares=found.place.shares
+        self._horovod.regroup(found.assignment.groups)
+        assignment = replace(
+            self._groups.assignment, groups=found.assignment.groups, shares=found.assignment.shares
         )
-        self._arrange(replace(found, place=place))
-        self._exchange.regroup(place, self._config.data.batch_size * self.world.size)
+        self._arrange(replace(found, assignment=assignment))
+        self._exchange.regroup(assignment, self._config.data.batch_size * self.world.size)
         # Nobody pushes before all have the same weights, and their version.
         everybody.barrier()
         return leg
 
     def leave(self, status: int) -> int:
-        """See ``Team.leave``.
+        """See ``Workers.leave``.
 
         MXNet would wait for all workers at the end of the process, those that have died among them.
         A status other than 0 has the launcher end the others.
@@ -174,21 +174,21 @@ class ServerTeam:
         sys.stderr.flush()
         os._exit(status)
 
-    def _arrange(self, arrangement: Arrangement) -> None:
-        self._arrangement = arrangement
-        self.contributors, self.saves = arrangement.contributors, arrangement.saves
+    def _arrange(self, groups: WorkerGroups) -> None:
+        self._groups = groups
+        self.contributors, self.saves = groups.contributors, groups.saves
 
-    def _anew(self, epoch: int, speeds: Sequence[float], count: int) -> Arrangement:
-        """The next arrangement, by the workers' images/s."""
+    def _anew(self, epoch: int, speeds: Sequence[float], count: int) -> WorkerGroups:
+        """The next groups, by the workers' images/s."""
         measured = " ".join(f"{speed:.0f}" for speed in speeds)
-        found = self._arrangement.anew(speeds, count)
+        found = self._groups.anew(speeds, count)
         if found is None:
             _log.warning(
                 "epoch %d: images/s of the workers %s: groups and shares stay as they are, because "
                 "a worker would read less than a batch, or has done too little to be measured",
                 *(epoch, measured),
             )
-            return self._arrangement
+            return self._groups
         _log.info("epoch %d: images/s of the workers %s: %s", epoch, measured, found)
         return found
 

@@ -11,56 +11,56 @@ from dataclasses import dataclass, replace
 from typing import Optional
 
 from data.batches import epoch_part
-from data.batches.epoch_part import Portion
+from data.batches.epoch_part import EpochPart
 from parallel import grouping
-from parallel.parameter_server.place import Place
+from parallel.parameter_server.assignment import Assignment
 from parallel.parameter_server.schemes import Scheme, team_of
 
 
 @dataclass(frozen=True)
-class Arrangement:
+class WorkerGroups:
     """Groups and shares, as one worker sees them."""
 
     scheme: Scheme
-    place: Place
+    assignment: Assignment
     """Of this worker; without shares all read as much."""
     batch_size: int
-    """Pictures per worker and step."""
+    """Images per worker and step."""
 
     @property
     def contributors(self) -> int:
         """The workers whose batches make an update together with this one's."""
-        teams = self.scheme.teams(self.place)
-        return len(teams[team_of(teams, self.place.worker)])
+        teams = self.scheme.teams(self.assignment)
+        return len(teams[team_of(teams, self.assignment.worker)])
 
     @property
     def saves(self) -> bool:
         """Whether this worker validates and saves: worker 0 and its group."""
-        pushers = self.scheme.pushers(self.place)
-        return team_of(pushers, self.place.worker) == team_of(pushers, 0)
+        pushers = self.scheme.pushers(self.assignment)
+        return team_of(pushers, self.assignment.worker) == team_of(pushers, 0)
 
-    def portion(self, count: int, worker: Optional[int] = None) -> Portion:
-        """What a worker, this one by default, reads of an epoch of ``count`` pictures."""
-        worker = self.place.worker if worker is None else worker
-        if self.scheme.is_synchronous and not self.place.shares:
+    def epoch_part(self, count: int, worker: Optional[int] = None) -> EpochPart:
+        """What a worker, this one by default, reads of an epoch of ``count`` images."""
+        worker = self.assignment.worker if worker is None else worker
+        if self.scheme.is_synchronous and not self.assignment.shares:
             # As with Horovod, whose updates these are.
-            return epoch_part.of_rank(count, self.batch_size, worker, self.place.num_workers)
-        teams = self.scheme.teams(self.place)
-        shares = self.place.shares or epoch_part.equal_shares(self.place.num_workers)
+            return epoch_part.of_rank(count, self.batch_size, worker, self.assignment.num_workers)
+        teams = self.scheme.teams(self.assignment)
+        shares = self.assignment.shares or epoch_part.equal_shares(self.assignment.num_workers)
         together = teams[team_of(teams, worker)]
         return epoch_part.of_worker(count, self.batch_size, worker, shares, together)
 
     def updates(self, count: int) -> list[int]:
-        """Updates of the weights by each team in an epoch of ``count`` pictures."""
-        teams = self.scheme.teams(self.place)
-        return [self.portion(count, team[0]).updates_per_epoch for team in teams]
+        """Updates of the weights by each team in an epoch of ``count`` images."""
+        teams = self.scheme.teams(self.assignment)
+        return [self.epoch_part(count, team[0]).updates_per_epoch for team in teams]
 
-    def anew(self, speeds: Sequence[float], count: int) -> Optional[Arrangement]:
+    def anew(self, speeds: Sequence[float], count: int) -> Optional[WorkerGroups]:
         """Groups and shares by the speeds of all workers.
 
         Args:
             speeds: images/s of each, 0 if it has not been measured.
-            count: pictures of an epoch.
+            count: images of an epoch.
 
         Returns:
             None if a worker was not measured, or would have less than a batch.
@@ -69,10 +69,10 @@ class Arrangement:
             return None
         groups = grouping.group(speeds)
         shares = grouping.shares(groups, speeds)
-        found = replace(self, place=replace(self.place, groups=groups, shares=shares))
+        found = replace(self, assignment=replace(self.assignment, groups=groups, shares=shares))
         return found if all(found.updates(count)) else None
 
     def __str__(self) -> str:
-        groups = " ".join(",".join(map(str, group)) for group in self.place.groups)
-        shares = " ".join(f"{share.end - share.start:.3f}" for share in self.place.shares)
+        groups = " ".join(",".join(map(str, group)) for group in self.assignment.groups)
+        shares = " ".join(f"{share.end - share.start:.3f}" for share in self.assignment.shares)
         return f"groups {groups}, shares {shares or 'equal'}"

@@ -11,17 +11,17 @@ import os
 from typing import Any, Callable, Optional, Protocol
 
 from data.batches import epoch_part
-from data.batches.epoch_part import Portion
-from parallel.parameter_server import place as places
+from data.batches.epoch_part import EpochPart
+from parallel.parameter_server import assignment as assignments
 from parallel.world import HorovodWorld, Wire, World
 from runtime.stopping import StopRequest
 from training.agreed_stop import AgreedStop
 from training.config.exchange import HOROVOD
 from training.config.images import ImageConfig
 from training.exchange.rebalancing import Leg
-from training.exchange.server_workers import ServerTeam
+from training.exchange.server_workers import ServerWorkers
 from training.log.stopwatch import Stopwatch
-from training.log.throughput import Stretch
+from training.log.throughput import Throughput
 from training.log.timed_world import TimedWorld
 from training.log.watchdog import Others
 from training.progress import Progress
@@ -29,7 +29,7 @@ from training.schedules import Schedule
 from training.update.optimizer import BackboneOptimizer, Optimizer
 
 
-class Team(Protocol):
+class Workers(Protocol):
     """This worker among the others.
 
     Attributes:
@@ -46,11 +46,11 @@ class Team(Protocol):
     contributors: int
     saves: bool
 
-    def portion(self, count: int) -> Portion:
-        """What it reads of an epoch of ``count`` pictures."""
+    def epoch_part(self, count: int) -> EpochPart:
+        """What it reads of an epoch of ``count`` images."""
 
     def updates_per_epoch(self, count: int) -> int:
-        """Updates that the weights have in an epoch of ``count`` pictures."""
+        """Updates that the weights have in an epoch of ``count`` images."""
 
     def optimizer(self, parameters: Any, stopwatch: Stopwatch) -> Optimizer:
         """The optimizer of a ``gluon.ParameterDict``."""
@@ -79,13 +79,13 @@ class Team(Protocol):
     def settle(self, update: int) -> None:
         """Let the weights become final, after this worker's last update."""
 
-    def next_leg(self, leg: Leg, stretch: Optional[Stretch], count: int) -> Optional[Leg]:
+    def next_leg(self, leg: Leg, throughput: Optional[Throughput], count: int) -> Optional[Leg]:
         """Meet all workers, and make groups and shares anew by what each has measured.
 
         Args:
             leg: the next one, as this worker sees it.
-            stretch: what it has counted in the one before.
-            count: pictures of an epoch.
+            throughput: what it has counted in the one before.
+            count: images of an epoch.
 
         Returns:
             The next leg, as worker 0 sees it; None if a worker was told to end.
@@ -95,20 +95,20 @@ class Team(Protocol):
         """End the work together; returns the exit status of the process, or ends it with that."""
 
 
-def join(config: ImageConfig) -> Team:
+def join(config: ImageConfig) -> Workers:
     """Meet the other workers of a run.
 
     Args:
         config: checked.
     """
     if config.exchange.kv_store == HOROVOD:
-        return HorovodTeam(config)
-    place = places.find(os.environ)
-    assert place is not None, "check() lets no run without servers pass"
-    return ServerTeam(config, place)
+        return HorovodWorkers(config)
+    assignment = assignments.find(os.environ)
+    assert assignment is not None, "check() lets no run without servers pass"
+    return ServerWorkers(config, assignment)
 
 
-class HorovodTeam:
+class HorovodWorkers:
     """All ranks make each update together."""
 
     def __init__(self, config: ImageConfig) -> None:
@@ -119,16 +119,16 @@ class HorovodTeam:
         self.size = self.contributors = self.world.size
         self.saves = True
 
-    def portion(self, count: int) -> Portion:
-        """See ``Team.portion``."""
+    def epoch_part(self, count: int) -> EpochPart:
+        """See ``Workers.epoch_part``."""
         return epoch_part.of_rank(count, self._config.data.batch_size, self.number, self.size)
 
     def updates_per_epoch(self, count: int) -> int:
-        """See ``Team.updates_per_epoch``."""
-        return self.portion(count).updates_per_epoch
+        """See ``Workers.updates_per_epoch``."""
+        return self.epoch_part(count).updates_per_epoch
 
     def optimizer(self, parameters: Any, stopwatch: Stopwatch) -> Optimizer:
-        """See ``Team.optimizer``."""
+        """See ``Workers.optimizer``."""
         options = self._config.exchange
         return BackboneOptimizer(
             self._config.optimizer,
@@ -140,34 +140,34 @@ class HorovodTeam:
         )
 
     def start(self, progress: Progress, count: int) -> None:
-        """See ``Team.start``; the optimizer has seen to it."""
+        """See ``Workers.start``; the optimizer has seen to it."""
 
     def schedule(self, schedule: Schedule, progress: Progress) -> Schedule:
-        """See ``Team.schedule``."""
+        """See ``Workers.schedule``."""
         return progress.shifted(schedule)
 
     def numbers(self) -> dict[str, float]:
-        """See ``Team.numbers``: nobody can be ahead."""
+        """See ``Workers.numbers``: nobody can be ahead."""
         return {}
 
     def stop(self, request: StopRequest) -> Callable[[], int]:
-        """See ``Team.stop``."""
+        """See ``Workers.stop``."""
         return AgreedStop(request, self.world)
 
     def others(self) -> Others:
-        """See ``Team.others``: nobody knows more than Horovod."""
+        """See ``Workers.others``: nobody knows more than Horovod."""
         return Others()
 
     def pause(self, update: int) -> None:
-        """See ``Team.pause``: all come here together."""
+        """See ``Workers.pause``: all come here together."""
 
     def settle(self, update: int) -> None:
-        """See ``Team.settle``: they are."""
+        """See ``Workers.settle``: they are."""
 
-    def next_leg(self, leg: Leg, stretch: Optional[Stretch], count: int) -> Optional[Leg]:
-        """See ``Team.next_leg``."""
+    def next_leg(self, leg: Leg, throughput: Optional[Throughput], count: int) -> Optional[Leg]:
+        """See ``Workers.next_leg``."""
         raise AssertionError("check() lets no other run have legs")
 
     def leave(self, status: int) -> int:
-        """See ``Team.leave``."""
+        """See ``Workers.leave``."""
         return status

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from runtime.errors import ConfigError, discard, is_launched
 from training.log.metric_files import MetricFiles
 from training.log.stopwatch import Stopwatch
-from training.log.throughput import Meter, Report, Stretch
+from training.log.throughput import Meter, Report, Throughput
 from training.log.watchdog import Others, Watchdog
 
 # float() of an NDArray waits for the device, which is why the loss arrives unconverted.
@@ -96,7 +96,7 @@ class RunLog:
         self._frequent = frequent
         self.stopwatch = Stopwatch(clock)
         self._meter = Meter(clock, self.stopwatch)
-        self._earlier: Optional[Stretch] = None
+        self._earlier: Optional[Throughput] = None
         self._update = 0
         self._screen = sys.stdout if screen is None else screen
         # mpirun gives every rank a terminal of its own; run.sh knows whether there is a real one.
@@ -216,11 +216,11 @@ class RunLog:
         if self._records is not None:
             self._records.write(update, numbers, target=target)
 
-    def total(self) -> Optional[Stretch]:
+    def total(self) -> Optional[Throughput]:
         """What was counted since ``start``, see ``Meter.total``."""
         return self._meter.total()
 
-    def _whole(self) -> Optional[Stretch]:
+    def _whole(self) -> Optional[Throughput]:
         last = self._meter.total()
         return self._earlier + last if self._earlier and last else self._earlier or last
 

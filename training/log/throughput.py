@@ -48,8 +48,8 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """What was counted in a stretch of the run.
+class Throughput:
+    """What was counted in an interval of the run.
 
     Attributes:
         images: over all ranks.
@@ -61,9 +61,9 @@ class Stretch:
     seconds: float
     parts: Mapping[str, float]
 
-    def __add__(self, other: Stretch) -> Stretch:
+    def __add__(self, other: Throughput) -> Throughput:
         parts = {part: self.parts[part] + other.parts[part] for part in PARTS}
-        return Stretch(self.images + other.images, self.seconds + other.seconds, parts)
+        return Throughput(self.images + other.images, self.seconds + other.seconds, parts)
 
     @property
     def images_per_second(self) -> float:
@@ -114,8 +114,8 @@ class Meter:
         """Start anew, after ``update`` updates."""
         self._started = self._clock()
         self._first_update = self._update = update
-        self._first: Optional[Stretch] = None
-        self._later: Optional[Stretch] = None
+        self._first: Optional[Throughput] = None
+        self._later: Optional[Throughput] = None
         self._open_stretch()
 
     def count(self, update: int, images: int) -> None:
@@ -133,18 +133,18 @@ class Meter:
             self._pauses += self._clock() - started
 
     def report(self, loss: float, lr: float, total_updates: int) -> Report:
-        """Close the stretch since the last report and open the next."""
-        stretch = self._close_stretch()
+        """Close the interval since the last report and open the next."""
+        throughput = self._close_interval()
         pace = (self._clock() - self._started) / max(self._update - self._first_update, 1)
         return Report(
             loss=loss,
             lr=lr,
-            images_per_second=stretch.images_per_second,
+            images_per_second=throughput.images_per_second,
             seconds_left=pace * (total_updates - self._update),
-            **{part: stretch.share(part) for part in PARTS},
+            **{part: throughput.share(part) for part in PARTS},
         )
 
-    def total(self) -> Optional[Stretch]:
+    def total(self) -> Optional[Throughput]:
         """All reported stretches together, if any.
 
         Without the first, as long as it is not the only one: it compiles, and waits for the first
@@ -158,12 +158,12 @@ class Meter:
         self._images = 0
         self._pauses = 0.0
 
-    def _close_stretch(self) -> Stretch:
+    def _close_interval(self) -> Throughput:
         seconds = max(self._clock() - self._stretch_started - self._pauses, 1e-9)
-        stretch = Stretch(self._images, seconds, self._stopwatch.lap())
+        throughput = Throughput(self._images, seconds, self._stopwatch.lap())
         if self._first is None:
-            self._first = stretch
+            self._first = throughput
         else:
-            self._later = stretch if self._later is None else self._later + stretch
+            self._later = throughput if self._later is None else self._later + throughput
         self._open_stretch()
-        return stretch
+        return throughput

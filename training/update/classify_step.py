@@ -12,7 +12,7 @@ from data.batches.loader import Batch
 from parallel.world import World
 from runtime.mxnet import mx
 from training.log.stopwatch import BACKBONE, Stopwatch
-from training.update.epoch_counts import Tally
+from training.update.epoch_counts import EpochCounts
 from training.update.finite_guard import FiniteGuard
 from training.update.optimizer import Optimizer
 
@@ -23,8 +23,8 @@ _MIXUP = 7
 class ClassifyStep:
     """A step of the training loop on a classifier.
 
-    The loss is the mean over the pictures of an update, as for faces: a rank's part of it is the
-    sum over its own pictures divided by their number on all ranks that contribute to the update,
+    The loss is the mean over the images of an update, as for faces: a rank's part of it is the
+    sum over its own images divided by their number on all ranks that contribute to the update,
     and gradients are summed.
 
     Attributes:
@@ -36,7 +36,7 @@ class ClassifyStep:
         classifier: Network,
         optimizer: Optimizer,
         world: World,
-        tally: Tally,
+        epoch_counts: EpochCounts,
         *,
         contributors: int,
         num_classes: int,
@@ -52,20 +52,20 @@ class ClassifyStep:
             classifier: images to logits.
             optimizer: of the classifier.
             world: the ranks; not a timed one, which would wait for the counts.
-            tally: counts loss and hits over all ranks.
+            epoch_counts: counts loss and hits over all ranks.
             contributors: the ranks whose gradients make one update, which may be more or fewer
                 than those that count together.
             num_classes: the number of logits.
             label_smoothing: share of the target that is spread over all classes (Szegedy et al.,
                 arXiv:1512.00567, section 7).
-            mixup: shares of two mixed pictures come from Beta(mixup, mixup), 0 for none (Zhang et
+            mixup: shares of two mixed images come from Beta(mixup, mixup), 0 for none (Zhang et
                 al., arXiv:1710.09412); each is mixed with its mirror place in the rank's batch.
             seed: of these shares.
             stopwatch: where the time of the parts is counted.
             guard: stops the run at numbers that are not finite.
         """
         self.classifier, self._optimizer = classifier, optimizer
-        self._world, self._tally = world, tally
+        self._world, self._epoch_counts = world, epoch_counts
         self._contributors, self._num_classes = contributors, num_classes
         self._label_smoothing, self._mixup, self._seed = label_smoothing, mixup, seed
         self._stopwatch, self._guard = stopwatch, guard
@@ -96,7 +96,7 @@ class ClassifyStep:
             )
             # Queued before the gradients: who reads it later does not wait for them.
             self._world.allreduce(counted, "training.counts")
-            self._tally.add(counted, update)
+            self._epoch_counts.add(counted, update)
             finite = self._optimizer.reduce()
             self._optimizer.update(update, lr)
         self._stopwatch.settle()
@@ -113,7 +113,7 @@ class ClassifyStep:
         return targets
 
     def _share(self, update: int) -> float:
-        """The share of the first of two mixed pictures, 0.5 … 1; the same on all ranks."""
+        """The share of the first of two mixed images, 0.5 … 1; the same on all ranks."""
         share = np.random.default_rng((_MIXUP, self._seed, update)).beta(self._mixup, self._mixup)
         return float(max(share, 1 - share))
 

@@ -23,7 +23,7 @@ def make(name: str, dtype: str = "float32", last_gamma: bool = False, **more) ->
     return Classifier.create(ClassifierOptions(dtype, name, last_gamma), **settings)
 
 
-def pictures(count: int, channels: int = 3, size: int = 32) -> mx.nd.NDArray:
+def random_images(count: int, channels: int = 3, size: int = 32) -> mx.nd.NDArray:
     rng = np.random.default_rng(3)
     images = rng.integers(0, 256, (count, channels, size, size), np.uint8)
     return mx.nd.array(images, dtype="uint8")
@@ -57,14 +57,14 @@ def reload(prefix) -> mx.gluon.SymbolBlock:
 def test_a_step_trains_and_an_export_gives_the_same(name: str, tmp_path) -> None:
     classifier = make(name, seed=2)
     before = values(classifier)
-    (loss,) = train(classifier, pictures(2))
+    (loss,) = train(classifier, random_images(2))
     assert np.isfinite(loss)
     after = values(classifier)
     assert all(np.isfinite(value).all() for value in after.values())
     # A gamma of one swallows the smallest gradients, and BatchNorm takes those of biases away.
     unchanged = [key for key in after if np.array_equal(before[key], after[key])]
     assert not [key for key in unchanged if key.endswith("_weight")]
-    single = pictures(1)
+    single = random_images(1)
     logits = classifier(single)
     assert logits.shape == (1, 10) and logits.dtype == np.float32
     classifier.export(tmp_path / "model")
@@ -77,7 +77,7 @@ def test_a_step_trains_and_an_export_gives_the_same(name: str, tmp_path) -> None
 @pytest.mark.parametrize("name", CIFAR)
 def test_an_image_is_classified_alone_as_among_127_others(name: str) -> None:
     classifier = make(name)
-    images = pictures(128)
+    images = random_images(128)
     together = classifier(images).asnumpy()
     assert together.shape == (128, 10)
     alone = classifier(images[:1]).asnumpy()
@@ -94,7 +94,7 @@ def test_an_image_is_classified_alone_as_among_127_others(name: str) -> None:
 )
 def test_it_learns_a_batch_by_heart(name, shape, normalization) -> None:
     classifier = make(name, image_shape=shape, normalization=normalization, seed=1)
-    losses = train(classifier, pictures(8, shape[0], shape[1]), steps=25, lr=0.005)
+    losses = train(classifier, random_images(8, shape[0], shape[1]), steps=25, lr=0.005)
     assert losses[-1] < 0.5 * losses[0]
 
 
@@ -103,7 +103,7 @@ def test_pixels_are_normalized_inside() -> None:
     symbol = classifiers.build("LeNet", classes=10, normalization=COLOR)
     internals = symbol.get_internals()
     node = mx.gluon.SymbolBlock(internals["normalized_output"], mx.sym.var("data"))
-    images = pictures(2)
+    images = random_images(2)
     expected = images.asnumpy().astype(np.float32) / 255
     mean, deviation = (np.array(part).reshape(3, 1, 1) for part in COLOR)
     np.testing.assert_allclose(

@@ -6,33 +6,33 @@ import numpy as np
 import pytest
 
 from data.batches.epoch_part import equal_shares, of_rank, of_worker
-from data.batches.image_loader import NOBODY, PictureLoader, each_once
+from data.batches.image_loader import NOBODY, ImageLoader, each_once
 from data.batches.loader import Prefetcher
-from data.drawn.patterns import DrawnPictures
-from data.images.image_set import PicturesInMemory
+from data.drawn.patterns import DrawnImages
+from data.images.image_set import ImagesInMemory
 from data.images.transforms import CenterCrop, PadCropFlip, RandomResizedCrop, Unchanged
 from runtime.errors import DataError
 
 
-def numbered(count: int, size: int = 8) -> PicturesInMemory:
-    """Pictures of the one color of their number."""
+def numbered(count: int, size: int = 8) -> ImagesInMemory:
+    """Images of the one color of their number."""
     images = np.arange(count, dtype=np.uint8)[:, None, None, None]
     labels = (np.arange(count) % 10).astype(np.uint8)
-    return PicturesInMemory(np.broadcast_to(images, (count, size, size, 3)), labels, 10)
+    return ImagesInMemory(np.broadcast_to(images, (count, size, size, 3)), labels, 10)
 
 
 def load(
-    pictures, recipe, count, start=0, *, batch_size=4, rank=0, world_size=1, portion=None,
+    dataset, transform, count, start=0, *, batch_size=4, rank=0, world_size=1, epoch_part=None,
     shape=(3, 8, 8), threads=2,
 ):  # fmt: skip
-    portion = portion or of_rank(len(pictures), batch_size, rank, world_size)
-    settings = {"shape": shape, "batch_size": batch_size, "portion": portion, "seed": 7}
-    with PictureLoader(pictures, recipe, **settings, threads=threads) as loader:
+    epoch_part = epoch_part or of_rank(len(dataset), batch_size, rank, world_size)
+    settings = {"shape": shape, "batch_size": batch_size, "epoch_part": epoch_part, "seed": 7}
+    with ImageLoader(dataset, transform, **settings, threads=threads) as loader:
         batches = list(islice(loader.batches(start), count))
     return np.stack([b.images for b in batches]), np.stack([b.labels for b in batches])
 
 
-def test_an_epoch_holds_every_picture_at_most_once_in_a_new_order() -> None:
+def test_an_epoch_holds_every_image_at_most_once_in_a_new_order() -> None:
     images, labels = load(numbered(26), Unchanged(), 12)
     numbers = images[:, :, 0, 0, 0].reshape(2, 24)
     assert [len(set(epoch)) for epoch in numbers.tolist()] == [24, 24]
@@ -41,17 +41,17 @@ def test_an_epoch_holds_every_picture_at_most_once_in_a_new_order() -> None:
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("recipe", [PadCropFlip(), RandomResizedCrop(8)])
-def test_ranks_share_the_global_batch_of_one_process(world_size: int, recipe) -> None:
-    pictures = DrawnPictures("training", num_classes=5, count=40, shape=(12, 12, 3), seed=1)
-    if isinstance(recipe, PadCropFlip):
+@pytest.mark.parametrize("transform", [PadCropFlip(), RandomResizedCrop(8)])
+def test_ranks_share_the_global_batch_of_one_process(world_size: int, transform) -> None:
+    dataset = DrawnImages("training", num_classes=5, count=40, shape=(12, 12, 3), seed=1)
+    if isinstance(transform, PadCropFlip):
         shape = (3, 12, 12)
     else:
         shape = (3, 8, 8)
-    whole, whole_labels = load(pictures, recipe, 3, batch_size=6, shape=shape)
+    whole, whole_labels = load(dataset, transform, 3, batch_size=6, shape=shape)
     size = 6 // world_size
     parts = [
-        load(pictures, recipe, 3, batch_size=size, rank=rank, world_size=world_size, shape=shape)
+        load(dataset, transform, 3, batch_size=size, rank=rank, world_size=world_size, shape=shape)
         for rank in range(world_size)
     ]
     np.testing.assert_array_equal(np.concatenate([part[0] for part in parts], axis=1), whole)
@@ -59,18 +59,18 @@ def test_ranks_share_the_global_batch_of_one_process(world_size: int, recipe) ->
 
 
 def test_threads_change_nothing_and_a_later_start_is_the_same() -> None:
-    pictures = DrawnPictures("training", num_classes=5, count=200, shape=(8, 8, 3), seed=1)
-    images, labels = load(pictures, PadCropFlip(), 4, batch_size=70, threads=1)
-    others, other_labels = load(pictures, PadCropFlip(), 4, batch_size=70, threads=4)
+    dataset = DrawnImages("training", num_classes=5, count=200, shape=(8, 8, 3), seed=1)
+    images, labels = load(dataset, PadCropFlip(), 4, batch_size=70, threads=1)
+    others, other_labels = load(dataset, PadCropFlip(), 4, batch_size=70, threads=4)
     np.testing.assert_array_equal(images, others)
     np.testing.assert_array_equal(labels, other_labels)
-    later, _ = load(pictures, PadCropFlip(), 1, start=3, batch_size=70)
+    later, _ = load(dataset, PadCropFlip(), 1, start=3, batch_size=70)
     np.testing.assert_array_equal(images[3:], later)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [1, 7, 23])
-def test_every_picture_is_tested_exactly_once(world_size: int, count: int) -> None:
+def test_every_image_is_tested_exactly_once(world_size: int, count: int) -> None:
     found: list[int] = []
     with Prefetcher(2, 2) as prefetcher:
         for rank in range(world_size):
@@ -83,17 +83,17 @@ def test_every_picture_is_tested_exactly_once(world_size: int, count: int) -> No
     assert sorted(found) == list(range(count))
 
 
-def shared(pictures, recipe, count, shares, worker, *, together=None, **options):
-    portion = of_worker(len(pictures), 4, worker, shares, together or (worker,))
-    return load(pictures, recipe, count, portion=portion, **options)
+def shared(dataset, transform, count, shares, worker, *, together=None, **options):
+    epoch_part = of_worker(len(dataset), 4, worker, shares, together or (worker,))
+    return load(dataset, transform, count, epoch_part=epoch_part, **options)
 
 
 @pytest.mark.parametrize("shares", [equal_shares(4), ((0, 0.125), (0.125, 0.25), (0.25, 1))])
-def test_shares_hold_each_picture_once_per_epoch(shares) -> None:
-    pictures, found = numbered(96), [[], []]
+def test_shares_hold_each_image_once_per_epoch(shares) -> None:
+    dataset, found = numbered(96), [[], []]
     for worker, (start, end) in enumerate(shares):
         updates = round((end - start) * 96) // 4
-        numbers = shared(pictures, Unchanged(), 2 * updates, shares, worker)[0][:, :, 0, 0, 0]
+        numbers = shared(dataset, Unchanged(), 2 * updates, shares, worker)[0][:, :, 0, 0, 0]
         found[0] += numbers[:updates].ravel().tolist()
         found[1] += numbers[updates:].ravel().tolist()
     assert sorted(found[0]) == sorted(found[1]) == list(range(96))
@@ -103,27 +103,27 @@ def test_shares_hold_each_picture_once_per_epoch(shares) -> None:
 def test_the_smallest_member_decides_how_long_an_epoch_is() -> None:
     shares = ((0, 0.25), (0.25, 1.0))
     portions = [of_worker(100, 4, worker, shares, (0, 1)) for worker in (0, 1)]
-    assert [portion.updates_per_epoch for portion in portions] == [6, 6]
+    assert [epoch_part.updates_per_epoch for epoch_part in portions] == [6, 6]
     numbers = shared(numbered(100), Unchanged(), 12, shares, 1, together=(0, 1))[0][:, :, 0, 0, 0]
     assert [len(set(numbers[:6].ravel())), len(set(numbers[6:].ravel()))] == [24, 24]
     assert set(numbers[:6].ravel()) != set(numbers[6:].ravel())
 
 
-def test_workers_change_their_pictures_differently() -> None:
-    pictures = PicturesInMemory(
-        np.broadcast_to(numbered(1, 12).picture(0)[0] + np.arange(12, dtype=np.uint8)[:, None],
+def test_workers_change_their_images_differently() -> None:
+    dataset = ImagesInMemory(
+        np.broadcast_to(numbered(1, 12).decoded(0)[0] + np.arange(12, dtype=np.uint8)[:, None],
                         (64, 12, 12, 3)), np.zeros(64, np.uint8), 2,
     )  # fmt: skip
     options = {"shape": (3, 8, 8)}
     first, second = (
-        shared(pictures, RandomResizedCrop(8), 1, equal_shares(2), worker, **options)[0]
+        shared(dataset, RandomResizedCrop(8), 1, equal_shares(2), worker, **options)[0]
         for worker in (0, 1)
     )
     assert (first != second).any()
 
 
 def test_a_run_on_the_first_examples_of_each_order() -> None:
-    numbers = load(numbered(100), Unchanged(), 4, portion=of_rank(9, 4, 0, 1))[0][:, :, 0, 0, 0]
+    numbers = load(numbered(100), Unchanged(), 4, epoch_part=of_rank(9, 4, 0, 1))[0][:, :, 0, 0, 0]
     assert len(set(numbers[:2].ravel())) == 8
     whole = load(numbered(100), Unchanged(), 2)[0][:, :, 0, 0, 0]
     np.testing.assert_array_equal(numbers[:2], whole)
@@ -135,28 +135,28 @@ def test_a_share_without_a_batch() -> None:
         shared(numbered(30), Unchanged(), 1, ((0, 0.9), (0.9, 1)), 0, together=(0, 1))
 
 
-def test_too_few_pictures_for_a_global_batch() -> None:
+def test_too_few_images_for_a_global_batch() -> None:
     with pytest.raises(DataError, match="7 images, fewer than one global batch of 8"):
         load(numbered(7), Unchanged(), 1, world_size=2)
 
 
-def test_a_picture_of_another_size() -> None:
+def test_a_image_of_another_size() -> None:
     with pytest.raises(DataError, match="bring all to one size"):
         load(numbered(20, size=9), Unchanged(), 1)
 
 
-def test_pad_crop_flip_moves_a_picture_and_fills_with_black() -> None:
+def test_pad_crop_flip_moves_a_image_and_fills_with_black() -> None:
     image = np.arange(1, 193, dtype=np.uint8).reshape(8, 8, 3)
-    recipe = PadCropFlip(2)
+    transform = PadCropFlip(2)
     still, mirrored = np.float32([0.5, 0.5, 0.9]), np.float32([0.5, 0.5, 0.1])
-    np.testing.assert_array_equal(recipe.apply(image.copy(), still), image)
-    np.testing.assert_array_equal(recipe.apply(image.copy(), mirrored), image[:, ::-1])
-    corner = recipe.apply(image.copy(), np.float32([0.0, 0.999, 0.9]))
+    np.testing.assert_array_equal(transform.apply(image.copy(), still), image)
+    np.testing.assert_array_equal(transform.apply(image.copy(), mirrored), image[:, ::-1])
+    corner = transform.apply(image.copy(), np.float32([0.0, 0.999, 0.9]))
     assert not corner[:2].any() and not corner[:, 6:].any()
     np.testing.assert_array_equal(corner[2:, :6], image[:6, 2:])
     places = {
-        tuple(np.argwhere(recipe.apply(image.copy(), draws)[..., 0])[0])
-        for draws in recipe.draw(np.random.default_rng(0), 400)
+        tuple(np.argwhere(transform.apply(image.copy(), draws)[..., 0])[0])
+        for draws in transform.draw(np.random.default_rng(0), 400)
     }
     assert len(places) == 3 * 3
 
@@ -164,9 +164,9 @@ def test_pad_crop_flip_moves_a_picture_and_fills_with_black() -> None:
 @pytest.mark.parametrize("shape", [(40, 60, 3), (20, 300, 3), (5, 4, 3)])
 def test_crops_have_the_size_asked_for(shape) -> None:
     image = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    recipe = RandomResizedCrop(24)
-    for draws in recipe.draw(np.random.default_rng(1), 50):
-        assert recipe.apply(image.copy(), draws).shape == (24, 24, 3)
+    transform = RandomResizedCrop(24)
+    for draws in transform.draw(np.random.default_rng(1), 50):
+        assert transform.apply(image.copy(), draws).shape == (24, 24, 3)
     assert CenterCrop(24).apply(image, np.empty(0, np.float32)).shape == (24, 24, 3)
 
 
@@ -179,15 +179,15 @@ def test_center_crop_is_the_middle() -> None:
 
 def test_without_jitter_a_random_crop_keeps_the_colors() -> None:
     image = np.full((32, 32, 3), (10, 120, 250), np.uint8)
-    recipe = RandomResizedCrop(16, color_jitter=0, lighting=0)
-    for draws in recipe.draw(np.random.default_rng(1), 5):
-        np.testing.assert_array_equal(recipe.apply(image, draws), image[:16, :16])
+    transform = RandomResizedCrop(16, color_jitter=0, lighting=0)
+    for draws in transform.draw(np.random.default_rng(1), 5):
+        np.testing.assert_array_equal(transform.apply(image, draws), image[:16, :16])
 
 
-def test_drawn_pictures_depend_on_seed_part_and_number_alone() -> None:
+def test_drawn_images_depend_on_seed_part_and_number_alone() -> None:
     options = {"num_classes": 3, "count": 9, "shape": (16, 16, 3), "seed": 4}
-    training = DrawnPictures("training", **options)
-    again, validation = DrawnPictures("training", **options), DrawnPictures("validation", **options)
-    np.testing.assert_array_equal(training.picture(5)[0], again.picture(5)[0])
-    assert training.picture(5)[1] == validation.picture(5)[1] == 2
-    assert (training.picture(5)[0] != validation.picture(5)[0]).any()
+    training = DrawnImages("training", **options)
+    again, validation = DrawnImages("training", **options), DrawnImages("validation", **options)
+    np.testing.assert_array_equal(training.decoded(5)[0], again.decoded(5)[0])
+    assert training.decoded(5)[1] == validation.decoded(5)[1] == 2
+    assert (training.decoded(5)[0] != validation.decoded(5)[0]).any()

@@ -5,28 +5,28 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.batches.position import Course, Position
+from data.batches.position import EpochPlan, Position
 
 
 def test_by_hand():
-    course = Course(num_images=10, global_batch=3)
-    assert [tuple(course.at(update)) for update in range(5)] == [
+    epoch_plan = EpochPlan(num_images=10, global_batch=3)
+    assert [tuple(epoch_plan.at(update)) for update in range(5)] == [
         (0, 0), (0, 3), (0, 6), (1, 0), (1, 3),
     ]  # fmt: skip
     # Six of ten are used: four are left for batches of two.
-    later = Course(10, 2, start_update=2, start=Position(0, 6))
+    later = EpochPlan(10, 2, start_update=2, start=Position(0, 6))
     assert [tuple(later.at(update)) for update in range(2, 6)] == [(0, 6), (0, 8), (1, 0), (1, 2)]
     assert later.first_update_of(1) == 4 and later.first_update_of(3) == 14
 
 
 def test_the_origin_is_where_epochs_of_this_length_would_have_begun():
-    assert Course(10, 3).origin == Course(10, 3, 4, Position(1, 3)).origin == 0
+    assert EpochPlan(10, 3).origin == EpochPlan(10, 3, 4, Position(1, 3)).origin == 0
     # Two epochs of three updates are over; those to come have five.
-    later = Course(10, 2, start_update=6, start=Position(2, 0))
+    later = EpochPlan(10, 2, start_update=6, start=Position(2, 0))
     assert later.origin == -4
     assert later.at(later.origin + 3 * 5) == Position(3, 0)
     # In the middle of the first epoch, of which six images in two updates are used.
-    later = Course(10, 2, start_update=2, start=Position(0, 6))
+    later = EpochPlan(10, 2, start_update=2, start=Position(0, 6))
     assert later.origin == -1 and later.at(later.origin + 5) == Position(1, 0)
 
 
@@ -37,14 +37,14 @@ def test_the_origin_is_where_epochs_of_this_length_would_have_begun():
 def test_no_sample_comes_twice_and_none_is_left_out(num_images, legs):
     update, position, used = 0, Position(0, 0), {}
     for global_batch, updates in legs:
-        course = Course(num_images, global_batch, update, position)
+        epoch_plan = EpochPlan(num_images, global_batch, update, position)
         for number in range(update, update + updates):
-            epoch, first = course.at(number)
+            epoch, first = epoch_plan.at(number)
             samples = used.setdefault(epoch, [])
             assert first == len(samples) and first + global_batch <= num_images
             samples.extend(range(first, first + global_batch))
         update += updates
-        position = course.at(update)
+        position = epoch_plan.at(update)
     # An epoch is left when what remains does not fill the global batch.
     for epoch in range(max(used, default=0)):
         assert epoch in used
@@ -57,8 +57,8 @@ def test_no_sample_comes_twice_and_none_is_left_out(num_images, legs):
     update=st.integers(0, 50),
 )
 def test_going_on_with_the_same_batch_changes_nothing(num_images, global_batch, stop, update):
-    whole = Course(num_images, global_batch)
-    later = Course(num_images, global_batch, stop, whole.at(stop))
+    whole = EpochPlan(num_images, global_batch)
+    later = EpochPlan(num_images, global_batch, stop, whole.at(stop))
     assert later.at(stop + update) == whole.at(stop + update)
     for epoch in range(9):
         assert later.first_update_of(epoch) == max(whole.first_update_of(epoch), stop)

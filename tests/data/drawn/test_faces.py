@@ -94,7 +94,7 @@ def test_the_same_seed_draws_the_same_face_as_ever(monkeypatch: pytest.MonkeyPat
 
 
 def test_background_and_light_are_the_same_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Means of a quarter of a picture each: OpenCV rounds differently on different processors."""
+    """Means of a quarter of an image each: OpenCV rounds differently on different processors."""
     for name in ("fillPoly", "polylines"):
         monkeypatch.setattr(cv2, name, lambda *arguments: None)
     person, view = draw_person(np.random.default_rng(0)), draw_view(np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""Drawn pictures: a pattern for each class, moved, in some light, under noise."""
+"""Drawn images: a pattern for each class, moved, in some light, under noise."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from data.drawn.patterns import DrawnPictures
+from data.drawn.patterns import DrawnImages
 
 OPTIONS = {"num_classes": 3, "count": 600, "shape": (16, 24, 3), "seed": 4}
-# Mean and standard deviation of pictures 0 to 3, which are to be the same in every version.
+# Mean and standard deviation of images 0 to 3, which are to be the same in every version.
 TRAINING = [123.09, 51.36, 126.75, 52.96, 128.32, 47.83, 123.99, 50.5]
 VALIDATION = [115.74, 64.54, 126.41, 54.48, 125.09, 62.51, 119.38, 60.89]
 
 
 @pytest.mark.parametrize("part, expected", [("training", TRAINING), ("validation", VALIDATION)])
-def test_the_same_seed_draws_the_same_pictures_as_ever(part: str, expected) -> None:
+def test_the_same_seed_draws_the_same_images_as_ever(part: str, expected) -> None:
     """To a rounding of a pixel, which depends on the processor."""
-    pictures = DrawnPictures(part, **OPTIONS)
-    found = [pictures.picture(number)[0].astype(float) for number in range(4)]
+    dataset = DrawnImages(part, **OPTIONS)
+    found = [dataset.decoded(number)[0].astype(float) for number in range(4)]
     values = [value for image in found for value in (image.mean(), image.std())]
     assert values == pytest.approx(expected, abs=0.05)
 
 
 def test_classes_take_turns() -> None:
-    pictures = DrawnPictures("training", **OPTIONS)
-    assert (len(pictures), pictures.num_classes) == (600, 3)
-    assert [pictures.picture(number)[1] for number in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    dataset = DrawnImages("training", **OPTIONS)
+    assert (len(dataset), dataset.num_classes) == (600, 3)
+    assert [dataset.decoded(number)[1] for number in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_a_picture_is_its_pattern_moved_by_an_eighth_at_most_in_some_light_under_noise() -> None:
-    pictures = DrawnPictures("training", **OPTIONS)
-    pattern = pictures._patterns[1]
+def test_a_image_is_its_pattern_moved_by_an_eighth_at_most_in_some_light_under_noise() -> None:
+    dataset = DrawnImages("training", **OPTIONS)
+    pattern = dataset._patterns[1]
     assert pattern.std() == pytest.approx(40, rel=0.4)
     moved = {
         (down, right): np.roll(pattern, (down, right), (0, 1)).ravel()
@@ -41,7 +41,7 @@ def test_a_picture_is_its_pattern_moved_by_an_eighth_at_most_in_some_light_under
     }
     shifts, lights, rests = Counter(), [], []
     for number in range(1, 600, 3):
-        centered = pictures.picture(number)[0].astype(float).ravel() - 127.5
+        centered = dataset.decoded(number)[0].astype(float).ravel() - 127.5
         products = {shift: values @ centered for shift, values in moved.items()}
         shift = max(products, key=products.get)
         shifts[shift] += 1

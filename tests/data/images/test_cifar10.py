@@ -11,12 +11,12 @@ from runtime.errors import DataError
 
 FILES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
 COUNT = 20
-PUBLISHED_COUNT = cifar10._PICTURES_PER_FILE
+PUBLISHED_COUNT = cifar10._IMAGES_PER_FILE
 
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch) -> None:
-    monkeypatch.setattr(cifar10, "_PICTURES_PER_FILE", COUNT)
+    monkeypatch.setattr(cifar10, "_IMAGES_PER_FILE", COUNT)
 
 
 def content(number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -44,10 +44,10 @@ def write_binary(folder: Path) -> None:
 def assert_is_the_set(folder: Path) -> None:
     training, validation = (cifar10.read(folder, part) for part in ("training", "validation"))
     assert (len(training), len(validation)) == (5 * COUNT, COUNT)
-    for pictures, index, number in ((training, 47, 2), (validation, 7, 5)):
+    for dataset, index, number in ((training, 47, 2), (validation, 7, 5)):
         labels, pixels = content(number)
-        image, label = pictures.picture(index)
-        assert label == labels[7] and image.shape == (32, 32, 3) and pictures.num_classes == 10
+        image, label = dataset.decoded(index)
+        assert label == labels[7] and image.shape == (32, 32, 3) and dataset.num_classes == 10
         np.testing.assert_array_equal(image, pixels[7].reshape(3, 32, 32).transpose(1, 2, 0))
 
 
@@ -108,7 +108,7 @@ def test_a_binary_file_with_an_impossible_label(tmp_path: Path, label: int) -> N
         cifar10.read(tmp_path, "validation")
 
 
-def test_a_published_file_has_10000_pictures() -> None:
+def test_a_published_file_has_10000_images() -> None:
     assert PUBLISHED_COUNT == 10_000
 
 

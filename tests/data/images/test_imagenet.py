@@ -23,47 +23,47 @@ def folders(tmp_path: Path) -> Path:
         for name in names:
             (tmp_path / part / name).mkdir(parents=True)
             (tmp_path / part / name / "1.png").write_bytes(encoded(len(name) + ord(name[0])))
-            (tmp_path / part / name / "notes.txt").write_text("no picture")
+            (tmp_path / part / name / "notes.txt").write_text("no image")
     return tmp_path
 
 
 def test_folders_are_classes_in_the_order_of_their_names(folders: Path) -> None:
     training, validation = imagenet.read_folders(folders)
     assert len(training) == 3 and training.num_classes == validation.num_classes == 3
-    assert [training.picture(i)[1] for i in range(3)] == [0, 1, 2]
-    # A class without validation pictures moves no label.
-    assert [validation.picture(i)[1] for i in range(2)] == [0, 2]
-    assert training.picture(1)[0][0, 0].tolist() == [3 + ord("b"), 0, 0]
+    assert [training.decoded(i)[1] for i in range(3)] == [0, 1, 2]
+    # A class without validation images moves no label.
+    assert [validation.decoded(i)[1] for i in range(2)] == [0, 2]
+    assert training.decoded(1)[0][0, 0].tolist() == [3 + ord("b"), 0, 0]
 
 
 @pytest.mark.parametrize("suffix", [".bmp", ".tif", ".ppm", ".webp"])
-def test_pictures_of_every_format_that_opencv_decodes(folders: Path, suffix: str) -> None:
+def test_images_of_every_format_that_opencv_decodes(folders: Path, suffix: str) -> None:
     (folders / "train" / "ant" / "1.png").unlink()
     (folders / "train" / "ant" / f"1{suffix}").write_bytes(encoded(80, suffix))
     training, _ = imagenet.read_folders(folders)
-    assert training.picture(0)[0].shape == (10, 92, 3)
+    assert training.decoded(0)[0].shape == (10, 92, 3)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_pictures_are_turned_upright(folders: Path, orientation: int) -> None:
+def test_images_are_turned_upright(folders: Path, orientation: int) -> None:
     for suffix in (".jpg", ".webp"):
         path = folders / "train" / "ant" / f"0{suffix}"
         path.write_bytes(file_with(suffix, orientation))
     training, _ = imagenet.read_folders(folders)
     for index in range(2):
-        assert_seen(training.picture(index)[0])
+        assert_seen(training.decoded(index)[0])
 
 
-def test_a_broken_picture_is_named(folders: Path) -> None:
-    (folders / "val" / "cow" / "1.png").write_bytes(b"no picture")
+def test_a_broken_image_is_named(folders: Path) -> None:
+    (folders / "val" / "cow" / "1.png").write_bytes(b"no image")
     _, validation = imagenet.read_folders(folders)
     with pytest.raises(DataError, match=r"cow/1\.png.*cannot be decoded"):
-        validation.picture(1)
+        validation.decoded(1)
 
 
 def test_a_class_that_training_lacks(folders: Path) -> None:
     (folders / "val" / "dog").mkdir()
-    with pytest.raises(DataError, match="dog is a class without training pictures"):
+    with pytest.raises(DataError, match="dog is a class without training images"):
         imagenet.read_folders(folders)
 
 
@@ -88,7 +88,7 @@ def test_record_files(tmp_path: Path) -> None:
     paths = [write_records(tmp_path / part / f"{part}.rec", 4) for part in ("train", "val")]
     training, validation = imagenet.read_records(*paths)
     assert len(training) == len(validation) == training.num_classes == 4
-    image, label = training.picture(2)
+    image, label = training.decoded(2)
     assert label == 2 and image.shape == (10, 14, 3) and image[0, 0].tolist() == [2, 0, 0]
 
 

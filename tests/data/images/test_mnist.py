@@ -33,18 +33,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_plain_and_compressed_files(folder: Path) -> None:
-    pictures = mnist.read(folder, "training")
-    image, label = pictures.picture(13)
+    dataset = mnist.read(folder, "training")
+    image, label = dataset.decoded(13)
     expected = np.random.default_rng(1).integers(0, 256, (20, 28, 28), np.uint8)[13]
-    assert len(pictures) == 20 and pictures.num_classes == 10 and label == 3
+    assert len(dataset) == 20 and dataset.num_classes == 10 and label == 3
     np.testing.assert_array_equal(image, expected[..., None])
     assert len(mnist.read(folder, "validation")) == 7
 
 
-def test_a_picture_is_the_callers_own(folder: Path) -> None:
-    pictures = mnist.read(folder, "training")
-    pictures.picture(0)[0][:] = 0
-    assert pictures.picture(0)[0].any()
+def test_a_image_is_the_callers_own(folder: Path) -> None:
+    dataset = mnist.read(folder, "training")
+    dataset.decoded(0)[0][:] = 0
+    assert dataset.decoded(0)[0].any()
 
 
 def test_missing_files_are_named_with_their_publication(tmp_path: Path) -> None:
@@ -125,13 +125,13 @@ def test_a_plain_file_may_have_any_size(folder: Path, monkeypatch: pytest.Monkey
     assert len(mnist.read(folder, "training")) == 20
 
 
-def test_a_compressed_file_of_many_pictures(folder: Path) -> None:
+def test_a_compressed_file_of_many_images(folder: Path) -> None:
     """As those of EMNIST, read in one piece."""
     (folder / "train-images-idx3-ubyte").unlink()
     images = np.random.default_rng(1).integers(0, 256, (20, 28, 28), np.uint8)
     (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
-    pictures = mnist.read(folder, "training")
-    read = np.stack([pictures.picture(index)[0] for index in range(20)])
+    dataset = mnist.read(folder, "training")
+    read = np.stack([dataset.decoded(index)[0] for index in range(20)])
     np.testing.assert_array_equal(read[..., 0], images)
 
 
@@ -146,4 +146,4 @@ def test_the_published_files(toolkit_data: Path) -> None:
     training = mnist.read(toolkit_data / "mnist", "training")
     validation = mnist.read(toolkit_data / "mnist", "validation")
     assert (len(training), len(validation)) == (60_000, 10_000)
-    assert [training.picture(i)[1] for i in range(5)] == [5, 0, 4, 1, 9]
+    assert [training.decoded(i)[1] for i in range(5)] == [5, 0, 4, 1, 9]

@@ -1,4 +1,4 @@
-"""The changes of pictures, by hand."""
+"""The changes of images, by hand."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def test_shrinking_averages_and_growing_interpolates() -> None:
 
 def test_the_middle_of_an_image_that_is_not_square() -> None:
     image = np.repeat(np.arange(120, dtype=np.uint8)[:, None, None], 60, axis=1).repeat(3, axis=2)
-    for picture, axis in ((image, 0), (image.transpose(1, 0, 2), 1)):
-        cut = CenterCrop(14).apply(picture, np.empty(0, np.float32))
+    for turned, axis in ((image, 0), (image.transpose(1, 0, 2), 1)):
+        cut = CenterCrop(14).apply(turned, np.empty(0, np.float32))
         line = cut[:, 5, 0] if axis == 0 else cut[5, :, 0]
         # 120 rows become 32, of which 9 to 22 are kept: 3.75 rows each.
         assert line.astype(float) == pytest.approx((np.arange(9, 23) + 0.5) * 3.75 - 0.5, abs=0.6)

@@ -64,7 +64,7 @@ def test_bad_records_are_listed_by_key(monkeypatch, capsys, tmp_path: Path, make
     ]
 
 
-def test_one_picture_of_two_identities_is_told(
+def test_one_image_of_two_identities_is_told(
     monkeypatch, capsys, tmp_path: Path, make_image
 ) -> None:
     with RecordWriter(tmp_path / "faces", image_size=(16, 16)) as writer:

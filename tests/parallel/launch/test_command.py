@@ -127,7 +127,7 @@ def test_groups_that_make_no_difference_are_told(tmp_path):
 
 def test_everybody_is_told_its_place(tmp_path):
     tell = PRESENT + (
-        "from parallel.parameter_server.place import find\n"
+        "from parallel.parameter_server.assignment import find\n"
         "print(find(os.environ), os.environ['OMP_NUM_THREADS'])"
     )
     groups, shares = tmp_path / "groups", tmp_path / "data_sharding"
@@ -138,7 +138,7 @@ def test_everybody_is_told_its_place(tmp_path):
     more = ("--data-allocator", "1")
     job = Dummies(tmp_path, tell, *options, serve=tell + "\ntime.sleep(300)", more=more)
     _, output, _ = job.ends()
-    assert "worker 2: Place(role='worker', root_host='127.0.0.1'" in output
+    assert "worker 2: Assignment(role='worker', root_host='127.0.0.1'" in output
     assert "groups=((0, 1), (2,)), shares=(Share(start=0.0, end=0.4), Share(" in output
     threads = max(1, processors.available() // 3)
     last = f"bucket_elements=5000, trace='{tmp_path}/trace') {threads}\n"
@@ -146,13 +146,14 @@ def test_everybody_is_told_its_place(tmp_path):
 
 
 def test_servers_are_dealt_out_and_their_speeds_follow_mxnets_numbers(tmp_path):
-    tell = PRESENT + "from parallel.parameter_server.place import find\nprint(find(os.environ))"
+    module = "parallel.parameter_server.assignment"
+    tell = PRESENT + f"from {module} import find\nprint(find(os.environ))"
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1\n127.0.0.2\n127.0.0.2\n")
     options = ("-n", 3, "-s", 3, "-H", hosts, "--server-speeds", "1,4,1")
     _, output, errors = Dummies(tmp_path, tell, *options, serve=tell + "\ntime.sleep(300)").ends()
     assert output.count("server_speeds=(4.0, 1.0, 1.0)") >= 3, errors
-    assert "worker 2: Place(role='worker', root_host='127.0.0.1'" in output
+    assert "worker 2: Assignment(role='worker', root_host='127.0.0.1'" in output
     assert output.count("node_host='127.0.0.2', interface='lo', num_workers=3") >= 2
     assert "worker=2, local_worker=1" in output
 

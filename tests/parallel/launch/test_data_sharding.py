@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parallel.launch import data_sharding
-from parallel.parameter_server.place import Share
+from parallel.parameter_server.assignment import Share
 from runtime.errors import DataError
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

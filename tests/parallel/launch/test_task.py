@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from parallel.launch.task import Task, by_ssh
-from parallel.parameter_server.place import SCHEDULER, WORKER
+from parallel.parameter_server.assignment import SCHEDULER, WORKER
 
 
 def task(role: str) -> Task:

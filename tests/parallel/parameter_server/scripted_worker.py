@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from parallel.parameter_server import place
+from parallel.parameter_server import assignment
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import LoneWorld
@@ -21,7 +21,7 @@ from runtime.mxnet import mx
 
 def main() -> None:
     folder, turns = Path(sys.argv[1]), list(map(int, sys.argv[2:]))
-    own = place.find(os.environ)
+    own = assignment.find(os.environ)
     assert own is not None
     exchange = Exchange(SCHEMES["dist_async"], own, LoneWorld(), staleness=None, images_per_step=1)
     parameters = [mx.nd.zeros((3, 2)), mx.nd.full((5,), 10)]

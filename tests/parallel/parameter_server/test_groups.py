@@ -40,7 +40,7 @@ def test_two_groups_learn(tmp_path: Path) -> None:
     assert len(validations) == 3 and validations[-1]["accuracy"] > 0.6
     assert validations[-1]["total"] == 300
     last = [record for record in records if "lr" in record][-1]
-    # Each of the workers reads 500 pictures: 15 updates of each group in an epoch.
+    # Each of the workers reads 500 images: 15 updates of each group in an epoch.
     assert last["update"] == 45
     assert last["images_per_second/group_0"] > 0 and last["images_per_second/group_1"] > 0
     # Whole epochs of both groups are behind it, by the count of the weights' updates.
@@ -59,7 +59,7 @@ def test_groups_are_made_anew_while_training(tmp_path: Path) -> None:
     lines += ["90 90 90 90: groups 0,1,2,3, shares 0.250 0.250 0.250 0.250"]
     assert [said.count(line) for line in lines] == [1, 1], said
     reports = [record for record in records if "lr" in record]
-    # Twelve batches in a quarter of the pictures, twenty in two fifths of them.
+    # Twelve batches in a quarter of the images, twenty in two fifths of them.
     ends = [12, 12 + 20, 12 + 20 + 12]
     assert [record["update"] for record in reports] == list(range(4, ends[-1] + 1, 4))
     validations = [record for record in records if record.get("target") == "validation"]

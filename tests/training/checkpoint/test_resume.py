@@ -10,7 +10,7 @@ import pytest
 from backbones import layers
 from backbones.model import Backbone
 from data.batches.face_loader import Batch
-from data.batches.position import Course
+from data.batches.position import EpochPlan
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import build as build_rows
 from partial_fc.options import HeadOptions
@@ -56,7 +56,7 @@ class Clock:
     """Stands for the data: each update's global batch follows from its position."""
 
     def export_state(self, update):
-        epoch, samples = Course(IMAGES, GLOBAL_BATCH).at(update)
+        epoch, samples = EpochPlan(IMAGES, GLOBAL_BATCH).at(update)
         return State(values={"update": update, "epoch": epoch, "samples": samples})
 
     def load_state(self, saved):

@@ -4,25 +4,25 @@ from dataclasses import replace
 
 import pytest
 
-from parallel.parameter_server.place import SERVER, WORKER, Place, Share
+from parallel.parameter_server.assignment import SERVER, WORKER, Assignment, Share
 from runtime.errors import ConfigError
 from training.config.images import parse
 
 ALONE = None
-JOB = Place(WORKER, "127.0.0.1", 9000, "127.0.0.1", "lo", num_workers=4, num_servers=1)
+JOB = Assignment(WORKER, "127.0.0.1", 9000, "127.0.0.1", "lo", num_workers=4, num_servers=1)
 GROUPS = replace(JOB, groups=((0, 1), (2, 3)))
 SHARES = replace(JOB, shares=tuple(Share(k / 4, (k + 1) / 4) for k in range(4)))
 TOLERANT = replace(JOB, tolerates=True)
 
 
-def parse_line(monkeypatch, place: Place | None, line: str):
-    for name, value in (place.variables() if place else {}).items():
+def parse_line(monkeypatch, assignment: Assignment | None, line: str):
+    for name, value in (assignment.variables() if assignment else {}).items():
         monkeypatch.setenv(name, value)
     return parse(f"--dataset synthetic {line}".split())
 
 
 @pytest.mark.parametrize(
-    ("place", "line"),
+    ("assignment", "line"),
     [
         (ALONE, ""),
         (ALONE, "--kv-store horovod --fp16-allreduce"),
@@ -36,12 +36,12 @@ def parse_line(monkeypatch, place: Place | None, line: str):
         (TOLERANT, "--kv-store dist_ssync --staleness 3"),
     ],
 )
-def test_what_goes_together(monkeypatch, place: Place | None, line: str) -> None:
-    parse_line(monkeypatch, place, line)
+def test_what_goes_together(monkeypatch, assignment: Assignment | None, line: str) -> None:
+    parse_line(monkeypatch, assignment, line)
 
 
 @pytest.mark.parametrize(
-    ("place", "line", "parts"),
+    ("assignment", "line", "parts"),
     [
         (JOB, "--kv-store dist_gsink", ["--kv-store 'dist_gsink'", "did you mean 'dist_gsync'?"]),
         (JOB, "--kv-store dist_async --staleness 3", ["--staleness 3", "dist_ssync"]),
@@ -70,10 +70,10 @@ def test_what_goes_together(monkeypatch, place: Place | None, line: str) -> None
     ],
 )
 def test_mistakes_are_one_line_with_the_remedy(
-    monkeypatch, place: Place | None, line: str, parts: list[str]
+    monkeypatch, assignment: Assignment | None, line: str, parts: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_line(monkeypatch, place, line)
+        parse_line(monkeypatch, assignment, line)
     assert "\n" not in str(caught.value)
     for part in parts:
         assert part in str(caught.value)

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from data.batches import epoch_part
-from parallel.parameter_server.place import WORKER, Place, Share
+from parallel.parameter_server.assignment import WORKER, Assignment, Share
 from parallel.world import LoneWorld, Wire
 from training.config.images import resolve
 from training.config.schedule import OptimizerOptions
 from training.exchange import server_workers, workers
 from training.exchange.rebalancing import Leg
-from training.exchange.server_workers import ServerTeam
+from training.exchange.server_workers import ServerWorkers
 
 COUNT = 4000
-PLACE = Place(
+PLACE = Assignment(
     WORKER, "127.0.0.1", 9000, "127.0.0.1", "lo", num_workers=4, num_servers=1, worker=3,
     local_worker=1,
 )  # fmt: skip
@@ -28,8 +28,8 @@ PLACE = Place(
 class Exchange:
     """In place of the servers: notes what it is told."""
 
-    def __init__(self, scheme, place, world, **options: Any) -> None:
-        self.scheme, self.place, self.world, self.options = scheme, place, world, options
+    def __init__(self, scheme, assignment, world, **options: Any) -> None:
+        self.scheme, self.assignment, self.world, self.options = scheme, assignment, world, options
         self.has_started, self.version, self.stop, self.pauses = False, 0, 0, 5
         self.calls: list[Any] = []
 
@@ -66,22 +66,22 @@ def config_of(**given: Any):
     return resolve({"dataset": "synthetic", "batch_size": 10, **given})
 
 
-def served(place: Place = PLACE, **given: Any) -> ServerTeam:
-    return ServerTeam(config_of(**{"kv_store": "dist_async", **given}), place)
+def served(assignment: Assignment = PLACE, **given: Any) -> ServerWorkers:
+    return ServerWorkers(config_of(**{"kv_store": "dist_async", **given}), assignment)
 
 
 def test_the_option_decides_who_trains_together(monkeypatch) -> None:
-    assert isinstance(workers.join(config_of()), workers.HorovodTeam)
+    assert isinstance(workers.join(config_of()), workers.HorovodWorkers)
     for name, value in PLACE.variables().items():
         monkeypatch.setenv(name, value)
     joined = workers.join(config_of(kv_store="dist_async"))
-    assert isinstance(joined, ServerTeam) and joined.number == 3
+    assert isinstance(joined, ServerWorkers) and joined.number == 3
 
 
 def test_ranks_of_horovod() -> None:
-    joined = workers.HorovodTeam(config_of())
+    joined = workers.HorovodWorkers(config_of())
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (1, 2, 2, True)
-    assert joined.portion(COUNT) == epoch_part.of_rank(COUNT, 10, 1, 2)
+    assert joined.epoch_part(COUNT) == epoch_part.of_rank(COUNT, 10, 1, 2)
     assert joined.updates_per_epoch(COUNT) == 200
     assert joined.numbers() == {}
     assert joined.leave(3) == 3
@@ -96,7 +96,7 @@ def test_options_reach_the_optimizer_of_ranks(monkeypatch) -> None:
     )
     monkeypatch.setattr(workers, "TimedWorld", lambda *arguments: arguments)
     given = {"momentum": 0.8, "wd": 0.3, "fp16_allreduce": True, "gradient_predivide_factor": 4.0}
-    workers.HorovodTeam(config_of(**given)).optimizer("parameters", "stopwatch")
+    workers.HorovodWorkers(config_of(**given)).optimizer("parameters", "stopwatch")
     assert made == {
         "options": OptimizerOptions(momentum=0.8, wd=0.3), "dtype": "float32",
         "wire": Wire(True, 4.0), "stopwatch": "stopwatch",
@@ -108,7 +108,7 @@ def test_a_worker_alone() -> None:
     assert isinstance(joined.world, LoneWorld) and joined.world.local_rank == 1
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (3, 4, 1, False)
     assert served(replace(PLACE, worker=0)).saves
-    assert joined.portion(COUNT).updates_per_epoch == 100
+    assert joined.epoch_part(COUNT).updates_per_epoch == 100
     # Of four workers, each of which updates the weights by itself.
     assert joined.updates_per_epoch(COUNT) == 400
     exchange = joined._exchange
@@ -119,19 +119,19 @@ def test_a_worker_alone() -> None:
 
 
 def test_a_worker_of_a_group() -> None:
-    place = replace(PLACE, groups=((0,), (1, 2, 3)))
-    joined = served(place, kv_store="dist_gsync")
-    assert (joined.world.groups, joined.world.regroups) == (place.groups, False)
+    assignment = replace(PLACE, groups=((0,), (1, 2, 3)))
+    joined = served(assignment, kv_store="dist_gsync")
+    assert (joined.world.groups, joined.world.regroups) == (assignment.groups, False)
     assert (joined.contributors, joined.saves) == (3, False)
     assert joined._exchange.options["images_per_step"] == 10 * 2
-    assert served(place, kv_store="dist_gsync", rebalance=2).world.regroups
+    assert served(assignment, kv_store="dist_gsync", rebalance=2).world.regroups
 
 
 def test_shares_are_heeded_when_asked_for() -> None:
     shares = (Share(0, 0.1), Share(0.1, 0.2), Share(0.2, 0.3), Share(0.3, 1))
-    place = replace(PLACE, shares=shares)
-    assert served(place).portion(COUNT).updates_per_epoch == 100
-    assert served(place, data_allocator=1).portion(COUNT).updates_per_epoch == 280
+    assignment = replace(PLACE, shares=shares)
+    assert served(assignment).epoch_part(COUNT).updates_per_epoch == 100
+    assert served(assignment, data_allocator=1).epoch_part(COUNT).updates_per_epoch == 280
 
 
 def test_the_schedule_counts_the_updates_of_the_weights() -> None:
@@ -241,24 +241,24 @@ def test_the_next_leg_has_groups_by_the_measured_speeds(speeds_known: bool) -> N
     assert leg == Leg(epoch=2) and everybody.own == [0.0] and everybody.barriers == 2
     assert regrouped == [expected]
     assert [call[0] for call in joined._exchange.calls] == ["leave", "clear_board", "regroup"]
-    place, images = joined._exchange.calls[-1][1:]
-    assert place.groups == expected and place.worker == 0 and images == 20
+    assignment, images = joined._exchange.calls[-1][1:]
+    assert assignment.groups == expected and assignment.worker == 0 and images == 20
     assert (joined.contributors, joined.saves) == (2, True)
-    assert bool(place.shares) == speeds_known
+    assert bool(assignment.shares) == speeds_known
 
 
 def test_other_workers_take_the_arrangement_of_worker_0() -> None:
     joined = served(replace(PLACE, groups=((0, 1), (2, 3))), kv_store="dist_gsync", rebalance=1)
     of_worker_0 = replace(
-        joined._arrangement, place=replace(PLACE, worker=0, groups=((1, 3), (0, 2)))
+        joined._groups, assignment=replace(PLACE, worker=0, groups=((1, 3), (0, 2)))
     )
     everybody = Everybody((Leg(epoch=4), of_worker_0))
     joined._horovod.everybody = lambda: everybody
     joined._horovod.regroup = lambda groups: None
     assert joined.next_leg(Leg(epoch=9), None, COUNT) == Leg(epoch=4)
     assert everybody.given is None
-    assert joined._arrangement.place.worker == 3
-    assert joined._arrangement.place.groups == ((1, 3), (0, 2)) and not joined.saves
+    assert joined._groups.assignment.worker == 3
+    assert joined._groups.assignment.groups == ((1, 3), (0, 2)) and not joined.saves
     assert [call[0] for call in joined._exchange.calls] == ["leave", "regroup"]
 
 

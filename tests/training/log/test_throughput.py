@@ -3,39 +3,39 @@ from __future__ import annotations
 import pytest
 
 from training.log.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING, Stopwatch
-from training.log.throughput import Meter, Stretch
+from training.log.throughput import Meter, Throughput
 
 
-def stretch(waiting: float, images: int = 2000, seconds: float = 10.0) -> Stretch:
+def throughput(waiting: float, images: int = 2000, seconds: float = 10.0) -> Throughput:
     parts = {WAITING: waiting, BACKBONE: 5.0, HEAD: 1.0, COMMUNICATION: 0.25}
-    return Stretch(images, seconds, parts)
+    return Throughput(images, seconds, parts)
 
 
 def test_stretches_add_up() -> None:
-    both = stretch(0.5) + stretch(1.5, images=1000, seconds=20.0)
+    both = throughput(0.5) + throughput(1.5, images=1000, seconds=20.0)
     assert both.images_per_second == pytest.approx(100.0)
     assert both.share(WAITING) == pytest.approx(2 / 30)
     assert both.share(COMMUNICATION) == pytest.approx(0.5 / 30)
 
 
 def test_shares_are_whole_with_their_rest() -> None:
-    assert stretch(0.12).describe_shares() == (
+    assert throughput(0.12).describe_shares() == (
         "waiting 1.2%, backbone 50.0%, head 10.0%, communication 2.5%, rest 36.3%"
     )
 
 
 def test_input_is_judged_in_a_sentence() -> None:
-    assert stretch(0.12).judge_input() == (
+    assert throughput(0.12).judge_input() == (
         "input is not the bottleneck: 1.2% of the time went into waiting for data"
     )
-    assert stretch(2.0).judge_input() == (
+    assert throughput(2.0).judge_input() == (
         "input is a bottleneck: 20.0% of the time went into waiting for data; without that, "
         "200 images/s would be 250 (docs/troubleshooting.md)"
     )
 
 
 def test_a_debug_run_says_what_it_was_for() -> None:
-    assert stretch(0.0).judge_debug() == (
+    assert throughput(0.0).judge_debug() == (
         "--debug: 200 images/s with input for nothing; if the same command without --debug is "
         "slower, input is its bottleneck (docs/troubleshooting.md)"
     )

@@ -7,13 +7,13 @@ from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
 from data.batches.loader import Batch
-from data.batches.position import Course
+from data.batches.position import EpochPlan
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 from training.config.schedule import OptimizerOptions
 from training.log.stopwatch import Stopwatch
 from training.update.classify_step import ClassifyStep
-from training.update.epoch_counts import Tally
+from training.update.epoch_counts import EpochCounts
 from training.update.finite_guard import FiniteGuard, NonFiniteError
 from training.update.optimizer import BackboneOptimizer
 
@@ -26,7 +26,7 @@ def batch() -> Batch:
     return Batch(images, rng.integers(0, CLASSES, SIZE))
 
 
-def make_step(world, contributors=None, **options) -> tuple[ClassifyStep, Classifier, Tally]:
+def make_step(world, contributors=None, **options) -> tuple[ClassifyStep, Classifier, EpochCounts]:
     classifier = Classifier.create(
         ClassifierOptions(model="LeNet"),
         classes=CLASSES,
@@ -38,31 +38,31 @@ def make_step(world, contributors=None, **options) -> tuple[ClassifyStep, Classi
         OptimizerOptions(momentum=0.9, wd=1e-3), classifier.parameters, world, dtype="float32"
     )
     settings = {"label_smoothing": 0.1, "mixup": 0.0, "seed": 1, **options}
-    tally = Tally(Course(num_images=3 * SIZE, global_batch=SIZE))
+    epoch_counts = EpochCounts(EpochPlan(num_images=3 * SIZE, global_batch=SIZE))
     step = ClassifyStep(
         classifier,
         optimizer,
         world,
-        tally,
+        epoch_counts,
         contributors=contributors or world.size,
         num_classes=CLASSES,
         stopwatch=Stopwatch(),
         guard=FiniteGuard(),
         **settings,
     )
-    return step, classifier, tally
+    return step, classifier, epoch_counts
 
 
 def train(world, **options):
     """Three updates; returns losses, weights and counts."""
-    step, classifier, tally = make_step(world, **options)
+    step, classifier, epoch_counts = make_step(world, **options)
     own = SIZE // world.size
     rows = slice(world.rank * own, (world.rank + 1) * own)
     whole = batch()
     part = Batch(whole.images[rows], whole.labels[rows])
     losses = [float(step(part, update, 0.05).asscalar()) for update in range(3)]
     weights = {name: p.data().asnumpy() for name, p in classifier.parameters.items()}
-    return losses, weights, tally.counts()
+    return losses, weights, epoch_counts.counts()
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -103,7 +103,7 @@ def test_a_step_moves_weights_against_their_gradient_by_lr() -> None:
 
 
 def test_workers_alone_contribute_to_a_larger_update() -> None:
-    """As in BSP over servers: each computes addends, and reports the loss of its own pictures."""
+    """As in BSP over servers: each computes addends, and reports the loss of its own images."""
 
     def gradient(world, contributors):
         step, classifier, _ = make_step(world, contributors)
@@ -131,7 +131,7 @@ def test_the_loss_is_the_smoothed_cross_entropy() -> None:
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
-def test_mixup_mixes_pictures_and_targets_alike() -> None:
+def test_mixup_mixes_images_and_targets_alike() -> None:
     def first_loss(world):
         step, classifier, _ = make_step(world, mixup=0.4, label_smoothing=0.0)
         share = step._share(0)
@@ -149,12 +149,12 @@ def test_mixup_mixes_pictures_and_targets_alike() -> None:
 
 
 def test_a_tally_begins_anew_with_each_epoch() -> None:
-    tally = Tally(Course(num_images=16, global_batch=8))
-    assert np.isnan(tally.counts().accuracy)
+    epoch_counts = EpochCounts(EpochPlan(num_images=16, global_batch=8))
+    assert np.isnan(epoch_counts.counts().accuracy)
     for update, correct in enumerate((1, 2, 4)):
-        tally.add(mx.nd.array([0.5, correct, 8]), update)
-    assert tally.counts() == (0.5, 4, 8)
-    assert tally.averages() == {"mean_loss": 0.5 / 8, "accuracy": 0.5}
+        epoch_counts.add(mx.nd.array([0.5, correct, 8]), update)
+    assert epoch_counts.counts() == (0.5, 4, 8)
+    assert epoch_counts.averages() == {"mean_loss": 0.5 / 8, "accuracy": 0.5}
 
 
 def test_a_loss_that_is_not_finite_ends_the_run() -> None:

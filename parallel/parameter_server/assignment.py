@@ -28,7 +28,7 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class Assignment:
     """One process in a job with parameter servers."""
 
     role: str
@@ -87,7 +87,7 @@ class Place:
         return {name: value for name, value in told.items() if value}
 
 
-def find(environment: Mapping[str, str]) -> Optional[Place]:
+def find(environment: Mapping[str, str]) -> Optional[Assignment]:
     """The place of the process that has these environment variables; None outside of a job.
 
     Raises:
@@ -96,7 +96,7 @@ def find(environment: Mapping[str, str]) -> Optional[Place]:
     if ROLE not in environment:
         return None
     try:
-        return Place(
+        return Assignment(
             role=environment[ROLE],
             root_host=environment["DMLC_PS_ROOT_URI"],
             root_port=int(environment["DMLC_PS_ROOT_PORT"]),

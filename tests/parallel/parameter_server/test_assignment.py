@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from parallel.parameter_server import place
-from parallel.parameter_server.place import Place, Share
+from parallel.parameter_server import assignment
+from parallel.parameter_server.assignment import Assignment, Share
 from runtime.errors import ConfigError
 
-LONE = Place("worker", "127.0.0.1", 9000, "127.0.0.2", "lo", num_workers=3, num_servers=2, worker=1)
+LONE = Assignment(
+    "worker", "127.0.0.1", 9000, "127.0.0.2", "lo", num_workers=3, num_servers=2, worker=1
+)
 FULL = replace(
     LONE,
     local_worker=1,
@@ -24,12 +26,12 @@ FULL = replace(
 
 
 @pytest.mark.parametrize("told", [LONE, FULL])
-def test_variables_are_read_as_they_were_meant(told: Place) -> None:
-    assert place.find(told.variables()) == told
+def test_variables_are_read_as_they_were_meant(told: Assignment) -> None:
+    assert assignment.find(told.variables()) == told
 
 
 def test_a_program_outside_of_a_job_has_no_place() -> None:
-    assert place.find({"GROUPING_WORKER": "1"}) is None
+    assert assignment.find({"GROUPING_WORKER": "1"}) is None
 
 
 def test_what_was_not_given_is_not_set() -> None:
@@ -56,4 +58,4 @@ def test_half_a_place_is_an_error(name: str, value: str | None) -> None:
     else:
         variables[name] = value
     with pytest.raises(ConfigError, match="start it with python -m parallel.launch"):
-        place.find(variables)
+        assignment.find(variables)
