@@ -102,7 +102,7 @@ def main() -> int:
     worker = here.worker
     return classify.classify(
         images.parse(sys.argv[3:]),
-        dress=lambda step: HinderedStep(step, folder, worker, factors[worker]),
+        wrap=lambda step: HinderedStep(step, folder, worker, factors[worker]),
     )
 
 

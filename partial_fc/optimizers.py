@@ -180,18 +180,28 @@ class Adam:
         }
 
 
-def build(name: str, *, momentum: float, weight_decay: float) -> RowOptimizer:
-    """The optimizer called ``name``, a key of ``partial_fc.states.STATES``.
+class OptimizerChoice(Protocol):
+    """What is asked of the options of a run."""
 
-    Args:
-        name: sgd, adam or adamw.
-        momentum: of SGD.
-        weight_decay: on sampled rows.
-    """
-    if name == "sgd":
-        return SGD(momentum, weight_decay)
-    assert name in ("adam", "adamw"), name
-    return Adam(weight_decay, decoupled=name == "adamw")
+    @property
+    def rule(self) -> str:
+        """A key of ``partial_fc.states.STATES``."""
+
+    @property
+    def momentum(self) -> float:
+        """Of SGD."""
+
+    @property
+    def wd(self) -> float:
+        """Weight decay, on sampled rows."""
+
+
+def build(options: OptimizerChoice) -> RowOptimizer:
+    """The optimizer of the class centers that was chosen."""
+    if options.rule == "sgd":
+        return SGD(options.momentum, options.wd)
+    assert options.rule in ("adam", "adamw"), options.rule
+    return Adam(options.wd, decoupled=options.rule == "adamw")
 
 
 @inlined

@@ -12,12 +12,33 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Optional
 
+from runtime import environment
 from runtime.errors import ConfigError, is_launched
+from runtime.stopping import StopRequest
 
 # The number of tasks that a foreign launcher has started. Slurm's first variable is of the step
 # that srun has started, the others are of the whole allocation.
 _SIZES = ("PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _RANKS = ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+def begin_rank(stall_timeout: int) -> StopRequest:
+    """Prepare a process that trains; call it before MXNet and Horovod are imported.
+
+    Args:
+        stall_timeout: seconds without progress that end the run.
+
+    Returns:
+        Whether the process has been asked to end, from now on.
+
+    Raises:
+        ConfigError: the launcher is one that Horovod does not know.
+    """
+    refuse_foreign_launcher()
+    request = StopRequest()
+    request.listen()
+    environment.prepare_stall_check(stall_timeout)
+    return request
 
 
 def refuse_foreign_launcher() -> None:

@@ -34,12 +34,12 @@ from tests.support.witness import (
     stop,
     updates,
 )
-from training import devices, image_data, loop, model_saver
+from training import devices, image_data, model_saver, run
 from training.checkpoint import resume, writer
 from training.config.images import ImageConfig
 from training.exchange import server_workers, workers
 from training.log import run_log
-from training.update import classify_step, optimizer
+from training.update import classify_step, optimizer, soft_targets
 
 # Six updates in an epoch, of which three are warm-up; a tenth from the second epoch on.
 RATES = [0.02 * (update + 1) / 3 for update in range(3)] + [0.02] * 3 + [0.002] * 12
@@ -135,7 +135,7 @@ ROWS: dict[str, Row] = {
         lambda seen: [
             {len(call["batch"].labels) for call in seen.calls("ClassifyStep.__call__")},
             {call["batch_size"] for call in seen.calls("image_data.each_once")},
-            seen.call("loop.fit")["images_per_update"],
+            seen.call("run.fit")["updates"].images,
         ],
         [{5}, {5}, 5],
     ),
@@ -146,7 +146,7 @@ ROWS: dict[str, Row] = {
     "no_lr_scaling": Row(
         "two ranks",
         "--no-lr-scaling",
-        lambda seen: seen.call("loop.fit")["schedule"].lr_at(0),
+        lambda seen: seen.call("run.fit")["updates"].schedule.lr_at(0),
         pytest.approx(0.25),
     ),
     "warmup_epochs": Row("drawn", "--warmup-epochs 0.5", rates, pytest.approx(RATES)),
@@ -159,10 +159,12 @@ ROWS: dict[str, Row] = {
     "label_smoothing": Row(
         "drawn",
         "--label-smoothing 0.3",
-        lambda seen: seen.call("ClassifyStep").result.targets([1]).tolist()[0],
+        lambda seen: seen.call("SoftTargets").result.smoothed([1]).tolist()[0],
         pytest.approx([0.05, 0.75, 0.05, 0.05, 0.05, 0.05]),
     ),
-    "mixup": Row("drawn", "--mixup 0.2", given("ClassifyStep", "mixup"), 0.2),
+    "mixup": Row(
+        "drawn", "--mixup 0.2", lambda seen: seen.call("SoftTargets")["options"].mixup, 0.2
+    ),
     "kv_store": Row(
         "servers",
         "--kv-store dist_ssync",
@@ -183,7 +185,7 @@ ROWS: dict[str, Row] = {
         lambda seen: [
             seen.call("HorovodWorld")["regroups"],
             # Of six epochs of 20 images for each group, in batches of 5.
-            seen.call("loop.fit")["total_updates"],
+            seen.call("run.fit")["updates"].total,
         ],
         [True, 8],
     ),
@@ -257,7 +259,7 @@ ROWS: dict[str, Row] = {
             *of_images("seed")(seen),
             *(
                 seen.call(name)["seed"]
-                for name in ("ImageLoader", "Classifier.create", "ClassifyStep")
+                for name in ("ImageLoader", "Classifier.create", "SoftTargets")
             ),
         ],
         [9, 9, 9, 9, 9],
@@ -308,13 +310,13 @@ def watch(seen: Witness) -> None:
     seen.watch(Classifier, "create")
     seen.watch(classifier, "_last_gammas")
     seen.watch(classifiers, "build")
-    seen.watch(classify_step, "ClassifyStep")
+    seen.watch(soft_targets, "SoftTargets")
     seen.watch(classify_step.ClassifyStep, "__call__")
     seen.watch(mx.gluon, "Trainer")
     seen.watch(optimizer, "BackboneOptimizer")
     seen.watch(optimizer.BackboneOptimizer, "update")
     seen.watch(run_log, "RunLog", "Watchdog")
-    seen.watch(loop, "fit")
+    seen.watch(run, "fit")
     seen.watch(resume, "find")
     seen.watch(model_saver, "ModelSaver")
     seen.watch(model_saver.ModelSaver, "save")
@@ -323,30 +325,30 @@ def watch(seen: Witness) -> None:
     seen.watch(LoneWorld, "allreduce_all")
 
 
-def witness(run: str, folder: Path) -> Witness:
-    words = [row.words for row in ROWS.values() if row.run == run]
-    words.append(FURTHER[run])
+def witness(kind: str, folder: Path) -> Witness:
+    words = [row.words for row in ROWS.values() if row.run == kind]
+    words.append(FURTHER[kind])
     with pytest.MonkeyPatch.context() as patch:
         seen = Witness(patch)
         watch(seen)
-        patch.setattr(workers, "HorovodWorld", OneOfTwo if run == "two ranks" else LoneWorld)
+        patch.setattr(workers, "HorovodWorld", OneOfTwo if kind == "two ranks" else LoneWorld)
         for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
             patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
-        if run == "types":
+        if kind == "types":
             # No machine of the tests needs to have them.
             seen.replace(devices, "choose", lambda local_rank, dtype: mx.cpu())
-        if run in PLACES:
-            for name, value in PLACES[run].variables().items():
+        if kind in PLACES:
+            for name, value in PLACES[kind].variables().items():
                 patch.setenv(name, value)
             seen.watch(server_workers, "Exchange", "ServerOptimizer")
             # There are no servers that could be met.
             seen.replace(server_workers.Exchange, "start", lambda *_, **__: None)
             patch.setattr(server_workers, "HorovodWorld", GroupWorld)
             seen.watch(server_workers, "HorovodWorld")
-        if run != "drawn":
+        if kind != "drawn":
             seen.replace(mnist, "read", stop)
             seen.replace(imagenet, "read_records", stop)
-            seen.replace(loop, "fit", stop)
+            seen.replace(run, "fit", stop)
         seen.run(classify, " ".join(words).replace("{folder}", str(folder)).split())
     return seen
 

@@ -39,7 +39,7 @@ from tests.support.witness import (
     stop,
     updates,
 )
-from training import devices, dry_run, loop, model_saver, verifier
+from training import devices, dry_run, model_saver, run, verifier
 from training.checkpoint import resume
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import resolve
@@ -169,7 +169,7 @@ ROWS: dict[str, Row] = {
         lambda seen: [
             {len(call["features"]) for call in seen.calls("PartialFC.step")},
             seen.call("Verifier")["batch_size"],
-            seen.call("loop.fit")["images_per_update"],
+            seen.call("run.fit")["updates"].images,
         ],
         [{3}, 3, 3],
     ),
@@ -362,7 +362,7 @@ def watch(seen: Witness) -> None:
     seen.watch(optimizer.BackboneOptimizer, "update")
     seen.watch(run_log, "RunLog", "Watchdog")
     seen.watch(run_log.RunLog, "summarize")
-    seen.watch(loop, "fit")
+    seen.watch(run, "fit")
     seen.watch(dry_run, "describe")
     seen.watch(resume, "find")
     seen.watch(verifier, "Verifier")
@@ -372,9 +372,9 @@ def watch(seen: Witness) -> None:
     seen.watch(environment, "prepare_stall_check")
 
 
-def witness(run: str, folder: Path) -> Witness:
-    words = [row.words for row in ROWS.values() if row.run == run]
-    words.append(FURTHER[run])
+def witness(kind: str, folder: Path) -> Witness:
+    words = [row.words for row in ROWS.values() if row.run == kind]
+    words.append(FURTHER[kind])
     with pytest.MonkeyPatch.context() as patch:
         seen = Witness(patch)
         watch(seen)
@@ -382,11 +382,11 @@ def witness(run: str, folder: Path) -> Witness:
         patch.setattr(parallel.world, "HorovodWorld", LoneWorld)
         for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
             patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
-        if run == "types":
+        if kind == "types":
             # No machine of the tests needs to have them.
             seen.replace(devices, "choose", lambda local_rank, dtype: mx.cpu())
             patch.setattr(amx, "request_tiles", lambda: True)
-            seen.replace(loop, "fit", stop)
+            seen.replace(run, "fit", stop)
         seen.run(train, " ".join(words).replace("{folder}", str(folder)).split())
     return seen
 

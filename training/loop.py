@@ -25,7 +25,7 @@ class Step(Protocol):
     def __call__(self, batch: Any, update: int, lr: float) -> Any:
         """Train on ``batch`` at learning rate ``lr``; returns the global batch's mean loss.
 
-        The loss is an NDArray [1] that nobody has waited for.
+        The loss is an NDArray [1] that may still be computed.
         """
 
 
@@ -39,7 +39,7 @@ class Interlude:
     """Updates between two calls; 0 for the end alone."""
 
     on_stop: bool = False
-    """Whether it happens, too, when the run is told to end early."""
+    """Whether it also happens when the run is told to end early."""
 
     origin: int = 0
     """The update from which intervals are counted."""
@@ -50,62 +50,69 @@ class Interlude:
         return update == total_updates or (self.interval > 0 and past % self.interval == 0)
 
 
-def fit(
-    step: Step,
-    batches: Iterator[Any],
-    schedule: Schedule,
-    log: RunLog,
-    *,
-    total_updates: int,
-    images_per_update: int,
-    start_update: int = 0,
-    averages: Callable[[], Mapping[str, float]] = dict,
-    interludes: Sequence[Interlude] = (),
-    stop: Callable[[], int] = lambda: 0,
-) -> int:
-    """Train until ``total_updates`` updates are finished, or the ranks are told to end.
+@dataclass(frozen=True)
+class Updates:
+    """The updates that the loop makes, and their learning rates."""
+
+    schedule: Schedule
+    total: int
+    """The length of the run."""
+    images: int
+    """The global batch."""
+    start: int = 0
+    """Updates that an earlier run has finished. If that is all of them, the interludes run and
+    nothing is trained."""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the loop calls beside the step."""
+
+    interludes: Sequence[Interlude] = ()
+    """Run in this order when due."""
+    averages: Callable[[], Mapping[str, float]] = dict
+    """Further numbers of a report; called when one is due."""
+    stop: Callable[[], int] = lambda: 0
+    """Asked after each update but the last, whether to end now: 0, or an exit status."""
+
+
+def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks: Hooks) -> int:
+    """Train until all updates are finished, or the ranks are told to end.
 
     Args:
         step: one update.
-        batches: endless, from ``start_update`` on.
-        schedule: the learning rate by update.
+        batches: endless, from update ``updates.start`` on.
+        updates: how many, and their learning rates.
         log: told of every update.
-        total_updates: the length of the run.
-        images_per_update: the global batch.
-        start_update: the number of updates that an earlier run has finished. If that is all of
-            them, the interludes have their turn and nothing is trained.
-        averages: further numbers of a report; called when one is due.
-        interludes: run in this order when due.
-        stop: asked after each update but the last, whether to end now: 0, or an exit status.
+        hooks: what happens beside them.
 
     Returns:
-        The status of ``stop`` that has ended the run; 0 at its regular end.
+        The status of ``hooks.stop`` that has ended the run; 0 at its regular end.
     """
-    log.start(total_updates, start_update)
-    if start_update >= total_updates:
-        _log.info(
-            "update %d of %d is finished already: nothing to train", start_update, total_updates
-        )
-        for interlude in interludes:
+    total = updates.total
+    log.start(total, updates.start)
+    if updates.start >= total:
+        _log.info("update %d of %d is finished already: nothing to train", updates.start, total)
+        for interlude in hooks.interludes:
             with log.paused():
-                interlude.action(start_update)
-    for update in range(start_update, total_updates):
+                interlude.action(updates.start)
+    for update in range(updates.start, total):
         with log.stopwatch.part(WAITING):
             batch = next(batches)
-        lr = schedule.lr_at(update)
+        lr = updates.schedule.lr_at(update)
         loss = step(batch, update, lr)
         log.update(
-            update + 1, loss=loss.asscalar, lr=lr, images=images_per_update, averages=averages
+            update + 1, loss=loss.asscalar, lr=lr, images=updates.images, averages=hooks.averages
         )
-        is_last = update + 1 == total_updates
-        status = 0 if is_last else stop()
+        is_last = update + 1 == total
+        status = 0 if is_last else hooks.stop()
         if is_last or status:
             log.end_updates()
-        for interlude in interludes:
-            if interlude.is_due(update + 1, total_updates) or (status and interlude.on_stop):
+        for interlude in hooks.interludes:
+            if interlude.is_due(update + 1, total) or (status and interlude.on_stop):
                 with log.paused():
                     interlude.action(update + 1)
         if status:
-            _log.info("told to end: stopped after update %d of %d", update + 1, total_updates)
+            _log.info("told to end: stopped after update %d of %d", update + 1, total)
             return status
     return 0

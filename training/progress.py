@@ -12,9 +12,10 @@ import logging
 from dataclasses import dataclass
 from typing import Optional, Protocol
 
+from typing_extensions import override
+
 from data.batches.position import EpochPlan, Position
-from runtime.state import Saved, State
-from training.exchange.rebalancing import Leg
+from runtime.state import Saved, State, Stateful
 from training.schedules import Schedule
 
 _log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Progress:
+class Progress(Stateful):
     """Where a run begins in its data, and how long it is.
 
     Attributes:
@@ -88,16 +89,16 @@ class Progress:
         )
 
     @classmethod
-    def onward(cls, config: Length, source: Source, leg: Leg) -> Progress:
-        """Plan a run from where a later leg of it begins."""
+    def from_period(cls, config: Length, source: Source, epoch: int, update: int) -> Progress:
+        """Plan a run from the beginning of an epoch, after ``update`` updates, through its data."""
         whole = config.total_updates(source.updates_per_epoch)
-        start = Position(leg.epoch, 0)
-        epoch_plan = EpochPlan(source.num_images, source.global_batch, leg.update, start)
-        shift = leg.epoch * source.updates_per_epoch - leg.update
-        return cls(epoch_plan, whole - shift, whole, shift, leg.epoch)
+        start = Position(epoch, 0)
+        epoch_plan = EpochPlan(source.num_images, source.global_batch, update, start)
+        shift = epoch * source.updates_per_epoch - update
+        return cls(epoch_plan, whole - shift, whole, shift, epoch)
 
-    def leg_end(self, every: Optional[int]) -> int:
-        """The update after which a leg ends: when its epochs are a multiple of ``every``."""
+    def period_end(self, every: Optional[int]) -> int:
+        """The update after which workers rebalance: when the epochs are a multiple of ``every``."""
         if every is None:
             return self.total_updates
         epoch = (self.start.epoch // every + 1) * every
@@ -125,8 +126,9 @@ class Progress:
         """A schedule of ``schedule_updates`` updates, as this run goes through it."""
         return _ShiftedSchedule(schedule, self.schedule_shift)
 
+    @override
     def export_state(self, update: int) -> State:
-        """See ``Stateful.export_state``; ``plan`` takes it."""
+        """``plan`` takes it."""
         position = self.epoch_plan.at(update)
         return State(
             values={
@@ -138,8 +140,9 @@ class Progress:
             }
         )
 
+    @override
     def load_state(self, saved: Saved) -> None:
-        """See ``Stateful.load_state``; ``plan`` has taken everything."""
+        """``plan`` has taken everything."""
 
 
 @dataclass(frozen=True)

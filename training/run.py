@@ -1,36 +1,59 @@
-"""The beginning of a run: anew, or from the checkpoint of an earlier one.
+"""What a run has: its folder, log, stopwatch, progress through the data, checkpoints, and an end.
 
-Faces and classifiers alike look for a checkpoint and plan their way through the data from there
-(``begin``). Once the parts of training are built, they are given what they remembered, and the
-checkpoints to come are prepared (``Run.restore``).
+Faces and classifiers share it. ``open_run`` claims the folder and opens the log; ``plan`` looks for
+a checkpoint and plans the way through the data from there; ``restore`` gives the parts of training
+what they remembered and prepares the checkpoints to come; ``fit`` trains.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional, Protocol
+from typing import Any, ClassVar, Optional, Protocol
 
-from parallel.world import World
+from data.batches.position import EpochPlan, Position
 from runtime import options
 from runtime.state import Stateful
-from training import run_folder
+from runtime.stopping import StopRequest
+from training import progress, run_folder
 from training.checkpoint import resume
-from training.checkpoint.resume import SavedRun
 from training.checkpoint.writer import Checkpointer
 from training.config.run import AUTO, RunOptions
-from training.exchange.rebalancing import Leg
-from training.progress import Length, Progress, Source
+from training.exchange.ranks import Period, Ranks
+from training.log.run_log import RunLog
+from training.log.timed_world import TimedWorld
+from training.loop import Hooks, Interlude, Step, Updates, fit
+from training.progress import Progress
+from training.schedules import Schedule
 
 _log = logging.getLogger(__name__)
 
-_FIRST = Leg()
+
+class Length(progress.Length, Protocol):
+    """What is asked of the options of the schedule."""
+
+    def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
+        """The learning rate by update of the weights."""
+
+
+class Source(progress.Source, Protocol):
+    """What is asked of the batches."""
+
+    num_classes: int
+    image_size: tuple[int, int]
+
+    def batches(self, start_update: int, position: Position) -> Iterator[Any]:
+        """This rank's batches from an update on, without end."""
 
 
 class RunConfig(Protocol):
     """What is asked of a configuration."""
+
+    IDENTITY: ClassVar[Sequence[str]]
+    """The options that no run that goes on from a checkpoint may change."""
 
     @property
     def run(self) -> RunOptions:
@@ -38,118 +61,224 @@ class RunConfig(Protocol):
 
     @property
     def schedule(self) -> Length:
-        """Length of the run."""
+        """Learning rate and length of the run."""
+
+    @property
+    def images_per_rank(self) -> int:
+        """Images per rank and update."""
+
+    def values(self) -> dict[str, Any]:
+        """All options as JSON has them."""
 
 
 @dataclass(frozen=True)
+class Every:
+    """An action at regular intervals and at the end of a run, with the number of updates done."""
+
+    action: Callable[[int], None]
+    updates: int = 0
+    """Updates between two calls; 0 here and in ``epochs`` for the end alone."""
+    epochs: int = 0
+    """Epochs between two calls, instead."""
+    on_stop: bool = False
+    """Whether it also happens when the run is told to end early."""
+
+    def interlude(self, epochs: EpochPlan) -> Interlude:
+        """The same in the updates of a run."""
+        if self.epochs:
+            interval, origin = self.epochs * epochs.updates_per_epoch, epochs.origin
+            return Interlude(self.action, interval, self.on_stop, origin)
+        return Interlude(self.action, self.updates, self.on_stop)
+
+
+@contextmanager
+def open_run(config: RunConfig, ranks: Ranks, request: StopRequest) -> Iterator[Run]:
+    """Claim the folder of a run and open its log; the ranks have to come here together.
+
+    Raises:
+        ConfigError: another run has the folder, or it cannot be written.
+    """
+    folder = Path(config.run.models_root)
+    with (
+        run_folder.claimed(folder, ranks.world, is_owner=ranks.number == 0),
+        RunLog(
+            folder,
+            rank=ranks.number,
+            world_size=ranks.size,
+            frequent=config.run.frequent,
+            stall_timeout=config.run.stall_timeout,
+            others=ranks.others,
+        ) as log,
+    ):
+        yield Run(config, ranks, request, log)
+
+
 class Run:
-    """A run whose way is known.
+    """One run, as one of its ranks has it.
 
     Attributes:
+        world: the ranks with which this one computes and saves.
+        timed_world: the same, whose collectives count as communication in the stopwatch.
+        log: lines and numbers.
+        stopwatch: where the time of an update goes.
+        folder: of the model, checkpoints, logs and metrics.
+        is_new: whether it goes on from no checkpoint.
         progress: its way through the data.
-        config: the configuration.
-        about: what its checkpoints tell of it.
-        saved: what it goes on from.
-        earlier: the last checkpoint of the legs before this one.
-        world: the ranks.
-        saves: whether these write checkpoints.
     """
 
     progress: Progress
-    config: RunConfig
-    about: Mapping[str, Any]
-    saved: Optional[SavedRun]
-    earlier: Optional[Path]
-    world: World
-    saves: bool
 
-    @property
-    def last(self) -> Optional[Path]:
-        """The last checkpoint so far."""
-        return self.saved.path if self.saved else self.earlier
+    def __init__(self, config: RunConfig, ranks: Ranks, request: StopRequest, log: RunLog) -> None:
+        """Use ``open_run``."""
+        self._config, self._ranks, self._request = config, ranks, request
+        self.world, self.log, self.stopwatch = ranks.world, log, log.stopwatch
+        self.timed_world = TimedWorld(ranks.world, log.stopwatch)
+        self.folder = Path(config.run.models_root)
+        self._saved: Optional[resume.SavedRun] = None
 
-    @property
-    def is_new(self) -> bool:
-        """Whether it goes on from no checkpoint."""
-        return self.saved is None
-
-    def restore(self, parts: Mapping[str, Stateful]) -> Checkpointer:
-        """Give the parts what they remembered; the ranks have to come here together.
+    def plan(self, source: Source) -> None:
+        """Find out where the run begins; the ranks have to come here together.
 
         Args:
-            parts: what a checkpoint holds, by name; the progress is added.
-
-        Returns:
-            What saves them, to be used as a context manager.
+            source: the batches, read by ``fit``.
 
         Raises:
-            ConfigError: the folder of the run cannot be written to.
-            DataError: the checkpoint is broken, or no other could be written.
+            ConfigError: the checkpoint belongs to another model.
+            DataError: the checkpoint is broken.
         """
-        parts = {**parts, "progress": self.progress}
-        if self.saved:
-            self.saved.restore(parts)
-        folder = Path(self.config.run.models_root)
-        if self.saves and self.world.rank == 0:
-            options.write(self.about["configuration"], folder / "config.json")
-        checkpointer = Checkpointer(
-            parts,
-            self.world,
-            folder,
-            keep=self.config.run.keep if self.saves else 0,
-            about=self.about,
-            resumed=self.last,
+        chosen = self._config.run
+        self._source = source
+        self._about = resume.describe(
+            self._config.values(),
+            num_classes=source.num_classes,
+            image_size=source.image_size,
+            fixed=self._config.IDENTITY,
         )
-        checkpointer.rehearse(self.progress.start_update)
-        return checkpointer
-
-
-def begin(
-    config: RunConfig,
-    values: Mapping[str, Any],
-    source: Source,
-    world: World,
-    *,
-    num_classes: int,
-    image_size: tuple[int, int],
-    fixed: Sequence[str],
-    saves: bool = True,
-    leg: Leg = _FIRST,
-) -> Run:
-    """Find out where the run begins.
-
-    Args:
-        config: the configuration.
-        values: the same as JSON has it; ``Run.restore`` writes it into the folder of the run.
-        source: the batches.
-        world: the ranks, which have to come here together.
-        num_classes: of the data.
-        image_size: height and width.
-        fixed: the options that no run that goes on may change.
-        saves: whether these ranks write checkpoints. Others, whose data is another, go on from
-            those at the beginning of the epoch.
-        leg: any but the first goes on where it says, and no checkpoint is looked for.
-
-    Raises:
-        ConfigError: the checkpoint belongs to another model.
-        DataError: the checkpoint is broken.
-    """
-    about = resume.describe(values, num_classes=num_classes, image_size=image_size, fixed=fixed)
-    saved = None
-    if leg == _FIRST:
-        saved = resume.find(config.run.resume, Path(config.run.models_root), about, world)
-        earlier = run_folder.earlier_default(Path(config.run.models_root))
-        if saved is None and config.run.resume == AUTO and earlier is not None:
+        self._saved = resume.find(chosen.resume, self.folder, self._about, self.world)
+        earlier = run_folder.earlier_default(self.folder)
+        if self.is_new and chosen.resume == AUTO and earlier is not None:
             _log.info(
                 "%s has checkpoints of an earlier version, which wrote there unless told "
                 "otherwise: go on from them with --models-root %s",
                 *(earlier, earlier),
             )
-        progress = Progress.plan(
-            config.schedule, source, saved.section("progress") if saved else None
+        section = self._saved.section("progress") if self._saved else None
+        self.progress = Progress.plan(self._config.schedule, source, section)
+        if not self._ranks.saves:
+            # Its data is another than that of the workers that write checkpoints.
+            self.progress = self.progress.from_epoch(source)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it goes on from no checkpoint."""
+        return self._saved is None
+
+    def epoch_plan(self) -> EpochPlan:
+        """Where each update begins in the data; another one after each rebalancing."""
+        return self.progress.epoch_plan
+
+    def last_checkpoint(self) -> Optional[Path]:
+        """The last checkpoint, when it exists; all ranks together."""
+        return self._checkpointer.last_good()
+
+    def save_checkpoint(self, update: int) -> None:
+        """Save all parts as they are after ``update`` updates; see ``Checkpointer.save``."""
+        self._checkpointer.save(update)
+
+    def restore(self, **parts: Stateful) -> None:
+        """Give the parts what they remembered; the ranks have to come here together.
+
+        Args:
+            parts: what a checkpoint holds, by name; the progress is added.
+
+        Raises:
+            ConfigError: the folder of the run cannot be written.
+            DataError: the checkpoint is broken, or no other could be written.
+        """
+        self._parts = parts
+        if self._saved:
+            self._saved.restore({**parts, "progress": self.progress})
+        self._open_checkpoints(self._saved.path if self._saved else None)
+
+    def fit(
+        self,
+        step: Step,
+        actions: Sequence[Every],
+        averages: Callable[[], Mapping[str, float]] = dict,
+    ) -> int:
+        """Train to the end of the run, or until the ranks are told to end.
+
+        Args:
+            step: one update.
+            actions: run in this order when due, on ranks that save.
+            averages: further numbers of a report; called when one is due.
+
+        Returns:
+            The exit status.
+        """
+        while True:
+            end = self.progress.period_end(self._ranks.rebalance_interval)
+            with self._checkpointer:
+                status = self._fit_until(end, step, actions, averages)
+            if status or end == self.progress.total_updates or not self._rebalance(end):
+                return status
+
+    def _fit_until(
+        self,
+        end: int,
+        step: Step,
+        actions: Sequence[Every],
+        averages: Callable[[], Mapping[str, float]],
+    ) -> int:
+        ranks, progress = self._ranks, self.progress
+        updates_per_epoch = ranks.updates_per_epoch(self._source.updates_per_epoch)
+        schedule = self._config.schedule.build(ranks.contributors, updates_per_epoch)
+        interludes = [Interlude(ranks.settle, 0)]
+        for interlude in (action.interlude(progress.epoch_plan) for action in actions):
+            # The others may wait meanwhile, and have to know why.
+            interludes += [replace(interlude, action=ranks.pause)]
+            interludes += [interlude] if ranks.saves else []
+        ranks.start(progress, updates_per_epoch)
+        return fit(
+            step,
+            self._source.batches(progress.start_update, progress.start),
+            Updates(
+                ranks.schedule(schedule, progress),
+                total=end,
+                images=self._config.images_per_rank * ranks.contributors,
+                start=progress.start_update,
+            ),
+            self.log,
+            Hooks(
+                interludes,
+                averages=lambda: {**averages(), **ranks.numbers()},
+                stop=ranks.stop(self._request),
+            ),
         )
-        if not saves:
-            progress = progress.from_epoch(source)
-    else:
-        progress = Progress.onward(config.schedule, source, leg)
-    return Run(progress, config, about, saved, leg.checkpoint, world, saves)
+
+    def _rebalance(self, end: int) -> bool:
+        """Form groups and shares anew; returns whether training goes on."""
+        here = Period(self.progress.epoch_plan.at(end).epoch, end)
+        with self.log.paused():
+            period = self._ranks.rebalance(here, self.log.total(), self._source)
+        if period is None:
+            return False
+        self.progress = Progress.from_period(self._config.schedule, self._source, *period)
+        # Workers that have come into the group of worker 0 learn of its checkpoints.
+        last = self.world.broadcast_object(self._checkpointer.last, "checkpoint.last")
+        self._open_checkpoints(last)
+        return True
+
+    def _open_checkpoints(self, last: Optional[Path]) -> None:
+        saves = self._ranks.saves
+        if saves and self.world.rank == 0:
+            options.write(self._about["configuration"], self.folder / "config.json")
+        self._checkpointer = Checkpointer(
+            {**self._parts, "progress": self.progress},
+            self.world,
+            self.folder,
+            keep=self._config.run.keep if saves else 0,
+            about=self._about,
+            resumed=last,
+        )
+        self._checkpointer.rehearse(self.progress.start_update)

@@ -8,14 +8,14 @@ from typing import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from backbones.network import Network
 from data.batches.image_loader import NOBODY
 from data.batches.loader import Batch
-from data.batches.position import EpochPlan
 from parallel.world import World
 from runtime.mxnet import mx
-from runtime.state import Saved, State
+from runtime.state import Saved, State, Stateful
 from training.log.run_log import RunLog
 from training.model_saver import average_statistics
 from training.update.epoch_counts import EpochCounts
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _TOP = 5
 
 
-class Validator:
+class Validator(Stateful):
     """Validates the classifier and remembers the best accuracy."""
 
     def __init__(
@@ -35,9 +35,6 @@ class Validator:
         epoch_counts: EpochCounts,
         world: World,
         log: RunLog,
-        *,
-        epoch_plan: EpochPlan,
-        best: float = 0.0,
         save_best: Callable[[int], None],
     ) -> None:
         """Assemble it.
@@ -48,14 +45,12 @@ class Validator:
             epoch_counts: what was counted in training.
             world: the ranks.
             log: where it is reported.
-            epoch_plan: of the run, to tell the epoch from an update.
-            best: the best accuracy so far.
             save_best: called with the update when the accuracy is the best so far.
         """
         self._classifier, self._batches, self._epoch_counts = classifier, batches, epoch_counts
         self._world, self._log = world, log
-        self._epoch_plan, self._save_best = epoch_plan, save_best
-        self.best = best
+        self._save_best = save_best
+        self.best = 0.0
 
     def validate(self, update: int) -> None:
         """Validate, and report the epoch."""
@@ -64,12 +59,15 @@ class Validator:
             [count_batch(self._classifier, batch) for batch in self._batches()] or [np.zeros(4)],
             axis=0,
         )
-        loss, correct, correct_of_top, total = self._over_ranks(sums).tolist()
+        counts = self._over_ranks(sums, "validation.counts")
+        loss, correct, correct_of_top, total = counts.tolist()
         accuracy = correct / total
+        # Ranks that have come into this world with other groups do not know what was best.
+        self.best = float(self._over_ranks(np.array([self.best]), "validation.best", "max")[0])
         is_best = accuracy > self.best
         self.best = max(self.best, accuracy)
         training = self._epoch_counts.counts()
-        epoch = self._epoch_plan.epochs(update)
+        epoch = self._epoch_counts.epochs(update)
         _log.info(
             "epoch %g: training loss %.4f, accuracy %.4f; validation loss %.4f, accuracy %.4f "
             "(%d of %d), top-%d %.4f, best %.4f",
@@ -91,17 +89,19 @@ class Validator:
         if is_best:
             self._save_best(update)
 
+    @override
     def export_state(self, update: int) -> State:
-        """See ``Stateful.export_state``."""
         return State(values={"accuracy": {"best": self.best}})
 
+    @override
     def load_state(self, saved: Saved) -> None:
-        """See ``Stateful.load_state``."""
         self.best = saved.numbers("accuracy")["best"]
 
-    def _over_ranks(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        array = mx.nd.array(sums, dtype="float64")
-        self._world.allreduce(array, "validation.counts")
+    def _over_ranks(
+        self, numbers: NDArray[np.float64], name: str, op: str = "sum"
+    ) -> NDArray[np.float64]:
+        array = mx.nd.array(numbers, dtype="float64")
+        self._world.allreduce(array, name, op)
         total: NDArray[np.float64] = array.asnumpy()
         return total
 

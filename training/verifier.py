@@ -6,17 +6,19 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
+from typing_extensions import override
+
 from backbones.model import Backbone
 from evaluation import verification
 from parallel.world import World, allgather_numpy
-from runtime.state import Saved, State
+from runtime.state import Saved, State, Stateful
 from training.log.run_log import RunLog
 from training.model_saver import average_statistics
 
 _log = logging.getLogger(__name__)
 
 
-class Verifier:
+class Verifier(Stateful):
     """Verifies the backbone on each target and remembers the first and the best accuracies."""
 
     def __init__(
@@ -30,12 +32,9 @@ class Verifier:
         image_size: tuple[int, int],
     ) -> None:
         """Args: what to verify, on which sets, over which ranks, reported where, how fed."""
-        self._backbone = backbone
-        self._targets = targets
-        self._world = world
-        self._log = log
-        self._batch_size = batch_size
-        self._image_size = image_size
+        self._backbone, self._targets = backbone, targets
+        self._world, self._log = world, log
+        self._batch_size, self._image_size = batch_size, image_size
         self.first: dict[str, float] = {}
         self.best: dict[str, float] = {}
         self.last: dict[str, float] = {}
@@ -58,13 +57,13 @@ class Verifier:
             self.best[target.name] = max(self.best.get(target.name, 0.0), result.accuracy)
             self._log.verification(target.name, result, best=self.best[target.name], update=update)
 
+    @override
     def export_state(self, update: int) -> State:
-        """See ``Stateful.export_state``."""
         values = {"first": self.first, "best": self.best, "last": self.last}
         return State(values={name: dict(accuracies) for name, accuracies in values.items()})
 
+    @override
     def load_state(self, saved: Saved) -> None:
-        """See ``Stateful.load_state``."""
         for name in ("first", "best", "last"):
             getattr(self, name).update(saved.numbers(name))
 

@@ -111,13 +111,8 @@ class FaceLoader(Loader):
         self._max_bad_records = max_bad_records
         self._bad: set[int] = set()
         self._bad_lock = threading.Lock()
-        super().__init__(
-            str(dataset.path),
-            len(self._selection),
-            batch_size * world_size,
-            threads=threads,
-            ahead=prefetch,
-        )
+        super().__init__(threads=threads, ahead=prefetch)
+        self._set_length(str(dataset.path), len(self._selection), batch_size * world_size)
 
     @property
     def bad_records(self) -> int:

@@ -30,7 +30,12 @@ NOBODY = -1
 
 
 class ImageLoader(Loader):
-    """Endless batches of dataset."""
+    """Endless batches of images.
+
+    Attributes:
+        num_classes: the classes of the labels.
+        image_size: height and width.
+    """
 
     def __init__(
         self,
@@ -57,12 +62,22 @@ class ImageLoader(Loader):
         Raises:
             DataError: there are fewer images than one global batch.
         """
-        assert batch_size > 0 and epoch_part.first + epoch_part.length <= len(dataset)
+        assert batch_size > 0
+        self.num_classes, self.image_size = dataset.num_classes, shape[1:]
         self._dataset, self._transform, self._shape = dataset, transform, shape
-        self._batch_size, self._epoch_part, self._seed = batch_size, epoch_part, seed
-        super().__init__(
-            epoch_part.name, epoch_part.length, epoch_part.stride, threads=threads, ahead=_AHEAD
-        )
+        self._batch_size, self._seed = batch_size, seed
+        super().__init__(threads=threads, ahead=_AHEAD)
+        self.read(epoch_part)
+
+    def read(self, epoch_part: EpochPart) -> None:
+        """Read another part of each epoch's order, from the next call of ``batches`` on.
+
+        Raises:
+            DataError: there are fewer images than one global batch.
+        """
+        assert epoch_part.first + epoch_part.length <= len(self._dataset)
+        self._epoch_part = epoch_part
+        self._set_length(epoch_part.name, epoch_part.length, epoch_part.stride)
 
     def _filling(self, update: int, position: Position) -> Filling:
         epoch_part = self._epoch_part

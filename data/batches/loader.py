@@ -141,17 +141,18 @@ class Loader:
             ones each epoch.
     """
 
-    def __init__(
-        self, name: str, num_images: int, global_batch: int, *, threads: int, ahead: int
-    ) -> None:
+    def __init__(self, *, threads: int, ahead: int) -> None:
         """Start the threads; they have nothing to do until ``batches`` is called.
 
         Args:
-            name: of what the images are from, for a message.
-            num_images: of an epoch.
-            global_batch: images per update.
             threads: how many fill batches.
             ahead: updates whose batches are filled before they are asked for.
+        """
+        self._prefetcher = Prefetcher(threads, ahead)
+        self._orders = EpochOrders(self._prefetcher, self._shuffled)
+
+    def _set_length(self, name: str, num_images: int, global_batch: int) -> None:
+        """Say how many images an epoch and an update have; ``name`` is of where they are from.
 
         Raises:
             DataError: there are fewer images than one global batch.
@@ -163,8 +164,6 @@ class Loader:
                 f"{name} has {num_images} images, fewer than one global batch of {global_batch}; "
                 "choose a smaller --batch-size or use fewer ranks"
             )
-        self._prefetcher = Prefetcher(threads, ahead)
-        self._orders = EpochOrders(self._prefetcher, self._shuffled)
 
     def batches(self, start_update: int = 0, position: Position | None = None) -> Iterator[Batch]:
         """Yield this rank's batches of the updates from ``start_update`` on, without end.

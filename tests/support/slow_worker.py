@@ -44,7 +44,7 @@ def main() -> int:
 
         return stepped
 
-    return classify.classify(images.parse(sys.argv[2:]), dress=slow)
+    return classify.classify(images.parse(sys.argv[2:]), wrap=slow)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from runtime.mxnet import mx
 from training.log.stopwatch import WAITING, Stopwatch
-from training.loop import Interlude, fit
+from training.loop import Hooks, Interlude, Updates, fit
 
 
 class RecordingLog:
@@ -49,14 +49,14 @@ def test_every_update_gets_its_batch_and_rate_and_interludes_their_turn():
     fit(
         step,
         itertools.count(100),
-        TenthOfUpdate(),
+        Updates(TenthOfUpdate(), total=5, images=64),
         log,
-        total_updates=5,
-        images_per_update=64,
-        interludes=[
-            Interlude(lambda update: events.append(("verify", update)), 2),
-            Interlude(lambda update: events.append(("save", update)), 0),
-        ],
+        Hooks(
+            [
+                Interlude(lambda update: events.append(("verify", update)), 2),
+                Interlude(lambda update: events.append(("save", update)), 0),
+            ]
+        ),
     )
     assert events == [
         ("step", 100, 0, 0.0),
@@ -91,7 +91,7 @@ def test_only_the_batch_is_waited_for():
 
     log = RecordingLog()
     log.stopwatch = Stopwatch(lambda: seconds)
-    fit(step, batches(), TenthOfUpdate(), log, total_updates=5, images_per_update=1)
+    fit(step, batches(), Updates(TenthOfUpdate(), total=5, images=1), log, Hooks())
     assert log.stopwatch.lap()[WAITING] == 5 * 0.25
 
 
@@ -119,15 +119,15 @@ def test_the_run_ends_early_when_it_is_told_to():
     status = fit(
         step,
         itertools.count(),
-        TenthOfUpdate(),
+        Updates(TenthOfUpdate(), total=5, images=1),
         log,
-        total_updates=5,
-        images_per_update=1,
-        interludes=[
-            Interlude(lambda update: events.append(("verify", update)), 2),
-            Interlude(lambda update: events.append(("save", update)), 0, on_stop=True),
-        ],
-        stop=lambda: next(answers),
+        Hooks(
+            [
+                Interlude(lambda update: events.append(("verify", update)), 2),
+                Interlude(lambda update: events.append(("save", update)), 0, on_stop=True),
+            ],
+            stop=lambda: next(answers),
+        ),
     )
     assert status == 143 and log.ends == [3]
     assert events == [0, 1, ("verify", 2), 2, ("save", 3)]
@@ -136,8 +136,6 @@ def test_the_run_ends_early_when_it_is_told_to():
 def test_a_finished_run_has_its_interludes_and_no_update():
     log, events = RecordingLog(), []
     interludes = [Interlude(lambda update: events.append((update, log.pauses)), 2)] * 2
-    fit(
-        None, iter([]), TenthOfUpdate(), log, total_updates=5, images_per_update=1, start_update=5,
-        interludes=interludes,
-    )  # fmt: skip
+    updates = Updates(TenthOfUpdate(), total=5, images=1, start=5)
+    fit(None, iter([]), updates, log, Hooks(interludes))
     assert events == [(5, 1), (5, 2)] and log.updates == []

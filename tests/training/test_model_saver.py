@@ -12,6 +12,7 @@ from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from data.batches.loader import Batch
 from data.batches.position import EpochPlan
+from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training.model_saver import ModelSaver, average_statistics
@@ -94,16 +95,15 @@ class FirstPixels:
 def test_every_rank_validates_the_network_of_all() -> None:
     def rank_main(world: ThreadWorld) -> list[float]:
         network, epoch_plan = FirstPixels(world.rank), EpochPlan(num_images=80, global_batch=8)
-        epoch_counts = EpochCounts(epoch_plan)
-        epoch_counts.add(mx.nd.array([2.0, 3, 8]), 0)
+        epoch_counts = EpochCounts(LoneWorld(), lambda: epoch_plan)
+        epoch_counts.add(mx.nd.array([2.0, 0.0]), mx.nd.array([1]), 0)
         validator = Validator(
             network,
             lambda: iter([Batch(np.zeros((2, 1, 1, 8), np.uint8), np.array([0, 1]))]),
             epoch_counts,
             world,
             SimpleNamespace(record=lambda *_, **__: None),
-            epoch_plan=epoch_plan,
-            save_best=lambda update: None,
+            lambda update: None,
         )
         validator.validate(5)
         return network.seen

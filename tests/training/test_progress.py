@@ -8,7 +8,6 @@ import pytest
 
 from data.batches.position import Position
 from training.config.faces import parse
-from training.exchange.rebalancing import Leg
 from training.progress import Progress
 from training.schedules import PolySchedule
 
@@ -69,21 +68,21 @@ def test_going_on_twice_keeps_the_place():
     assert again.start == after.epoch_plan.at(30) == Position(2, 500)
 
 
-def test_a_leg_goes_on_through_another_share():
+def test_a_period_goes_on_through_another_share():
     first = Progress.plan(config("--epochs", "6"), source(100))
-    assert [first.leg_end(every) for every in (None, 2, 6, 9)] == [60, 20, 60, 60]
-    second = Progress.onward(config("--epochs", "6"), source(50), Leg(epoch=2, update=20))
+    assert [first.period_end(every) for every in (None, 2, 6, 9)] == [60, 20, 60, 60]
+    second = Progress.from_period(config("--epochs", "6"), source(50), epoch=2, update=20)
     assert (second.start_update, second.start) == (20, Position(2, 0))
-    assert (second.leg_end(2), second.total_updates) == (20 + 2 * 20, 20 + 4 * 20)
+    assert (second.period_end(2), second.total_updates) == (20 + 2 * 20, 20 + 4 * 20)
     schedules = [run.shifted(PolySchedule(0.1, 0, run.schedule_updates)) for run in (first, second)]
     assert schedules[0].lr_at(20) == schedules[1].lr_at(20)
-    # Fewer images than before, and a leg that is the last.
-    third = Progress.onward(config("--epochs", "6"), source(250), Leg(epoch=4, update=60))
-    assert third.leg_end(2) == third.total_updates == 60 + 2 * 4
+    # Fewer images than before, and a period that is the last.
+    third = Progress.from_period(config("--epochs", "6"), source(250), epoch=4, update=60)
+    assert third.period_end(2) == third.total_updates == 60 + 2 * 4
 
 
-def test_who_goes_on_in_the_middle_of_a_leg_meets_the_others_at_its_end():
+def test_who_goes_on_in_the_middle_of_a_period_meets_the_others_at_its_end():
     _, saver = go_on(config("--epochs", "6"), 100, 27, 100)
     other = go_on(config("--epochs", "6"), 100, 27, 50)[1].from_epoch(source(50))
-    assert saver.leg_end(2) == 40 and other.leg_end(2) == 4 * 20
+    assert saver.period_end(2) == 40 and other.period_end(2) == 4 * 20
     assert saver.epoch_plan.at(40) == other.epoch_plan.at(80) == Position(4, 0)

@@ -3,36 +3,143 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from data.batches.position import EpochPlan, Position
 from parallel.world import LoneWorld
+from runtime.state import Saved, State, Stateful
 from training.config import images
-from training.exchange.rebalancing import Leg
-from training.run import begin
+from training.exchange.ranks import Period, Ranks
+from training.log.stopwatch import Stopwatch
+from training.loop import Interlude
+from training.run import Every, Run
 
 
-def test_a_later_leg_knows_the_checkpoints_of_those_before(tmp_path: Path) -> None:
-    given = {"dataset": "synthetic", "models_root": str(tmp_path), "epochs": 4}
-    config = images.resolve(given)
-    last = tmp_path / "checkpoints/update-00000020"
-    run = begin(
-        config,
-        images.values(config),
-        SimpleNamespace(num_images=100, global_batch=10, updates_per_epoch=10),
-        LoneWorld(),
-        num_classes=10,
-        image_size=(32, 32),
-        fixed=(),
-        leg=Leg(epoch=2, update=20, best=0.5, checkpoint=last),
-    )
-    assert (run.progress.start_update, run.progress.total_updates) == (20, 40)
-    with run.restore({}) as checkpointer:
-        # What an error says one may go on from.
-        assert checkpointer.last == last
-    assert json.loads((tmp_path / "config.json").read_text()) == images.values(config)
+class Source:
+    """Batches that are their update and position."""
+
+    num_images, global_batch, updates_per_epoch = 100, 10, 10
+    num_classes, image_size = 10, (32, 32)
+
+    def batches(self, start_update: int, position: Position) -> Iterator[Any]:
+        plan = EpochPlan(self.num_images, self.global_batch, start_update, position)
+        while True:
+            yield start_update, plan.at(start_update)
+            start_update += 1
+
+
+class Log:
+    """Reports nothing."""
+
+    def __init__(self) -> None:
+        self.stopwatch = Stopwatch()
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        yield
+
+
+class Nothing(Stateful):
+    def export_state(self, update: int) -> State:
+        return State()
+
+    def load_state(self, saved: Saved) -> None:
+        pass
+
+
+class Rebalanced(Ranks):
+    """One of two workers: it reads half of the images from epoch 2 on, and saves until epoch 4."""
+
+    rebalance_interval = 2
+
+    def __init__(self) -> None:
+        super().__init__(LoneWorld())
+        self.met: list[Period] = []
+
+    def rebalance(self, here: Period, throughput: Any, batches: Source) -> Period:
+        self.met.append(here)
+        batches.num_images, batches.updates_per_epoch = 50, 5
+        self.saves = here.epoch < 4
+        return Period(here.epoch, here.update + 100)
+
+
+class Recorder:
+    """A step that notes what it is called with."""
+
+    def __init__(self) -> None:
+        self.batches: list[Any] = []
+        self.rates: list[float] = []
+
+    def __call__(self, batch: Any, update: int, lr: float) -> Any:
+        assert batch[0] == update
+        self.batches.append(batch)
+        self.rates.append(lr)
+        return SimpleNamespace(asscalar=lambda: 0.0)
+
+
+def make_run(folder: Path, ranks: Ranks, **given: Any) -> Run:
+    config = images.resolve({"dataset": "synthetic", "models_root": str(folder), **given})
+    return Run(config, ranks, SimpleNamespace(status=0), Log())
+
+
+def test_periods_go_on_where_worker_0_is_and_through_their_own_share(tmp_path: Path) -> None:
+    ranks, step, called = Rebalanced(), Recorder(), []
+    options = {"epochs": 6, "lr": 0.5, "lr_schedule": "step", "lr_steps": (3,)}
+    run = make_run(tmp_path, ranks, **options)
+    run.plan(Source())
+    run.restore(part=Nothing())
+    assert run.is_new
+
+    def save(update: int) -> None:
+        called.append(update)
+        run.save_checkpoint(update)
+
+    assert run.fit(step, [Every(save, epochs=1, on_stop=True)]) == 0
+    assert ranks.met == [Period(2, 20), Period(4, 130)]
+    expected = [(update, divmod(update, 10)) for update in range(20)]
+    expected += [(120 + update, (2 + update // 5, update % 5)) for update in range(10)]
+    expected += [(230 + update, (4 + update // 5, update % 5)) for update in range(10)]
+    assert [(update, (at.epoch, at.samples // 10)) for update, at in step.batches] == expected
+    assert step.rates == [0.5] * 25 + [0.05] * 15
+    # From epoch 4 on it saves no more, and still knows the last checkpoint.
+    assert called == [10, 20, 125, 130]
+    assert run.last_checkpoint() == tmp_path / "checkpoints/update-00000130"
+    assert json.loads((tmp_path / "config.json").read_text()) == run._config.values()
+
+
+def test_a_run_that_is_told_to_end_does_not_rebalance(tmp_path: Path) -> None:
+    ranks, step = Rebalanced(), Recorder()
+    ranks.stop = lambda request: iter([0, 143]).__next__
+    run = make_run(tmp_path, ranks, epochs=6)
+    run.plan(Source())
+    run.restore()
+    assert run.fit(step, []) == 143 and len(step.batches) == 2 and not ranks.met
+
+
+def test_a_worker_that_is_told_to_end_at_a_rebalancing_trains_no_further(tmp_path: Path) -> None:
+    ranks, step = Rebalanced(), Recorder()
+    ranks.rebalance = lambda *_: None
+    run = make_run(tmp_path, ranks, epochs=3)
+    run.plan(Source())
+    run.restore()
+    assert run.fit(step, []) == 0 and len(step.batches) == 20
+
+
+def test_actions_in_epochs_are_counted_from_where_epochs_begin() -> None:
+    epochs = EpochPlan(100, 10, start_update=7, start=Position(2, 50))
+    # Epoch 3 begins five updates later, with update 12.
+    assert Every(print, epochs=3).interlude(epochs) == Interlude(print, 30, origin=12 - 30)
+    assert Every(print, updates=4, on_stop=True).interlude(epochs) == Interlude(print, 4, True)
+    assert Every(print).interlude(epochs) == Interlude(print, 0)
 
 
 @pytest.mark.parametrize(
@@ -50,15 +157,5 @@ def test_checkpoints_in_the_folder_of_earlier_versions_are_told_of(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models/checkpoints").mkdir(parents=True)
     caplog.set_level("INFO")
-    given = {"dataset": "synthetic", "models_root": root, "resume": go_on}
-    config = images.resolve(given)
-    begin(
-        config,
-        images.values(config),
-        SimpleNamespace(num_images=100, global_batch=10, updates_per_epoch=10),
-        LoneWorld(),
-        num_classes=10,
-        image_size=(32, 32),
-        fixed=(),
-    )
+    make_run(Path(root), Ranks(LoneWorld()), resume=go_on).plan(Source())
     assert ("go on from them with --models-root models" in caplog.text) == is_told

@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_faces_have_a_folder_by_data_and_network(given: dict[str, Any], folder: str) -> None:
     assert faces.resolve(given).run.models_root == folder
     # What the checkpoints and config.json tell.
-    assert faces.values(faces.resolve(given))["models_root"] == folder
+    assert faces.resolve(given).values()["models_root"] == folder
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from data.batches.image_loader import NOBODY
 from data.batches.loader import Batch
 from data.batches.position import EpochPlan
+from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 from training.update.epoch_counts import EpochCounts
@@ -71,16 +72,15 @@ def test_every_image_counts_once_on_any_number_of_ranks(size: int, caplog) -> No
         hits = iter((5, 9, 7))
         log = Log()
         epoch_plan = EpochPlan(num_images=80, global_batch=8)
-        epoch_counts = EpochCounts(epoch_plan)
-        epoch_counts.add(mx.nd.array([2.0, 3, 8]), 0)
+        epoch_counts = EpochCounts(LoneWorld(), lambda: epoch_plan)
+        epoch_counts.add(mx.nd.array([2.0, 0, 0, 0, 0, 0, 0, 0]), mx.nd.array([3]), 0)
         validator = Validator(
             FirstPixels(),
             lambda: shares(world.rank, world.size, next(hits)),
             epoch_counts,
             world,
             log,
-            epoch_plan=epoch_plan,
-            save_best=saved.append,
+            saved.append,
         )
         for update in (10, 20, 30):
             validator.validate(update)

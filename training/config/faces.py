@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 from backbones.options import BackboneOptions
 from data.options import FaceDataOptions, check_same_dataset
@@ -27,8 +27,6 @@ from training.config.schedule import FaceScheduleOptions, OptimizerOptions
 _ADAM_RECIPES = {"adam": "--lr 1e-3 --wd 0", "adamw": "--lr 1e-3 --wd 0.05"}
 # Of two options that say the same in two ways, the one that is given makes the other void.
 _RIVALS = (("max_update", "epochs"), ("epochs", "max_update"), ("loss", "margins"))
-IDENTITY = ("network", "embedding_size", "loss", "optimizer", "dtype")
-"""What a run that goes on from a checkpoint may not change."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,25 @@ class FaceConfig:
     run: FaceRunOptions
     dry_run: DryRunOptions
 
+    IDENTITY: ClassVar[Sequence[str]] = ("network", "embedding_size", "loss", "optimizer", "dtype")
+    """What a run that goes on from a checkpoint may not change."""
+
+    @property
+    def images_per_rank(self) -> int:
+        """Images per rank and update."""
+        return self.data.batch_size
+
+    def values(self) -> dict[str, Any]:
+        """The resolved options as JSON has them, with what follows from others written out."""
+        return options.as_json(
+            {
+                **options.values(self),
+                "loss": self.head.identity,
+                "margins": self.head.applied_margins,
+                "center_lr": self.head.center_lr or self.schedule.lr,
+            }
+        )
+
     @property
     def center_lr_factor(self) -> float:
         """The learning rate of the class centers, in units of the backbone's."""
@@ -72,7 +89,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
 
     Args:
         given: the options of the command line, by field.
-        saved: those of ``--config``, as ``values`` gave them.
+        saved: those of ``--config``, as ``FaceConfig.values`` gave them.
 
     Raises:
         ConfigError: the preset does not exist, or two of the given values exclude each other.
@@ -89,18 +106,6 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
         network = found.get("network", BackboneOptions.network)
         found["models_root"] = run_folder.default(data, network)
     return options.compose(FaceConfig, found)
-
-
-def values(config: FaceConfig) -> dict[str, Any]:
-    """The resolved options as JSON has them, with what follows from others written out."""
-    return options.as_json(
-        {
-            **options.values(config),
-            "loss": config.head.identity,
-            "margins": config.head.applied_margins,
-            "center_lr": config.head.center_lr or config.schedule.lr,
-        }
-    )
 
 
 def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 from backbones.options import ClassifierOptions
 from data.options import ImageDataOptions, check_given_images, check_same_dataset
@@ -60,8 +60,6 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 
 
 _DEFAULTS = {"lr_schedule": "cosine"}
-IDENTITY = ("model", "dtype")
-"""What a run that goes on from a checkpoint may not change."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +86,18 @@ class ImageConfig:
     schedule: ImageScheduleOptions
     exchange: ExchangeOptions
     run: ImageRunOptions
+
+    IDENTITY: ClassVar[Sequence[str]] = ("model", "dtype")
+    """What a run that goes on from a checkpoint may not change."""
+
+    @property
+    def images_per_rank(self) -> int:
+        """Images per rank and update."""
+        return self.data.batch_size
+
+    def values(self) -> dict[str, Any]:
+        """The resolved options as JSON has them."""
+        return options.as_json(options.values(self))
 
 
 def parse(argv: Optional[Sequence[str]] = None) -> ImageConfig:
@@ -118,11 +128,6 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
     if not found.get("models_root"):
         found["models_root"] = run_folder.default((dataset,), found["model"])
     return options.compose(ImageConfig, found)
-
-
-def values(config: ImageConfig) -> dict[str, Any]:
-    """The resolved options as JSON has them."""
-    return options.as_json(options.values(config))
 
 
 def check(config: ImageConfig) -> None:

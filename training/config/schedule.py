@@ -92,12 +92,12 @@ class FaceScheduleOptions(ScheduleOptions):
         """Steps for an error message."""
         return (10_000, 16_000)
 
-    def build(self, total_updates: int) -> Schedule:
-        """The learning rate of the backbone by update, over a run of ``total_updates``."""
+    def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
+        """The learning rate of the backbone by update; the same for any number of ranks."""
         return schedules.build(
             self.lr_schedule,
             lr=self.lr,
-            total_updates=total_updates,
+            total_updates=self.total_updates(updates_per_epoch),
             warmup=self.warmup,
             steps=self.lr_steps,
         )

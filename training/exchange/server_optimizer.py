@@ -13,14 +13,17 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
+from typing_extensions import override
+
 from parallel.parameter_server.exchange import Exchange
 from parallel.world import Wire, World
 from runtime.state import Saved, State
 from training.log.stopwatch import COMMUNICATION, Stopwatch
 from training.update.loss_scale import LossScale
+from training.update.optimizer import Optimizer
 
 
-class ServerOptimizer:
+class ServerOptimizer(Optimizer):
     """SGD with momentum on parameter servers; parameters with ``wd_mult`` 0 do not decay."""
 
     def __init__(
@@ -41,6 +44,7 @@ class ServerOptimizer:
         self._gradients = [parameter.grad() for parameter in self._trained]
         self._exchange, self._group = exchange, group
         self._stopwatch, self._wire = stopwatch, wire
+        self.contributors = group.size
         self.loss_scale = LossScale(dynamic=False)
         self._are_finite: Callable[[], bool] = lambda: True
 
@@ -54,15 +58,16 @@ class ServerOptimizer:
             version=version,
         )
 
+    @override
     def reduce(self) -> Callable[[], bool]:
-        """See ``Optimizer.reduce``; over the group."""
         self._group.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
         # Asked twice, before the push and by the step's guard: the answer is worked out once.
         self._are_finite = functools.lru_cache(None)(self.loss_scale.judge(self._gradients))
         return self._are_finite
 
+    @override
     def update(self, update: int, lr: float) -> None:
-        """See ``Optimizer.update``; returns with the weights of the next step.
+        """Returns with the weights of the next step.
 
         Does nothing if a gradient is not finite, which the guard of the step will then say.
         """
@@ -74,9 +79,11 @@ class ServerOptimizer:
         with self._stopwatch.part(COMMUNICATION):
             self._exchange.step(self._gradients, lr)
 
+    @override
     def export_state(self, update: int) -> State:
-        """See ``Stateful.export_state``; the weights are in the model's part."""
+        # The weights are in the model's part.
         return State()
 
+    @override
     def load_state(self, saved: Saved) -> None:
-        """See ``Stateful.load_state``; the servers begin without momentum."""
+        """The servers begin without momentum."""

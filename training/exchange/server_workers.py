@@ -9,16 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Optional
 
+from typing_extensions import override
+
 from data.batches.epoch_part import EpochPart
+from data.batches.image_loader import ImageLoader
 from parallel.parameter_server.assignment import Assignment
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.schemes import SCHEMES
-from parallel.world import HorovodWorld, LoneWorld, Wire, World
+from parallel.world import HorovodWorld, LoneWorld, Wire
 from runtime.mxnet import mx
 from runtime.stopping import StopRequest
 from training.agreed_stop import AgreedStop
 from training.config.images import ImageConfig
-from training.exchange.rebalancing import Leg, own_speed
+from training.exchange.ranks import Period, Ranks, own_speed
 from training.exchange.server_optimizer import ServerOptimizer
 from training.exchange.worker_groups import WorkerGroups
 from training.log.stopwatch import Stopwatch
@@ -32,23 +35,30 @@ from training.update.optimizer import Optimizer
 _log = logging.getLogger(__name__)
 
 
-class ServerWorkers:
+class ServerWorkers(Ranks):
     """A worker, alone or in a group, among others that the servers connect."""
 
-    def __init__(self, config: ImageConfig, assignment: Assignment) -> None:
-        """Args: config: checked; assignment: of this worker."""
-        self._config = config
+    def __init__(self, config: ImageConfig, assignment: Assignment, num_images: int) -> None:
+        """Connect to the servers.
+
+        Args:
+            config: checked.
+            assignment: of this worker.
+            num_images: of an epoch, over all workers.
+        """
+        self._config, self._num_images = config, num_images
         self._scheme = SCHEMES[config.exchange.kv_store]
+        self.rebalance_interval = config.exchange.rebalance
         self._horovod: Optional[HorovodWorld] = None
         if self._scheme.has_groups:
             self._horovod = HorovodWorld(
-                assignment.groups, regroups=config.exchange.rebalance is not None
+                assignment.groups, regroups=self.rebalance_interval is not None
             )
-        self.world: World = self._horovod or LoneWorld(assignment.local_worker)
+        super().__init__(self._horovod or LoneWorld(assignment.local_worker))
         self.number, self.size = assignment.worker, assignment.num_workers
         if not config.exchange.data_allocator:
             assignment = replace(assignment, shares=())
-        self._arrange(WorkerGroups(self._scheme, assignment, config.data.batch_size))
+        self._join(WorkerGroups(self._scheme, assignment, config.data.batch_size))
         self._exchange = Exchange(
             self._scheme,
             assignment,
@@ -56,32 +66,35 @@ class ServerWorkers:
             staleness=config.exchange.staleness,
             images_per_step=config.data.batch_size * self.world.size,
         )
-        # The version of the weights less the updates that this leg's schedule has behind it.
+        # The version of the weights less the updates that this period's schedule has behind it.
         self._ahead = 0
-        self._told = 0
+        self._stop_status = 0
 
-    def epoch_part(self, count: int) -> EpochPart:
-        """See ``Workers.epoch_part``."""
-        return self._groups.epoch_part(count)
+    def epoch_part(self) -> EpochPart:
+        """What this worker reads of each epoch."""
+        return self._groups.epoch_part(self._num_images)
 
-    def updates_per_epoch(self, count: int) -> int:
-        """See ``Workers.updates_per_epoch``."""
-        return sum(self._groups.updates(count))
+    @override
+    def updates_per_epoch(self, own: int) -> int:
+        return sum(self._groups.updates(self._num_images))
 
     def optimizer(self, parameters: Any, stopwatch: Stopwatch) -> Optimizer:
-        """See ``Workers.optimizer``."""
-        # One that measures its own speed has to tell waiting for the group from work.
+        """The optimizer of a ``gluon.ParameterDict``."""
+        # A worker that measures its own speed has to tell waiting for the group from work.
         group = TimedWorld(self.world, stopwatch) if self._scheme.has_groups else self.world
         options = self._config.exchange
         wire = Wire(options.fp16_allreduce, options.gradient_predivide_factor)
         self._optimizer = ServerOptimizer(parameters, self._exchange, group, stopwatch, wire)
+        self._optimizer.contributors = self.contributors
         return self._optimizer
 
-    def start(self, progress: Progress, count: int) -> None:
-        """See ``Workers.start``; the version tells how far the schedule has come."""
-        version = round(progress.epochs_before * self.updates_per_epoch(count))
+    @override
+    def start(self, progress: Progress, updates_per_epoch: int) -> None:
+        """The version of the weights says how far the schedule has come."""
+        version = round(progress.epochs_before * updates_per_epoch)
         if self._exchange.has_started:
             self._ahead = self._exchange.version - version
+            self._optimizer.contributors = self.contributors
         else:
             self._optimizer.start(
                 momentum=self._config.optimizer.momentum,
@@ -89,33 +102,35 @@ class ServerWorkers:
                 version=version,
             )
 
+    @override
     def schedule(self, schedule: Schedule, progress: Progress) -> Schedule:
-        """See ``Workers.schedule``: by the version that came with the weights."""
+        """By the version that came with the weights."""
         return _VersionSchedule(schedule, lambda: self._exchange.version - self._ahead)
 
+    @override
     def numbers(self) -> dict[str, float]:
-        """See ``Workers.numbers``."""
         return self._exchange.numbers()
 
+    @override
     def stop(self, request: StopRequest) -> Callable[[], int]:
-        """See ``Workers.stop``: who is told to end tells all by the board."""
+        """A worker that is told to end tells all others over the servers."""
         agreed = AgreedStop(request, self.world)
 
-        def told() -> int:
+        def asked() -> int:
             self._exchange.ask_to_stop(agreed())
             return self._exchange.stop
 
-        return told
+        return asked
 
+    @override
     def others(self) -> Others:
-        """See ``Workers.others``: what this worker's latest look at the board has shown."""
         return Others(self._exchange.progress(), self._exchange.pauses)
 
+    @override
     def pause(self, update: int) -> None:
-        """See ``Workers.pause``.
+        """The servers of BSP hold messages back until all workers have come to the same update.
 
-        The workers of BSP are at the same update and know it by themselves; the board, whose
-        changes the servers of BSP would hold back, tells those of other schemes.
+        So its workers, which validate and save after the same updates, know it without a message.
         """
         if not self._scheme.is_synchronous:
             if self.saves:
@@ -123,49 +138,53 @@ class ServerWorkers:
         elif not self.saves:
             self._exchange.expect_pause()
 
+    @override
     def settle(self, update: int) -> None:
-        """See ``Workers.settle``; who saves waits until all others have finished."""
+        """A worker that saves waits until all others have finished."""
         self._exchange.finish(waits=self.saves)
 
-    def next_leg(self, leg: Leg, throughput: Optional[Throughput], count: int) -> Optional[Leg]:
-        """See ``Workers.next_leg``.
+    @override
+    def rebalance(
+        self, here: Period, throughput: Optional[Throughput], batches: ImageLoader
+    ) -> Optional[Period]:
+        """A worker that comes early polls the servers' table until the last has come.
 
-        Who is here first looks at the board until the last has come: there the watchdog sees that
-        the others come further, which it would not in a collective.
+        There its watchdog sees that the others advance, which it would not in a collective.
         """
-        assert self._horovod is not None, "check() lets none but groups meet"
+        assert self._horovod is not None, "check() lets none but groups rebalance"
         self._exchange.leave()
-        self._told = self._exchange.stop
-        if self._told:
+        self._stop_status = self._exchange.stop
+        if self._stop_status:
             return None
         mx.nd.waitall()
-        everybody = self._horovod.everybody()
+        all_workers = self._horovod.everybody()
         own = mx.nd.array([own_speed(throughput, self.contributors)])
-        speeds = everybody.allgather(own, "team.speeds").asnumpy().tolist()
-        answer = None
+        speeds = all_workers.allgather(own, "workers.speeds").asnumpy().tolist()
+        decided = None
         if self.number == 0:
-            answer = leg, self._anew(leg.epoch, speeds, count)
+            decided = here, self._regrouped(here.epoch, speeds)
             self._exchange.clear_board()
-        leg, found = everybody.broadcast_object(answer, "team.leg")
-        # Nothing of the former groups is under way any more.
-        everybody.barrier()
+        period, found = all_workers.broadcast_object(decided, "workers.period")
+        # No collective of the former groups is under way any more.
+        all_workers.barrier()
         self._horovod.regroup(found.assignment.groups)
         assignment = replace(
             self._groups.assignment, groups=found.assignment.groups, shares=found.assignment.shares
         )
-        self._arrange(replace(found, assignment=assignment))
+        self._join(replace(found, assignment=assignment))
         self._exchange.regroup(assignment, self._config.data.batch_size * self.world.size)
-        # Nobody pushes before all have the same weights, and their version.
-        everybody.barrier()
-        return leg
+        # No worker pushes before all have the same weights, and their version.
+        all_workers.barrier()
+        batches.read(self.epoch_part())
+        return Period(*period)
 
+    @override
     def leave(self, status: int) -> int:
-        """See ``Workers.leave``.
+        """Ends the process: MXNet would wait at its end for all workers, also for dead ones.
 
-        MXNet would wait for all workers at the end of the process, those that have died among them.
         A status other than 0 has the launcher end the others.
         """
-        status = status or self._told
+        status = status or self._stop_status
         if self._scheme.has_groups or status:
             self._exchange.leave()
         if self._horovod is not None:
@@ -174,14 +193,14 @@ class ServerWorkers:
         sys.stderr.flush()
         os._exit(status)
 
-    def _arrange(self, groups: WorkerGroups) -> None:
+    def _join(self, groups: WorkerGroups) -> None:
         self._groups = groups
         self.contributors, self.saves = groups.contributors, groups.saves
 
-    def _anew(self, epoch: int, speeds: Sequence[float], count: int) -> WorkerGroups:
-        """The next groups, by the workers' images/s."""
+    def _regrouped(self, epoch: int, speeds: Sequence[float]) -> WorkerGroups:
+        """Groups and shares of the next period, by the workers' images/s."""
         measured = " ".join(f"{speed:.0f}" for speed in speeds)
-        found = self._groups.anew(speeds, count)
+        found = self._groups.anew(speeds, self._num_images)
         if found is None:
             _log.warning(
                 "epoch %d: images/s of the workers %s: groups and shares stay as they are, because "
@@ -195,7 +214,7 @@ class ServerWorkers:
 
 @dataclass(frozen=True)
 class _VersionSchedule:
-    """A schedule that counts the updates of the weights, whoever has made them."""
+    """A schedule that counts the updates of the weights, whichever worker has made them."""
 
     schedule: Schedule
     version: Callable[[], int]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from data.batches.position import EpochPlan
+from parallel.world import World
 from runtime.mxnet import mx
 
 
@@ -31,17 +33,39 @@ class Counts(NamedTuple):
 class EpochCounts:
     """Adds up the counts of the updates of an epoch, on the device, without waiting for it."""
 
-    def __init__(self, epoch_plan: EpochPlan) -> None:
-        """Args: epoch_plan: of the run; where an epoch of it begins, counting begins anew."""
-        self._epoch_plan = epoch_plan
+    def __init__(self, world: World, epoch_plan: Callable[[], EpochPlan]) -> None:
+        """Count from zero.
+
+        Args:
+            world: the ranks; not a timed world, which would wait for the counts.
+            epoch_plan: returns that of the run; where an epoch begins, counting begins anew.
+        """
+        self._world, self._epoch_plan = world, epoch_plan
         self._sums = mx.nd.zeros((3,), dtype="float64")
 
-    def add(self, counted: Any, update: int) -> None:
-        """Add an update's sum of losses, hits and images: NDArray [3], over all ranks."""
+    def add(self, losses: Any, hits: Any, update: int) -> Any:
+        """Add an update.
+
+        Args:
+            losses: of the images of this rank, NDArray [b].
+            hits: how many of them were classified correctly, NDArray [1].
+            update: its number, from 0.
+
+        Returns:
+            The mean loss over all ranks, NDArray [1].
+        """
+        images = mx.nd.full((1,), len(losses), ctx=losses.context)
+        counted = mx.nd.concat(losses.sum(), hits, images, dim=0)
+        self._world.allreduce(counted, "training.counts")
         # In double precision: sums of single numbers would be rounded in a large epoch.
         wide = counted.astype("float64")
-        begins_epoch = self._epoch_plan.at(update).samples == 0
+        begins_epoch = self._epoch_plan().at(update).samples == 0
         self._sums = wide if begins_epoch else self._sums.as_in_context(wide.context) + wide
+        return counted[:1] / (len(losses) * self._world.size)
+
+    def epochs(self, update: int) -> float:
+        """How many epochs are over after ``update`` updates."""
+        return self._epoch_plan().epochs(update)
 
     def counts(self) -> Counts:
         """What was counted in this epoch; waits for the device."""

@@ -23,8 +23,8 @@ class FaceStep:
         backbone: Backbone,
         head: PartialFC,
         optimizer: BackboneOptimizer,
-        *,
         center_lr_factor: float,
+        *,
         stopwatch: Optional[Stopwatch] = None,
         guard: Optional[FiniteGuard] = None,
     ) -> None:

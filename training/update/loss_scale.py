@@ -13,9 +13,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from runtime.mxnet import mx
 from runtime.ndarray import is_on_host
-from runtime.state import Saved, State
+from runtime.state import Saved, State, Stateful
 from training.update import host_sgd
 
 _log = logging.getLogger(__name__)
@@ -26,7 +28,7 @@ _FACTOR = 2.0
 _GROWTH_INTERVAL = 2000
 
 
-class LossScale:
+class LossScale(Stateful):
     """The factor between the loss and what the backward pass starts from."""
 
     def __init__(self, *, dynamic: bool) -> None:
@@ -59,12 +61,12 @@ class LossScale:
             self.value *= _FACTOR
         return True
 
+    @override
     def export_state(self, update: int) -> State:
-        """See ``Stateful``."""
         return State(values={"loss_scale": self.value, "good_updates": self._good_updates})
 
+    @override
     def load_state(self, saved: Saved) -> None:
-        """See ``Stateful``; without a dynamic scale there is nothing to go on with."""
         value, good_updates = saved.number("loss_scale"), saved.count("good_updates")
         if self._dynamic:
             self.value, self._good_updates = value, good_updates

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional, Protocol
 
 import numpy as np
+from typing_extensions import override
 
 from parallel.world import PLAIN, Wire, World
 from runtime.mxnet import mx
@@ -27,6 +28,8 @@ class Optimizer(Stateful, Protocol):
     """What training asks of an optimizer, wherever that updates the weights."""
 
     loss_scale: LossScale
+    contributors: int
+    """Processes whose batches make one update: each divides its loss by the images of all."""
 
     def reduce(self) -> Callable[[], bool]:
         """Sum the gradients of the last backward pass over the ranks.
@@ -40,7 +43,7 @@ class Optimizer(Stateful, Protocol):
         """Update the parameters by the reduced gradients."""
 
 
-class BackboneOptimizer:
+class BackboneOptimizer(Optimizer):
     """SGD, Adam or AdamW over the ranks; parameters with ``wd_mult`` 0 do not decay."""
 
     def __init__(
@@ -64,6 +67,7 @@ class BackboneOptimizer:
             stopwatch: whose deferred waits come before an update that is not queued.
         """
         self._world, self._wire = world, wire
+        self.contributors = world.size
         _make_equal([parameter.data() for parameter in parameters.values()], world)
         settings = {
             "learning_rate": 0.0,
@@ -80,20 +84,21 @@ class BackboneOptimizer:
         self._settle = stopwatch.settle if stopwatch and not is_queued else lambda: None
         self.loss_scale = LossScale(dynamic=dtype == "float16")
 
+    @override
     def reduce(self) -> Callable[[], bool]:
-        """See ``Optimizer.reduce``."""
         self._world.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
         return self.loss_scale.judge(self._gradients)
 
+    @override
     def update(self, update: int, lr: float) -> None:
-        """See ``Optimizer.update``."""
         self._settle()
         if self.loss_scale.accept(self._gradients, update):
             self._trainer.set_learning_rate(lr)
             self._trainer.update(self.loss_scale.value)
 
+    @override
     def export_state(self, update: int) -> State:
-        """See ``Stateful.export_state``; MXNet's optimizers remember arrays and one count."""
+        # MXNet's optimizers remember arrays and one count.
         arrays = {
             f"{name}.{number}": Stored(REPLICATED, array.asnumpy())
             for name, parts in self._memory()
@@ -102,8 +107,8 @@ class BackboneOptimizer:
         count = {"updates": int(self._trainer.optimizer.num_update)}
         return State(arrays, {**count, **self.loss_scale.export_state(update).values})
 
+    @override
     def load_state(self, saved: Saved) -> None:
-        """See ``Stateful.load_state``."""
         for name, parts in self._memory():
             for number, array in enumerate(parts):
                 array[:] = saved.replicated(f"{name}.{number}", array.shape)

@@ -74,7 +74,7 @@ class Run:
         backbone.hybridize()
         head = PartialFC.create(
             HeadOptions(loss, scale=16.0), (CLASSES, EMBEDDING), world, mx.cpu(),
-            optimizer=build_rows(optimizer, momentum=0.9, weight_decay=5e-4),
+            optimizer=build_rows(FaceOptimizerOptions(optimizer=optimizer, momentum=0.9, wd=5e-4)),
             seed=7,
         )  # fmt: skip
         trainer = BackboneOptimizer(

@@ -13,7 +13,7 @@ from partial_fc.options import LOSSES
 from runtime import options
 from runtime.errors import ConfigError
 from training.config import presets
-from training.config.faces import FaceConfig, check, parse, resolve, values
+from training.config.faces import FaceConfig, check, parse, resolve
 
 ROOT = Path(__file__).parents[3]
 
@@ -128,7 +128,7 @@ def test_center_lr_follows_lr_unless_given() -> None:
 
 def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
     config = parse_line("--dataset synthetic --loss arcface --lr 0.3 --lr-steps 5,9")
-    options.write(values(config), tmp_path / "config.json")
+    options.write(config.values(), tmp_path / "config.json")
     saved = json.loads((tmp_path / "config.json").read_text())
     assert set(saved) == set(options.values(config))
     assert saved["margins"] == list(LOSSES["arcface"].margins or ())

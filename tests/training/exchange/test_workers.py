@@ -15,7 +15,7 @@ from parallel.world import LoneWorld, Wire
 from training.config.images import resolve
 from training.config.schedule import OptimizerOptions
 from training.exchange import server_workers, workers
-from training.exchange.rebalancing import Leg
+from training.exchange.ranks import Period
 from training.exchange.server_workers import ServerWorkers
 
 COUNT = 4000
@@ -67,22 +67,22 @@ def config_of(**given: Any):
 
 
 def served(assignment: Assignment = PLACE, **given: Any) -> ServerWorkers:
-    return ServerWorkers(config_of(**{"kv_store": "dist_async", **given}), assignment)
+    return ServerWorkers(config_of(**{"kv_store": "dist_async", **given}), assignment, COUNT)
 
 
 def test_the_option_decides_who_trains_together(monkeypatch) -> None:
-    assert isinstance(workers.join(config_of()), workers.HorovodWorkers)
+    assert isinstance(workers.join(config_of(), COUNT), workers.HorovodWorkers)
     for name, value in PLACE.variables().items():
         monkeypatch.setenv(name, value)
-    joined = workers.join(config_of(kv_store="dist_async"))
+    joined = workers.join(config_of(kv_store="dist_async"), COUNT)
     assert isinstance(joined, ServerWorkers) and joined.number == 3
 
 
 def test_ranks_of_horovod() -> None:
-    joined = workers.HorovodWorkers(config_of())
+    joined = workers.HorovodWorkers(config_of(), COUNT)
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (1, 2, 2, True)
-    assert joined.epoch_part(COUNT) == epoch_part.of_rank(COUNT, 10, 1, 2)
-    assert joined.updates_per_epoch(COUNT) == 200
+    assert joined.epoch_part() == epoch_part.of_rank(COUNT, 10, 1, 2)
+    assert joined.updates_per_epoch(200) == 200
     assert joined.numbers() == {}
     assert joined.leave(3) == 3
     shifted = SimpleNamespace(shifted=lambda schedule: ("shifted", schedule))
@@ -96,7 +96,7 @@ def test_options_reach_the_optimizer_of_ranks(monkeypatch) -> None:
     )
     monkeypatch.setattr(workers, "TimedWorld", lambda *arguments: arguments)
     given = {"momentum": 0.8, "wd": 0.3, "fp16_allreduce": True, "gradient_predivide_factor": 4.0}
-    workers.HorovodWorkers(config_of(**given)).optimizer("parameters", "stopwatch")
+    workers.HorovodWorkers(config_of(**given), COUNT).optimizer("parameters", "stopwatch")
     assert made == {
         "options": OptimizerOptions(momentum=0.8, wd=0.3), "dtype": "float32",
         "wire": Wire(True, 4.0), "stopwatch": "stopwatch",
@@ -108,9 +108,9 @@ def test_a_worker_alone() -> None:
     assert isinstance(joined.world, LoneWorld) and joined.world.local_rank == 1
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (3, 4, 1, False)
     assert served(replace(PLACE, worker=0)).saves
-    assert joined.epoch_part(COUNT).updates_per_epoch == 100
+    assert joined.epoch_part().updates_per_epoch == 100
     # Of four workers, each of which updates the weights by itself.
-    assert joined.updates_per_epoch(COUNT) == 400
+    assert joined.updates_per_epoch(100) == 400
     exchange = joined._exchange
     assert exchange.scheme.title == "ASP"
     assert exchange.options == {"staleness": None, "images_per_step": 10}
@@ -130,8 +130,8 @@ def test_a_worker_of_a_group() -> None:
 def test_shares_are_heeded_when_asked_for() -> None:
     shares = (Share(0, 0.1), Share(0.1, 0.2), Share(0.2, 0.3), Share(0.3, 1))
     assignment = replace(PLACE, shares=shares)
-    assert served(assignment).epoch_part(COUNT).updates_per_epoch == 100
-    assert served(assignment, data_allocator=1).epoch_part(COUNT).updates_per_epoch == 280
+    assert served(assignment).epoch_part().updates_per_epoch == 100
+    assert served(assignment, data_allocator=1).epoch_part().updates_per_epoch == 280
 
 
 def test_the_schedule_counts_the_updates_of_the_weights() -> None:
@@ -139,7 +139,7 @@ def test_the_schedule_counts_the_updates_of_the_weights() -> None:
     started = []
     joined._optimizer = SimpleNamespace(start=lambda **options: started.append(options))
     progress = SimpleNamespace(epochs_before=1.5)
-    joined.start(progress, COUNT)
+    joined.start(progress, 400)
     # One and a half epochs of 400 updates by all.
     assert started == [{"momentum": 0.7, "weight_decay": 0.2, "version": 600}]
     schedule = joined.schedule(SimpleNamespace(lr_at=lambda update: 100.0 * update), progress)
@@ -147,8 +147,8 @@ def test_the_schedule_counts_the_updates_of_the_weights() -> None:
     assert schedule.lr_at(999) == 600.0
 
     joined._exchange.has_started, joined._exchange.version = True, 1000
-    joined.start(progress, COUNT)
-    # The next leg begins at its own update 600, where the weights have had 1000.
+    joined.start(progress, 400)
+    # The next period begins at its own update 600, where the weights have had 1000.
     assert schedule.lr_at(999) == 100.0 * 600 and len(started) == 1
 
 
@@ -200,7 +200,7 @@ def test_a_process_ends_with_its_status(monkeypatch, scheme, status, told, ended
     ends = []
     monkeypatch.setattr(os, "_exit", ends.append)
     joined = served(replace(PLACE, groups=((0,), (1, 2, 3))), kv_store=scheme)
-    joined._told = told
+    joined._stop_status = told
     joined.leave(status)
     assert ends == [ended]
     assert (("leave",) in joined._exchange.calls) == leaves
@@ -229,16 +229,19 @@ class Everybody:
 
 
 @pytest.mark.parametrize("speeds_known", [True, False])
-def test_the_next_leg_has_groups_by_the_measured_speeds(speeds_known: bool) -> None:
+def test_the_next_period_has_groups_by_the_measured_speeds(speeds_known: bool) -> None:
     groups = ((0, 1), (2, 3))
     joined = served(replace(PLACE, worker=0, groups=groups), kv_store="dist_gsync", rebalance=1)
-    everybody, regrouped = Everybody(), []
+    everybody, regrouped, read = Everybody(), [], []
     joined._horovod.everybody = lambda: everybody
     joined._horovod.regroup = regrouped.append
-    count = COUNT if speeds_known else 30
-    leg = joined.next_leg(Leg(epoch=2), None, count)
+    if not speeds_known:
+        joined._num_images = 30
+    period, batches = Period(2, 40), SimpleNamespace(read=read.append)
+    assert joined.rebalance(period, None, batches) == period
     expected = ((0, 2), (1, 3)) if speeds_known else groups
-    assert leg == Leg(epoch=2) and everybody.own == [0.0] and everybody.barriers == 2
+    assert everybody.own == [0.0] and everybody.barriers == 2
+    assert read == [joined.epoch_part()]
     assert regrouped == [expected]
     assert [call[0] for call in joined._exchange.calls] == ["leave", "clear_board", "regroup"]
     assignment, images = joined._exchange.calls[-1][1:]
@@ -247,23 +250,24 @@ def test_the_next_leg_has_groups_by_the_measured_speeds(speeds_known: bool) -> N
     assert bool(assignment.shares) == speeds_known
 
 
-def test_other_workers_take_the_arrangement_of_worker_0() -> None:
+def test_other_workers_take_the_groups_of_worker_0() -> None:
     joined = served(replace(PLACE, groups=((0, 1), (2, 3))), kv_store="dist_gsync", rebalance=1)
     of_worker_0 = replace(
         joined._groups, assignment=replace(PLACE, worker=0, groups=((1, 3), (0, 2)))
     )
-    everybody = Everybody((Leg(epoch=4), of_worker_0))
+    everybody = Everybody((Period(4, 80), of_worker_0))
     joined._horovod.everybody = lambda: everybody
     joined._horovod.regroup = lambda groups: None
-    assert joined.next_leg(Leg(epoch=9), None, COUNT) == Leg(epoch=4)
+    batches = SimpleNamespace(read=lambda part: None)
+    assert joined.rebalance(Period(4, 90), None, batches) == Period(4, 80)
     assert everybody.given is None
     assert joined._groups.assignment.worker == 3
     assert joined._groups.assignment.groups == ((1, 3), (0, 2)) and not joined.saves
     assert [call[0] for call in joined._exchange.calls] == ["leave", "regroup"]
 
 
-def test_a_worker_that_was_told_to_end_begins_no_leg() -> None:
+def test_a_worker_that_was_told_to_end_begins_no_period() -> None:
     joined = served(replace(PLACE, groups=((0, 1), (2, 3))), kv_store="dist_gsync", rebalance=1)
     joined._exchange.stop = 143
-    assert joined.next_leg(Leg(), None, COUNT) is None
-    assert joined._told == 143
+    assert joined.rebalance(Period(2, 40), None, None) is None
+    assert joined._stop_status == 143

@@ -23,7 +23,7 @@ from training.log import run_log
 from training.log.run_log import RunLog
 from training.log.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
 from training.log.watchdog import PATIENCE, STALLED_STATUS, Others, Watchdog
-from training.loop import Interlude, fit
+from training.loop import Hooks, Interlude, Updates, fit
 
 pytestmark = pytest.mark.waits
 
@@ -153,6 +153,11 @@ class Part:
         pass
 
 
+class ConstantSchedule:
+    def lr_at(self, update):
+        return 0.1
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monkeypatch):
     ends = []
@@ -172,11 +177,9 @@ def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monk
             fit(
                 lambda batch, update, lr: mx.nd.array([0.0]),
                 itertools.repeat(None),
-                type("Schedule", (), {"lr_at": lambda self, update: 0.1})(),
+                Updates(ConstantSchedule(), total=2, images=1),
                 log,
-                total_updates=2,
-                images_per_update=1,
-                interludes=[Interlude(checkpointer.save, 0)],
+                Hooks([Interlude(checkpointer.save, 0)]),
             )
         return checkpointer.last
 

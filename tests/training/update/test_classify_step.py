@@ -10,12 +10,14 @@ from data.batches.loader import Batch
 from data.batches.position import EpochPlan
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
+from training.config.images import LossOptions
 from training.config.schedule import OptimizerOptions
 from training.log.stopwatch import Stopwatch
 from training.update.classify_step import ClassifyStep
 from training.update.epoch_counts import EpochCounts
 from training.update.finite_guard import FiniteGuard, NonFiniteError
 from training.update.optimizer import BackboneOptimizer
+from training.update.soft_targets import SoftTargets
 
 SIZE, CLASSES = 24, 5
 
@@ -37,18 +39,15 @@ def make_step(world, contributors=None, **options) -> tuple[ClassifyStep, Classi
     optimizer = BackboneOptimizer(
         OptimizerOptions(momentum=0.9, wd=1e-3), classifier.parameters, world, dtype="float32"
     )
-    settings = {"label_smoothing": 0.1, "mixup": 0.0, "seed": 1, **options}
-    epoch_counts = EpochCounts(EpochPlan(num_images=3 * SIZE, global_batch=SIZE))
+    optimizer.contributors = contributors or world.size
+    epoch_counts = EpochCounts(world, lambda: EpochPlan(num_images=3 * SIZE, global_batch=SIZE))
     step = ClassifyStep(
         classifier,
         optimizer,
-        world,
+        SoftTargets(LossOptions(**{"label_smoothing": 0.1, **options}), CLASSES, seed=1),
         epoch_counts,
-        contributors=contributors or world.size,
-        num_classes=CLASSES,
         stopwatch=Stopwatch(),
         guard=FiniteGuard(),
-        **settings,
     )
     return step, classifier, epoch_counts
 
@@ -134,7 +133,7 @@ def test_the_loss_is_the_smoothed_cross_entropy() -> None:
 def test_mixup_mixes_images_and_targets_alike() -> None:
     def first_loss(world):
         step, classifier, _ = make_step(world, mixup=0.4, label_smoothing=0.0)
-        share = step._share(0)
+        share = step._targets.share(0)
         images = batch().images.astype(np.float32)
         mixed = share * images + (1 - share) * images[::-1]
         logits = classifier(mx.nd.array(mixed)).asnumpy()
@@ -148,13 +147,21 @@ def test_mixup_mixes_images_and_targets_alike() -> None:
     assert loss == pytest.approx(-expected.mean(), rel=1e-4)
 
 
-def test_a_tally_begins_anew_with_each_epoch() -> None:
-    epoch_counts = EpochCounts(EpochPlan(num_images=16, global_batch=8))
-    assert np.isnan(epoch_counts.counts().accuracy)
-    for update, correct in enumerate((1, 2, 4)):
-        epoch_counts.add(mx.nd.array([0.5, correct, 8]), update)
-    assert epoch_counts.counts() == (0.5, 4, 8)
-    assert epoch_counts.averages() == {"mean_loss": 0.5 / 8, "accuracy": 0.5}
+@pytest.mark.parametrize("size", [1, 2])
+def test_counts_of_all_ranks_begin_anew_with_each_epoch(size: int) -> None:
+    def count(world):
+        epoch_counts = EpochCounts(world, lambda: EpochPlan(num_images=16, global_batch=8))
+        assert np.isnan(epoch_counts.counts().accuracy)
+        own = 8 // size
+        for update, hits in enumerate((1, 2, 4)):
+            losses = mx.nd.array([0.5 / size] + [0.0] * (own - 1))
+            mean = epoch_counts.add(losses, mx.nd.array([hits / size]), update)
+            assert mean.asnumpy().tolist() == [0.5 / 8]
+        assert epoch_counts.counts() == (0.5, 4, 8)
+        assert epoch_counts.averages() == {"mean_loss": 0.5 / 8, "accuracy": 0.5}
+        assert epoch_counts.epochs(3) == 1.5
+
+    run_ranks(size, count)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run() -> None:

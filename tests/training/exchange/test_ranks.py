@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from training.exchange.rebalancing import own_speed
+from training.exchange.ranks import own_speed
 from training.log.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 from training.log.throughput import Throughput
 

@@ -1,0 +1,114 @@
+"""Who makes an update together, and who saves: as ranks of Horovod, which here means all of them.
+
+What differs where parameter servers keep the weights is in ``server_workers``, which overrides the
+methods of ``Ranks``; so a program and ``Run`` do not ask which of the two it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Optional
+
+from parallel.world import World
+from runtime.stopping import StopRequest
+from training.agreed_stop import AgreedStop
+from training.log.stopwatch import COMMUNICATION
+from training.log.throughput import Throughput
+from training.log.watchdog import Others
+from training.progress import Progress
+from training.schedules import Schedule
+
+
+class Period(NamedTuple):
+    """Where the epochs between two rebalancings begin; the same for all workers."""
+
+    epoch: int
+    update: int
+    """Updates until then by the count of worker 0, which names checkpoints."""
+
+
+class Ranks:
+    """The ranks of a Horovod job; all of them make each update together.
+
+    Attributes:
+        world: those with whom this process adds gradients, validates and saves.
+        number: of this process among all of the job.
+        size: of the job.
+        contributors: processes whose batches make one update of the weights.
+        saves: whether ``world`` validates, and saves models and checkpoints.
+        rebalance_interval: epochs between two rebalancings; None for none.
+    """
+
+    rebalance_interval: Optional[int] = None
+
+    def __init__(self, world: World) -> None:
+        """Args: world: all ranks."""
+        self.world = world
+        self.number, self.size = world.rank, world.size
+        self.contributors = self.size
+        self.saves = True
+
+    def updates_per_epoch(self, own: int) -> int:
+        """Updates of the weights in an epoch in which this process makes ``own``."""
+        return own
+
+    def start(self, progress: Progress, updates_per_epoch: int) -> None:
+        """Begin with the same weights on all processes, which come here together."""
+
+    def schedule(self, schedule: Schedule, progress: Progress) -> Schedule:
+        """A schedule of the weights' updates, by the updates that the training loop counts."""
+        return progress.shifted(schedule)
+
+    def numbers(self) -> dict[str, float]:
+        """What a progress report says of the other processes."""
+        return {}
+
+    def stop(self, request: StopRequest) -> Callable[[], int]:
+        """Whether to end now; see ``training.loop.fit``."""
+        return AgreedStop(request, self.world)
+
+    def others(self) -> Others:
+        """What this process has seen of those that it may have to wait for."""
+        return Others()
+
+    def pause(self, update: int) -> None:
+        """Announce that those who save begin something between two updates.
+
+        Every process calls it, before it validates or saves or would do so.
+        """
+
+    def settle(self, update: int) -> None:
+        """Let the weights become final, after the last update of this process."""
+
+    def rebalance(
+        self, here: Period, throughput: Optional[Throughput], batches: Any
+    ) -> Optional[Period]:
+        """Meet all processes, and form groups and shares by what each has measured.
+
+        Args:
+            here: where this process is.
+            throughput: what it has measured since the last time.
+            batches: its ``ImageLoader``, which reads the new share from here on.
+
+        Returns:
+            Where worker 0 is; None if a worker was told to end.
+        """
+        raise AssertionError("check() lets none but groups rebalance")
+
+    def leave(self, status: int) -> int:
+        """End the work together; returns the exit status of the process, or ends it with that."""
+        return status
+
+
+def own_speed(throughput: Optional[Throughput], contributors: int) -> float:
+    """Images/s of a worker while it works, not while it waits for others; 0 if unknown.
+
+    Waiting for its own data is work: a machine whose disk is slow is slow.
+
+    Args:
+        throughput: of its period, with the images of all contributors.
+        contributors: workers whose batches make one update.
+    """
+    if throughput is None:
+        return 0.0
+    seconds = throughput.seconds - throughput.parts[COMMUNICATION]
+    return throughput.images / contributors / max(seconds, 1e-9)
