@@ -29,11 +29,10 @@ def main() -> int:
 
 
 def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: step) -> int:
-    """Build the parts of this rank and fit; returns the exit status.
+    """Build the parts of this rank and fit; ``wrap`` is what a benchmark puts around the step.
 
-    Args:
-        config: all choices.
-        wrap: returns the step that a benchmark puts around this program's.
+    Returns:
+        The exit status.
     """
     request = launchers.begin_rank(config.run.stall_timeout)
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
@@ -68,24 +67,15 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
         classifier.hybridize()
         run.plan(batches)
         optimizer = ranks.optimizer(classifier.parameters, run.stopwatch)
-        epoch_counts = EpochCounts(run.world, run.epoch_plan)
-        validator = Validator(
-            classifier,
-            partial(dataset.validation_batches, data, run.world),
-            epoch_counts,
-            run.world,
-            run.log,
-            save_best=ModelSaver(classifier, run.world, run.folder, "best").save,
-        )
-        saver = ModelSaver(classifier, run.world, run.folder)
+        counts = EpochCounts(run.world, run.epoch_plan)
+        best, saver = (ModelSaver(classifier, run.world, run.folder, n) for n in ("best", "model"))
+        validation = partial(dataset.validation_batches, data, run.world)
+        validator = Validator(classifier, validation, counts, run.world, run.log, best.save)
         run.restore(classifier=classifier, optimizer=optimizer, validator=validator)
+        targets = SoftTargets(config.loss, dataset.num_classes, seed)
+        guard = FiniteGuard("stop", run.last_checkpoint, remedy="lower --lr")
         step = ClassifyStep(
-            classifier,
-            optimizer,
-            SoftTargets(config.loss, dataset.num_classes, seed),
-            epoch_counts,
-            stopwatch=run.stopwatch,
-            guard=FiniteGuard("stop", run.last_checkpoint, remedy="lower --lr"),
+            classifier, optimizer, targets, counts, stopwatch=run.stopwatch, guard=guard
         )
         status = run.fit(
             wrap(step),
@@ -94,7 +84,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
                 Every(saver.save, epochs=config.run.save_frequency),
                 Every(run.save_checkpoint, epochs=config.run.save_frequency, on_stop=True),
             ],
-            epoch_counts.averages,
+            counts.averages,
         )
         run.log.summarize(debug=False)
     return ranks.leave(status)

@@ -53,19 +53,17 @@ def train(config: FaceConfig) -> int:
         backbone = Backbone.create(config.backbone, image_size=size, seed=seed, ctx=device)
         backbone.hybridize()
         centers = faces.num_classes, config.backbone.embedding_size
-        rows = optimizers.build(config.optimizer)
+        rule = optimizers.build(config.optimizer)
         head = PartialFC.create(
-            config.head, centers, run.timed_world, device, optimizer=rows, seed=seed
+            config.head, centers, run.timed_world, device, optimizer=rule, seed=seed
         )
         # Every rank begins with the weights of rank 0, and updates them by summed gradients.
+        weights, clock = backbone.parameters, run.stopwatch
         optimizer = BackboneOptimizer(
-            config.optimizer, backbone.parameters, run.timed_world, dtype=dtype,
-            stopwatch=run.stopwatch,
-        )  # fmt: skip
-        targets = face_data.open_targets(data)
-        verifier = Verifier(
-            backbone, targets, world, run.log, batch_size=data.batch_size, image_size=size
+            config.optimizer, weights, run.timed_world, dtype=dtype, stopwatch=clock
         )
+        targets, count = face_data.open_targets(data), data.batch_size
+        verifier = Verifier(backbone, targets, world, run.log, batch_size=count, image_size=size)
         run.restore(backbone=backbone, optimizer=optimizer, head=head, verifier=verifier)
         if run.is_new:
             with run.log.paused():
@@ -74,7 +72,7 @@ def train(config: FaceConfig) -> int:
         factor = config.center_lr_factor
         saver = ModelSaver(backbone, world, run.folder)
         status = run.fit(
-            FaceStep(backbone, head, optimizer, factor, stopwatch=run.stopwatch, guard=guard),
+            FaceStep(backbone, head, optimizer, factor, stopwatch=clock, guard=guard),
             [
                 Every(verifier.verify, updates=config.run.verbose),
                 Every(saver.save, updates=config.run.save_interval),
