@@ -28,7 +28,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "training/checkpoint/resume.py": ("tests/distributed/test_resume.py",),
     "training/run.py": ("tests/distributed/test_resume.py",),
     "parallel/launch/__main__.py": ("tests/parallel/parameter_server/test_groups.py",),
-    "training/agreed_stop.py": ("tests/distributed/test_endings.py",),
+    "training/exchange/ranks.py": ("tests/distributed/test_endings.py",),
 }  # fmt: skip
 # Tests of programs, which import a part of the product to make their data and do not judge it.
 _OF_PROGRAMS = ("tests/benchmarks/", "tests/distributed/", "tests/test_")

@@ -1,7 +1,7 @@
-"""Who makes an update together, and who saves: as ranks of Horovod, which here means all of them.
+"""The processes of a run: which of them make an update together, which save, when they end.
 
-What differs where parameter servers keep the weights is in ``server_workers``, which overrides the
-methods of ``Ranks``; so a program and ``Run`` do not ask which of the two it is.
+``Ranks`` are those of Horovod, which do everything together. ``server_workers`` overrides what is
+different where parameter servers keep the weights, so that a program and ``Run`` need not ask.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Callable, NamedTuple, Optional
 
 from parallel.world import World
+from runtime.mxnet import mx
 from runtime.stopping import StopRequest
-from training.agreed_stop import AgreedStop
 from training.log.stopwatch import COMMUNICATION
 from training.log.throughput import Throughput
 from training.log.watchdog import Others
@@ -97,6 +97,31 @@ class Ranks:
     def leave(self, status: int) -> int:
         """End the work together; returns the exit status of the process, or ends it with that."""
         return status
+
+
+class AgreedStop:
+    """Whether the run shall end, the same answer on every rank.
+
+    A signal reaches the ranks at different moments, or only one of them. A rank that ended alone
+    would leave the others waiting in a collective. So the ranks reduce what they have been asked
+    after every update. The reduction runs while the next update is computed and is read when that
+    one is done, so it costs no time, and the run ends one update later.
+    """
+
+    def __init__(self, request: StopRequest, world: World) -> None:
+        """Args: what this rank has been asked, and the ranks."""
+        self._request, self._world = request, world
+        self._asked: Optional[Any] = None
+
+    def __call__(self) -> int:
+        """Return the exit status with which all ranks end now, or 0 to go on.
+
+        Call it once after every update, on every rank.
+        """
+        agreed = 0 if self._asked is None else int(self._asked.asscalar())
+        self._asked = mx.nd.array([self._request.status])
+        self._world.allreduce(self._asked, "loop.stop", op="max")
+        return agreed
 
 
 def own_speed(throughput: Optional[Throughput], contributors: int) -> float:

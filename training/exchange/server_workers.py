@@ -19,9 +19,8 @@ from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import HorovodWorld, LoneWorld, Wire
 from runtime.mxnet import mx
 from runtime.stopping import StopRequest
-from training.agreed_stop import AgreedStop
 from training.config.images import ImageConfig
-from training.exchange.ranks import Period, Ranks, own_speed
+from training.exchange.ranks import AgreedStop, Period, Ranks, own_speed
 from training.exchange.server_optimizer import ServerOptimizer
 from training.exchange.worker_groups import WorkerGroups
 from training.log.stopwatch import Stopwatch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -17,6 +17,13 @@ import numpy as np
 from runtime.compiled import parallel_kernel
 from runtime.mxnet import mx
 from runtime.ndarray import memory
+
+
+class _Rates(NamedTuple):
+    lr: np.float32
+    momentum: np.float32
+    weight_decay: np.float32
+    scale: np.float32
 
 
 class HostSGD(mx.optimizer.Optimizer):
@@ -45,12 +52,10 @@ class HostSGD(mx.optimizer.Optimizer):
             state: the momentum, of its shape.
         """
         self._update_count(index)
+        rates = self._get_lr(index), self.momentum, self._get_wd(index), self.rescale_grad
         _step(
             *(memory(array).reshape(-1) for array in (weight, grad, state)),
-            np.float32(self._get_lr(index)),
-            np.float32(self.momentum),
-            np.float32(self._get_wd(index)),
-            np.float32(self.rescale_grad),
+            _Rates(*map(np.float32, rates)),
         )
 
 
@@ -63,11 +68,11 @@ def all_finite(gradients: Sequence[Any]) -> bool:
 
 @parallel_kernel
 def _step(  # type: ignore[no-untyped-def]
-    weight, gradient, velocity, lr, momentum, weight_decay, scale
+    weight, gradient, velocity, rates
 ):
     for i in numba.prange(weight.size):
-        slope = scale * gradient[i] + weight_decay * weight[i]
-        velocity[i] = momentum * velocity[i] - lr * slope
+        slope = rates.scale * gradient[i] + rates.weight_decay * weight[i]
+        velocity[i] = rates.momentum * velocity[i] - rates.lr * slope
         weight[i] += velocity[i]
 
 

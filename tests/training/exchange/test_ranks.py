@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from training.exchange.ranks import own_speed
+from tests.support.thread_world import run_ranks
+from training.exchange.ranks import AgreedStop, own_speed
 from training.log.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 from training.log.throughput import Throughput
 
@@ -15,3 +16,26 @@ def test_waiting_for_others_is_not_ones_own_time() -> None:
 
 def test_nothing_measured_is_no_speed() -> None:
     assert own_speed(None, contributors=2) == 0
+
+
+class Request:
+    def __init__(self):
+        self.status = 0
+
+
+@pytest.mark.parametrize("asked", [{1: (3, 143)}, {0: (3, 130), 2: (4, 143)}, {0: (0, 143)}])
+def test_all_ranks_end_after_the_same_update(asked):
+    def rank_main(world):
+        request = Request()
+        stop = AgreedStop(request, world)
+        for update in range(20):
+            when, status = asked.get(world.rank, (None, 0))
+            if update == when:
+                request.status = status
+            if ended := stop():
+                return update, ended
+        return None
+
+    first = min(when for when, _ in asked.values())
+    (end,) = set(run_ranks(3, rank_main))
+    assert end == (first + 1, asked[min(asked)][1])
