@@ -1,8 +1,8 @@
-"""The copies of the backbone on the ranks, and what keeps them one network.
+"""Saves the network of all ranks.
 
-Parameters start equal and get equal updates. BatchNorm's running statistics do not: each rank
-counts its own images. They are averaged whenever the network is verified or saved, so that every
-rank verifies, and rank 0 saves, the network of all.
+Parameters start equal and get equal updates. BatchNorm's running statistics do not: each rank has
+those of its own images. They are averaged before the network is verified or saved, so that every
+rank verifies, and rank 0 saves, the same network.
 """
 
 from __future__ import annotations

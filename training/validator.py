@@ -107,7 +107,7 @@ class Validator(Stateful):
 
 
 def count_batch(classifier: Network, batch: Batch) -> NDArray[np.float64]:
-    """Return what ``count`` does, of a batch without those that are nobody's."""
+    """Return what ``count`` does, of a batch without its padding rows."""
     counted = batch.labels != NOBODY
     logits = classifier(mx.nd.array(batch.images, dtype="uint8")).asnumpy()[counted]
     return count(logits, batch.labels[counted])

@@ -71,7 +71,7 @@ class Ranks:
         return Others()
 
     def pause(self, update: int) -> None:
-        """Announce that those who save begin something between two updates.
+        """Announce that the processes that save begin something between two updates.
 
         Every process calls it, before it validates or saves or would do so.
         """

@@ -1,7 +1,7 @@
-"""Who trains with whom over parameter servers, and who reads what.
+"""Which workers make an update together over parameter servers, and what each reads.
 
-It follows from the scheme, and from the groups and shares of the job; and with ``--rebalance`` from
-what the workers have measured meanwhile.
+Both follow from the scheme and from the groups and shares of the job, and with ``--rebalance`` from
+the speeds that the workers have measured.
 """
 
 from __future__ import annotations

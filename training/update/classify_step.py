@@ -66,7 +66,7 @@ class ClassifyStep:
                 loss = losses.sum() * (optimizer.loss_scale.value / global_batch)
             loss.backward()
             hits = (logits.argmax(axis=1) == wanted.argmax(axis=1)).sum()
-            # Queued before the gradients: who reads it later does not wait for them.
+            # Queued before the gradients, so that reading the counts does not wait for those.
             mean_loss = self._epoch_counts.add(losses, hits, update)
             finite = optimizer.reduce()
             optimizer.update(update, lr)

@@ -35,8 +35,8 @@ class FaceStep:
             head: features to loss.
             optimizer: of the backbone.
             center_lr_factor: the learning rate of the centers over that of the backbone.
-            stopwatch: where the time of the parts is counted, if anybody wants to know.
-            guard: what happens at numbers that are not finite; the run stops without one.
+            stopwatch: where the time of the parts is counted.
+            guard: what happens at numbers that are not finite; without one the run stops.
         """
         self._backbone = backbone
         self._head = head
@@ -84,7 +84,7 @@ class FaceStep:
     def _remember(self) -> Callable[[], None]:
         """Keep what a forward pass changes; returns what puts it back."""
         statistics = [(array, array.copy()) for array in self._backbone.statistics]
-        # It replaces what it remembers and changes nothing of it.
+        # A margin replaces its arrays and never writes into them, so a shallow copy is enough.
         margin = copy.copy(self._head.margin)
 
         def undo() -> None:

@@ -1,7 +1,7 @@
 """What happens at a loss or a gradient that is not finite.
 
-A run that has diverged trains on for days if nobody looks: every number is NaN by then, the last
-checkpoints among them. So every update is looked at. Losses and gradients are sums over the ranks,
+A run that has diverged would train on for days: every number is NaN by then, also in the last
+checkpoints. So every update is checked. Losses and gradients are sums over the ranks,
 in which a NaN of one rank is a NaN of all, so the ranks see the same without asking each other.
 """
 

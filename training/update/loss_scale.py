@@ -73,7 +73,7 @@ class LossScale(Stateful):
 
 
 def _all_finite(gradients: Sequence[Any]) -> Callable[[], bool]:
-    """Whether the gradients are finite; who asks waits, on a device for what is queued here.
+    """Whether the gradients are finite. The returned function waits for the device.
 
     A sum of squares that overflows float32 is no gradient to go on with either.
     """

@@ -35,7 +35,7 @@ class Optimizer(Stateful, Protocol):
         """Sum the gradients of the last backward pass over the ranks.
 
         Returns:
-            Whether all sums are finite: the same on every rank, and who asks waits for it. With a
+            Whether all sums are finite: the same on every rank; the call waits for them. With a
             dynamic loss scale they always count as finite, because that expects some to overflow.
         """
 
@@ -56,7 +56,7 @@ class BackboneOptimizer(Optimizer):
         wire: Wire = PLAIN,
         stopwatch: Optional[Stopwatch] = None,
     ) -> None:
-        """Make rank 0's parameters everybody's, and set up the optimizer.
+        """Copy rank 0's parameters to all ranks, and set up the optimizer.
 
         Args:
             options: which optimizer; weight decay is multiplied by each parameter's ``wd_mult``.
