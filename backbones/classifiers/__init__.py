@@ -1,7 +1,7 @@
-"""The registry of classifiers: which names there are, and what each stands for.
+"""The registry of classifiers: their names, and how each is built.
 
-Like that of the face networks one floor up: names are checked against a table, and nothing here
-imports MXNet before ``build`` is called. There are the network of the MNIST examples, the fourteen
+As in the registry of the backbones, names are checked against a table, and MXNet is not imported
+before ``build`` is called. The classifiers are the network of the MNIST examples, the fourteen
 models of the Horovod CIFAR-10 tutorial, which have exactly the parameters of their originals
 (https://github.com/kuangliu/pytorch-cifar) and fit no other library's, and Gluon's model zoo.
 """
@@ -10,60 +10,52 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from runtime.errors import ConfigError, did_you_mean
 
 
-@dataclass(frozen=True)
-class Model:
-    """How one of our own models is built."""
+class ClassifierArchitecture:
+    """A function of this package that builds a classifier up to its output layer."""
 
-    module: str
-    """The module of this package whose ``features`` builds it up to the output layer."""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments for ``features``."""
+    def __init__(self, function: str, **arguments: Any) -> None:
+        """Take ``module.function`` and its keyword arguments besides the normalized pixels."""
+        self._module, self._function = function.split(".")
+        self._arguments = arguments
 
-
-def _resnet(*counts: int, has_bottlenecks: bool = False) -> Model:
-    return Model("resnet", {"counts": counts, "has_bottlenecks": has_bottlenecks})
-
-
-def _resnext(groups: int, group_width: int) -> Model:
-    return Model("resnext", {"groups": groups, "group_width": group_width})
+    def features(self, pixels: Any) -> Any:
+        """Return the symbol of the features [batch, n] of normalized pixels; imports MXNet."""
+        module = importlib.import_module(f"{__name__}.{self._module}")
+        return getattr(module, self._function)(pixels, **self._arguments)
 
 
-_MODELS: Mapping[str, Model] = {
-    "LeNet": Model("lenet"),
-    "VGG16": Model("vgg"),
-    "ResNet18": _resnet(2, 2, 2, 2),
-    "ResNet50": _resnet(3, 4, 6, 3, has_bottlenecks=True),
-    "ResNet101": _resnet(3, 4, 23, 3, has_bottlenecks=True),
-    "RegNetX_200MF": Model(
-        "regnet", {"counts": (1, 1, 4, 7), "widths": (24, 56, 152, 368), "group_width": 8}
+_ARCHITECTURES: Mapping[str, ClassifierArchitecture] = {
+    "LeNet": ClassifierArchitecture("plain.lenet"),
+    "VGG16": ClassifierArchitecture("plain.vgg16"),
+    "ResNet18": ClassifierArchitecture("residual.resnet", counts=(2, 2, 2, 2)),
+    "ResNet50": ClassifierArchitecture("residual.bottleneck_resnet", counts=(3, 4, 6, 3)),
+    "ResNet101": ClassifierArchitecture("residual.bottleneck_resnet", counts=(3, 4, 23, 3)),
+    "RegNetX_200MF": ClassifierArchitecture(
+        "residual.regnet", counts=(1, 1, 4, 7), widths=(24, 56, 152, 368), group_width=8
     ),
-    "RegNetY_400MF": Model(
-        "regnet",
-        {
-            "counts": (1, 2, 7, 12),
-            "widths": (32, 64, 160, 384),
-            "group_width": 16,
-            "squeezed_share": 0.25,
-        },
+    "RegNetY_400MF": ClassifierArchitecture(
+        "residual.regnet",
+        counts=(1, 2, 7, 12),
+        widths=(32, 64, 160, 384),
+        group_width=16,
+        squeeze_ratio=0.25,
     ),
-    "MobileNetV2": Model("mobilenet_v2"),
-    "ResNeXt29_32x4d": _resnext(32, 4),
-    "ResNeXt29_2x64d": _resnext(2, 64),
-    "SimpleDLA": Model("dla", {"has_binary_trees": True}),
-    "DenseNet121": Model("densenet"),
-    "PreActResNet18": Model("preact_resnet"),
-    "DPN92": Model("dpn"),
-    "DLA": Model("dla"),
+    "MobileNetV2": ClassifierArchitecture("residual.mobilenet_v2"),
+    "ResNeXt29_32x4d": ClassifierArchitecture("residual.resnext29", groups=32, group_width=4),
+    "ResNeXt29_2x64d": ClassifierArchitecture("residual.resnext29", groups=2, group_width=64),
+    "SimpleDLA": ClassifierArchitecture("dense.simple_dla"),
+    "DenseNet121": ClassifierArchitecture("dense.densenet121"),
+    "PreActResNet18": ClassifierArchitecture("residual.preact_resnet18"),
+    "DPN92": ClassifierArchitecture("dense.dpn92"),
+    "DLA": ClassifierArchitecture("dense.dla"),
 }
 
-# What mx.gluon.model_zoo.vision.get_model knows; written down, so that a name is checked before
-# MXNet is loaded.
+# The names that mx.gluon.model_zoo.vision.get_model accepts: they are checked without MXNet.
 _ZOO = (
     *(f"resnet{layers}_v{version}" for version in (1, 2) for layers in (18, 34, 50, 101, 152)),
     *(f"vgg{layers}{norm}" for norm in ("", "_bn") for layers in (11, 13, 16, 19)),
@@ -76,23 +68,23 @@ _ZOO = (
 
 
 class Normalization(NamedTuple):
-    """What is taken from the pixels, and by what they are divided, per channel, of pixels 0-1."""
+    """Mean and standard deviation per channel, of pixels from 0 to 1."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
 
 
 def names() -> list[str]:
-    """Return the names of all classifiers, our own first."""
-    return [*_MODELS, *_ZOO]
+    """Return the names of all classifiers, Gluon's model zoo last."""
+    return [*_ARCHITECTURES, *_ZOO]
 
 
 def check(name: str) -> None:
     """Raise ``ConfigError`` if there is no classifier of this name."""
-    if name not in _MODELS and name not in _ZOO:
+    if name not in _ARCHITECTURES and name not in _ZOO:
         raise ConfigError(
             f"model {name!r} is unknown{did_you_mean(name, names())}; there are "
-            f"{', '.join(_MODELS)}, and those of Gluon's model zoo: {', '.join(_ZOO)}"
+            f"{', '.join(_ARCHITECTURES)}, and those of Gluon's model zoo: {', '.join(_ZOO)}"
         )
 
 
@@ -102,7 +94,7 @@ def build(name: str, *, classes: int, normalization: Normalization, dtype: str =
     Args:
         name: one of ``names()``.
         classes: the number of logits.
-        normalization: of the data; a part of the graph, so that no tool can forget it.
+        normalization: of the data; a part of the graph, so that every tool applies it.
         dtype: ``float32`` or ``float16``, in which the network computes; input and output are
             float32.
 
@@ -111,7 +103,7 @@ def build(name: str, *, classes: int, normalization: Normalization, dtype: str =
         output float32 [batch, classes].
 
     Raises:
-        ConfigError: if there is no classifier of this name.
+        ConfigError: there is no classifier of this name.
     """
     check(name)
     from runtime.mxnet import mx
@@ -123,12 +115,11 @@ def build(name: str, *, classes: int, normalization: Normalization, dtype: str =
             pixels, mean=normalization.mean, std=normalization.deviation, name="normalized"
         )
         x = mx.sym.Cast(x, dtype=dtype, name="data_cast")
-        if name in _MODELS:
-            model = _MODELS[name]
-            family = importlib.import_module(f"{__name__}.{model.module}")
-            features = family.features(x, **model.arguments)
+        if name in _ARCHITECTURES:
+            features = _ARCHITECTURES[name].features(x)
             x = mx.sym.FullyConnected(features, num_hidden=classes, name="fc_output")
         else:
-            zoo = importlib.import_module(f"{__name__}.zoo")
-            x = zoo.logits(x, name=name, classes=classes, dtype=dtype)
+            block = mx.gluon.model_zoo.vision.get_model(name, classes=classes, prefix="zoo_")
+            block.cast(dtype)
+            x = block(x)
         return mx.sym.Cast(x, dtype="float32", name="output")

@@ -1,8 +1,8 @@
-"""The few blocks of which the classifiers are built.
+"""Blocks that the classifiers share.
 
-A graph does not know the channels of its maps, so whoever needs them is told. Every network of this
-package is a function ``features`` from normalized pixels [batch, channels, height, width] to
-features [batch, n]; the registry puts the normalization before it and the output layer behind it.
+A graph does not know how many channels its maps have, so blocks take the numbers as arguments.
+Every classifier of this package is a function from normalized pixels [batch, channels, height,
+width] to features [batch, n]; the registry adds the normalization and the output layer.
 """
 
 from __future__ import annotations
@@ -15,22 +15,45 @@ from runtime.mxnet import mx
 
 
 class Unit(NamedTuple):
-    """One of the repeated parts of a network."""
+    """Name and sizes of one of the repeated units of a network."""
 
     name: str
-    stage: int
-    """Which stage it belongs to, from 0."""
+    in_channels: int
+    channels: int
+    """Of its output."""
     stride: int
-    """The first unit of a stage has the stage's stride, the others 1."""
-    is_first: bool
+
+    @property
+    def is_projected(self) -> bool:
+        """Whether input and output differ in shape, so that the shortcut needs a projection."""
+        return self.stride != 1 or self.in_channels != self.channels
+
+    def child(self, name: str) -> Unit:
+        """Return a unit of the same sizes inside of this one."""
+        return self._replace(name=f"{self.name}_{name}")
+
+    def same_size(self) -> Unit:
+        """Return a unit whose input has the shape of this one's output, as has its output."""
+        return self._replace(in_channels=self.channels, stride=1)
 
 
-def units(counts: Sequence[int], strides: Sequence[int]) -> Iterator[Unit]:
-    """Yield the units of all stages: ``counts[i]`` in stage i, which begins with ``strides[i]``."""
-    for stage, (count, stride) in enumerate(zip(counts, strides)):
-        for number in range(count):
-            name = f"stage{stage + 1}_unit{number + 1}"
-            yield Unit(name, stage, 1 if number else stride, not number)
+def units(
+    counts: Sequence[int], strides: Sequence[int], channels: Sequence[int], *, stem: int
+) -> Iterator[Unit]:
+    """Yield the units of all stages.
+
+    Args:
+        counts: units per stage.
+        strides: of the first unit of each stage; the others have stride 1.
+        channels: that the units of each stage put out.
+        stem: the channels of the first unit's input.
+    """
+    for stage, (count, stride, width) in enumerate(zip(counts, strides, channels), start=1):
+        unit = Unit("", stem, width, stride)
+        for number in range(1, count + 1):
+            yield unit._replace(name=f"stage{stage}_unit{number}")
+            unit = unit.same_size()
+        stem = width
 
 
 def conv_norm(
@@ -50,61 +73,52 @@ def conv_norm_relu(
 
 
 def norm_relu(x: Symbol, name: str) -> Symbol:
-    """Return BatchNorm and ReLU, which stand before a convolution in pre-activated networks."""
+    """Return BatchNorm and ReLU, which precede a convolution in pre-activated networks."""
     return relu(batch_norm(x, name), f"{name}_relu")
 
 
-def basic(x: Symbol, name: str, *, in_channels: int, channels: int, stride: int) -> Symbol:
+def basic(x: Symbol, unit: Unit) -> Symbol:
     """Return a residual unit of two 3x3 convolutions (He et al., arXiv:1512.03385)."""
-    residual = conv_norm_relu(x, f"{name}_conv1", channels, kernel=3, stride=stride)
-    residual = conv_norm(residual, f"{name}_conv2", channels, kernel=3)
-    x = shortcut(x, name, in_channels=in_channels, channels=channels, stride=stride)
-    return relu(x + residual, f"{name}_relu")
+    name, channels = unit.name, unit.channels
+    residual = conv_norm_relu(x, f"{name}_conv1", channels, kernel=3, stride=unit.stride)
+    return add_relu(x, conv_norm(residual, f"{name}_conv2", channels, kernel=3), unit)
 
 
-def bottleneck(
-    x: Symbol,
-    name: str,
-    *,
-    in_channels: int,
-    width: int,
-    channels: int,
-    stride: int,
-    groups: int = 1,
-    squeezed: int = 0,
-) -> Symbol:
-    """Return a residual unit of convolutions 1x1, 3x3, 1x1; the stride is in the middle one.
+def bottleneck(x: Symbol, unit: Unit, *, width: int, groups: int = 1, squeezed: int = 0) -> Symbol:
+    """Return the residual of a unit of convolutions 1x1, 3x3 (with the stride) and 1x1.
 
     Args:
         x: the maps.
-        name: of the unit.
-        in_channels: of ``x``.
+        unit: its name and sizes.
         width: channels between the convolutions.
-        channels: of the unit's output.
-        stride: of the unit.
         groups: of the 3x3 convolution (ResNeXt: Xie et al., arXiv:1611.05431).
-        squeezed: hidden numbers of squeeze-and-excitation behind the 3x3 convolution; 0 for none.
+        squeezed: hidden channels of squeeze-and-excitation after the 3x3 convolution; 0 for none.
     """
-    residual = conv_norm_relu(x, f"{name}_conv1", width, kernel=1)
-    residual = conv_norm_relu(
-        residual, f"{name}_conv2", width, kernel=3, stride=stride, groups=groups
-    )
+    name = unit.name
+    x = conv_norm_relu(x, f"{name}_conv1", width, kernel=1)
+    x = conv_norm_relu(x, f"{name}_conv2", width, kernel=3, stride=unit.stride, groups=groups)
     if squeezed:
-        residual = squeeze_excite(residual, f"{name}_se", width, squeezed)
-    residual = conv_norm(residual, f"{name}_conv3", channels, kernel=1)
-    x = shortcut(x, name, in_channels=in_channels, channels=channels, stride=stride)
-    return relu(x + residual, f"{name}_relu")
+        x = squeeze_excite(x, f"{name}_se", width, squeezed)
+    return conv_norm(x, f"{name}_conv3", unit.channels, kernel=1)
 
 
-def shortcut(x: Symbol, name: str, *, in_channels: int, channels: int, stride: int) -> Symbol:
+def add_relu(x: Symbol, residual: Symbol, unit: Unit) -> Symbol:
+    """Return ReLU of the sum of a unit's shortcut and its residual."""
+    return relu(shortcut(x, unit) + residual, f"{unit.name}_relu")
+
+
+def shortcut(x: Symbol, unit: Unit) -> Symbol:
     """Return ``x`` itself, or its projection where a unit changes the size or the channels."""
-    if stride == 1 and in_channels == channels:
+    if not unit.is_projected:
         return x
-    return conv_norm(x, f"{name}_shortcut", channels, kernel=1, stride=stride)
+    return conv_norm(x, f"{unit.name}_shortcut", unit.channels, kernel=1, stride=unit.stride)
 
 
 def squeeze_excite(x: Symbol, name: str, channels: int, squeezed: int) -> Symbol:
-    """Return the maps, each weighted by what all of them show (Hu et al., arXiv:1709.01507)."""
+    """Return the maps times a weight per channel, computed from the means of all maps.
+
+    Hu et al., Squeeze-and-Excitation Networks, arXiv:1709.01507.
+    """
     weights = mx.sym.Pooling(x, global_pool=True, pool_type="avg", name=f"{name}_pool")
     weights = relu(biased_convolution(weights, f"{name}_conv1", squeezed), f"{name}_relu")
     weights = mx.sym.sigmoid(
@@ -121,17 +135,12 @@ def biased_convolution(x: Symbol, name: str, channels: int, *, kernel: int = 1) 
     )
 
 
-def max_pool(x: Symbol, name: str) -> Symbol:
-    """Return the maps at half of their size: the largest of 2x2 pixels."""
-    return mx.sym.Pooling(x, kernel=(2, 2), stride=(2, 2), pool_type="max", name=name)
+def pool(x: Symbol, name: str, pool_type: str) -> Symbol:
+    """Return the maps at half of their size: the maximum ("max") or mean ("avg") of 2x2 pixels."""
+    return mx.sym.Pooling(x, kernel=(2, 2), stride=(2, 2), pool_type=pool_type, name=name)
 
 
-def average_pool(x: Symbol, name: str) -> Symbol:
-    """Return the maps at half of their size: the mean of 2x2 pixels."""
-    return mx.sym.Pooling(x, kernel=(2, 2), stride=(2, 2), pool_type="avg", name=name)
-
-
-def pooled(x: Symbol) -> Symbol:
+def global_average(x: Symbol) -> Symbol:
     """Return the mean of each map: features [batch, channels]."""
     x = mx.sym.Pooling(x, global_pool=True, pool_type="avg", name="pool")
     return mx.sym.Flatten(x, name="features")

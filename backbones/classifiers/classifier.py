@@ -1,13 +1,13 @@
-"""A classifier with its weights."""
+"""A classifier with its weights, created from the options of a run."""
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Any
 
 from backbones import classifiers
 from backbones.classifiers import Normalization
+from backbones.graph.nodes import nodes_of
 from backbones.network import Context, Network, Shape, initial_value, shapes
 from backbones.options import ClassifierOptions
 from runtime.errors import ConfigError
@@ -17,7 +17,7 @@ _SUMS = ("elemwise_add", "broadcast_add", "_Plus")
 
 
 class Classifier(Network):
-    """A network from images to logits; see ``Network`` for what can be done with it."""
+    """A network from images to logits."""
 
     @classmethod
     def create(
@@ -42,8 +42,8 @@ class Classifier(Network):
             ctx: the device; the CPU unless given.
 
         Raises:
-            ConfigError: there is no such classifier, it cannot take such images, or it has no
-                residual unit whose gamma could be zero.
+            ConfigError: there is no such classifier, such images are too small for it, or it has no
+                residual unit for ``last_gamma``.
         """
         name = options.model
         build = partial(classifiers.build, name, classes=classes, normalization=normalization)
@@ -65,29 +65,29 @@ def _checked_shapes(name: str, symbol: Any, image_shape: Shape) -> dict[str, Sha
         channels, height, width = image_shape
         raise ConfigError(
             f"--model {name} cannot take images of {channels} x {height} x {width} (channels, "
-            "height, width): they shrink to nothing in it; choose larger images or another model"
+            "height, width), which are too small for it; choose larger images or another model"
         ) from None
 
 
 def _last_gammas(name: str, symbol: Any) -> list[str]:
     """Return the names of the gammas of the BatchNorms that end the residual units of a graph.
 
-    These feed a sum. Where its other addend comes from a BatchNorm, too (a projection, or the unit
-    before), the one with the longer way behind it ends the residual.
+    Their outputs are added to the shortcuts. Where both addends come from a BatchNorm (the shortcut
+    is a projection, or the unit before), the one that is deeper in the graph ends the residual.
     """
-    nodes = json.loads(symbol.tojson())["nodes"]
+    nodes = nodes_of(symbol)
     depths: list[int] = []
     found = []
     for node in nodes:
-        sources = [entry[0] for entry in node["inputs"]]
-        depths.append(1 + max((depths[source] for source in sources), default=0))
+        inputs = [entry[0] for entry in node["inputs"]]
+        depths.append(1 + max((depths[index] for index in inputs), default=0))
         if node["op"] in _SUMS:
-            last = max(sources, key=depths.__getitem__)
+            last = max(inputs, key=depths.__getitem__)
             if nodes[last]["op"] == "BatchNorm":
                 found.append(nodes[nodes[last]["inputs"][1][0]]["name"])
     if not found:
         raise ConfigError(
-            f"--last-gamma means nothing to --model {name}, which has no residual units that end "
+            f"--last-gamma has no effect on --model {name}, which has no residual units that end "
             "in BatchNorm; leave it out"
         )
     return found

@@ -10,7 +10,7 @@ from backbones.options import ClassifierOptions
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 
-CIFAR = [name for name in classifiers._MODELS if name != "LeNet"]
+CIFAR = [name for name in classifiers._ARCHITECTURES if name != "LeNet"]
 # One of each kind of block; a step of the others takes too long for every run of the tests.
 QUICK = {"VGG16", "ResNet18", "RegNetY_400MF", "MobileNetV2"}
 STEPS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.models) for name in CIFAR]

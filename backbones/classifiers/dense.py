@@ -1,0 +1,137 @@
+"""Classifiers that concatenate feature maps of several units: DenseNet, DPN and DLA.
+
+All are the variants for small images: the first convolution keeps the image size, and no pooling
+follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from backbones.classifiers.blocks import (
+    Unit,
+    basic,
+    bottleneck,
+    conv_norm,
+    conv_norm_relu,
+    global_average,
+    norm_relu,
+    pool,
+)
+from backbones.layers import Symbol, convolution, relu
+from runtime.mxnet import mx
+
+_GROWTH = 32
+# Per stage: units, channels inside a unit, residual maps, maps that each unit appends.
+_DPN_STAGES = ((3, 96, 256, 16), (4, 192, 512, 32), (20, 384, 1024, 24), (3, 768, 2048, 128))
+_DLA_STEM = (16, 16, 32)
+# Per stage: channels, depth of its tree, stride.
+_DLA_STAGES = ((64, 1, 1), (128, 2, 2), (256, 2, 2), (512, 1, 2))
+
+
+def densenet121(x: Symbol) -> Symbol:
+    """Return the features [batch, 1024] of units that append 32 maps each.
+
+    Huang et al., Densely Connected Convolutional Networks, arXiv:1608.06993, with bottlenecks and
+    compression.
+    """
+    channels = 2 * _GROWTH
+    x = convolution(x, "conv0", channels, kernel=3)
+    for stage, count in enumerate((6, 12, 24, 16)):
+        if stage:
+            # Half of the maps, at half of their size.
+            channels //= 2
+            name = f"transition{stage}"
+            x = convolution(norm_relu(x, f"{name}_bn"), f"{name}_conv", channels, kernel=1)
+            x = pool(x, f"{name}_pool", "avg")
+        for number in range(1, count + 1):
+            name = f"stage{stage + 1}_unit{number}"
+            new = convolution(norm_relu(x, f"{name}_bn1"), f"{name}_conv1", 4 * _GROWTH, kernel=1)
+            new = convolution(norm_relu(new, f"{name}_bn2"), f"{name}_conv2", _GROWTH, kernel=3)
+            x = mx.sym.concat(new, x, dim=1, name=f"{name}_concat")
+            channels += _GROWTH
+    return global_average(norm_relu(x, "bn"))
+
+
+def dpn92(x: Symbol) -> Symbol:
+    """Return the features [batch, 2048 + 4 * 128] of units with residual and appended maps.
+
+    Chen et al., Dual Path Networks, arXiv:1707.01629.
+    """
+    in_channels = 64
+    x = conv_norm_relu(x, "conv0", in_channels, kernel=3)
+    for stage, (count, width, residual, appended) in enumerate(_DPN_STAGES, start=1):
+        stride = 1 if stage == 1 else 2
+        for number in range(1, count + 1):
+            name = f"stage{stage}_unit{number}"
+            unit = Unit(name, in_channels, residual + appended, stride)
+            new = bottleneck(x, unit, width=width, groups=32)
+            if number == 1:
+                x = conv_norm(x, f"{name}_shortcut", unit.channels, kernel=1, stride=stride)
+                in_channels, stride = unit.channels, 1
+            x = relu(_join(x, new, residual, name), f"{name}_relu")
+            in_channels += appended
+    return global_average(x)
+
+
+def _join(x: Symbol, new: Symbol, residual: int, name: str) -> Symbol:
+    """Return the sum of the first ``residual`` maps, then all other maps of both."""
+    parts = [
+        mx.sym.slice_axis(maps, axis=1, begin=begin, end=end, name=f"{name}_{part}_{kind}")
+        for kind, maps in (("old", x), ("new", new))
+        for part, begin, end in (("residual", 0, residual), ("appended", residual, None))
+    ]
+    old_residual, old_appended, new_residual, new_appended = parts
+    return mx.sym.concat(
+        old_residual + new_residual, old_appended, new_appended, dim=1, name=f"{name}_concat"
+    )
+
+
+def dla(x: Symbol) -> Symbol:
+    """Return the features [batch, 512] of trees whose root concatenates all of its subtrees.
+
+    Yu et al., Deep Layer Aggregation, arXiv:1707.06484. The leaves are residual units.
+    """
+    return _aggregated(x, _tree)
+
+
+def simple_dla(x: Symbol) -> Symbol:
+    """Return the features [batch, 512] of a ``dla`` with binary trees."""
+    return _aggregated(x, _binary_tree)
+
+
+def _aggregated(x: Symbol, tree: Callable[[Symbol, Unit, int], Symbol]) -> Symbol:
+    for number, channels in enumerate(_DLA_STEM):
+        x = conv_norm_relu(x, f"conv{number}", channels, kernel=3)
+    in_channels = _DLA_STEM[-1]
+    for stage, (channels, depth, stride) in enumerate(_DLA_STAGES, start=1):
+        x = tree(x, Unit(f"stage{stage}", in_channels, channels, stride), depth)
+        in_channels = channels
+    return global_average(x)
+
+
+def _tree(x: Symbol, unit: Unit, depth: int) -> Symbol:
+    """Return the maps of a tree: each subtree reads the one before, the root reads all of them."""
+    children = []
+    if depth > 1:
+        children.append(basic(x, unit.child("before")))
+    for level in range(depth - 1, 0, -1):
+        x = _tree(x, unit.child(f"level{level}"), level)
+        children.append(x)
+        unit = unit.same_size()
+    left = basic(x, unit.child("left"))
+    right = basic(left, unit.same_size().child("right"))
+    return _root([*children, left, right], unit)
+
+
+def _binary_tree(x: Symbol, unit: Unit, depth: int) -> Symbol:
+    if depth == 1:
+        return _tree(x, unit, 1)
+    left = _binary_tree(x, unit.child("left"), depth - 1)
+    right = _binary_tree(left, unit.same_size().child("right"), depth - 1)
+    return _root([left, right], unit)
+
+
+def _root(children: Sequence[Symbol], unit: Unit) -> Symbol:
+    x = mx.sym.concat(*children, dim=1, name=f"{unit.name}_concat")
+    return conv_norm_relu(x, f"{unit.name}_root", unit.channels, kernel=1)

@@ -1,0 +1,129 @@
+"""Classifiers of residual units: ResNet, PreActResNet, ResNeXt, RegNet and MobileNetV2.
+
+All are the variants for small images: the first convolution keeps the image size, and no pooling
+follows it. A unit adds its residual to its input, or to a projection of its input where size or
+channels change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backbones.classifiers.blocks import (
+    Unit,
+    add_relu,
+    basic,
+    bottleneck,
+    conv_norm_relu,
+    global_average,
+    norm_relu,
+    shortcut,
+    units,
+)
+from backbones.layers import Symbol, convolution
+
+_STEM = 64
+_WIDTHS = (64, 128, 256, 512)
+_STRIDES = (1, 2, 2, 2)
+
+
+def resnet(x: Symbol, *, counts: Sequence[int]) -> Symbol:
+    """Return the features [batch, 512] of ``counts`` units per stage, of two convolutions each.
+
+    He et al., Deep Residual Learning for Image Recognition, arXiv:1512.03385.
+    """
+    x = conv_norm_relu(x, "conv0", _STEM, kernel=3)
+    for unit in units(counts, _STRIDES, _WIDTHS, stem=_STEM):
+        x = basic(x, unit)
+    return global_average(x)
+
+
+def bottleneck_resnet(x: Symbol, *, counts: Sequence[int]) -> Symbol:
+    """Return the features [batch, 2048] of a ``resnet`` whose units have three convolutions."""
+    x = conv_norm_relu(x, "conv0", _STEM, kernel=3)
+    for unit in units(counts, _STRIDES, [4 * width for width in _WIDTHS], stem=_STEM):
+        x = add_relu(x, bottleneck(x, unit, width=unit.channels // 4), unit)
+    return global_average(x)
+
+
+def preact_resnet18(x: Symbol) -> Symbol:
+    """Return the features [batch, 512] of units with BatchNorm and ReLU before each convolution.
+
+    He et al., Identity Mappings in Deep Residual Networks, arXiv:1603.05027. Like the CIFAR-10
+    tutorial that it belongs to, without the BatchNorm of that paper after the last unit.
+    """
+    x = convolution(x, "conv0", _STEM, kernel=3)
+    for unit in units((2, 2, 2, 2), _STRIDES, _WIDTHS, stem=_STEM):
+        x = _preact_unit(x, unit)
+    return global_average(x)
+
+
+def _preact_unit(x: Symbol, unit: Unit) -> Symbol:
+    name, channels, stride = unit.name, unit.channels, unit.stride
+    activated = norm_relu(x, f"{name}_bn1")
+    if unit.is_projected:
+        x = convolution(activated, f"{name}_shortcut", channels, kernel=1, stride=stride)
+    residual = convolution(activated, f"{name}_conv1", channels, kernel=3, stride=stride)
+    residual = norm_relu(residual, f"{name}_bn2")
+    return x + convolution(residual, f"{name}_conv2", channels, kernel=3)
+
+
+def resnext29(x: Symbol, *, groups: int, group_width: int) -> Symbol:
+    """Return the features [batch, 8 * groups * group_width] of bottlenecks in groups.
+
+    Xie et al., Aggregated Residual Transformations for Deep Neural Networks, arXiv:1611.05431.
+
+    Args:
+        x: normalized pixels.
+        groups: of each 3x3 convolution (the paper's cardinality).
+        group_width: channels of a group in the first stage; each further stage doubles them.
+    """
+    x = conv_norm_relu(x, "conv0", _STEM, kernel=1)
+    channels = [2 * groups * group_width << stage for stage in range(3)]
+    for unit in units((3, 3, 3), (1, 2, 2), channels, stem=_STEM):
+        x = add_relu(x, bottleneck(x, unit, width=unit.channels // 2, groups=groups), unit)
+    return global_average(x)
+
+
+def regnet(
+    x: Symbol,
+    *,
+    counts: Sequence[int],
+    widths: Sequence[int],
+    group_width: int,
+    squeeze_ratio: float = 0.0,
+) -> Symbol:
+    """Return the features [batch, widths[3]] of grouped bottlenecks without expansion.
+
+    Radosavovic et al., Designing Network Design Spaces, arXiv:2003.13678.
+
+    Args:
+        x: normalized pixels.
+        counts: units per stage.
+        widths: channels per stage.
+        group_width: channels of a group of the 3x3 convolutions.
+        squeeze_ratio: hidden channels of squeeze-and-excitation over input channels of a unit; the
+            paper's RegNetY has it, RegNetX has not.
+    """
+    x = conv_norm_relu(x, "conv0", _STEM, kernel=3)
+    for unit in units(counts, (1, 1, 2, 2), widths, stem=_STEM):
+        groups, squeezed = unit.channels // group_width, round(unit.in_channels * squeeze_ratio)
+        residual = bottleneck(x, unit, width=unit.channels, groups=groups, squeezed=squeezed)
+        x = add_relu(x, residual, unit)
+    return global_average(x)
+
+
+def mobilenet_v2(x: Symbol) -> Symbol:
+    """Return the features [batch, 1280] of inverted residuals: wide and depthwise inside a unit.
+
+    Sandler et al., Inverted Residuals and Linear Bottlenecks, arXiv:1801.04381. The strides are
+    those of the CIFAR-10 tutorial, as is the projection around units that change the channels only.
+    """
+    counts, strides = (1, 2, 3, 4, 3, 3, 1), (1, 1, 2, 2, 1, 2, 1)
+    x = conv_norm_relu(x, "conv0", 32, kernel=3)
+    for number, unit in enumerate(units(counts, strides, (16, 24, 32, 64, 96, 160, 320), stem=32)):
+        # The first unit does not expand.
+        width = 6 * unit.in_channels if number else unit.in_channels
+        residual = bottleneck(x, unit, width=width, groups=width)
+        x = shortcut(x, unit) + residual if unit.stride == 1 else residual
+    return global_average(conv_norm_relu(x, "conv1", 1280, kernel=1))
