@@ -1,9 +1,8 @@
-"""The registry of networks: which names there are, and what each stands for.
+"""The registry of backbones: their names, how each is built, and its sizes.
 
-Names come from users, so they are checked here, against one table, before anything else happens; a
-network is never found by evaluating its name. The table knows the number of parameters too,
-because a dry run has to tell the memory of a rank without loading MXNet. Nothing here imports MXNet
-before ``build`` is called.
+Names come from users, so they are checked against one table before anything else happens; a network
+is never found by evaluating its name. The table has the sizes because a dry run computes the memory
+of a rank without loading MXNet, which nothing here imports before ``build`` is called.
 """
 
 from __future__ import annotations
@@ -15,45 +14,42 @@ from typing import Any
 
 from runtime.errors import ConfigError, did_you_mean
 
-# How many times its operators' outputs the largest part holds at its peak with --recompute, whose
-# memory is not planned ahead: measured on a CPU with r50 at batch 16.
+# With --recompute, the peak memory of the largest part over the outputs of its operators; it is not
+# planned ahead. Measured on a CPU with r50 at batch 16.
 _PART_KEPT = 3.1
 
 
 @dataclass(frozen=True)
-class Network:
-    """How one network is built, and its size at 112x112 pixels."""
+class Architecture:
+    """How a network is built, and its sizes at 112x112 pixels."""
 
     module: str
     """The module of this package whose ``body`` builds the feature maps."""
     body_parameters: int
-    """Trained numbers in the body (weights, gammas, betas, slopes)."""
+    """Trained parameters of the body (weights, gammas, betas, slopes)."""
     body_outputs: int
-    """Numbers per image that the body hands to the embedding layer, at 112x112 pixels."""
+    """Elements of the body's output per image, which the embedding layer reads."""
     operator_outputs: int
-    """Numbers per image that all operators put out, at 112x112 pixels and an embedding of 512."""
+    """Elements of all operators' outputs per image, with an embedding of 512."""
     kept: float
-    """How many times these a training step holds at its peak, gradients and workspace included.
+    """Peak memory of a training step over ``operator_outputs``, gradients and workspace included.
 
     Measured on a CPU: what a larger batch adds to the peak memory of the process.
     """
     part_outputs: int
-    """Numbers per image that the operators of the largest part put out, with ``--recompute``."""
+    """Elements of the outputs per image of the largest part's operators, with ``--recompute``."""
     between_parts: int
-    """Numbers per image that go from part to part, with ``--recompute``."""
+    """Elements per image that one part passes to the next, in all, with ``--recompute``."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments for ``body``."""
 
 
 def _iresnet(
-    units: tuple[int, int, int, int],
-    body_parameters: int,
-    operator_outputs: int,
-    between_parts: int,
-) -> Network:
-    return Network(
+    units: tuple[int, ...], body_parameters: int, operator_outputs: int, between_parts: int
+) -> Architecture:
+    return Architecture(
         "iresnet",
-        body_parameters,
+        body_parameters=body_parameters,
         body_outputs=512 * 7 * 7,
         operator_outputs=operator_outputs,
         kept=1.35,
@@ -64,7 +60,7 @@ def _iresnet(
 
 
 # Units per stage as InsightFace's MXNet networks (fresnet) count them: "r200" has 66 units.
-_NETWORKS: Mapping[str, Network] = {
+_ARCHITECTURES: Mapping[str, Architecture] = {
     "r18": _iresnet((2, 2, 2, 2), 11_179_008, 12_695_552, 1_103_872),
     "r34": _iresnet((3, 4, 6, 3), 21_292_736, 17_085_952, 1_304_576),
     "r50": _iresnet((3, 4, 14, 3), 30_744_256, 19_895_808, 1_354_752),
@@ -78,32 +74,38 @@ _NETWORKS: Mapping[str, Network] = {
     "r140": _iresnet((3, 15, 48, 3), 74_167_104, 39_564_800, 1_705_984),
     "r160": _iresnet((3, 24, 49, 3), 78_010_816, 46_238_208, 1_806_336),
     "r200": _iresnet((3, 24, 36, 3), 62_652_096, 41_672_192, 1_756_160),
-    "mbf": Network(
+    "mbf": Architecture(
         "mobilefacenet",
-        937_344,
-        512,
-        9_610_752,
+        body_parameters=937_344,
+        body_outputs=512,
+        operator_outputs=9_610_752,
         kept=1.2,
         part_outputs=752_640,
         between_parts=1_655_808,
     ),
-    "tiny": Network(
-        "tiny", 584_416, 128 * 4 * 4, 397_952, kept=1.05, part_outputs=100_352, between_parts=81_536
+    "tiny": Architecture(
+        "tiny",
+        body_parameters=584_416,
+        body_outputs=128 * 4 * 4,
+        operator_outputs=397_952,
+        kept=1.05,
+        part_outputs=100_352,
+        between_parts=81_536,
     ),
 }
 
 
 def names() -> list[str]:
     """Return the names of all networks, in the order of the table."""
-    return list(_NETWORKS)
+    return list(_ARCHITECTURES)
 
 
 def check(name: str) -> None:
     """Raise ``ConfigError`` if there is no network of this name."""
-    if name not in _NETWORKS:
+    if name not in _ARCHITECTURES:
         raise ConfigError(
-            f"network {name!r} is unknown{did_you_mean(name, _NETWORKS)}; "
-            f"there are {', '.join(_NETWORKS)}"
+            f"network {name!r} is unknown{did_you_mean(name, _ARCHITECTURES)}; "
+            f"there are {', '.join(_ARCHITECTURES)}"
         )
 
 
@@ -113,9 +115,9 @@ def parameter_count(name: str, embedding_size: int = 512) -> int:
     As is usual, the fixed gamma of the last BatchNorm is counted and running statistics are not.
     """
     check(name)
-    network = _NETWORKS[name]
-    weights, bias, gamma, beta = network.body_outputs, 1, 1, 1
-    return network.body_parameters + embedding_size * (weights + bias + gamma + beta)
+    architecture = _ARCHITECTURES[name]
+    weights, bias, gamma, beta = architecture.body_outputs, 1, 1, 1
+    return architecture.body_parameters + embedding_size * (weights + bias + gamma + beta)
 
 
 def activation_bytes(name: str, batch_size: int, *, recompute: bool = False) -> int:
@@ -124,12 +126,12 @@ def activation_bytes(name: str, batch_size: int, *, recompute: bool = False) -> 
     Feature maps, their gradients and workspace at 112x112 pixels; measured with r18, r50 and mbf.
     """
     check(name)
-    network = _NETWORKS[name]
+    architecture = _ARCHITECTURES[name]
     if recompute:
-        numbers = network.part_outputs * _PART_KEPT + network.between_parts
+        elements = architecture.part_outputs * _PART_KEPT + architecture.between_parts
     else:
-        numbers = network.operator_outputs * network.kept
-    return round(4 * batch_size * numbers)
+        elements = architecture.operator_outputs * architecture.kept
+    return round(4 * batch_size * elements)
 
 
 def build(name: str, *, embedding_size: int = 512, dtype: str = "float32") -> Any:
@@ -137,7 +139,7 @@ def build(name: str, *, embedding_size: int = 512, dtype: str = "float32") -> An
 
     Args:
         name: one of ``names()``.
-        embedding_size: numbers per embedding.
+        embedding_size: length of an embedding.
         dtype: ``float32`` or ``float16``, in which the body computes; input and output are float32.
 
     Returns:
@@ -145,15 +147,15 @@ def build(name: str, *, embedding_size: int = 512, dtype: str = "float32") -> An
         float32 [batch, embedding_size]. The graph normalizes its input itself.
 
     Raises:
-        ConfigError: if there is no network of this name.
+        ConfigError: there is no network of this name.
     """
     check(name)
     from backbones import layers
     from runtime.mxnet import mx
 
-    network = _NETWORKS[name]
-    module = importlib.import_module(f"{__name__}.{network.module}")
+    architecture = _ARCHITECTURES[name]
+    module = importlib.import_module(f"{__name__}.{architecture.module}")
     # A name manager of its own: unnamed nodes count from zero in every graph, not in every process.
     with mx.name.NameManager():
-        features = module.body(layers.pixels(dtype), **network.arguments)
+        features = module.body(layers.pixels(dtype), **architecture.arguments)
         return layers.embedding(features, size=embedding_size, dtype=dtype)

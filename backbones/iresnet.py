@@ -1,9 +1,9 @@
 """iResNet: the residual networks of ArcFace.
 
-The publications call it ResNet-50, ResNet-100 and so on, but the unit is another one than in image
+The publications call them ResNet-50, ResNet-100 and so on, but the unit differs from that of image
 classification: BatchNorm at both ends, PReLU inside, the stride in the second convolution and no
 activation after the sum (Han et al., arXiv:1610.02915; Deng et al., arXiv:1801.07698). All tensor
-names are those of the InsightFace checkpoints for MXNet, so weights go both ways.
+names are those of the InsightFace checkpoints for MXNet, so each reads the weights of the other.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ STAGE_CHANNELS = (64, 128, 256, 512)
 
 
 def body(x: Symbol, *, units: Sequence[int]) -> Symbol:
-    """Return the feature maps [batch, 512, height / 16, width / 16] of normalized pixels ``x``.
+    """Return the feature maps [batch, 512, height / 16, width / 16] of normalized pixels.
 
     Args:
         x: normalized pixels [batch, 3, height, width].
-        units: how many residual units each of the four stages has.
+        units: residual units per stage, of four stages.
     """
     x = convolution(x, "conv0", STAGE_CHANNELS[0], kernel=3)
     x = prelu(batch_norm(x, "bn0"), "relu0")

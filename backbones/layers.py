@@ -1,14 +1,14 @@
-"""The layers that the networks share, under the names that the InsightFace world expects.
+"""The layers that the networks share, with the names of the InsightFace checkpoints.
 
 Tools that read these networks find tensors by name (``conv0_weight``, ``stage1_unit1_bn1_gamma``,
-``fc1_output``), so name, padding and BatchNorm settings of a layer are decided here, once. The
-input is normalized inside the graph: a network is fed the pixels as they are, and no tool can
-normalize them twice or not at all.
+``fc1_output``), so name, padding and BatchNorm settings of a layer are set here only. The input is
+normalized inside the graph: a network takes the pixels as they are, and no tool can normalize them
+twice or not at all.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 from runtime.mxnet import mx
 
@@ -40,7 +40,7 @@ def convolution(
     kernel: int,
     stride: int = 1,
     groups: int = 1,
-    padding: int | None = None,
+    padding: Optional[int] = None,
 ) -> Symbol:
     """Return a convolution without bias; the padding keeps the size at stride 1 unless given."""
     pad = kernel // 2 if padding is None else padding
@@ -59,7 +59,7 @@ def convolution(
 def batch_norm(
     x: Symbol, name: str, *, epsilon: float = BATCH_NORM_EPSILON, fixed_gamma: bool = False
 ) -> Symbol:
-    """Return BatchNorm over the channel axis; a fixed gamma is held at one and never trained."""
+    """Return BatchNorm over the channel axis; a fixed gamma stays at one."""
     return mx.sym.BatchNorm(
         x, fix_gamma=fixed_gamma, eps=epsilon, momentum=BATCH_NORM_MOMENTUM, name=name
     )

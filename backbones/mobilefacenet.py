@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from backbones.layers import Symbol, batch_norm, convolution, prelu
 
-# The published network keeps MXNet's default here, and its weights are tuned to it.
+# MXNet's default, with which the published weights were trained.
 EPSILON = 1e-3
 
 
 class Stage(NamedTuple):
-    """One downsampling unit and the residual units behind it."""
+    """One downsampling unit and the residual units after it."""
 
     down_name: str
     down_expansion: int

@@ -1,17 +1,18 @@
 """A backbone with its weights: created, or loaded from a checkpoint.
 
-On a CPU its graph runs in another form (``backbones.cpu``); what is exported is always the plain
-one, with the names the InsightFace world knows.
+On a CPU it runs a rewritten graph (``backbones.graph.cpu``); what is exported is always the plain
+graph, with the tensor names of the InsightFace checkpoints.
 """
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 import backbones
 from backbones.graph import cpu
@@ -36,8 +37,8 @@ _log = logging.getLogger(__name__)
 FACE_SIZE = (112, 112)
 
 
-class TakenWeights(NamedTuple):
-    """What was found in a checkpoint: names of tensors without ``arg:`` and ``aux:``."""
+class LoadedTensors(NamedTuple):
+    """What ``load_pretrained`` found: names of tensors without ``arg:`` and ``aux:``."""
 
     path: Path
     loaded: list[str]
@@ -48,7 +49,7 @@ class TakenWeights(NamedTuple):
 
 
 class Backbone(Network):
-    """A network from images to embeddings; see ``Network`` for what can be done with it."""
+    """A network from images to embeddings."""
 
     def __init__(
         self,
@@ -56,16 +57,16 @@ class Backbone(Network):
         exported: Any,
         weights: dict[str, NDArray],
         ctx: Context,
-        parts: list[Part] | None = None,
+        parts: Optional[list[Part]] = None,
     ):
-        """Use ``Backbone.create`` or ``Backbone.load``.
+        """Share weights between two graphs; use ``Backbone.create`` or ``Backbone.load``.
 
         Args:
             trained: the symbol that runs.
             exported: the symbol that is written to disk, with the same parameters.
             weights: an array for every parameter and auxiliary state.
             ctx: the device.
-            parts: of ``trained``, if they shall be computed a second time to save memory.
+            parts: of ``trained``, if their feature maps are computed a second time to save memory.
         """
         super().__init__(trained, exported, weights, ctx)
         self._recomputation = Recomputation(parts, self.parameters, ctx) if parts else None
@@ -99,49 +100,52 @@ class Backbone(Network):
             key: mx.nd.array(initial_value(key, shape, seed))
             for key, shape in shapes(exported, (3, *image_size)).items()
         }
-        running = _form_for(ctx, trained, image_size, weights)
-        parts = cut(running, image_size) if options.recompute else None
-        backbone = cls(running, exported, weights, ctx, parts)
+        trained = _for_device(ctx, trained, image_size, weights)
+        parts = cut(trained, image_size) if options.recompute else None
+        backbone = cls(trained, exported, weights, ctx, parts)
         if options.pretrained_checkpoint:
-            _report(backbone.take_weights(*options.pretrained_checkpoint))
+            _report(backbone.load_pretrained(*options.pretrained_checkpoint))
         return backbone
 
     @classmethod
     def load(
         cls,
-        prefix: str | Path,
+        prefix: Union[str, Path],
         epoch: int = 0,
         *,
         image_size: tuple[int, int] = FACE_SIZE,
         ctx: Context = None,
     ) -> Backbone:
-        """Return the network up to ``fc1_output`` of an InsightFace checkpoint, or of one of ours.
+        """Return the network up to ``fc1_output`` of a checkpoint, exported here or by InsightFace.
 
-        Reads ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``. What the file
-        holds beyond the embedding (a classifier) is left aside.
+        Reads ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``. Nodes and
+        tensors after the embedding (a classifier) are ignored.
 
         Raises:
-            DataError: if a file is missing or broken, or a tensor is missing or has a wrong shape.
+            DataError: a file is missing or broken, or a tensor is missing or has a wrong shape.
         """
         ctx = ctx or mx.cpu()
         symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
         symbol = read_graph(symbol_path)
-        weights = _load_weights(parameter_path, infer_shapes(symbol, image_size, symbol_path))
-        return cls(_form_for(ctx, symbol, image_size, weights), symbol, weights, ctx)
+        weights = _read_weights(parameter_path, infer_shapes(symbol, image_size, symbol_path))
+        return cls(_for_device(ctx, symbol, image_size, weights), symbol, weights, ctx)
 
-    def take_weights(self, prefix: str | Path, epoch: int) -> TakenWeights:
-        """Take the weights of another checkpoint over, as far as it has them under our names.
+    def load_pretrained(self, prefix: Union[str, Path], epoch: int) -> LoadedTensors:
+        """Load the tensors of another checkpoint that this network has, too.
 
         Args:
-            prefix: of the checkpoint, ours or one of InsightFace's; only its parameters are read.
-            epoch: the number in their file's name.
+            prefix: of the checkpoint, ours or InsightFace's; only its parameters are read.
+            epoch: the number in the file's name.
 
         Raises:
-            DataError: the file is missing or broken, a tensor has another shape than here, or there
-                is none that can be taken.
+            DataError: the file is missing or broken, a tensor has another shape than here, or no
+                tensor is of this network.
         """
-        _, path = checkpoint_paths(prefix, epoch)
-        found = _by_our_name(_by_plain_name(read_parameters(path)))
+        path = checkpoint_paths(prefix, epoch)[1]
+        found = _read_tensors(path)
+        # InsightFace's MobileFaceNets have another name for this tensor than its iResNets.
+        if "fc1_weight" in found and "pre_fc1_weight" not in found:
+            found["pre_fc1_weight"] = found.pop("fc1_weight")
         loaded = [name for name in self.parameters if name in found]
         for name in loaded:
             own = self.parameters[name].shape
@@ -160,12 +164,12 @@ class Backbone(Network):
             self.parameters[name].set_data(value.astype(self.parameters[name].dtype))
         missing = [name for name in self.parameters if name not in found]
         left_over = [name for name in found if name not in set(loaded)]
-        return TakenWeights(path, loaded, missing, left_over)
+        return LoadedTensors(path, loaded, missing, left_over)
 
+    @override
     def __call__(self, images: NDArray) -> NDArray:
-        """See ``Network``; with recomputation, a forward pass to train keeps less."""
         if self._recomputation is not None and mx.autograd.is_recording():
-            return self._recomputation.forward(self._pixels(images))
+            return self._recomputation.forward(self._to_device(images))
         return super().__call__(images)
 
     def backward(self, features: NDArray, gradient: NDArray) -> None:
@@ -186,46 +190,37 @@ class Backbone(Network):
         return features
 
 
-def _form_for(
+def _for_device(
     ctx: Context, symbol: Any, image_size: tuple[int, int], weights: dict[str, NDArray]
 ) -> Any:
-    """Return the graph as it runs on a device: rewritten on a CPU, as it is on a GPU."""
-    return cpu.form(symbol, image_size, weights) if ctx.device_type == "cpu" else symbol
+    """Return the graph as it runs on a device: rewritten for a CPU, as it is for a GPU."""
+    return cpu.rewrite(symbol, image_size, weights) if ctx.device_type == "cpu" else symbol
 
 
-def _by_plain_name(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Return arrays by their names without MXNet's ``arg:`` and ``aux:``."""
-    return {name.split(":", 1)[-1]: array for name, array in arrays.items()}
+def _read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a file by their names without MXNet's ``arg:`` and ``aux:``."""
+    return {name.split(":", 1)[-1]: array for name, array in read_parameters(path).items()}
 
 
-def _by_our_name(found: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Rename the one weight that InsightFace's MobileFaceNets call otherwise than its iResNets."""
-    if "fc1_weight" in found and "pre_fc1_weight" not in found:
-        found["pre_fc1_weight"] = found.pop("fc1_weight")
-    return found
-
-
-def _load_weights(path: Path, shapes: dict[str, Shape]) -> dict[str, NDArray]:
-    weights = _by_plain_name(read_parameters(path))
+def _read_weights(path: Path, shapes: dict[str, Shape]) -> dict[str, NDArray]:
+    found = _read_tensors(path)
     for name, shape in shapes.items():
-        if name not in weights:
+        if name not in found:
             raise DataError(f"{path} lacks {name!r}; it belongs to another graph than its symbol")
-        if weights[name].shape != shape:
+        if found[name].shape != shape:
             raise DataError(
-                f"{path}: {name!r} has shape {weights[name].shape}, but the graph needs {shape}; "
+                f"{path}: {name!r} has shape {found[name].shape}, but the graph needs {shape}; "
                 "do graph and image size belong to these parameters?"
             )
-    return {name: mx.nd.array(weights[name], dtype=weights[name].dtype) for name in shapes}
+    return {name: mx.nd.array(found[name], dtype=found[name].dtype) for name in shapes}
 
 
-def _report(taken: TakenWeights) -> None:
-    """Name each tensor in the log: whether fine-tuning works at all depends on which were found."""
+def _report(tensors: LoadedTensors) -> None:
+    """Log the name of each tensor: fine-tuning depends on which were loaded."""
     for what, names in (
-        ("loaded", taken.loaded),
-        ("missing, left at their initial values", taken.missing),
-        ("left over in the file", taken.left_over),
+        ("loaded", tensors.loaded),
+        ("missing, left at their initial values", tensors.missing),
+        ("left over in the file", tensors.left_over),
     ):
-        _log.info(
-            "pretrained %s: %d tensors %s%s",
-            *(taken.path, len(names), what, ": " + " ".join(names) if names else ""),
-        )
+        listed = ": " + " ".join(names) if names else ""
+        _log.info("pretrained %s: %d tensors %s%s", tensors.path, len(names), what, listed)

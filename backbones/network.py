@@ -1,25 +1,26 @@
 """A network with its weights: training, inference, and its files on disk.
 
 Two graphs share one set of weights. The graph that runs may compute in float16, or be rewritten for
-a CPU; the graph that is exported is always the plain float32 one, so that any tool can load it on
-any device. Initial weights depend on the seed and the tensor's name alone: MXNet seeds every
-process alike and its stream depends on what ran before, so it has no say here.
+a CPU; the graph that is exported is always the plain float32 one, which any tool can load on any
+device. Initial weights depend on the seed and the tensor's name alone, not on MXNet's generator:
+MXNet seeds every process alike, and its numbers depend on what the process drew before.
 """
 
 from __future__ import annotations
 
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from backbones.graph.parameter_file import write_parameters
 from runtime.errors import DataError
 from runtime.files import StagedFiles
 from runtime.mxnet import mx
-from runtime.state import OWN, REPLICATED, Saved, State, Stored
+from runtime.state import OWN, REPLICATED, Saved, State, Stateful, Stored
 
 PRELU_SLOPE = 0.25
 
@@ -28,7 +29,7 @@ Context = Any
 Shape = tuple[int, ...]
 
 
-class Network:
+class Network(Stateful):
     """Weights, and the graphs that use them.
 
     Call it inside ``mx.autograd.record()`` to train (BatchNorm then uses the batch and updates its
@@ -36,7 +37,7 @@ class Network:
     """
 
     def __init__(self, trained: Any, exported: Any, weights: dict[str, NDArray], ctx: Context):
-        """Use the functions of the derived classes.
+        """Share weights between two graphs; derived classes have functions that create networks.
 
         Args:
             trained: the symbol that runs.
@@ -47,7 +48,12 @@ class Network:
         self._exported = exported
         self._ctx = ctx
         self._block = mx.gluon.SymbolBlock(trained, mx.sym.var("data", dtype="float32"))
-        fixed = _fixed_gammas(trained)
+        # BatchNorm holds these gammas at one.
+        fixed = {
+            f"{name}_gamma"
+            for name, attributes in trained.attr_dict().items()
+            if attributes.get("fix_gamma") == "True"
+        }
         for name, parameter in self.parameters.items():
             parameter.shape = weights[name].shape
             parameter.initialize(mx.init.Zero(), ctx=ctx)
@@ -66,15 +72,14 @@ class Network:
         return self._block.collect_params()
 
     @property
-    def statistic_names(self) -> list[str]:
-        """The names of BatchNorm's running means and variances, in a fixed order."""
-        names: list[str] = self._exported.list_auxiliary_states()
-        return names
-
-    @property
     def statistics(self) -> list[NDArray]:
         """BatchNorm's running means and variances, in a fixed order, to be averaged over ranks."""
-        return [self.parameters[name].data(self._ctx) for name in self.statistic_names]
+        return [self.parameters[name].data(self._ctx) for name in self._statistic_names]
+
+    @property
+    def _statistic_names(self) -> list[str]:
+        names: list[str] = self._exported.list_auxiliary_states()
+        return names
 
     def __call__(self, images: NDArray) -> NDArray:
         """Return the output of the graph, float32 [b, n], for images [b, channels, h, w].
@@ -82,45 +87,45 @@ class Network:
         Args:
             images: RGB, 0-255, uint8 or float32, on any device.
         """
-        return self._block(self._pixels(images))
+        return self._block(self._to_device(images))
 
-    def _pixels(self, images: NDArray) -> NDArray:
-        """Bring images to the device, in float32."""
+    def _to_device(self, images: NDArray) -> NDArray:
         return images.as_in_context(self._ctx).astype("float32", copy=False)
 
     def hybridize(self) -> None:
         """Plan memory and operators once per shape; worth it when most batches have one shape."""
         self._block.hybridize(static_alloc=True, static_shape=True)
 
+    @override
     def export_state(self, update: int) -> State:
-        """See ``Stateful``: the parameters, and this rank's own running statistics."""
-        statistics = set(self.statistic_names)
+        # Running statistics differ between ranks.
+        kinds = dict.fromkeys(self._statistic_names, OWN)
         return State(
             {
-                name: Stored(OWN if name in statistics else REPLICATED, parameter.data().asnumpy())
+                name: Stored(kinds.get(name, REPLICATED), parameter.data().asnumpy())
                 for name, parameter in self.parameters.items()
             }
         )
 
+    @override
     def load_state(self, saved: Saved) -> None:
-        """See ``Stateful``."""
-        statistics = set(self.statistic_names)
+        statistics = set(self._statistic_names)
         for name, parameter in self.parameters.items():
             read = saved.own if name in statistics else saved.replicated
             parameter.data()[:] = read(name, parameter.shape)
 
-    def export(self, prefix: str | Path, epoch: int = 0) -> None:
+    def export(self, prefix: Union[str, Path], epoch: int = 0) -> None:
         """Write ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``.
 
         The graph is the plain float32 one whatever trained. The files appear under their names when
         both are complete.
 
         Raises:
-            DataError: they cannot be written.
+            DataError: the files cannot be written.
         """
-        auxiliary = set(self._exported.list_auxiliary_states())
+        prefixes = dict.fromkeys(self._statistic_names, "aux")
         arrays = {
-            f"{'aux' if name in auxiliary else 'arg'}:{name}": parameter.data(self._ctx)
+            f"{prefixes.get(name, 'arg')}:{name}": parameter.data(self._ctx)
             .astype("float32")
             .asnumpy()
             for name, parameter in self.parameters.items()
@@ -133,12 +138,12 @@ class Network:
                 write_parameters(files.open(parameter_path), arrays)
         except OSError as error:
             raise DataError(
-                f"{parameter_path} cannot be written: {error.strerror}; what was there before is "
+                f"{parameter_path} cannot be written: {error.strerror}; earlier files are "
                 "unchanged, make room or choose another folder"
             ) from None
 
 
-def checkpoint_paths(prefix: str | Path, epoch: int) -> tuple[Path, Path]:
+def checkpoint_paths(prefix: Union[str, Path], epoch: int) -> tuple[Path, Path]:
     """Return the files of a checkpoint: the graph and the parameters."""
     return Path(f"{prefix}-symbol.json"), Path(f"{prefix}-{epoch:04d}.params")
 
@@ -164,21 +169,10 @@ def initial_value(name: str, shape: Shape, seed: int) -> npt.NDArray[np.float32]
 def shapes(symbol: Any, image_shape: Shape) -> dict[str, Shape]:
     """Return the shape of every parameter and auxiliary state of a graph.
 
-    Args:
-        symbol: the graph, with the input ``data``.
-        image_shape: channels, height and width.
+    The input ``data`` is a batch of images of ``image_shape``: channels, height and width.
     """
     arguments, _, auxiliary = symbol.infer_shape(data=(1, *image_shape))
     found = dict(zip(symbol.list_arguments(), arguments))
     found.update(zip(symbol.list_auxiliary_states(), auxiliary))
     del found["data"]
     return found
-
-
-def _fixed_gammas(symbol: Any) -> set[str]:
-    """Return the names of the gammas that BatchNorm holds at one."""
-    return {
-        f"{name}_gamma"
-        for name, attributes in symbol.attr_dict().items()
-        if attributes.get("fix_gamma") == "True"
-    }

@@ -1,4 +1,4 @@
-"""The options of networks: which one, and how it computes."""
+"""The options that choose a backbone or classifier, and in which number format it computes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
+
+from typing_extensions import override
 
 import backbones
 from backbones import classifiers
@@ -47,8 +49,8 @@ class BackboneOptions(NetworkOptions):
         prefix, _, epoch = self.pretrained.rpartition(",")
         return prefix, int(epoch)
 
+    @override
     def check(self) -> None:
-        """Refuse unknown networks, and a ``--pretrained`` that names no file of parameters."""
         backbones.check(self.network)
         if self.pretrained is not None:
             _check_pretrained(self.pretrained)
@@ -64,8 +66,8 @@ class ClassifierOptions(NetworkOptions):
     last_gamma: bool = False
     """Begin with every residual unit as the identity: the gamma of its last BatchNorm is 0."""
 
+    @override
     def check(self) -> None:
-        """Refuse unknown classifiers."""
         classifiers.check(self.model)
 
 

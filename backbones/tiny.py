@@ -1,9 +1,9 @@
-"""A small residual network for examples and tests: minutes on two cores, not days on eight GPUs.
+"""A small residual network for examples and tests: it trains in minutes on two cores.
 
-Everything else in a run stays as it is with a large network, so the whole program can be shown to
-learn on any machine. It is built for a CPU: the first convolution brings the maps down to a quarter
-of the image's size, before anything costly; a residual is a single convolution; and ReLU takes the
-place of PReLU, whose backward pass costs more than a convolution's there.
+The rest of a run is the same as with a large network, so any machine can test that the whole
+program learns. The network is made for a CPU: the first convolution reduces the maps to a quarter
+of the image's height and width; a residual is a single convolution; and the activation is ReLU,
+since the backward pass of PReLU takes longer than that of a convolution there.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ STAGE_CHANNELS = (32, 64, 128, 128)
 
 
 def body(x: Symbol) -> Symbol:
-    """Return the feature maps [batch, 128, height / 32, width / 32] (rounded up) of ``x``.
-
-    Args:
-        x: normalized pixels [batch, 3, height, width].
-    """
+    """Return the feature maps [b, 128, h / 32, w / 32] (rounded up) of pixels [b, 3, h, w]."""
     x = convolution(x, "conv0", STAGE_CHANNELS[0], kernel=5, stride=4)
     x = relu(batch_norm(x, "bn0"), "relu0")
     x = residual_unit(x, "stage1_unit1", STAGE_CHANNELS[0])

@@ -118,7 +118,7 @@ ROWS: dict[str, Row] = {
     "pretrained": Row(
         "records",
         "--pretrained {folder}/earlier,3",
-        lambda seen: seen.call("Backbone.take_weights").result.path.name,
+        lambda seen: seen.call("Backbone.load_pretrained").result.path.name,
         "earlier-0003.params",
     ),
     "embedding_size": Row(
@@ -351,7 +351,7 @@ def folder(tmp_path_factory) -> Path:
 def watch(seen: Witness) -> None:
     """Watch whatever obeys an option."""
     seen.watch(face_loader, "FaceLoader", "MemoryBatches")
-    seen.watch(Backbone, "create", "take_weights")
+    seen.watch(Backbone, "create", "load_pretrained")
     seen.watch(backbones, "build")
     seen.watch(head, "PartialFC")
     seen.watch(head.PartialFC, "create", "step")

@@ -43,7 +43,7 @@ STEEPNESS = 31.0
 """What no slope comes near. A power of two less 1, so that 1 + STEEPNESS divides exactly."""
 
 
-def form(
+def rewrite(
     symbol: Symbol, image_size: tuple[int, int], weights: Mapping[str, Any] = MappingProxyType({})
 ) -> Symbol:
     """Return the graph with every PReLU on feature maps in terms of oneDNN's operators.

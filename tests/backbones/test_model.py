@@ -340,18 +340,18 @@ def test_an_interrupted_export_leaves_the_old_files(tmp_path, monkeypatch, image
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-class TestTakenWeights:
+class TestLoadPretrained:
     @pytest.fixture
     def prefix(self, tmp_path):
         make(seed=2).export(tmp_path / "model")
         return tmp_path / "model"
 
-    def test_everything_is_taken(self, prefix) -> None:
+    def test_all_tensors_are_loaded(self, prefix) -> None:
         backbone = make(seed=1)
-        taken = backbone.take_weights(prefix, 0)
+        tensors = backbone.load_pretrained(prefix, 0)
         assert_equal_values(backbone, make(seed=2))
-        assert set(taken.loaded) == set(backbone.parameters)
-        assert (taken.missing, taken.left_over) == ([], [])
+        assert set(tensors.loaded) == set(backbone.parameters)
+        assert (tensors.missing, tensors.left_over) == ([], [])
 
     def test_what_is_missing_keeps_its_value_and_the_rest_is_named(self, prefix) -> None:
         weights = mx.nd.load(f"{prefix}-0000.params")
@@ -360,9 +360,9 @@ class TestTakenWeights:
         mx.nd.save(f"{prefix}-0000.params", weights)
         backbone = make(seed=1)
         backbone.parameters["bn0_beta"].data()[:] = 7
-        taken = backbone.take_weights(prefix, 0)
-        assert sorted(taken.missing) == ["bn0_beta", "bn0_moving_var"]
-        assert taken.left_over == ["fc7_weight"]
+        tensors = backbone.load_pretrained(prefix, 0)
+        assert sorted(tensors.missing) == ["bn0_beta", "bn0_moving_var"]
+        assert tensors.left_over == ["fc7_weight"]
         assert (values(backbone)["bn0_beta"] == 7).all()
         assert (values(backbone)["conv0_weight"] == values(make(seed=2))["conv0_weight"]).all()
 
@@ -370,16 +370,16 @@ class TestTakenWeights:
         backbone = Backbone.create(BackboneOptions(network="tiny", embedding_size=8), seed=1)
         before = values(backbone)
         with pytest.raises(DataError, match="has shape .*choose the --network and --embedding"):
-            backbone.take_weights(prefix, 0)
+            backbone.load_pretrained(prefix, 0)
         assert all((values(backbone)[name] == value).all() for name, value in before.items())
 
     def test_nothing_in_common(self, prefix) -> None:
         mx.nd.save(f"{prefix}-0000.params", {"arg:other": mx.nd.ones((2,))})
         with pytest.raises(DataError, match="no tensor of this network .*'other'"):
-            make().take_weights(prefix, 0)
+            make().load_pretrained(prefix, 0)
 
 
-def test_a_published_checkpoint_is_taken_whole(toolkit_data) -> None:
+def test_all_tensors_of_a_published_checkpoint_are_loaded(toolkit_data) -> None:
     backbone = Backbone.create(BackboneOptions(network="mbf", embedding_size=128))
-    taken = backbone.take_weights(toolkit_data / "mobilefacenet_y1/model", 0)
-    assert taken.missing == [] and taken.left_over == []
+    tensors = backbone.load_pretrained(toolkit_data / "mobilefacenet_y1/model", 0)
+    assert tensors.missing == [] and tensors.left_over == []

@@ -133,13 +133,13 @@ def test_a_published_form_gives_what_mxnet_gives_and_is_exported_again(
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_weights_of_a_published_form_are_taken(tmp_path: Path, graph: Callable[[], Any]) -> None:
+def test_weights_of_a_published_graph_are_loaded(tmp_path: Path, graph: Callable[[], Any]) -> None:
     prefix = write(tmp_path, graph())
     own = Backbone.load(prefix, image_size=SIZE)
     before = own.parameters["conv_weight"].data().asnumpy()
     own.parameters["conv_weight"].set_data(mx.nd.zeros(before.shape))
-    taken = own.take_weights(prefix, 0)
-    assert "conv_weight" in taken.loaded and not taken.missing and not taken.left_over
+    tensors = own.load_pretrained(prefix, 0)
+    assert "conv_weight" in tensors.loaded and not tensors.missing and not tensors.left_over
     np.testing.assert_array_equal(own.parameters["conv_weight"].data().asnumpy(), before)
 
 

@@ -76,7 +76,7 @@ def test_activations_are_those_of_the_graph(name) -> None:
     _, shapes, _ = internals.infer_shape(data=(1, 3, 112, 112))
     outputs = dict(zip(internals.list_outputs(), shapes))
     counted = sum(int(np.prod(shape)) for key, shape in outputs.items() if key not in variables)
-    kept = backbones._NETWORKS[name].kept
+    kept = backbones._ARCHITECTURES[name].kept
     assert backbones.activation_bytes(name, 3) == round(3 * 4 * (counted * kept))
 
 
@@ -93,8 +93,8 @@ def test_activations_of_parts_are_those_of_the_graph(name) -> None:
         variables = set(part.symbol.list_inputs())
         largest = max(largest, sum(sizes[key] for key in names if key not in variables))
     between = sum(sizes[f"{part.source}_output"] for part in parts[1:])
-    network = backbones._NETWORKS[name]
-    assert (network.part_outputs, network.between_parts) == (largest, between)
+    architecture = backbones._ARCHITECTURES[name]
+    assert (architecture.part_outputs, architecture.between_parts) == (largest, between)
 
 
 @pytest.mark.parametrize(
