@@ -16,6 +16,7 @@ from typing_extensions import override
 
 import backbones
 from backbones.graph import cpu
+from backbones.graph.nodes import Shape
 from backbones.graph.parameter_file import read_parameters
 from backbones.graph.recompute import Part, Recomputation, cut
 from backbones.graph.symbol_file import infer_shapes, read_graph
@@ -23,7 +24,6 @@ from backbones.network import (
     Context,
     NDArray,
     Network,
-    Shape,
     checkpoint_paths,
     initial_value,
     shapes,

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from backbones.graph.nodes import Shape
 from backbones.graph.parameter_file import write_parameters
 from runtime.errors import DataError
 from runtime.files import StagedFiles
@@ -26,7 +27,6 @@ PRELU_SLOPE = 0.25
 
 NDArray = Any
 Context = Any
-Shape = tuple[int, ...]
 
 
 class Network(Stateful):

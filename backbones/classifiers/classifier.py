@@ -7,8 +7,8 @@ from typing import Any
 
 from backbones import classifiers
 from backbones.classifiers import Normalization
-from backbones.graph.nodes import nodes_of
-from backbones.network import Context, Network, Shape, initial_value, shapes
+from backbones.graph.nodes import Shape, to_json
+from backbones.network import Context, Network, initial_value, shapes
 from backbones.options import ClassifierOptions
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
@@ -75,7 +75,7 @@ def _last_gammas(name: str, symbol: Any) -> list[str]:
     Their outputs are added to the shortcuts. Where both addends come from a BatchNorm (the shortcut
     is a projection, or the unit before), the one that is deeper in the graph ends the residual.
     """
-    nodes = nodes_of(symbol)
+    nodes = to_json(symbol)["nodes"]
     depths: list[int] = []
     found = []
     for node in nodes:

@@ -1,172 +1,176 @@
-"""The form of a graph that runs on a CPU; it computes the same, from the same parameters.
+"""The graph that runs on a CPU: the same results from the same parameters, in less time.
 
-MXNet hands convolutions, BatchNorm, ReLU and sums to oneDNN, which keeps the maps in blocks of 16
-channels, but not PReLU: that one runs in a loop of its own, whose backward pass takes longer than
-the convolution beside it, and every map is converted to the plain layout before it and back after
-it. So PReLU is put together from what oneDNN has:
+MXNet passes convolutions, BatchNorm, ReLU and sums to oneDNN, which keeps the maps in blocks of 16
+channels, but not PReLU. PReLU runs in a loop of MXNet's own, whose backward pass takes longer than
+that of a convolution, and every map is converted to the plain layout before it and back after it.
+So PReLU is composed of what oneDNN has:
 
     PReLU(x) = slope * x + (1 - slope) * relu(x)
 
 in which a factor per channel is a depthwise convolution of one pixel. The usual split into the
 positive and the negative part needs a difference, which oneDNN does not compute here either.
 
-A BatchNorm has a factor per channel anyway. One that leads to nothing but a PReLU takes one of the
-two: with z = t x from the BatchNorm, and bent(z) = z where z is positive, -STEEPNESS z elsewhere,
+A BatchNorm has a factor per channel anyway. One whose only consumer is a PReLU applies one of the
+two factors: with z = t x from the BatchNorm, and bent(z) = z where z is positive, -STEEPNESS z
+elsewhere,
 
     PReLU(x) = z + (1 / t - 1) * bent(z)    with t = (slope + STEEPNESS) / (1 + STEEPNESS)
 
 is x where x is positive and slope * x elsewhere, as long as t is positive: slope > -STEEPNESS.
 Trained slopes are between -1 and 1 or so.
 
-Where a PReLU leads to nothing but a convolution that is depthwise, or of one pixel and to no more
-channels, as in a MobileFaceNet, even those passes over the maps are too many. There the factors go
-into the kernel K, and it is cheaper to convolve twice:
+Where the only consumer of a PReLU is a convolution that is depthwise, or of one pixel and to no
+more channels, as in a MobileFaceNet, even those passes over the maps take too long. There the
+factors are multiplied into the kernel K, and convolving twice is faster:
 
     K * PReLU(x) = (slope K) * x + ((1 - slope) K) * relu(x)
 
-Graphs that are created and graphs that are read from checkpoints take the same way. What is written
-to disk is never this form.
+Both created graphs and graphs from checkpoints are rewritten. Files never contain rewritten graphs.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Optional
 
-from backbones.graph.nodes import Node, first_shapes
+from backbones.graph.nodes import Entry, Node, first_shapes, from_json, moved, to_json
 from backbones.layers import Symbol
-from runtime.mxnet import mx
 
 STEEPNESS = 31.0
-"""What no slope comes near. A power of two less 1, so that 1 + STEEPNESS divides exactly."""
+"""Slopes are above -STEEPNESS. 1 + STEEPNESS is a power of two, so that divisions are exact."""
 
 
 def rewrite(
     symbol: Symbol, image_size: tuple[int, int], weights: Mapping[str, Any] = MappingProxyType({})
 ) -> Symbol:
-    """Return the graph with every PReLU on feature maps in terms of oneDNN's operators.
+    """Return the graph with every PReLU on feature maps composed of oneDNN's operators.
 
     Args:
         symbol: a graph with the input ``data``.
         image_size: height and width of the images.
-        weights: NDArrays that it begins with, as far as they are known. A PReLU with a slope that
-            is too steep for it leaves the BatchNorm before it alone.
+        weights: NDArrays of the initial parameters, as far as they are known. A PReLU with a slope
+            of -STEEPNESS or less does not use the BatchNorm before it.
 
     Returns:
         A graph with the same parameters, names of outputs, outputs and gradients.
     """
-    shapes = first_shapes(symbol, (1, 3, *image_size))
-    channels = {name: shape[1] for name, shape in shapes.items() if len(shape) == 4}
-    graph = json.loads(symbol.tojson())
-    nodes: list[Node] = graph["nodes"]
-    consumers = _consumers(nodes, graph["heads"])
-    absorbed = _absorbed_prelus(nodes, consumers, channels)
+    graph = _Graph(symbol, image_size)
+    absorbed = graph.absorbed_prelus()
     # The PReLU of each BatchNorm that scales for it.
     scaling = {
         norm: prelu
-        for norm, prelu in _scaling_norms(nodes, consumers, channels, shapes).items()
-        if prelu not in absorbed and not _is_steep(nodes[prelu], nodes, weights)
+        for norm, prelu in graph.scaling_norms().items()
+        if prelu not in absorbed and not graph.is_steep(prelu, weights)
     }
-    writer = _Writer()
-    # Where the output of each node of the given graph is to be found in the new one; for a PReLU
-    # that goes into the next convolution, where its input is.
-    moved: dict[int, int] = {}
+    builder = _GraphBuilder()
+    # The index in the new graph of each node's output; for an absorbed PReLU, of its input.
+    indices: dict[int, int] = {}
     # Variables before operators: a BatchNorm may need the slope of a later PReLU.
-    for number, node in sorted(enumerate(nodes), key=lambda item: item[1]["op"] != "null"):
-        inputs = [_moved(entry, moved) for entry in node["inputs"]]
+    for index, node in sorted(enumerate(graph.nodes), key=lambda item: item[1]["op"] != "null"):
+        name, inputs = node["name"], [moved(entry, indices) for entry in node["inputs"]]
         source = node["inputs"][0][0] if inputs else -1
-        if node["op"] == "null" and node["name"] != "data":
-            # Nobody could tell the shape of a parameter from that of its product.
-            known = {"__shape__": str(shapes[node["name"]])}
-            moved[number] = writer.add({**node, "attrs": {**node.get("attrs", {}), **known}})
-        elif number in scaling:
-            slope = _moved(nodes[scaling[number]]["inputs"][1], moved)
-            moved[number] = writer.add_scaling_norm(node, inputs, slope)
+        if node["op"] == "null" and name != "data":
+            # MXNet cannot infer the shape of a parameter from that of its product.
+            known = {"__shape__": str(graph.shapes[name])}
+            indices[index] = builder.add({**node, "attrs": {**node.get("attrs", {}), **known}})
+        elif index in scaling:
+            slope = moved(graph.nodes[scaling[index]]["inputs"][1], indices)
+            indices[index] = builder.add_scaling_norm(node, inputs, slope)
         elif source in scaling:
-            moved[number] = writer.add_prelu_of_scaled(
-                node["name"], inputs[0], channels[nodes[source]["name"]]
-            )
-        elif number in absorbed:
-            moved[number] = inputs[0][0]
+            channels = graph.channels(source)
+            indices[index] = builder.add_prelu_of_scaled(name, inputs[0], channels)
+        elif index in absorbed:
+            indices[index] = inputs[0][0]
         elif source in absorbed:
-            slope = _moved(nodes[source]["inputs"][1], moved)
-            moved[number] = writer.add_absorbing(node, inputs, slope)
-        elif _is_prelu_on_maps(node, nodes, channels):
-            moved[number] = writer.add_prelu(node["name"], inputs, channels[nodes[source]["name"]])
+            slope = moved(graph.nodes[source]["inputs"][1], indices)
+            indices[index] = builder.add_absorbing(node, inputs, slope)
+        elif graph.is_prelu_on_maps(index):
+            indices[index] = builder.add_prelu(name, inputs, graph.channels(source))
         else:
-            moved[number] = writer.add({**node, "inputs": inputs})
-    heads = [_moved(entry, moved) for entry in graph["heads"]]
-    return mx.sym.load_json(writer.to_json(heads, graph["attrs"]))
+            indices[index] = builder.add({**node, "inputs": inputs})
+    heads = [moved(entry, indices) for entry in graph.heads]
+    return from_json(builder.nodes, heads, graph.attributes)
 
 
-def _moved(entry: list[int], moved: dict[int, int]) -> list[int]:
-    """Return an entry of ``inputs`` or ``heads`` for the new graph."""
-    return [moved[entry[0]], *entry[1:]]
+class _Graph:
+    """The nodes of the given graph, by index, and which of them can be rewritten."""
+
+    def __init__(self, symbol: Symbol, image_size: tuple[int, int]) -> None:
+        graph = to_json(symbol)
+        self.nodes: list[Node] = graph["nodes"]
+        self.heads: list[Entry] = graph["heads"]
+        self.attributes: dict[str, Any] = graph["attrs"]
+        self.shapes = first_shapes(symbol, (1, 3, *image_size))
+        self._consumers = _consumers(self.nodes, self.heads)
+
+    def absorbed_prelus(self) -> set[int]:
+        """Return the PReLUs on maps whose factors the only consumer, a convolution, can apply."""
+        found = set()
+        for index in filter(self.is_prelu_on_maps, range(len(self.nodes))):
+            consumer = self._only_consumer(index)
+            source = self.nodes[index]["inputs"][0][0]
+            if consumer is not None and _is_cheap(self.nodes[consumer], self.channels(source)):
+                found.add(index)
+        return found
+
+    def scaling_norms(self) -> dict[int, int]:
+        """Return the BatchNorms whose only consumer is a PReLU on maps, and that PReLU."""
+        found = {}
+        for index, node in enumerate(self.nodes):
+            attributes, prelu = node.get("attrs", {}), self._only_consumer(index)
+            if (
+                node["op"] == "BatchNorm"
+                and attributes.get("fix_gamma") == "False"
+                and attributes.get("axis", "1") == "1"
+                and prelu is not None
+                and self.is_prelu_on_maps(prelu)
+            ):
+                factors = [*node["inputs"][1:3], self.nodes[prelu]["inputs"][1]]
+                # A factor that is computed may come too late for the BatchNorm.
+                if all(self._is_parameter(entry[0], self.channels(index)) for entry in factors):
+                    found[index] = prelu
+        return found
+
+    def is_steep(self, prelu: int, weights: Mapping[str, Any]) -> bool:
+        """Whether a known slope of a PReLU is -STEEPNESS or less, or not a number."""
+        slope = weights.get(self.nodes[self.nodes[prelu]["inputs"][1][0]]["name"])
+        return slope is not None and not float(slope.min().asscalar()) > -STEEPNESS
+
+    def is_prelu_on_maps(self, index: int) -> bool:
+        """Whether a node is a PReLU of the first output of a node, and that is feature maps."""
+        node = self.nodes[index]
+        if node["op"] != "LeakyReLU" or node.get("attrs", {}).get("act_type") != "prelu":
+            return False
+        source, output, *_ = node["inputs"][0]
+        return output == 0 and len(self.shapes[self.nodes[source]["name"]]) == 4
+
+    def channels(self, index: int) -> int:
+        """Return the channels of a node's first output."""
+        return self.shapes[self.nodes[index]["name"]][1]
+
+    def _is_parameter(self, index: int, channels: int) -> bool:
+        node = self.nodes[index]
+        return node["op"] == "null" and self.shapes[node["name"]] == (channels,)
+
+    def _only_consumer(self, index: int) -> Optional[int]:
+        consumers = self._consumers.get(index, [])
+        return consumers[0] if len(consumers) == 1 and consumers[0] >= 0 else None
 
 
-def _consumers(nodes: list[Node], heads: list[list[int]]) -> dict[int, list[int]]:
-    """Return the operators whose maps the first output of each node is, by their numbers.
+def _consumers(nodes: list[Node], heads: list[Entry]) -> dict[int, list[int]]:
+    """Return the operators whose first input is the first output of each node, by index.
 
-    Any other use, as another input, of another output or as what the graph puts out, is -1.
+    Any other use, as another input, of another output or as an output of the graph, is -1.
     """
     found: dict[int, list[int]] = {}
-    for node_number, *_ in heads:
-        found.setdefault(node_number, []).append(-1)
-    for number, node in enumerate(nodes):
-        for place, entry in enumerate(node["inputs"]):
-            found.setdefault(entry[0], []).append(number if place == entry[1] == 0 else -1)
+    for source, *_ in heads:
+        found.setdefault(source, []).append(-1)
+    for index, node in enumerate(nodes):
+        for position, (source, output, *_) in enumerate(node["inputs"]):
+            is_first = position == output == 0
+            found.setdefault(source, []).append(index if is_first else -1)
     return found
-
-
-def _absorbed_prelus(
-    nodes: list[Node], consumers: dict[int, list[int]], channels: dict[str, int]
-) -> set[int]:
-    """Return the PReLUs on maps whose factors can go into the convolution behind them."""
-    found = set()
-    for number, node in enumerate(nodes):
-        after = consumers.get(number, [])
-        if _is_prelu_on_maps(node, nodes, channels) and len(after) == 1 and after[0] >= 0:
-            source = nodes[node["inputs"][0][0]]
-            if _is_cheap(nodes[after[0]], channels[source["name"]]):
-                found.add(number)
-    return found
-
-
-def _scaling_norms(
-    nodes: list[Node],
-    consumers: dict[int, list[int]],
-    channels: dict[str, int],
-    shapes: Mapping[str, tuple[int, ...]],
-) -> dict[int, int]:
-    """Return the BatchNorms that lead to nothing but a PReLU on maps, and that PReLU."""
-
-    def is_parameter(entry: list[int]) -> bool:
-        # Anything computed may come too late for the BatchNorm.
-        node = nodes[entry[0]]
-        return node["op"] == "null" and shapes[node["name"]] == (channels.get(name),)
-
-    found = {}
-    for number, node in enumerate(nodes):
-        name, attributes = node["name"], node.get("attrs", {})
-        after = consumers.get(number, [])
-        if (
-            node["op"] == "BatchNorm"
-            and attributes.get("fix_gamma") == "False"
-            and attributes.get("axis", "1") == "1"
-            and len(after) == 1
-            and after[0] >= 0
-            and _is_prelu_on_maps(nodes[after[0]], nodes, channels)
-            and all(map(is_parameter, [*node["inputs"][1:3], nodes[after[0]]["inputs"][1]]))
-        ):
-            found[number] = after[0]
-    return found
-
-
-def _is_steep(prelu: Node, nodes: list[Node], weights: Mapping[str, Any]) -> bool:
-    slope = weights.get(nodes[prelu["inputs"][1][0]]["name"])
-    return slope is not None and not float(slope.min().asscalar()) > -STEEPNESS
 
 
 def _is_cheap(node: Node, channels: int) -> bool:
@@ -179,29 +183,20 @@ def _is_cheap(node: Node, channels: int) -> bool:
     return groups == 1 and node["attrs"]["kernel"] == "(1, 1)" and outputs <= channels
 
 
-def _is_prelu_on_maps(node: Node, nodes: list[Node], channels: dict[str, int]) -> bool:
-    attributes: dict[str, str] = node.get("attrs", {})
-    if node["op"] != "LeakyReLU" or attributes.get("act_type") != "prelu":
-        return False
-    source, output, *_ = node["inputs"][0]
-    # The maps have to be the first output of their operator, as those of all layers are.
-    return output == 0 and nodes[source]["name"] in channels
-
-
-class _Writer:
-    """The nodes of a graph in MXNet's JSON; an entry of ``inputs`` is [node, output, version]."""
+class _GraphBuilder:
+    """The nodes of the rewritten graph; operators are appended after their inputs."""
 
     def __init__(self) -> None:
-        self._nodes: list[Node] = []
-        # t of every BatchNorm that scales, by the number of the node.
-        self._factors_of_norms: dict[int, list[int]] = {}
+        self.nodes: list[Node] = []
+        # t of every BatchNorm that scales, by its index.
+        self._factors_of_norms: dict[int, Entry] = {}
 
     def add(self, node: Node) -> int:
-        """Append a node; returns its number."""
-        self._nodes.append(node)
-        return len(self._nodes) - 1
+        """Append a node; returns its index."""
+        self.nodes.append(node)
+        return len(self.nodes) - 1
 
-    def add_scaling_norm(self, node: Node, inputs: list[list[int]], slope: list[int]) -> int:
+    def add_scaling_norm(self, node: Node, inputs: list[Entry], slope: Entry) -> int:
         """Append a BatchNorm of t x, given x, gamma, beta, the rest, and the slope, all [C]."""
         name = node["name"]
         x, gamma, beta, *statistics = inputs
@@ -213,28 +208,26 @@ class _Writer:
             self._operator("elemwise_mul", f"{name}_scaled_{part}", [value, factor])
             for part, value in (("gamma", gamma), ("beta", beta))
         ]
-        number = self.add({**node, "inputs": [x, *scaled, *statistics]})
-        self._factors_of_norms[number] = factor
-        return number
+        index = self.add({**node, "inputs": [x, *scaled, *statistics]})
+        self._factors_of_norms[index] = factor
+        return index
 
-    def add_prelu_of_scaled(self, name: str, z: list[int], channels: int) -> int:
+    def add_prelu_of_scaled(self, name: str, z: Entry, channels: int) -> int:
         """Append a PReLU of x, given t x of ``add_scaling_norm``; the last node has its name."""
-        inverse = self._operator(
-            "_rdiv_scalar", f"{name}_inverse", [self._factors_of_norms[z[0]]], scalar="1.0"
-        )
+        factor = self._factors_of_norms[z[0]]
+        inverse = self._operator("_rdiv_scalar", f"{name}_inverse", [factor], scalar="1.0")
         bend = self._operator("_minus_scalar", f"{name}_factor", [inverse], scalar="1.0")
-        kernel = self._operator(
-            "Reshape", f"{name}_bent_kernel", [bend], shape=str((channels, 1, 1, 1))
-        )
+        shape = str((channels, 1, 1, 1))
+        kernel = self._operator("Reshape", f"{name}_bent_kernel", [bend], shape=shape)
         bent = self._operator(
             "LeakyReLU", f"{name}_bend", [z], act_type="leaky", slope=str(-STEEPNESS)
         )
         scaled = self._scale(f"{name}_bent", [bent, kernel], channels)
-        # MXNet makes the sum in the place of the part that is not needed any more, and oneDNN only
-        # in that of its first; otherwise it would be copied.
+        # MXNet writes the sum over an input that is not needed any more, but oneDNN only over the
+        # first; in the other order it would be copied.
         return self._operator("elemwise_add", name, [scaled, z])[0]
 
-    def add_prelu(self, name: str, inputs: list[list[int]], channels: int) -> int:
+    def add_prelu(self, name: str, inputs: list[Entry], channels: int) -> int:
         """Append a PReLU of x and slope [channels]; the last of its nodes has its name."""
         x, slope = inputs
         linear_factor, bent_factor = self._factors(name, slope, (channels, 1, 1, 1))
@@ -242,7 +235,7 @@ class _Writer:
         bent = self._scale(f"{name}_bent", [self._positive(name, x), bent_factor], channels)
         return self._operator("elemwise_add", name, [linear, bent])[0]
 
-    def add_absorbing(self, node: Node, inputs: list[list[int]], slope: list[int]) -> int:
+    def add_absorbing(self, node: Node, inputs: list[Entry], slope: Entry) -> int:
         """Append a convolution of PReLU(x), given x, its kernel, and the slope [channels]."""
         name, attributes = node["name"], node["attrs"]
         x, kernel = inputs
@@ -256,35 +249,17 @@ class _Writer:
             parts.append(self._operator("Convolution", own_name, [maps, own], **attributes))
         return self._operator("elemwise_add", name, parts)[0]
 
-    def _factors(
-        self, name: str, slope: list[int], shape: tuple[int, ...]
-    ) -> tuple[list[int], list[int]]:
+    def _factors(self, name: str, slope: Entry, shape: tuple[int, ...]) -> tuple[Entry, Entry]:
         """Append the factors of x and of relu(x)."""
         linear = self._operator("Reshape", f"{name}_slope", [slope], shape=str(shape))
         return linear, self._operator("_rminus_scalar", f"{name}_bend", [linear], scalar="1.0")
 
-    def _positive(self, name: str, x: list[int]) -> list[int]:
+    def _positive(self, name: str, x: Entry) -> Entry:
         return self._operator("Activation", f"{name}_positive", [x], act_type="relu")
 
-    def _scale(self, name: str, inputs: list[list[int]], channels: int) -> list[int]:
-        return self._operator(
-            "Convolution",
-            name,
-            inputs,
-            kernel="(1, 1)",
-            num_filter=str(channels),
-            num_group=str(channels),
-            no_bias="True",
-        )
+    def _scale(self, name: str, inputs: list[Entry], channels: int) -> Entry:
+        sizes = {"kernel": "(1, 1)", "num_filter": str(channels), "num_group": str(channels)}
+        return self._operator("Convolution", name, inputs, **sizes, no_bias="True")
 
-    def _operator(
-        self, op: str, name: str, inputs: list[list[int]], **attributes: str
-    ) -> list[int]:
+    def _operator(self, op: str, name: str, inputs: list[Entry], **attributes: str) -> Entry:
         return [self.add({"op": op, "name": name, "attrs": attributes, "inputs": inputs}), 0, 0]
-
-    def to_json(self, heads: list[list[int]], attributes: dict[str, Any]) -> str:
-        """Return the graph whose outputs are ``heads``."""
-        variables = [number for number, node in enumerate(self._nodes) if node["op"] == "null"]
-        return json.dumps(
-            {"nodes": self._nodes, "arg_nodes": variables, "heads": heads, "attrs": attributes}
-        )

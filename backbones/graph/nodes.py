@@ -1,37 +1,52 @@
-"""What MXNet's graphs look like as JSON, for those who read, rewrite or cut them."""
+"""MXNet's graphs as JSON: what reads, rewrites and cuts them has one notion of a node."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Optional
 
 from backbones.layers import Symbol
+from runtime.mxnet import mx
 
 Node = dict[str, Any]
-"""``op`` ("null" for a variable), ``name``, ``attrs``; ``inputs``: [node, output, version] each."""
+"""``op`` ("null" for a variable), ``name``, ``attrs``, and ``inputs``, a list of entries."""
+Entry = list[int]
+"""An output of a node: [index of the node, number of the output, version]."""
 Shape = tuple[int, ...]
 
-_ENDINGS = ("_output", "_output0")
+
+def to_json(symbol: Symbol) -> dict[str, Any]:
+    """Return ``nodes``, each after its inputs, ``heads`` (the outputs' entries), and ``attrs``."""
+    graph: dict[str, Any] = json.loads(symbol.tojson())
+    return graph
 
 
-def nodes_of(symbol: Symbol) -> list[Node]:
-    """Return the nodes, every one after those that it reads."""
-    found: list[Node] = json.loads(symbol.tojson())["nodes"]
-    return found
+def from_json(
+    nodes: list[Node], heads: list[Entry], attributes: Optional[dict[str, Any]]
+) -> Symbol:
+    """Return the graph of ``nodes`` whose outputs are ``heads``."""
+    variables = [index for index, node in enumerate(nodes) if node["op"] == "null"]
+    graph: dict[str, Any] = {"nodes": nodes, "arg_nodes": variables, "heads": heads}
+    if attributes is not None:
+        graph["attrs"] = attributes
+    return mx.sym.load_json(json.dumps(graph))
+
+
+def moved(entry: Entry, indices: dict[int, int]) -> Entry:
+    """Return an entry with the new index of its node."""
+    return [indices[entry[0]], *entry[1:]]
 
 
 def first_shapes(symbol: Symbol, batch_shape: Shape) -> dict[str, Shape]:
     """Return the shape of each variable and of the first output of each operator, by node.
 
     Args:
-        symbol: a graph with the input ``data``, which leaves no shape open.
+        symbol: a graph with the input ``data``, which determines all shapes.
         batch_shape: that of the input.
     """
     internals = symbol.get_internals()
     _, shapes, _ = internals.infer_shape(data=batch_shape)
     found = dict(zip(internals.list_outputs(), shapes))
-    names = [node["name"] for node in nodes_of(symbol)]
-    possible = {name: (name, *(f"{name}{ending}" for ending in _ENDINGS)) for name in names}
-    return {
-        name: next(found[key] for key in keys if key in found) for name, keys in possible.items()
-    }
+    names = [node["name"] for node in to_json(symbol)["nodes"]]
+    keys = {name: (name, f"{name}_output", f"{name}_output0") for name in names}
+    return {name: next(found[key] for key in keys[name] if key in found) for name in names}

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from backbones.graph.nodes import Node, first_shapes, nodes_of
+from backbones.graph.nodes import Node, first_shapes, to_json
 from runtime.errors import DataError
 from runtime.mxnet import mx
 
@@ -127,7 +127,7 @@ def infer_shapes(
 
 def _refuse_other_sizes(symbol: Any, batch_shape: tuple[int, ...], path: Path) -> None:
     """Refuse a Reshape to more or fewer numbers: MXNet would read beyond its input."""
-    shapes, nodes = first_shapes(symbol, batch_shape), nodes_of(symbol)
+    shapes, nodes = first_shapes(symbol, batch_shape), to_json(symbol)["nodes"]
     for node in nodes:
         if node["op"] in _RESHAPES:
             # All outputs of a node have one shape, see _SPLITS.
