@@ -32,10 +32,7 @@ class Architecture:
     operator_outputs: int
     """Elements of all operators' outputs per image, with an embedding of 512."""
     kept: float
-    """Peak memory of a training step over ``operator_outputs``, gradients and workspace included.
-
-    Measured on a CPU: what a larger batch adds to the peak memory of the process.
-    """
+    """Peak memory of a step over ``operator_outputs``, measured on a CPU by enlarging the batch."""
     part_outputs: int
     """Elements of the outputs per image of the largest part's operators, with ``--recompute``."""
     between_parts: int
@@ -121,9 +118,9 @@ def parameter_count(name: str, embedding_size: int = 512) -> int:
 
 
 def activation_bytes(name: str, batch_size: int, *, recompute: bool = False) -> int:
-    """Return the memory of a float32 training step that grows with the batch, in bytes.
+    """Return the bytes of feature maps, their gradients and workspace in a float32 training step.
 
-    Feature maps, their gradients and workspace at 112x112 pixels; measured with r18, r50 and mbf.
+    At 112x112 pixels; measured with r18, r50 and mbf.
     """
     check(name)
     architecture = _ARCHITECTURES[name]

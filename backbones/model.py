@@ -18,7 +18,7 @@ import backbones
 from backbones.graph import cpu
 from backbones.graph.nodes import Shape
 from backbones.graph.parameter_file import read_parameters
-from backbones.graph.recompute import Part, Recomputation, cut
+from backbones.graph.recompute import Recomputation, cut
 from backbones.graph.symbol_file import infer_shapes, read_graph
 from backbones.network import (
     Context,
@@ -51,25 +51,7 @@ class LoadedTensors(NamedTuple):
 class Backbone(Network):
     """A network from images to embeddings."""
 
-    def __init__(
-        self,
-        trained: Any,
-        exported: Any,
-        weights: dict[str, NDArray],
-        ctx: Context,
-        parts: Optional[list[Part]] = None,
-    ):
-        """Share weights between two graphs; use ``Backbone.create`` or ``Backbone.load``.
-
-        Args:
-            trained: the symbol that runs.
-            exported: the symbol that is written to disk, with the same parameters.
-            weights: an array for every parameter and auxiliary state.
-            ctx: the device.
-            parts: of ``trained``, if their feature maps are computed a second time to save memory.
-        """
-        super().__init__(trained, exported, weights, ctx)
-        self._recomputation = Recomputation(parts, self.parameters, ctx) if parts else None
+    _recomputation: Optional[Recomputation] = None
 
     @classmethod
     def create(
@@ -86,7 +68,7 @@ class Backbone(Network):
             options: all choices.
             image_size: height and width.
             seed: of the initial weights; equal seeds give equal weights on every rank.
-            ctx: the device; the CPU unless given.
+            ctx: the device; the CPU if None.
 
         Raises:
             ConfigError: there is no such network.
@@ -101,8 +83,10 @@ class Backbone(Network):
             for key, shape in shapes(exported, (3, *image_size)).items()
         }
         trained = _for_device(ctx, trained, image_size, weights)
-        parts = cut(trained, image_size) if options.recompute else None
-        backbone = cls(trained, exported, weights, ctx, parts)
+        backbone = cls(trained, exported, weights, ctx)
+        if options.recompute:
+            parts = cut(trained, image_size)
+            backbone._recomputation = Recomputation(parts, backbone.parameters, ctx)
         if options.pretrained_checkpoint:
             _report(backbone.load_pretrained(*options.pretrained_checkpoint))
         return backbone
@@ -173,11 +157,9 @@ class Backbone(Network):
         return super().__call__(images)
 
     def backward(self, features: NDArray, gradient: NDArray) -> None:
-        """Compute the gradient of every parameter.
+        """Compute the gradient of every parameter from that of the features [b, embedding_size].
 
-        Args:
-            features: of the last call inside ``mx.autograd.record()``.
-            gradient: that of the features [b, embedding_size].
+        The features are those of the last call inside ``mx.autograd.record()``.
         """
         if self._recomputation is not None:
             self._recomputation.backward(features, gradient)
@@ -217,10 +199,7 @@ def _read_weights(path: Path, shapes: dict[str, Shape]) -> dict[str, NDArray]:
 
 def _report(tensors: LoadedTensors) -> None:
     """Log the name of each tensor: fine-tuning depends on which were loaded."""
-    for what, names in (
-        ("loaded", tensors.loaded),
-        ("missing, left at their initial values", tensors.missing),
-        ("left over in the file", tensors.left_over),
-    ):
+    kinds = ("loaded", "missing, left at their initial values", "left over in the file")
+    for kind, names in zip(kinds, tensors[1:]):
         listed = ": " + " ".join(names) if names else ""
-        _log.info("pretrained %s: %d tensors %s%s", tensors.path, len(names), what, listed)
+        _log.info("pretrained %s: %d tensors %s%s", tensors.path, len(names), kind, listed)

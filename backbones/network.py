@@ -37,7 +37,7 @@ class Network(Stateful):
     """
 
     def __init__(self, trained: Any, exported: Any, weights: dict[str, NDArray], ctx: Context):
-        """Share weights between two graphs; derived classes have functions that create networks.
+        """Use ``create`` or ``load`` of a derived class.
 
         Args:
             trained: the symbol that runs.
@@ -46,6 +46,7 @@ class Network(Stateful):
             ctx: the device.
         """
         self._exported = exported
+        self._statistic_names: list[str] = exported.list_auxiliary_states()
         self._ctx = ctx
         self._block = mx.gluon.SymbolBlock(trained, mx.sym.var("data", dtype="float32"))
         # BatchNorm holds these gammas at one.
@@ -76,16 +77,10 @@ class Network(Stateful):
         """BatchNorm's running means and variances, in a fixed order, to be averaged over ranks."""
         return [self.parameters[name].data(self._ctx) for name in self._statistic_names]
 
-    @property
-    def _statistic_names(self) -> list[str]:
-        names: list[str] = self._exported.list_auxiliary_states()
-        return names
-
     def __call__(self, images: NDArray) -> NDArray:
-        """Return the output of the graph, float32 [b, n], for images [b, channels, h, w].
+        """Return the output, float32 [b, n], for images [b, channels, h, w] on any device.
 
-        Args:
-            images: RGB, 0-255, uint8 or float32, on any device.
+        Images are RGB, 0-255, uint8 or float32.
         """
         return self._block(self._to_device(images))
 

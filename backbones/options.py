@@ -47,13 +47,25 @@ class BackboneOptions(NetworkOptions):
         if self.pretrained is None:
             return None
         prefix, _, epoch = self.pretrained.rpartition(",")
+        if not prefix or not re.fullmatch("[0-9]{1,9}", epoch):
+            raise ConfigError(
+                f"--pretrained {self.pretrained!r} is not PREFIX,EPOCH; PREFIX-0000.params is "
+                "given as PREFIX,0"
+            )
         return prefix, int(epoch)
 
     @override
     def check(self) -> None:
         backbones.check(self.network)
-        if self.pretrained is not None:
-            _check_pretrained(self.pretrained)
+        if self.pretrained_checkpoint is not None:
+            prefix, epoch = self.pretrained_checkpoint
+            path = Path(f"{prefix}-{epoch:04d}.params")
+            if not path.is_file():
+                raise ConfigError(
+                    f"--pretrained {self.pretrained} names {path}, which does not exist; give the "
+                    "prefix of a checkpoint and the number in its file's name, as in "
+                    "models/run/model,0"
+                )
 
 
 @dataclass(frozen=True)
@@ -69,17 +81,3 @@ class ClassifierOptions(NetworkOptions):
     @override
     def check(self) -> None:
         classifiers.check(self.model)
-
-
-def _check_pretrained(value: str) -> None:
-    prefix, _, epoch = value.rpartition(",")
-    if not prefix or not re.fullmatch("[0-9]{1,9}", epoch):
-        raise ConfigError(
-            f"--pretrained {value!r} is not PREFIX,EPOCH; PREFIX-0000.params is given as PREFIX,0"
-        )
-    path = Path(f"{prefix}-{int(epoch):04d}.params")
-    if not path.is_file():
-        raise ConfigError(
-            f"--pretrained {value} names {path}, which does not exist; give the prefix of a "
-            "checkpoint and the number in its file's name, as in models/run/model,0"
-        )

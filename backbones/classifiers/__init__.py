@@ -16,10 +16,9 @@ from runtime.errors import ConfigError, did_you_mean
 
 
 class ClassifierArchitecture:
-    """A function of this package that builds a classifier up to its output layer."""
+    """A function of this package, as ``module.function``, that builds all but the output layer."""
 
     def __init__(self, function: str, **arguments: Any) -> None:
-        """Take ``module.function`` and its keyword arguments besides the normalized pixels."""
         self._module, self._function = function.split(".")
         self._arguments = arguments
 
@@ -48,7 +47,7 @@ _ARCHITECTURES: Mapping[str, ClassifierArchitecture] = {
     "MobileNetV2": ClassifierArchitecture("residual.mobilenet_v2"),
     "ResNeXt29_32x4d": ClassifierArchitecture("residual.resnext29", groups=32, group_width=4),
     "ResNeXt29_2x64d": ClassifierArchitecture("residual.resnext29", groups=2, group_width=64),
-    "SimpleDLA": ClassifierArchitecture("dense.simple_dla"),
+    "SimpleDLA": ClassifierArchitecture("dense.dla", has_binary_trees=True),
     "DenseNet121": ClassifierArchitecture("dense.densenet121"),
     "PreActResNet18": ClassifierArchitecture("residual.preact_resnet18"),
     "DPN92": ClassifierArchitecture("dense.dpn92"),

@@ -48,25 +48,21 @@ class Classifier(Network):
         name = options.model
         build = partial(classifiers.build, name, classes=classes, normalization=normalization)
         exported, trained = build(), build(dtype=options.dtype)
+        try:
+            found = shapes(exported, image_shape)
+        except mx.MXNetError:
+            channels, height, width = image_shape
+            raise ConfigError(
+                f"--model {name} cannot take images of {channels} x {height} x {width} (channels, "
+                "height, width), which are too small; choose larger images or another model"
+            ) from None
         weights = {
-            key: mx.nd.array(initial_value(key, shape, seed))
-            for key, shape in _checked_shapes(name, exported, image_shape).items()
+            key: mx.nd.array(initial_value(key, shape, seed)) for key, shape in found.items()
         }
         if options.last_gamma:
             for gamma in _last_gammas(name, exported):
                 weights[gamma][:] = 0
         return cls(trained, exported, weights, ctx or mx.cpu())
-
-
-def _checked_shapes(name: str, symbol: Any, image_shape: Shape) -> dict[str, Shape]:
-    try:
-        return shapes(symbol, image_shape)
-    except mx.MXNetError:
-        channels, height, width = image_shape
-        raise ConfigError(
-            f"--model {name} cannot take images of {channels} x {height} x {width} (channels, "
-            "height, width), which are too small for it; choose larger images or another model"
-        ) from None
 
 
 def _last_gammas(name: str, symbol: Any) -> list[str]:

@@ -6,7 +6,7 @@ follows it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from backbones.classifiers.blocks import (
     Unit,
@@ -87,23 +87,16 @@ def _join(x: Symbol, new: Symbol, residual: int, name: str) -> Symbol:
     )
 
 
-def dla(x: Symbol) -> Symbol:
-    """Return the features [batch, 512] of trees whose root concatenates all of its subtrees.
+def dla(x: Symbol, *, has_binary_trees: bool = False) -> Symbol:
+    """Return the features [batch, 512] of trees whose leaves are residual units.
 
-    Yu et al., Deep Layer Aggregation, arXiv:1707.06484. The leaves are residual units.
+    Yu et al., Deep Layer Aggregation, arXiv:1707.06484. The root of a tree concatenates all of its
+    subtrees, that of a binary one the last two.
     """
-    return _aggregated(x, _tree)
-
-
-def simple_dla(x: Symbol) -> Symbol:
-    """Return the features [batch, 512] of a ``dla`` with binary trees."""
-    return _aggregated(x, _binary_tree)
-
-
-def _aggregated(x: Symbol, tree: Callable[[Symbol, Unit, int], Symbol]) -> Symbol:
     for number, channels in enumerate(_DLA_STEM):
         x = conv_norm_relu(x, f"conv{number}", channels, kernel=3)
     in_channels = _DLA_STEM[-1]
+    tree = _binary_tree if has_binary_trees else _tree
     for stage, (channels, depth, stride) in enumerate(_DLA_STAGES, start=1):
         x = tree(x, Unit(f"stage{stage}", in_channels, channels, stride), depth)
         in_channels = channels

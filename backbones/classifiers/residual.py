@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backbones.classifiers.blocks import (
-    Unit,
     add_relu,
     basic,
     bottleneck,
@@ -54,18 +53,14 @@ def preact_resnet18(x: Symbol) -> Symbol:
     """
     x = convolution(x, "conv0", _STEM, kernel=3)
     for unit in units((2, 2, 2, 2), _STRIDES, _WIDTHS, stem=_STEM):
-        x = _preact_unit(x, unit)
+        name, channels, stride = unit.name, unit.channels, unit.stride
+        activated = norm_relu(x, f"{name}_bn1")
+        if unit.is_projected:
+            x = convolution(activated, f"{name}_shortcut", channels, kernel=1, stride=stride)
+        residual = convolution(activated, f"{name}_conv1", channels, kernel=3, stride=stride)
+        residual = norm_relu(residual, f"{name}_bn2")
+        x = x + convolution(residual, f"{name}_conv2", channels, kernel=3)
     return global_average(x)
-
-
-def _preact_unit(x: Symbol, unit: Unit) -> Symbol:
-    name, channels, stride = unit.name, unit.channels, unit.stride
-    activated = norm_relu(x, f"{name}_bn1")
-    if unit.is_projected:
-        x = convolution(activated, f"{name}_shortcut", channels, kernel=1, stride=stride)
-    residual = convolution(activated, f"{name}_conv1", channels, kernel=3, stride=stride)
-    residual = norm_relu(residual, f"{name}_bn2")
-    return x + convolution(residual, f"{name}_conv2", channels, kernel=3)
 
 
 def resnext29(x: Symbol, *, groups: int, group_width: int) -> Symbol:
@@ -102,8 +97,8 @@ def regnet(
         counts: units per stage.
         widths: channels per stage.
         group_width: channels of a group of the 3x3 convolutions.
-        squeeze_ratio: hidden channels of squeeze-and-excitation over input channels of a unit; the
-            paper's RegNetY has it, RegNetX has not.
+        squeeze_ratio: hidden channels of squeeze-and-excitation over a unit's input channels; 0 for
+            RegNetX, which has none.
     """
     x = conv_norm_relu(x, "conv0", _STEM, kernel=3)
     for unit in units(counts, (1, 1, 2, 2), widths, stem=_STEM):

@@ -1,27 +1,20 @@
 """The graph that runs on a CPU: the same results from the same parameters, in less time.
 
-MXNet passes convolutions, BatchNorm, ReLU and sums to oneDNN, which keeps the maps in blocks of 16
-channels, but not PReLU. PReLU runs in a loop of MXNet's own, whose backward pass takes longer than
-that of a convolution, and every map is converted to the plain layout before it and back after it.
-So PReLU is composed of what oneDNN has:
+MXNet passes convolutions, BatchNorm, ReLU and sums to oneDNN, but computes PReLU in a loop of its
+own, whose backward pass takes longer than that of a convolution. So PReLU is composed of what
+oneDNN has, where a factor per channel is a depthwise convolution of one pixel:
 
     PReLU(x) = slope * x + (1 - slope) * relu(x)
 
-in which a factor per channel is a depthwise convolution of one pixel. The usual split into the
-positive and the negative part needs a difference, which oneDNN does not compute here either.
-
-A BatchNorm has a factor per channel anyway. One whose only consumer is a PReLU applies one of the
-two factors: with z = t x from the BatchNorm, and bent(z) = z where z is positive, -STEEPNESS z
-elsewhere,
+A BatchNorm whose only consumer is a PReLU applies one of the two factors: with z = t x from the
+BatchNorm, and bent(z) = z where z is positive, -STEEPNESS z elsewhere,
 
     PReLU(x) = z + (1 / t - 1) * bent(z)    with t = (slope + STEEPNESS) / (1 + STEEPNESS)
 
-is x where x is positive and slope * x elsewhere, as long as t is positive: slope > -STEEPNESS.
-Trained slopes are between -1 and 1 or so.
+holds as long as t is positive: slope > -STEEPNESS. Trained slopes are between -1 and 1 or so.
 
 Where the only consumer of a PReLU is a convolution that is depthwise, or of one pixel and to no
-more channels, as in a MobileFaceNet, even those passes over the maps take too long. There the
-factors are multiplied into the kernel K, and convolving twice is faster:
+more channels, as in a MobileFaceNet, the factors go into its kernel K, which is applied twice:
 
     K * PReLU(x) = (slope K) * x + ((1 - slope) K) * relu(x)
 
@@ -244,9 +237,8 @@ class _GraphBuilder:
         factors = self._factors(name, slope, (1, -1, 1, 1) if dense else (-1, 1, 1, 1))
         parts = []
         for part, maps, factor in zip(("linear", "bent"), (x, self._positive(name, x)), factors):
-            own_name = f"{name}_{part}"
-            own = self._operator("broadcast_mul", f"{own_name}_kernel", [factor, kernel])
-            parts.append(self._operator("Convolution", own_name, [maps, own], **attributes))
+            own = self._operator("broadcast_mul", f"{name}_{part}_kernel", [factor, kernel])
+            parts.append(self._operator("Convolution", f"{name}_{part}", [maps, own], **attributes))
         return self._operator("elemwise_add", name, parts)[0]
 
     def _factors(self, name: str, slope: Entry, shape: tuple[int, ...]) -> tuple[Entry, Entry]:

@@ -285,7 +285,7 @@ class TestBrokenCheckpoints:
         """As a node with the batch in its shape makes it: another batch needs other weights."""
         flat = mx.sym.reshape(mx.sym.var("data"), shape=(1, -1))
         mx.sym.FullyConnected(flat, num_hidden=2, name="fc1").save(f"{prefix}-symbol.json")
-        with pytest.raises(DataError, match="for one size of batch alone"):
+        with pytest.raises(DataError, match="for one batch size only"):
             Backbone.load(prefix)
 
     def test_broken_parameters(self, prefix) -> None:

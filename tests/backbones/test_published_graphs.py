@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backbones.graph.operators import OPERATORS
 from backbones.graph.parameter_file import write_parameters
-from backbones.graph.symbol_file import OPERATORS, infer_shapes, read_graph
+from backbones.graph.symbol_file import infer_shapes, read_graph
 from backbones.model import Backbone
 from runtime.errors import DataError
 from runtime.mxnet import mx

@@ -29,13 +29,13 @@ def test_shapes_of_the_parameters(tmp_path: Path) -> None:
 
 def test_a_graph_for_one_image_alone_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, (1, -1))
-    with pytest.raises(DataError, match="for one size of batch alone"):
+    with pytest.raises(DataError, match="for one batch size only"):
         infer_shapes(read_graph(path), (4, 4), path)
 
 
 def test_a_reshape_to_fewer_numbers_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, (0, 8))
-    with pytest.raises(DataError, match="is damaged: 'flat' makes 8 numbers of 48"):
+    with pytest.raises(DataError, match="is damaged: 'flat' reshapes 48 elements to 8"):
         infer_shapes(read_graph(path), (4, 4), path)
 
 
@@ -89,9 +89,9 @@ def test_a_version_that_never_was_is_refused(tmp_path: Path, version: object) ->
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ([-1, 0, 0], "an input that comes from nowhere"),
-        ([4, 0, 0], "an input that comes from nowhere"),
-        ([1, 0, 2], "an input that comes from nowhere"),
+        ([-1, 0, 0], "an input that is no earlier node"),
+        ([4, 0, 0], "an input that is no earlier node"),
+        ([1, 0, 2], "an input that is no earlier node"),
         ([1, 1, 0], "takes output 1 of node 1, which has none"),
         ([1, -1, 0], "takes output -1 of node 1, which has none"),
     ],
