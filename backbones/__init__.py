@@ -132,16 +132,10 @@ def activation_bytes(name: str, batch_size: int, *, recompute: bool = False) -> 
 
 
 def build(name: str, *, embedding_size: int = 512, dtype: str = "float32") -> Any:
-    """Return the graph of a network: a symbol from ``data`` to ``fc1_output``.
+    """Return the graph of a network: an ``mx.sym.Symbol`` from ``data`` to ``fc1_output``.
 
-    Args:
-        name: one of ``names()``.
-        embedding_size: length of an embedding.
-        dtype: ``float32`` or ``float16``, in which the body computes; input and output are float32.
-
-    Returns:
-        An ``mx.sym.Symbol``; ``data`` is RGB, 0-255, float32 [batch, 3, height, width], the output
-        float32 [batch, embedding_size]. The graph normalizes its input itself.
+    The input is RGB, 0-255, float32 [batch, 3, height, width], and normalized in the graph; the
+    output float32 [batch, embedding_size]. The body computes in ``dtype``, float32 or float16.
 
     Raises:
         ConfigError: there is no network of this name.

@@ -16,11 +16,9 @@ STAGE_CHANNELS = (64, 128, 256, 512)
 
 
 def body(x: Symbol, *, units: Sequence[int]) -> Symbol:
-    """Return the feature maps [batch, 512, height / 16, width / 16] of normalized pixels.
+    """Return the feature maps [b, 512, h / 16, w / 16] of normalized pixels [b, 3, h, w].
 
-    Args:
-        x: normalized pixels [batch, 3, height, width].
-        units: residual units per stage, of four stages.
+    Each of the four stages has a number of residual ``units``.
     """
     x = convolution(x, "conv0", STAGE_CHANNELS[0], kernel=3)
     x = prelu(batch_norm(x, "bn0"), "relu0")

@@ -8,7 +8,7 @@ twice or not at all.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from runtime.mxnet import mx
 
@@ -33,17 +33,10 @@ def pixels(dtype: str) -> Symbol:
 
 
 def convolution(
-    x: Symbol,
-    name: str,
-    channels: int,
-    *,
-    kernel: int,
-    stride: int = 1,
-    groups: int = 1,
-    padding: Optional[int] = None,
+    x: Symbol, name: str, channels: int, *, kernel: int, stride: int = 1, groups: int = 1
 ) -> Symbol:
-    """Return a convolution without bias; the padding keeps the size at stride 1 unless given."""
-    pad = kernel // 2 if padding is None else padding
+    """Return a convolution without bias; the padding keeps the size at stride 1."""
+    pad = kernel // 2
     return mx.sym.Convolution(
         x,
         num_filter=channels,

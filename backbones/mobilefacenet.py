@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backbones.layers import Symbol, batch_norm, convolution, prelu
+from runtime.mxnet import mx
 
 # MXNet's default, with which the published weights were trained.
 EPSILON = 1e-3
@@ -47,8 +48,15 @@ def body(x: Symbol) -> Symbol:
             name = f"{stage.residual_name}_block{unit}"
             x = bottleneck(x, name, stage.residual_expansion, stage.channels, stride=1) + x
     x = conv_unit(x, "conv_6sep", FINAL_CHANNELS, kernel=1)
-    x = convolution(
-        x, "conv_6dw7_7_conv2d", FINAL_CHANNELS, kernel=FINAL_SIZE, groups=FINAL_CHANNELS, padding=0
+    x = mx.sym.Convolution(
+        x,
+        num_filter=FINAL_CHANNELS,
+        kernel=(FINAL_SIZE, FINAL_SIZE),
+        stride=(1, 1),
+        pad=(0, 0),
+        num_group=FINAL_CHANNELS,
+        no_bias=True,
+        name="conv_6dw7_7_conv2d",
     )
     return batch_norm(x, "conv_6dw7_7_batchnorm", epsilon=EPSILON)
 

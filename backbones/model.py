@@ -20,14 +20,7 @@ from backbones.graph.nodes import Shape
 from backbones.graph.parameter_file import read_parameters
 from backbones.graph.recompute import Recomputation, cut
 from backbones.graph.symbol_file import infer_shapes, read_graph
-from backbones.network import (
-    Context,
-    NDArray,
-    Network,
-    checkpoint_paths,
-    initial_value,
-    shapes,
-)
+from backbones.network import Context, NDArray, Network, checkpoint_paths, initial_weights
 from backbones.options import BackboneOptions
 from runtime.errors import DataError
 from runtime.mxnet import mx
@@ -64,11 +57,7 @@ class Backbone(Network):
     ) -> Backbone:
         """Return an untrained network, or one that starts from a checkpoint.
 
-        Args:
-            options: all choices.
-            image_size: height and width.
-            seed: of the initial weights; equal seeds give equal weights on every rank.
-            ctx: the device; the CPU if None.
+        Equal seeds give equal initial weights on every rank. The image size is height and width.
 
         Raises:
             ConfigError: there is no such network.
@@ -78,10 +67,7 @@ class Backbone(Network):
         name, size = options.network, options.embedding_size
         exported = backbones.build(name, embedding_size=size)
         trained = backbones.build(name, embedding_size=size, dtype=options.dtype)
-        weights = {
-            key: mx.nd.array(initial_value(key, shape, seed))
-            for key, shape in shapes(exported, (3, *image_size)).items()
-        }
+        weights = initial_weights(exported, (3, *image_size), seed)
         trained = _for_device(ctx, trained, image_size, weights)
         backbone = cls(trained, exported, weights, ctx)
         if options.recompute:
@@ -117,9 +103,7 @@ class Backbone(Network):
     def load_pretrained(self, prefix: Union[str, Path], epoch: int) -> LoadedTensors:
         """Load the tensors of another checkpoint that this network has, too.
 
-        Args:
-            prefix: of the checkpoint, ours or InsightFace's; only its parameters are read.
-            epoch: the number in the file's name.
+        Only ``<prefix>-<epoch, four digits>.params`` is read, exported here or by InsightFace.
 
         Raises:
             DataError: the file is missing or broken, a tensor has another shape than here, or no
@@ -130,13 +114,14 @@ class Backbone(Network):
         # InsightFace's MobileFaceNets have another name for this tensor than its iResNets.
         if "fc1_weight" in found and "pre_fc1_weight" not in found:
             found["pre_fc1_weight"] = found.pop("fc1_weight")
-        loaded = [name for name in self.parameters if name in found]
+        parameters = self.parameters
+        loaded = [name for name in parameters if name in found]
         for name in loaded:
-            own = self.parameters[name].shape
-            if found[name].shape != own:
+            if found[name].shape != parameters[name].shape:
                 raise DataError(
-                    f"{path}: {name!r} has shape {found[name].shape}, this network's has {own}; "
-                    "choose the --network and --embedding-size that the checkpoint was made with"
+                    f"{path}: {name!r} has shape {found[name].shape}, this network's has "
+                    f"{parameters[name].shape}; choose the --network and --embedding-size that the "
+                    "checkpoint was made with"
                 )
         if not loaded:
             raise DataError(
@@ -145,9 +130,9 @@ class Backbone(Network):
             )
         for name in loaded:
             value = mx.nd.array(found[name], dtype=found[name].dtype)
-            self.parameters[name].set_data(value.astype(self.parameters[name].dtype))
-        missing = [name for name in self.parameters if name not in found]
-        left_over = [name for name in found if name not in set(loaded)]
+            parameters[name].set_data(value.astype(parameters[name].dtype))
+        missing = [name for name in parameters if name not in found]
+        left_over = [name for name in found if name not in parameters]
         return LoadedTensors(path, loaded, missing, left_over)
 
     @override
@@ -192,7 +177,7 @@ def _read_weights(path: Path, shapes: dict[str, Shape]) -> dict[str, NDArray]:
         if found[name].shape != shape:
             raise DataError(
                 f"{path}: {name!r} has shape {found[name].shape}, but the graph needs {shape}; "
-                "do graph and image size belong to these parameters?"
+                "give the graph and the image size that belong to these parameters"
             )
     return {name: mx.nd.array(found[name], dtype=found[name].dtype) for name in shapes}
 

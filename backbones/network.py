@@ -23,8 +23,6 @@ from runtime.files import StagedFiles
 from runtime.mxnet import mx
 from runtime.state import OWN, REPLICATED, Saved, State, Stateful, Stored
 
-PRELU_SLOPE = 0.25
-
 NDArray = Any
 Context = Any
 
@@ -42,7 +40,7 @@ class Network(Stateful):
         Args:
             trained: the symbol that runs.
             exported: the symbol that is written to disk, with the same parameters.
-            weights: an array for every parameter and auxiliary state.
+            weights: all parameters and auxiliary states.
             ctx: the device.
         """
         self._exported = exported
@@ -93,20 +91,17 @@ class Network(Stateful):
 
     @override
     def export_state(self, update: int) -> State:
-        # Running statistics differ between ranks.
-        kinds = dict.fromkeys(self._statistic_names, OWN)
-        return State(
-            {
-                name: Stored(kinds.get(name, REPLICATED), parameter.data().asnumpy())
-                for name, parameter in self.parameters.items()
-            }
-        )
+        arrays = {}
+        for name, parameter in self.parameters.items():
+            # Running statistics differ between ranks.
+            kind = OWN if name in self._statistic_names else REPLICATED
+            arrays[name] = Stored(kind, parameter.data().asnumpy())
+        return State(arrays)
 
     @override
     def load_state(self, saved: Saved) -> None:
-        statistics = set(self._statistic_names)
         for name, parameter in self.parameters.items():
-            read = saved.own if name in statistics else saved.replicated
+            read = saved.own if name in self._statistic_names else saved.replicated
             parameter.data()[:] = read(name, parameter.shape)
 
     def export(self, prefix: Union[str, Path], epoch: int = 0) -> None:
@@ -118,13 +113,10 @@ class Network(Stateful):
         Raises:
             DataError: the files cannot be written.
         """
-        prefixes = dict.fromkeys(self._statistic_names, "aux")
-        arrays = {
-            f"{prefixes.get(name, 'arg')}:{name}": parameter.data(self._ctx)
-            .astype("float32")
-            .asnumpy()
-            for name, parameter in self.parameters.items()
-        }
+        arrays = {}
+        for name, parameter in self.parameters.items():
+            kind = "aux" if name in self._statistic_names else "arg"
+            arrays[f"{kind}:{name}"] = parameter.data(self._ctx).astype("float32").asnumpy()
         symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
         try:
             symbol_path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,10 +135,23 @@ def checkpoint_paths(prefix: Union[str, Path], epoch: int) -> tuple[Path, Path]:
     return Path(f"{prefix}-symbol.json"), Path(f"{prefix}-{epoch:04d}.params")
 
 
-def initial_value(name: str, shape: Shape, seed: int) -> npt.NDArray[np.float32]:
-    """Return the initial value of a tensor, a pure function of its name, shape and the seed.
+def initial_weights(symbol: Any, image_shape: Shape, seed: int) -> dict[str, NDArray]:
+    """Return the initial value of every parameter and auxiliary state of a graph, by name.
 
-    Weights come from N(0, 2 / fan_in) (He et al., arXiv:1502.01852), PReLU slopes start at 0.25,
+    The graph's input ``data`` is a batch of images of channels, height and width ``image_shape``.
+    """
+    arguments, _, auxiliary = symbol.infer_shape(data=(1, *image_shape))
+    names = symbol.list_arguments() + symbol.list_auxiliary_states()
+    return {
+        name: mx.nd.array(_initial_value(name, shape, seed))
+        for name, shape in zip(names, arguments + auxiliary)
+        if name != "data"
+    }
+
+
+def _initial_value(name: str, shape: Shape, seed: int) -> npt.NDArray[np.float32]:
+    """Return N(0, 2 / fan_in) for weights (He et al., arXiv:1502.01852), 0.25 for PReLU slopes.
+
     BatchNorm starts as the identity.
     """
     if name.endswith("_weight"):
@@ -154,20 +159,8 @@ def initial_value(name: str, shape: Shape, seed: int) -> npt.NDArray[np.float32]
         deviation = np.float32(np.sqrt(2.0 / np.prod(shape[1:])))
         return generator.standard_normal(shape, dtype=np.float32) * deviation
     if name.endswith("_gamma") and "relu" in name:
-        return np.full(shape, PRELU_SLOPE, np.float32)
+        return np.full(shape, 0.25, np.float32)
     if name.endswith(("_gamma", "_moving_var", "_running_var")):
         return np.ones(shape, np.float32)
     assert name.endswith(("_bias", "_beta", "_moving_mean", "_running_mean")), name
     return np.zeros(shape, np.float32)
-
-
-def shapes(symbol: Any, image_shape: Shape) -> dict[str, Shape]:
-    """Return the shape of every parameter and auxiliary state of a graph.
-
-    The input ``data`` is a batch of images of ``image_shape``: channels, height and width.
-    """
-    arguments, _, auxiliary = symbol.infer_shape(data=(1, *image_shape))
-    found = dict(zip(symbol.list_arguments(), arguments))
-    found.update(zip(symbol.list_auxiliary_states(), auxiliary))
-    del found["data"]
-    return found

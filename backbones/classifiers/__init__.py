@@ -88,18 +88,10 @@ def check(name: str) -> None:
 
 
 def build(name: str, *, classes: int, normalization: Normalization, dtype: str = "float32") -> Any:
-    """Return the graph of a classifier: a symbol from ``data`` to ``output_output``.
+    """Return the graph of a classifier: an ``mx.sym.Symbol`` from ``data`` to ``output_output``.
 
-    Args:
-        name: one of ``names()``.
-        classes: the number of logits.
-        normalization: of the data; a part of the graph, so that every tool applies it.
-        dtype: ``float32`` or ``float16``, in which the network computes; input and output are
-            float32.
-
-    Returns:
-        An ``mx.sym.Symbol``; ``data`` is float32 [batch, channels, height, width], 0-255, the
-        output float32 [batch, classes].
+    The input is 0-255, float32 [batch, channels, height, width], and normalized in the graph; the
+    output float32 [batch, classes]. The network computes in ``dtype``, float32 or float16.
 
     Raises:
         ConfigError: there is no classifier of this name.

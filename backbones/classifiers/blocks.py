@@ -20,7 +20,6 @@ class Unit(NamedTuple):
     name: str
     in_channels: int
     channels: int
-    """Of its output."""
     stride: int
 
     @property
@@ -33,20 +32,16 @@ class Unit(NamedTuple):
         return self._replace(name=f"{self.name}_{name}")
 
     def same_size(self) -> Unit:
-        """Return a unit whose input has the shape of this one's output, as has its output."""
+        """Return a unit whose input and output have the shape of this one's output."""
         return self._replace(in_channels=self.channels, stride=1)
 
 
 def units(
     counts: Sequence[int], strides: Sequence[int], channels: Sequence[int], *, stem: int
 ) -> Iterator[Unit]:
-    """Yield the units of all stages.
+    """Yield the units of all stages, the first of which has ``stem`` channels as its input.
 
-    Args:
-        counts: units per stage.
-        strides: of the first unit of each stage; the others have stride 1.
-        channels: that the units of each stage put out.
-        stem: the channels of the first unit's input.
+    Each stage has a count of units, the stride of its first unit (the others have 1), and channels.
     """
     for stage, (count, stride, width) in enumerate(zip(counts, strides, channels), start=1):
         unit = Unit("", stem, width, stride)
@@ -85,14 +80,10 @@ def basic(x: Symbol, unit: Unit) -> Symbol:
 
 
 def bottleneck(x: Symbol, unit: Unit, *, width: int, groups: int = 1, squeezed: int = 0) -> Symbol:
-    """Return the residual of a unit of convolutions 1x1, 3x3 (with the stride) and 1x1.
+    """Return the residual of convolutions 1x1, 3x3 (with the stride) and 1x1.
 
-    Args:
-        x: the maps.
-        unit: its name and sizes.
-        width: channels between the convolutions.
-        groups: of the 3x3 convolution (ResNeXt: Xie et al., arXiv:1611.05431).
-        squeezed: hidden channels of squeeze-and-excitation after the 3x3 convolution; 0 for none.
+    Between them are ``width`` channels; the 3x3 convolution has ``groups``, and squeeze-and-
+    excitation with ``squeezed`` hidden channels after it, unless that is 0.
     """
     name = unit.name
     x = conv_norm_relu(x, f"{name}_conv1", width, kernel=1)

@@ -8,7 +8,7 @@ from typing import Any
 from backbones import classifiers
 from backbones.classifiers import Normalization
 from backbones.graph.nodes import Shape, to_json
-from backbones.network import Context, Network, initial_value, shapes
+from backbones.network import Context, Network, initial_weights
 from backbones.options import ClassifierOptions
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
@@ -32,33 +32,25 @@ class Classifier(Network):
     ) -> Classifier:
         """Return an untrained network; equal seeds give equal weights on every rank.
 
-        Args:
-            options: all choices. With ``last_gamma`` every residual unit begins as the identity
-                (Goyal et al., arXiv:1706.02677, section 5.1).
-            classes: the number of logits.
-            image_shape: channels, height and width.
-            normalization: of the data.
-            seed: of the initial weights.
-            ctx: the device; the CPU unless given.
+        With ``last_gamma`` every residual unit begins as the identity (Goyal et al.,
+        arXiv:1706.02677, section 5.1). The image shape is channels, height and width.
 
         Raises:
-            ConfigError: there is no such classifier, such images are too small for it, or it has no
+            ConfigError: there is no such classifier, the images are too small for it, or it has no
                 residual unit for ``last_gamma``.
         """
         name = options.model
         build = partial(classifiers.build, name, classes=classes, normalization=normalization)
         exported, trained = build(), build(dtype=options.dtype)
         try:
-            found = shapes(exported, image_shape)
+            exported.infer_shape(data=(1, *image_shape))
         except mx.MXNetError:
             channels, height, width = image_shape
             raise ConfigError(
                 f"--model {name} cannot take images of {channels} x {height} x {width} (channels, "
                 "height, width), which are too small; choose larger images or another model"
             ) from None
-        weights = {
-            key: mx.nd.array(initial_value(key, shape, seed)) for key, shape in found.items()
-        }
+        weights = initial_weights(exported, image_shape, seed)
         if options.last_gamma:
             for gamma in _last_gammas(name, exported):
                 weights[gamma][:] = 0

@@ -24,7 +24,6 @@ from runtime.mxnet import mx
 _GROWTH = 32
 # Per stage: units, channels inside a unit, residual maps, maps that each unit appends.
 _DPN_STAGES = ((3, 96, 256, 16), (4, 192, 512, 32), (20, 384, 1024, 24), (3, 768, 2048, 128))
-_DLA_STEM = (16, 16, 32)
 # Per stage: channels, depth of its tree, stride.
 _DLA_STAGES = ((64, 1, 1), (128, 2, 2), (256, 2, 2), (512, 1, 2))
 
@@ -93,9 +92,8 @@ def dla(x: Symbol, *, has_binary_trees: bool = False) -> Symbol:
     Yu et al., Deep Layer Aggregation, arXiv:1707.06484. The root of a tree concatenates all of its
     subtrees, that of a binary one the last two.
     """
-    for number, channels in enumerate(_DLA_STEM):
-        x = conv_norm_relu(x, f"conv{number}", channels, kernel=3)
-    in_channels = _DLA_STEM[-1]
+    for number, in_channels in enumerate((16, 16, 32)):
+        x = conv_norm_relu(x, f"conv{number}", in_channels, kernel=3)
     tree = _binary_tree if has_binary_trees else _tree
     for stage, (channels, depth, stride) in enumerate(_DLA_STAGES, start=1):
         x = tree(x, Unit(f"stage{stage}", in_channels, channels, stride), depth)

@@ -66,12 +66,8 @@ def preact_resnet18(x: Symbol) -> Symbol:
 def resnext29(x: Symbol, *, groups: int, group_width: int) -> Symbol:
     """Return the features [batch, 8 * groups * group_width] of bottlenecks in groups.
 
-    Xie et al., Aggregated Residual Transformations for Deep Neural Networks, arXiv:1611.05431.
-
-    Args:
-        x: normalized pixels.
-        groups: of each 3x3 convolution (the paper's cardinality).
-        group_width: channels of a group in the first stage; each further stage doubles them.
+    Xie et al., Aggregated Residual Transformations, arXiv:1611.05431. A 3x3 convolution has
+    ``groups`` (the paper's cardinality), of ``group_width`` channels in the first stage.
     """
     x = conv_norm_relu(x, "conv0", _STEM, kernel=1)
     channels = [2 * groups * group_width << stage for stage in range(3)]
@@ -90,15 +86,8 @@ def regnet(
 ) -> Symbol:
     """Return the features [batch, widths[3]] of grouped bottlenecks without expansion.
 
-    Radosavovic et al., Designing Network Design Spaces, arXiv:2003.13678.
-
-    Args:
-        x: normalized pixels.
-        counts: units per stage.
-        widths: channels per stage.
-        group_width: channels of a group of the 3x3 convolutions.
-        squeeze_ratio: hidden channels of squeeze-and-excitation over a unit's input channels; 0 for
-            RegNetX, which has none.
+    Radosavovic et al., Designing Network Design Spaces, arXiv:2003.13678. ``squeeze_ratio`` is the
+    hidden channels of squeeze-and-excitation over a unit's input channels; 0 leaves it out.
     """
     x = conv_norm_relu(x, "conv0", _STEM, kernel=3)
     for unit in units(counts, (1, 1, 2, 2), widths, stem=_STEM):

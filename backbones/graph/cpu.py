@@ -39,14 +39,13 @@ def rewrite(
 ) -> Symbol:
     """Return the graph with every PReLU on feature maps composed of oneDNN's operators.
 
+    It has the same parameters, names of outputs, outputs and gradients.
+
     Args:
         symbol: a graph with the input ``data``.
         image_size: height and width of the images.
         weights: NDArrays of the initial parameters, as far as they are known. A PReLU with a slope
             of -STEEPNESS or less does not use the BatchNorm before it.
-
-    Returns:
-        A graph with the same parameters, names of outputs, outputs and gradients.
     """
     graph = _Graph(symbol, image_size)
     absorbed = graph.absorbed_prelus()

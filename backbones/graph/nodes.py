@@ -1,4 +1,4 @@
-"""MXNet's graphs as JSON: what reads, rewrites and cuts them has one notion of a node."""
+"""MXNet's graphs as JSON, for the modules that check, rewrite and cut them."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def moved(entry: Entry, indices: dict[int, int]) -> Entry:
 def first_shapes(symbol: Symbol, batch_shape: Shape) -> dict[str, Shape]:
     """Return the shape of each variable and of the first output of each operator, by node.
 
-    Args:
-        symbol: a graph with the input ``data``, which determines all shapes.
-        batch_shape: that of the input.
+    The shape of the input ``data``, ``batch_shape``, has to determine all others.
     """
     internals = symbol.get_internals()
     _, shapes, _ = internals.infer_shape(data=batch_shape)

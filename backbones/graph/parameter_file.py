@@ -1,15 +1,15 @@
 """MXNet's file of named arrays (``.params``), read and written without MXNet.
 
-MXNet's own reader believes every number in the file: a length of 2^60 or a shape that is not there
-ends the process, and with it all ranks. Checkpoints come from strangers, so here each number is
-held against what the file has left before anything is done with it. What is kept from the file is
-a view of its bytes; nothing is copied, and nothing larger than the file is made.
+MXNet's own reader does not check the numbers in the file: a length of 2^60 or a missing shape
+crashes the process, and with it all ranks. Checkpoints come from third parties, so here each number
+is compared with what is left of the file before it is used. Arrays are views of the mapped file;
+nothing is copied, and nothing larger than the file is allocated.
 
-The form, all little-endian: ``0x112, 0`` (two uint64), a uint64 count and as many arrays, a uint64
-count and as many names (uint64 length, bytes). An array is a magic number of its version, its kind
-of storage (int32, 0 for dense; from version 2 on), its shape (int32 rank, int64 sizes; uint32 in
-the oldest version, where the rank takes the place of the magic number), device type and number
-(two int32), the type of its elements (int32), and the elements.
+The format, all little-endian: ``0x112, 0`` (two uint64), a uint64 count and as many arrays, a
+uint64 count and as many names (uint64 length, bytes). An array is a magic number of its version,
+its kind of storage (int32, 0 for dense; from version 2 on), its shape (int32 rank, int64 sizes;
+uint32 in the oldest version, where the rank takes the place of the magic number), device type and
+number (two int32), the type of its elements (int32), and the elements.
 """
 
 from __future__ import annotations
@@ -28,39 +28,37 @@ from runtime.errors import DataError
 
 _FILE_MAGIC = 0x112
 _V1, _V2, _V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
-_DENSE = 0
-_MAX_RANK = 32
-_MAX_NAME = 1024
+_DENSE, _CPU = 0, 1
+_MAX_RANK, _MAX_NAME = 32, 1024
 # By MXNet's numbers of its types (mshadow/base.h); bfloat16 (12) is in no checkpoint.
 _DTYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "u1", 4: "<i4", 5: "i1", 6: "<i8", 7: "b1"}
 _CODES = {name: code for code, name in _DTYPES.items()}
-_CPU = 1
 
 
 def read_parameters(path: Path) -> dict[str, NDArray[Any]]:
     """Read the arrays of a ``.params`` file by name, views of the mapped file.
 
     Raises:
-        DataError: it cannot be read, is no such file, or holds what no checkpoint has: arrays
-            without names, of a sparse kind, or names twice.
+        DataError: the file is missing, damaged, or has what no checkpoint has: arrays without
+            names, of a sparse kind, or of one name.
     """
     if not path.is_file():
-        raise DataError(f"{path} does not exist; name an epoch whose .params file is there")
+        raise DataError(f"{path} does not exist; give an epoch that has a .params file")
     try:
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}); copy it again") from None
     try:
-        return _Reader(content).parameters()
-    except _Damage as damage:
+        return _ParameterReader(content).read()
+    except _DamagedParameters as damage:
         raise DataError(f"{path} is no MXNet parameter file: {damage}; copy it again") from None
 
 
 def write_parameters(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays by name, in the form of MXNet 1.9 and with its bytes.
+    """Write arrays by name, with the bytes that MXNet 1.9 writes.
 
-    MXNet's own writer does not notice when the last bytes find no room on the disk.
+    MXNet's own writer does not notice a full disk.
 
     Raises:
         OSError: they cannot be written.
@@ -76,84 +74,77 @@ def write_parameters(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None
         file.write(struct.pack("<Q", len(name)) + name)
 
 
-class _Damage(Exception):
-    """What is wrong with the file."""
+class _DamagedParameters(Exception):
+    """The file is damaged; the message says where."""
 
 
-class _Reader:
-    """Goes through the file once, from front to back."""
+class _ParameterReader:
+    """Reads the file once, from beginning to end."""
 
     def __init__(self, content: memoryview) -> None:
         self._content = content
         self._position = 0
 
-    def parameters(self) -> dict[str, NDArray[Any]]:
+    def read(self) -> dict[str, NDArray[Any]]:
         magic, _ = self._numbers("QQ")
         if magic != _FILE_MAGIC:
-            raise _Damage("it begins with another magic number")
+            raise _DamagedParameters("it begins with another magic number")
         # Every array takes four bytes at least, every name eight; so the counts stay small.
         arrays = [self._array(index) for index in range(self._count("arrays", 4))]
         names = [self._name(index) for index in range(self._count("names", 8))]
         if self._position != len(self._content):
-            raise _Damage(f"{len(self._content) - self._position} bytes follow its end")
+            raise _DamagedParameters(f"{len(self._content) - self._position} bytes follow its end")
         if arrays and not names:
-            raise _Damage("it holds arrays without names, which is no checkpoint")
+            raise _DamagedParameters("it holds arrays without names, which is no checkpoint")
         if len(names) != len(arrays):
-            raise _Damage(f"it has {len(arrays)} arrays and {len(names)} names")
+            raise _DamagedParameters(f"it has {len(arrays)} arrays and {len(names)} names")
         if len(set(names)) != len(names):
-            raise _Damage("two arrays have the same name")
+            raise _DamagedParameters("two arrays have the same name")
         return dict(zip(names, arrays))
-
-    def _numbers(self, form: str) -> tuple[int, ...]:
-        layout = struct.Struct("<" + form)
-        return layout.unpack(self._bytes(layout.size))
 
     def _bytes(self, length: int) -> memoryview:
         start = self._position
         if length > len(self._content) - start:
-            raise _Damage(f"it ends at byte {len(self._content)}, within what begins at {start}")
+            raise _DamagedParameters(f"it ends at byte {len(self._content)}, too early")
         self._position += length
         return self._content[start : self._position]
+
+    def _numbers(self, form: str) -> tuple[int, ...]:
+        return struct.unpack("<" + form, self._bytes(struct.calcsize("<" + form)))
 
     def _count(self, what: str, least_bytes: int) -> int:
         (count,) = self._numbers("Q")
         if count > (len(self._content) - self._position) // least_bytes:
-            raise _Damage(f"it announces {count} {what}, more than fit into it")
+            raise _DamagedParameters(f"it announces {count} {what}, more than fit into it")
         return count
 
     def _array(self, index: int) -> NDArray[Any]:
         shape = self._shape(index)
         _, _, code = self._numbers("iii")
         if code not in _DTYPES:
-            raise _Damage(f"array {index} has elements of the unknown type {code}")
+            raise _DamagedParameters(f"array {index} has elements of the unknown type {code}")
         dtype = np.dtype(_DTYPES[code])
-        size = math.prod(shape)
-        content = self._bytes(size * dtype.itemsize)
+        content = self._bytes(math.prod(shape) * dtype.itemsize)
         return np.frombuffer(content, dtype).reshape(shape)
 
     def _shape(self, index: int) -> tuple[int, ...]:
         (magic,) = self._numbers("I")
-        if magic in (_V2, _V3):
-            (storage,) = self._numbers("i")
-            if storage != _DENSE:
-                raise _Damage(f"array {index} is sparse, which no checkpoint's are")
-        if magic in (_V1, _V2, _V3):
-            (rank,) = self._numbers("i")
-            sizes = "q"
-        else:
-            rank, sizes = magic, "I"
+        if magic in (_V2, _V3) and self._numbers("i") != (_DENSE,):
+            raise _DamagedParameters(f"array {index} is sparse, which no checkpoint's are")
+        is_oldest = magic not in (_V1, _V2, _V3)
+        rank = magic if is_oldest else self._numbers("i")[0]
         if not 0 < rank <= _MAX_RANK:
-            raise _Damage(f"array {index} has {rank} dimensions")
-        shape = self._numbers(f"{rank}{sizes}")
+            raise _DamagedParameters(f"array {index} has {rank} dimensions")
+        shape = self._numbers(f"{rank}{'I' if is_oldest else 'q'}")
         if min(shape) < 1:
-            raise _Damage(f"array {index} has the shape {shape}")
+            raise _DamagedParameters(f"array {index} has the shape {shape}")
         return shape
 
     def _name(self, index: int) -> str:
         (length,) = self._numbers("Q")
         if not 0 < length <= _MAX_NAME:
-            raise _Damage(f"the name of array {index} has {length} bytes")
+            raise _DamagedParameters(f"the name of array {index} has {length} bytes")
         try:
             return str(self._bytes(length), "utf-8")
         except UnicodeDecodeError:
-            raise _Damage(f"the name of array {index} is no text") from None
+            raise _DamagedParameters(f"the name of array {index} is no text") from None

@@ -26,26 +26,21 @@ Context = Any
 
 
 class Part(NamedTuple):
-    """A piece of a graph, from one tensor to another."""
+    """A piece of a graph: its inputs are the tensor ``source`` and parameters."""
 
     symbol: Symbol
-    """The operators; its free variables are ``source`` and parameters."""
     source: str
-    """The name of its input."""
 
 
 def cut(symbol: Symbol, image_size: tuple[int, int]) -> list[Part]:
     """Cut a graph where everything after the cut reads one tensor from before it.
 
     A part takes pieces until it would exceed the largest one that cannot be cut further: smaller
-    parts would only add tensors to be kept.
+    parts would only add tensors to be kept. A graph that cannot be cut is one part.
 
     Args:
         symbol: a graph with the input ``data`` and one output.
         image_size: height and width of the images.
-
-    Returns:
-        The parts, first to last; one part if the graph cannot be cut.
     """
     graph = to_json(symbol)
     nodes: list[Node] = graph["nodes"]
@@ -103,27 +98,21 @@ def _pieces(nodes: list[Node], last: int) -> list[list[int]]:
 def _part(graph: dict[str, Any], source: int, end: int) -> Part:
     """Return what computes the output of node ``end`` from that of node ``source``."""
     nodes: list[Node] = graph["nodes"]
-    indices: dict[int, int] = {}
-    own: list[Node] = []
-    for index in _needed(nodes, source, end):
-        node = nodes[index]
-        if index == source:
-            node = {"op": "null", "name": node["name"], "inputs": []}
-        indices[index] = len(own)
-        own.append({**node, "inputs": [moved(entry, indices) for entry in node["inputs"]]})
-    symbol = from_json(own, [[indices[end], 0, 0]], graph["attrs"])
-    return Part(symbol, nodes[source]["name"])
-
-
-def _needed(nodes: list[Node], source: int, end: int) -> list[int]:
-    """Return the nodes on the way from ``source`` to ``end`` and their parameters, in order."""
-    found, waiting = {source}, [end]
+    # The nodes from source to end, and their parameters.
+    needed, waiting = {source}, [end]
     while waiting:
         index = waiting.pop()
-        if index not in found:
-            found.add(index)
+        if index not in needed:
+            needed.add(index)
             waiting += [entry[0] for entry in nodes[index]["inputs"]]
-    return sorted(found)
+    name = nodes[source]["name"]
+    own: list[Node] = []
+    indices: dict[int, int] = {}
+    for index in sorted(needed):
+        node = {"op": "null", "name": name, "inputs": []} if index == source else nodes[index]
+        indices[index] = len(own)
+        own.append({**node, "inputs": [moved(entry, indices) for entry in node["inputs"]]})
+    return Part(from_json(own, [[indices[end], 0, 0]], graph["attrs"]), name)
 
 
 class Recomputation:
@@ -132,11 +121,10 @@ class Recomputation:
     def __init__(self, parts: list[Part], parameters: Any, ctx: Context) -> None:
         """Use parts from ``cut`` and the initialized ``ParameterDict`` of the whole graph."""
         arrays = {name: parameter.data(ctx) for name, parameter in parameters.items()}
-        statistics = [part.symbol.list_auxiliary_states() for part in parts[:-1]]
-        self._first_runs = [
-            _bind(part, {**arrays, **{name: arrays[name].copy() for name in names}})
-            for part, names in zip(parts, statistics)
-        ]
+        self._first_runs = []
+        for part in parts[:-1]:
+            copies = {name: arrays[name].copy() for name in part.symbol.list_auxiliary_states()}
+            self._first_runs.append(_bind(part, {**arrays, **copies}))
         self._second_runs = [_bind(part, arrays) for part in parts]
         # The inputs of the parts whose backward pass is still to come.
         self._kept: list[NDArray] = []

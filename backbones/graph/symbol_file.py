@@ -38,10 +38,7 @@ class _UnsupportedGraph(Exception):
 
 
 def read_graph(path: Path) -> Any:
-    """Read the graph up to the embedding.
-
-    Returns:
-        A symbol with the input ``data`` and the one output ``fc1_output``.
+    """Read the graph from the input ``data`` to the embedding, its one output ``fc1_output``.
 
     Raises:
         DataError: the file is missing, is no graph, or is one that this reader does not support.
