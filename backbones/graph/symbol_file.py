@@ -257,6 +257,9 @@ def _checked_node(nodes: list[Node], index: int, indices: dict[int, int]) -> Nod
             raise DamagedGraph(f"the variable {name!r} has inputs")
         # The attributes of a variable say how to train it, which the options of a run decide.
         return {"op": operator, "name": name, "inputs": []}
+    if not inputs:
+        # MXNet crashes on a BatchNorm without any.
+        raise DamagedGraph(f"the operator {name!r} has no inputs")
     attributes = operators.checked_attributes(node)
     if operator.lower() == "cast":
         # MXNet has no float16 on a CPU; and the exported graph is the one in float32.

@@ -104,6 +104,16 @@ def test_inputs_come_from_earlier_nodes(tmp_path: Path, entry: list[int], messag
         read_graph(path)
 
 
+def test_an_operator_without_inputs_is_refused(tmp_path: Path) -> None:
+    """Inferring the shapes of a BatchNorm without inputs crashes MXNet."""
+    path = write(tmp_path, (0, -1))
+    change = {"op": "BatchNorm", "attrs": {}}
+    # Node 2 is the weight of fc1.
+    path = changed(path, lambda graph: graph["nodes"][2].update(change))
+    with pytest.raises(DataError, match="the operator 'fc1_weight' has no inputs"):
+        read_graph(path)
+
+
 def test_what_mxnet_says_of_shapes_is_told(tmp_path: Path) -> None:
     data = mx.sym.var("data")
     path = tmp_path / "model-symbol.json"
