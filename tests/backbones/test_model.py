@@ -75,7 +75,7 @@ def test_initial_values() -> None:
     assert set(weights["pre_fc1_bias"]) | set(weights["fc1_beta"]) == {0.0}
 
 
-def test_weight_decay_spares_biases_batch_norm_and_slopes() -> None:
+def test_weight_decay_excludes_biases_batch_norm_and_slopes() -> None:
     for name, parameter in Backbone.create(
         BackboneOptions(network="r18", embedding_size=64)
     ).parameters.items():
@@ -235,7 +235,7 @@ def test_exported_graph_is_plain_float32_whatever_trained(tmp_path) -> None:
     assert {array.dtype for array in saved.values()} == {np.float32}
 
 
-def test_what_lies_behind_the_embedding_is_left_aside(tmp_path, images) -> None:
+def test_nodes_after_the_embedding_are_ignored(tmp_path, images) -> None:
     backbone = make()
     backbone.export(tmp_path / "plain")
     symbol = mx.sym.FullyConnected(mx.sym.load(f"{tmp_path}/plain-symbol.json"), num_hidden=3)
@@ -353,7 +353,7 @@ class TestLoadPretrained:
         assert set(tensors.loaded) == set(backbone.parameters)
         assert (tensors.missing, tensors.left_over) == ([], [])
 
-    def test_what_is_missing_keeps_its_value_and_the_rest_is_named(self, prefix) -> None:
+    def test_missing_tensors_keep_their_values_and_the_others_are_named(self, prefix) -> None:
         weights = mx.nd.load(f"{prefix}-0000.params")
         weights["arg:fc7_weight"] = mx.nd.ones((3, 16))
         del weights["arg:bn0_beta"], weights["aux:bn0_moving_var"]
@@ -373,7 +373,7 @@ class TestLoadPretrained:
             backbone.load_pretrained(prefix, 0)
         assert all((values(backbone)[name] == value).all() for name, value in before.items())
 
-    def test_nothing_in_common(self, prefix) -> None:
+    def test_a_checkpoint_without_a_common_tensor_is_refused(self, prefix) -> None:
         mx.nd.save(f"{prefix}-0000.params", {"arg:other": mx.nd.ones((2,))})
         with pytest.raises(DataError, match="no tensor of this network .*'other'"):
             make().load_pretrained(prefix, 0)

@@ -1,4 +1,4 @@
-"""Which networks and checkpoints can be asked for."""
+"""Options that name a network or checkpoint: valid values, and errors for others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_pretrained_checkpoint_is_a_prefix_and_a_number(tmp_path: Path) -> Non
         ("model,3", "names model-0003.params, which does not exist"),
     ],
 )
-def test_others_are_refused(value: str, message: str) -> None:
+def test_other_forms_of_pretrained_are_refused(value: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BackboneOptions(pretrained=value).check()
 

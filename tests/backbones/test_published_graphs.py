@@ -1,4 +1,4 @@
-"""Graphs of the forms that InsightFace has published, small: read, run, exported and read again."""
+"""Small graphs like those that InsightFace has published: read, run, exported and read again."""
 
 from __future__ import annotations
 
@@ -185,20 +185,20 @@ def test_every_operator_of_the_list_is_one_of_mxnet() -> None:
     assert OPERATORS - known == {"null"}
 
 
-def test_an_unknown_operator_is_named_and_the_file_not_blamed(tmp_path: Path) -> None:
+def test_an_unknown_operator_is_named_and_the_file_is_not_called_damaged(tmp_path: Path) -> None:
     path = tmp_path / "model-symbol.json"
     embedded(mx.sym.UpSampling(pixels(), scale=2, sample_type="nearest", name="up")).save(str(path))
-    with pytest.raises(DataError, match="'up' is of the operator 'UpSampling', which this") as told:
+    with pytest.raises(DataError, match="'up' is of the operator 'UpSampling', which") as caught:
         read_graph(path)
-    assert str(path) in str(told.value) and "copy" not in str(told.value)
+    assert str(path) in str(caught.value) and "copy" not in str(caught.value)
 
 
 def test_a_network_without_the_embedding_is_not_called_damaged(tmp_path: Path) -> None:
     path = tmp_path / "model-symbol.json"
     mx.sym.Dropout(pixels(), name="drop").save(str(path))
-    with pytest.raises(DataError, match="no path from 'data' to 'fc1_output'") as told:
+    with pytest.raises(DataError, match="no path from 'data' to 'fc1_output'") as caught:
         read_graph(path)
-    assert "copy" not in str(told.value)
+    assert "copy" not in str(caught.value)
 
 
 def changed(folder: Path, symbol: Any, operator: str, **attributes: str) -> Path:

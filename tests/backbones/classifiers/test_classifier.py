@@ -92,7 +92,7 @@ def test_an_image_is_classified_alone_as_among_127_others(name: str) -> None:
         pytest.param("MobileNetV2", (3, 32, 32), COLOR, marks=pytest.mark.models),
     ],
 )
-def test_it_learns_a_batch_by_heart(name, shape, normalization) -> None:
+def test_it_overfits_one_batch(name, shape, normalization) -> None:
     classifier = make(name, image_shape=shape, normalization=normalization, seed=1)
     losses = train(classifier, random_images(8, shape[0], shape[1]), steps=25, lr=0.005)
     assert losses[-1] < 0.5 * losses[0]

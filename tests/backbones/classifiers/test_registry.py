@@ -114,7 +114,7 @@ def test_graphs_are_those_of_earlier_checkpoints(name: str) -> None:
     assert fingerprint(symbol) == FINGERPRINTS[name]
 
 
-def test_every_own_network_has_a_fingerprint() -> None:
+def test_every_network_outside_of_the_zoo_has_a_fingerprint() -> None:
     assert list(FINGERPRINTS) == classifiers.names()[: len(FINGERPRINTS)]
     assert classifiers.names()[len(FINGERPRINTS) :] == list(classifiers._ZOO)
 

@@ -1,4 +1,4 @@
-"""The form of a graph on a CPU computes what the plain graph computes, from the same parameters."""
+"""The graph rewritten for a CPU computes what the plain one computes, from the same parameters."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_outputs_and_gradients_equal_those_of_the_plain_graph(name, images) -> N
     generator = np.random.default_rng(5)
     for key, value in weights.items():
         if key.endswith("_gamma") and "relu" in key:
-            # Slopes of either sign and above 1: no form may depend on the usual ones.
+            # Slopes of either sign and above 1: the result may not depend on the usual ones.
             value[:] = mx.nd.array(generator.uniform(-0.5, 1.5, value.shape))
     gradient = mx.nd.array(generator.normal(size=(4, 32)))
     features, gradients = run(plain, weights, images, gradient)
@@ -125,8 +125,8 @@ def test_a_batch_norm_takes_a_factor_of_the_prelu_behind_it(slope) -> None:
     plain = normalized()
     fast = cpu.rewrite(plain, (5, 3))
     assert operators(fast).count("Convolution") == 1
-    for ours, expected in zip(trained(fast, slope), trained(plain, slope), strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    for found, expected in zip(trained(fast, slope), trained(plain, slope), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("slope", [-31.0, -40.0, float("nan")])
@@ -136,12 +136,12 @@ def test_a_slope_that_is_too_steep_leaves_the_batch_norm_alone(slope: float) -> 
     assert operators(fast).count("Convolution") == 2
     if not np.isnan(slope):
         slopes = [0.25, slope, 0.25]
-        for ours, expected in zip(trained(fast, slopes), trained(plain, slopes), strict=True):
+        for found, expected in zip(trained(fast, slopes), trained(plain, slopes), strict=True):
             limit = 1e-4 * np.abs(expected).max()
-            np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=limit)
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=limit)
 
 
-def test_graphs_of_strangers_are_left_as_they_are() -> None:
+def test_other_batch_norms_and_computed_slopes_are_left_alone() -> None:
     """A BatchNorm without attributes, one along the width, and a slope that is computed late."""
     data, slope = mx.sym.var("data"), mx.sym.var("slope")
     normalizations = [mx.sym.BatchNorm(data), mx.sym.BatchNorm(data, axis=3, fix_gamma=False)]
@@ -160,10 +160,10 @@ def test_a_batch_norm_that_others_need_or_that_has_no_gamma_is_left_alone(option
     plain = normalized(**options)
     fast = cpu.rewrite(plain, (5, 3))
     assert operators(fast).count("Convolution") == 2
-    for ours, expected in zip(
+    for found, expected in zip(
         trained(fast, [0.25, -1, 0]), trained(plain, [0.25, -1, 0]), strict=True
     ):
-        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -223,7 +223,7 @@ def test_a_graph_without_prelu_stays_as_it_is() -> None:
 
 
 def test_consumers_by_hand() -> None:
-    """Node 2 is read by 3 and 4; the second output of 3, another place of 4 and a head count -1."""
+    """3 and 4 read node 2; the second output of 3, the second input of 4 and heads count as -1."""
     nodes = [
         {"inputs": []},
         {"inputs": []},

@@ -40,15 +40,15 @@ def train(name: str, images, *, recompute: bool):
 @pytest.mark.parametrize("name", ["tiny", "mbf", "r18"])
 def test_two_updates_equal_those_of_the_whole_graph(name, images) -> None:
     features, gradients, statistics, extracted = train(name, images[:2], recompute=False)
-    ours = train(name, images[:2], recompute=True)
-    assert np.array_equal(ours[0], features)
-    assert ours[1].keys() == gradients.keys()
+    in_parts = train(name, images[:2], recompute=True)
+    assert np.array_equal(in_parts[0], features)
+    assert in_parts[1].keys() == gradients.keys()
     for key, expected in gradients.items():
-        assert np.array_equal(ours[1][key], expected), key
-    for own, expected in zip(ours[2], statistics):
+        assert np.array_equal(in_parts[1][key], expected), key
+    for own, expected in zip(in_parts[2], statistics):
         # A second update in the same step would move them by a tenth.
         assert np.array_equal(own, expected)
-    assert np.array_equal(ours[3], extracted)
+    assert np.array_equal(in_parts[3], extracted)
 
 
 @pytest.mark.parametrize("on_cpu", [False, True])
@@ -76,7 +76,7 @@ def test_what_cannot_be_cut_is_one_part() -> None:
     assert parts[0].symbol.list_outputs() == ["fc1_output"]
 
 
-def test_a_backward_pass_has_its_forward_pass(images) -> None:
+def test_a_second_backward_pass_needs_another_forward_pass(images) -> None:
     backbone = Backbone.create(BackboneOptions(network="tiny", embedding_size=16, recompute=True))
     with mx.autograd.record():
         features = backbone(mx.nd.array(images))

@@ -1,4 +1,4 @@
-"""Graphs of checkpoints: what read_graph lets pass has shapes for every batch."""
+"""Graphs of checkpoints: read_graph refuses damaged ones, infer_shapes those for one batch size."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_shapes_of_the_parameters(tmp_path: Path) -> None:
     assert shapes == {"fc1_weight": (8, 48), "fc1_bias": (8,)}
 
 
-def test_a_graph_for_one_image_alone_is_refused(tmp_path: Path) -> None:
+def test_a_graph_for_one_batch_size_only_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, (1, -1))
     with pytest.raises(DataError, match="for one batch size only"):
         infer_shapes(read_graph(path), (4, 4), path)
 
 
-def test_a_reshape_to_fewer_numbers_is_refused(tmp_path: Path) -> None:
+def test_a_reshape_to_fewer_elements_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, (0, 8))
     with pytest.raises(DataError, match="is damaged: 'flat' reshapes 48 elements to 8"):
         infer_shapes(read_graph(path), (4, 4), path)
@@ -79,7 +79,7 @@ def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
 
 
 @pytest.mark.parametrize("version", [0, 999_999, "1"])
-def test_a_version_that_never_was_is_refused(tmp_path: Path, version: object) -> None:
+def test_an_unknown_version_is_refused(tmp_path: Path, version: object) -> None:
     attributes = {"mxnet_version": ["int", version]}
     path = changed(write(tmp_path, (0, -1)), lambda graph: graph.update(attrs=attributes))
     with pytest.raises(DataError, match="no known version of MXNet"):
@@ -114,7 +114,7 @@ def test_an_operator_without_inputs_is_refused(tmp_path: Path) -> None:
         read_graph(path)
 
 
-def test_what_mxnet_says_of_shapes_is_told(tmp_path: Path) -> None:
+def test_the_error_quotes_mxnets_message_on_shapes(tmp_path: Path) -> None:
     data = mx.sym.var("data")
     path = tmp_path / "model-symbol.json"
     maps = mx.sym.Convolution(data, kernel=(9, 9), num_filter=2, name="wide")
@@ -144,7 +144,7 @@ def test_a_concatenation_of_one_is_read(tmp_path: Path) -> None:
     assert infer_shapes(read_graph(path), (4, 4), path)["fc1_weight"] == (8, 48)
 
 
-def test_a_name_that_mxnet_would_take_apart_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_mxnet_would_split_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, (0, -1))
     path.write_text(path.read_text().replace('"flat"', '"fl$at"'))
     with pytest.raises(DataError, match=r"has a \$"):
