@@ -193,21 +193,19 @@ class _GraphBuilder:
         name = node["name"]
         x, gamma, beta, *statistics = inputs
         raised = self._operator("_plus_scalar", f"{name}_raised", [slope], scalar=str(STEEPNESS))
-        factor = self._operator(
-            "_div_scalar", f"{name}_factor", [raised], scalar=str(1 + STEEPNESS)
-        )
+        t = self._operator("_div_scalar", f"{name}_factor", [raised], scalar=str(1 + STEEPNESS))
         scaled = [
-            self._operator("elemwise_mul", f"{name}_scaled_{part}", [value, factor])
+            self._operator("elemwise_mul", f"{name}_scaled_{part}", [value, t])
             for part, value in (("gamma", gamma), ("beta", beta))
         ]
         index = self.add({**node, "inputs": [x, *scaled, *statistics]})
-        self._factors_of_norms[index] = factor
+        self._factors_of_norms[index] = t
         return index
 
     def add_prelu_of_scaled(self, name: str, z: Entry, channels: int) -> int:
         """Append a PReLU of x, given t x of ``add_scaling_norm``; the last node has its name."""
-        factor = self._factors_of_norms[z[0]]
-        inverse = self._operator("_rdiv_scalar", f"{name}_inverse", [factor], scalar="1.0")
+        t = self._factors_of_norms[z[0]]
+        inverse = self._operator("_rdiv_scalar", f"{name}_inverse", [t], scalar="1.0")
         bend = self._operator("_minus_scalar", f"{name}_factor", [inverse], scalar="1.0")
         shape = str((channels, 1, 1, 1))
         kernel = self._operator("Reshape", f"{name}_bent_kernel", [bend], shape=shape)

@@ -21,14 +21,12 @@ def to_json(symbol: Symbol) -> dict[str, Any]:
     return graph
 
 
-def from_json(
-    nodes: list[Node], heads: list[Entry], attributes: Optional[dict[str, Any]]
-) -> Symbol:
+def from_json(nodes: list[Node], heads: list[Entry], attrs: Optional[dict[str, Any]]) -> Symbol:
     """Return the graph of ``nodes`` whose outputs are ``heads``."""
     variables = [index for index, node in enumerate(nodes) if node["op"] == "null"]
     graph: dict[str, Any] = {"nodes": nodes, "arg_nodes": variables, "heads": heads}
-    if attributes is not None:
-        graph["attrs"] = attributes
+    if attrs is not None:
+        graph["attrs"] = attrs
     return mx.sym.load_json(json.dumps(graph))
 
 
