@@ -43,17 +43,12 @@ PLAIN = Wire()
 class World(Protocol):
     """What one rank can ask of all ranks."""
 
-    @property
-    def rank(self) -> int:
-        """The number of this rank, 0 … size - 1."""
-
-    @property
-    def size(self) -> int:
-        """The number of ranks."""
-
-    @property
-    def local_rank(self) -> int:
-        """The number of this rank among those on its host."""
+    rank: int
+    """The number of this rank, 0 … size - 1."""
+    size: int
+    """The number of ranks."""
+    local_rank: int
+    """The number of this rank among those on its host."""
 
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
         """Reduce an NDArray over the ranks, in place.
