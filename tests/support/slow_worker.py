@@ -2,8 +2,9 @@
 
 Run as ``python -m tests.support.slow_worker JSON OPTIONS...``. The JSON has for each worker, by its
 number, what it sleeps (s): ``validate``, before its first validation, and ``step``, before each
-step. ``patience`` takes the place of the watchdog's from the first step on, so that a test need not
-wait six times as long as for an update. A rank that waits for others is as strict as any.
+step. ``patience`` takes the place of the watchdog's ``PAUSE_FACTOR`` from the first step on, so
+that a test need not wait six times as long as for an update. A rank that waits for others is ended
+no later than any other.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def main() -> int:
     assert here is not None
     told = json.loads(sys.argv[1])
     own = told.get(str(here.worker), {})
-    watchdog._COURTESY_TICKS = 0
+    watchdog._WAITING_RANK_TICKS = 0
     validate = Validator.validate
     pauses = iter([own.get("validate", 0)])
 
@@ -38,7 +39,7 @@ def main() -> int:
 
     def slow(step):
         def stepped(*arguments):
-            watchdog.PATIENCE = told.get("patience", watchdog.PATIENCE)
+            watchdog.PAUSE_FACTOR = told.get("patience", watchdog.PAUSE_FACTOR)
             time.sleep(own.get("step", 0))
             return step(*arguments)
 

@@ -1,4 +1,4 @@
-"""The numbers of a run for machines: JSON lines, and mxboard's event files."""
+"""The numbers of a run for other programs: JSON lines, and mxboard's event files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from runtime.errors import DataError
 
-# mxboard flushes from a thread, in which an error ends just the thread, and whoever hands it the
-# next number waits forever. So it never does: every record is flushed by the one who writes it.
+# mxboard flushes in a thread; an error ends that thread only, and the next ``add_scalar`` blocks
+# forever. So its interval is endless, and ``write`` flushes every record itself.
 _NEVER_SECONDS = 1e12
 
 
@@ -32,7 +32,7 @@ class MetricFiles:
         self._scalars = _open_scalars(root / "scalars")
 
     def write(self, update: int, numbers: Mapping[str, float], target: str = "") -> None:
-        """Write one record; JSON has no word for NaN and infinity, they become null.
+        """Write one record; NaN and infinity, which JSON lacks, become null.
 
         Args:
             update: how many updates are finished.
@@ -40,7 +40,7 @@ class MetricFiles:
             target: what was verified, if this is about a verification.
 
         Raises:
-            DataError: there is no room for it; no half of it is left in ``metrics.jsonl``.
+            DataError: the disk is full; ``metrics.jsonl`` then still ends with a whole line.
         """
         finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
         about = {"target": target} if target else {}
@@ -52,18 +52,18 @@ class MetricFiles:
             self._scalars.flush()
         except OSError as error:
             raise DataError(
-                f"{self._path} cannot be written ({error.strerror}); mend that and start the same "
+                f"{self._path} cannot be written ({error.strerror}); make room and start the same "
                 "command again: it goes on from the last checkpoint"
             ) from None
 
     def close(self) -> None:
-        """Close the files. What is not in them by now has been reported as an error."""
+        """Close the files; ``write`` has already raised an error for what is missing in them."""
         self._lines.close()
         with suppress(OSError):
             self._scalars.close()
 
     def _append(self, line: bytes) -> None:
-        """Write a whole line or none: a disk that becomes full takes a part of one."""
+        """Write a whole line or none, also if the disk becomes full within it."""
         end = self._lines.tell()
         try:
             while line:

@@ -1,20 +1,19 @@
 """Where the time of an update goes: data, backbone, head, communication.
 
 MXNet computes in the background: Python queues operators and goes on. A clock around a call would
-therefore measure the queuing, and whoever comes to wait first would be charged for everybody.
-So the time is taken of the waiting: each part waits for its own results before the next one
-begins, and only after everything that can run in the meantime has been queued. That way the
-reduction of the gradients still runs behind the backward pass, and the waits cost nothing that
-can be measured.
+therefore measure the queuing, and the first call that waits would be charged for all of them.
+So the waits are timed: each part waits for its own results before the next one begins, and only
+after everything that can run in the meantime has been queued. That way the reduction of the
+gradients still overlaps with the backward pass, and the waits cost nothing that can be measured.
 
-What the parts mean, on the rank that reports them:
+The parts, on the rank that reports them:
 
 - waiting: for the next batch, while this rank has nothing else to do;
 - backbone: forward, backward and optimizer;
 - head: the rank's own part of the softmax, and the update of its centers;
-- communication: waiting for other ranks or for what they send, with no work of one's own left. A
-  reduction that ends before the backward pass does costs nothing and counts nothing; a rank that
-  is slower than the others shows as communication on all but itself.
+- communication: waiting for other ranks or for what they send, with no work of its own left. A
+  reduction that ends before the backward pass counts nothing; a rank that is slower than the
+  others shows as communication on the others.
 
 The rest, such as writing the log, belongs to no part.
 """
@@ -58,11 +57,11 @@ class Stopwatch:
             self._switch(outer)
 
     def defer(self, wait: Callable[[], Any], part: str = "") -> None:
-        """Leave a wait to ``settle``; it counts as time of ``part``, or of the part that defers."""
+        """Leave a wait to ``settle``; counted as ``part``, by default as the current one."""
         self._deferred.append((part or self._part, wait))
 
     def settle(self) -> None:
-        """Do the deferred waits, in their order. Call it when everything has been queued."""
+        """Do the deferred waits in their order; call it when everything has been queued."""
         deferred, self._deferred = self._deferred, []
         for part, wait in deferred:
             with self.part(part):

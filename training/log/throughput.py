@@ -1,4 +1,4 @@
-"""Images, seconds and their shares, between two reports and over a run."""
+"""Images per second, and what the time went into, between two reports and over a run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Callable, Optional
 
 from training.log.stopwatch import PARTS, WAITING, Stopwatch
 
-# Of the time: a run that waits less for its data has nothing to gain from a faster input.
+# A run that waits for data in less than this share of its time gains nothing from faster input.
 _NEGLIGIBLE = 0.02
 _GUIDE = "docs/troubleshooting.md"
 
 
 @dataclass(frozen=True)
 class Report:
-    """The numbers of one report, taken over the updates since the one before."""
+    """The numbers of one report, over the updates since the previous report."""
 
     loss: float
     """Of the reported update."""
@@ -49,17 +49,14 @@ class Report:
 
 @dataclass(frozen=True)
 class Throughput:
-    """What was counted in an interval of the run.
-
-    Attributes:
-        images: over all ranks.
-        seconds: without pauses.
-        parts: seconds of each of ``stopwatch.PARTS``.
-    """
+    """What was counted in an interval of the run."""
 
     images: int
+    """Over all ranks."""
     seconds: float
+    """Without pauses."""
     parts: Mapping[str, float]
+    """Seconds of each of ``stopwatch.PARTS``."""
 
     def __add__(self, other: Throughput) -> Throughput:
         parts = {part: self.parts[part] + other.parts[part] for part in PARTS}
@@ -75,29 +72,29 @@ class Throughput:
         return min(self.parts[part] / self.seconds, 1.0)
 
     def describe_shares(self) -> str:
-        """All shares, the rest among them."""
+        """The share of each part, and of the time outside of all parts."""
         rest = max(0.0, 1.0 - sum(map(self.share, PARTS)))
         return ", ".join(f"{part} {self.share(part):.1%}" for part in PARTS) + f", rest {rest:.1%}"
 
     def judge_input(self) -> str:
-        """Whether input was the bottleneck, in a sentence."""
+        """A sentence about whether input was the bottleneck."""
         waiting = self.share(WAITING)
         if waiting < _NEGLIGIBLE:
             return (
                 f"input is not the bottleneck: {waiting:.1%} of the time went into waiting for data"
             )
         now = self.images_per_second
-        possible = now / max(1.0 - waiting, 1e-9)
+        without = now / max(1.0 - waiting, 1e-9)
         return (
             f"input is a bottleneck: {waiting:.1%} of the time went into waiting for data; without "
-            f"that, {now:,.4g} images/s would be {possible:,.4g} ({_GUIDE})"
+            f"that, {now:,.4g} images/s would be {without:,.4g} ({_GUIDE})"
         )
 
     def judge_debug(self) -> str:
-        """What a run on batches from memory shows, in a sentence."""
+        """A sentence about a run on batches from memory."""
         return (
-            f"--debug: {self.images_per_second:,.4g} images/s with input for nothing; if the same "
-            f"command without --debug is slower, input is its bottleneck ({_GUIDE})"
+            f"--debug: {self.images_per_second:,.4g} images/s with batches from memory; if the "
+            f"same command without --debug is slower, input is its bottleneck ({_GUIDE})"
         )
 
 
@@ -105,18 +102,18 @@ class Meter:
     """Counts images and seconds between reports."""
 
     def __init__(self, clock: Callable[[], float], stopwatch: Stopwatch) -> None:
-        """Args: clock: seconds from any origin; stopwatch: what each part of an update takes."""
+        """Args: clock: seconds from any origin; stopwatch: the seconds of each part."""
         self._clock = clock
         self._stopwatch = stopwatch
         self.start(0)
 
     def start(self, update: int) -> None:
-        """Start anew, after ``update`` updates."""
+        """Forget what was counted; ``update`` updates are finished."""
         self._started = self._clock()
         self._first_update = self._update = update
         self._first: Optional[Throughput] = None
         self._later: Optional[Throughput] = None
-        self._open_stretch()
+        self._open_interval()
 
     def count(self, update: int, images: int) -> None:
         """Count a finished update."""
@@ -125,7 +122,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out what happens inside, but for the time that is left."""
+        """Leave the time inside out of all but ``Report.seconds_left``."""
         started = self._clock()
         try:
             yield
@@ -145,25 +142,25 @@ class Meter:
         )
 
     def total(self) -> Optional[Throughput]:
-        """All reported stretches together, if any.
+        """The sum over all reported intervals, None before the first report.
 
-        Without the first, as long as it is not the only one: it compiles, and waits for the first
-        batches, which no batches of an earlier update hide.
+        The first interval counts only as long as there is no other: it compiles, and its first
+        batches are not loaded during an earlier update.
         """
         return self._later or self._first
 
-    def _open_stretch(self) -> None:
+    def _open_interval(self) -> None:
         self._stopwatch.lap()
-        self._stretch_started = self._clock()
+        self._interval_started = self._clock()
         self._images = 0
         self._pauses = 0.0
 
     def _close_interval(self) -> Throughput:
-        seconds = max(self._clock() - self._stretch_started - self._pauses, 1e-9)
+        seconds = max(self._clock() - self._interval_started - self._pauses, 1e-9)
         throughput = Throughput(self._images, seconds, self._stopwatch.lap())
         if self._first is None:
             self._first = throughput
         else:
             self._later = throughput if self._later is None else self._later + throughput
-        self._open_stretch()
+        self._open_interval()
         return throughput

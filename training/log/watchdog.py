@@ -1,61 +1,84 @@
 """Ends a rank that makes no progress, so that the job ends instead of holding its machines.
 
 A rank hangs in a disk that does not answer, in a driver, or in a collective whose other ranks are
-gone; Python sees nothing of that. So a thread looks at the progress of the training loop. When
-there is none for a while, it warns; when there is none for too long, it says which rank, which
-update and which part of it, prints what every thread was doing, and ends the process with
-``STALLED_STATUS``; the launcher then ends all others.
+gone; no exception is raised then. So a thread watches the progress of the training loop. After some
+seconds without progress it warns; after more it prints the rank, the update, the part of the update
+and the stacks of all threads, and ends the process with ``STALLED_STATUS``; the launcher then ends
+the other ranks.
 
-Only within an update is the time short. The start, a verification, a checkpoint, and all that
+The limit is short within an update only. The start, a verification, a checkpoint, and all that
 follows the last update may take longer.
 
-A rank that waits for others shows no progress of its own, and they may have a good reason to keep
-it waiting: a slower worker that trains on, or one that validates or saves. With parameter servers
-both can be read on their board, so ``Others`` tells of them.
+A rank that waits for others makes no progress itself, and the others may have a good reason: a
+slower worker that is still training, or one that validates or saves. With parameter servers a rank
+can see both; they are passed to the watchdog as ``Others``.
 
-The thread counts the seconds in which it runs itself: a process that was suspended has not stalled.
-Behind it stands a timer in compiled code, which also works when a hang holds Python's lock.
+The thread counts the seconds in which it runs itself: a process that was suspended (SIGSTOP) has
+not stalled. If a hang holds Python's lock, no Python thread runs; then ``NativeTimer``, a thread of
+compiled code, ends the process.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-from training.log.native_timer import NativeTimer
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from runtime.compiled import unlocked_kernel
 from training.log.stopwatch import COMMUNICATION, Stopwatch
 
 STALLED_STATUS = 75
 """The exit status of a rank that has made no progress (``EX_TEMPFAIL``: trying again may help)."""
 
-PATIENCE = 6
-"""How many times the seconds of an update what is outside of updates may take."""
+PAUSE_FACTOR = 6
+"""The limit outside of updates, in units of the limit within one."""
 
-# A rank that waits for others lets the one that hangs speak first.
-_COURTESY_TICKS = 10
-# What the compiled timer leaves to this thread, beyond twice the time without progress.
+# A rank that waits for others is ended later, so that the one that hangs reports itself first.
+_WAITING_RANK_TICKS = 10
+# The native timer leaves this thread twice its limit and these ticks.
 _MARGIN_TICKS = 60
-_LAST_WORDS_SECONDS = 20.0
+# For printing the stacks, which may hang itself, as in a full pipe; then the process is ended.
+_REPORT_SECONDS = 20
 _LONGEST_QUIET = 60.0
+
+# Has faulthandler print the stacks of all threads, which does not need Python's lock.
+_STACKS_SIGNAL = int(signal.SIGRTMAX) - 3
+_STDERR = 2
+# Indices into the numbers that Python and the native thread share.
+_COUNTED, _LIMIT, _IS_RUNNING, _IS_CLOSED = range(4)
+
+# Of the C library.
+_usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
+_alarm = types.ExternalFunction("alarm", types.uint32(types.uint32))
+_write = types.ExternalFunction(
+    "write", types.intp(types.int32, types.CPointer(types.uint8), types.intp)
+)
+_raise = types.ExternalFunction("raise", types.int32(types.int32))
+_exit = types.ExternalFunction("_exit", types.void(types.int32))
 
 
 class Others(NamedTuple):
     """What a rank knows of those that it may have to wait for."""
 
     progress: object = None
-    """Is another one as soon as this rank has seen that any of them has come further."""
+    """Changes whenever this rank sees that another one has made progress."""
     pauses: int = 0
-    """How many verifications, saves and the like of others its present update may wait for."""
+    """Verifications, saves and the like of others that the present update may have to wait for."""
 
 
 class Watchdog:
-    """Watches one rank, from its start on."""
+    """Watches one rank from its start on."""
 
     def __init__(
         self,
@@ -66,33 +89,31 @@ class Watchdog:
         log_file: Path,
         others: Callable[[], Others] = Others,
         tick: float = 1.0,
-        end: Callable[[int], None] = os._exit,
     ) -> None:
-        """Begin to watch; the first ``beat`` ends the start-up.
+        """Start watching, with the limit for what is outside of updates.
 
         Args:
-            seconds: of no progress within an update that end the process. A tenth of it, at most a
-                minute, brings a warning.
+            seconds: the time without progress within an update after which the process is ended. A
+                warning comes after a tenth of it, at most a minute.
             rank: for the message.
-            stopwatch: knows the part of the update.
+            stopwatch: knows the current part of the update.
             log_file: gets the messages, too.
-            others: what this rank knows of the others; asked from another thread.
-            tick: seconds between two looks.
-            end: ends the process.
+            others: what this rank knows of the others; called from the watching thread.
+            tick: seconds between two checks.
         """
         self._seconds, self._rank, self._stopwatch = seconds, rank, stopwatch
-        self._log_file, self._tick, self._end = log_file, tick, end
+        self._log_file, self._tick = log_file, tick
         self._others, self._seen = others, others().progress
         self._update = 0
-        self._patient = True
+        self._is_in_update = False
         self._waited = 0.0
         self._quiet = min(_LONGEST_QUIET, seconds / 10)
         self._closed = threading.Event()
-        last_words = (
+        message = (
             f"error: rank {rank} has made no progress, and Python does not run any more; ending it "
             f"with status {STALLED_STATUS}"
         )
-        self._timer = NativeTimer(self._last_limit(), last_words, STALLED_STATUS, tick)
+        self._timer = NativeTimer(self._native_limit(), message, STALLED_STATUS, tick)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
@@ -102,95 +123,151 @@ class Watchdog:
         Args:
             update: how many are finished, 0 at the start of training.
         """
-        self._update, self._waited, self._patient = update, 0.0, False
+        self._update, self._waited, self._is_in_update = update, 0.0, True
 
-    def rest(self) -> None:
-        """Count as progress, and be patient until the next update is finished."""
-        self._waited, self._patient = 0.0, True
+    def leave_updates(self) -> None:
+        """Count as progress; the longer limit holds until the next update is finished."""
+        self._waited, self._is_in_update = 0.0, False
 
     @contextmanager
-    def patience(self) -> Iterator[None]:
-        """Allow more time for what happens inside; its begin and its end count as progress."""
-        before = self._patient
-        self.rest()
+    def pause(self) -> Iterator[None]:
+        """The longer limit holds inside; begin and end count as progress."""
+        before = self._is_in_update
+        self.leave_updates()
         try:
             yield
         finally:
-            self._waited, self._patient = 0.0, before
+            self._waited, self._is_in_update = 0.0, before
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._closed.set()
         self._thread.join()
         self._timer.close()
 
+    def end_process(self) -> None:
+        """End the process without exit handlers, which could hang as well."""
+        os._exit(STALLED_STATUS)
+
     def _limit(self) -> float:
-        if self._patient:
-            return PATIENCE * self._seconds
+        if not self._is_in_update:
+            return PAUSE_FACTOR * self._seconds
         if not self._waits_for_others():
             return self._seconds
-        pauses = PATIENCE * self._seconds * self._others().pauses
-        return self._seconds + pauses + _COURTESY_TICKS * self._tick
+        pauses = PAUSE_FACTOR * self._seconds * self._others().pauses
+        return self._seconds + pauses + _WAITING_RANK_TICKS * self._tick
 
-    def _last_limit(self) -> float:
+    def _native_limit(self) -> float:
         return 2 * self._limit() + _MARGIN_TICKS * self._tick
 
     def _waits_for_others(self) -> bool:
         return self._stopwatch.current == COMMUNICATION
 
-    def _notice_others(self) -> None:
-        """Count progress of others: only a rank that waits for them looks whether there is any."""
-        progress = self._others().progress
-        if progress != self._seen:
-            self._seen, self._waited = progress, 0.0
-
     def _watch(self) -> None:
         while not self._closed.wait(self._tick):
             self._waited += self._tick
-            self._notice_others()
+            # Changes only while this rank waits for others: it looks at their progress then.
+            progress = self._others().progress
+            if progress != self._seen:
+                self._seen, self._waited = progress, 0.0
             limit = self._limit()
-            # Comes true only if this thread does not get its turn any more.
-            self._timer.arm(self._last_limit())
+            # Expires only if this thread does not run any more.
+            self._timer.arm(self._native_limit())
             if self._waited > limit:
-                self._bark()
+                self._report_stall()
+                self.end_process()
                 return
-            if self._waited > self._quiet and not self._patient:
+            if self._waited > self._quiet and self._is_in_update:
                 self._warn()
 
     def _warn(self) -> None:
-        # Where updates take that long, a few lines say so and not one for each of them.
+        # Where updates take that long, a few lines are written and not one for each of them.
         self._quiet *= 2
         what = "waited" if self._waits_for_others() else "made no progress"
         whom = " for other ranks" if self._waits_for_others() else ""
-        self._say(
+        self._print(
             f"warning: rank {self._rank} has {what} for {self._waited:.0f} s{whom}, {self._where()}"
         )
 
-    def _bark(self) -> None:
-        # Whatever hangs may hang these lines, too: a full pipe, a disk that does not answer.
-        self._timer.arm(_LAST_WORDS_SECONDS)
-        self._say(
+    def _report_stall(self) -> None:
+        self._timer.arm(_REPORT_SECONDS)
+        self._print(
             f"error: rank {self._rank} has made no progress for {self._waited:.0f} s, "
             f"{self._where()}; ending it with status {STALLED_STATUS}",
             has_stacks=True,
         )
-        self._end(STALLED_STATUS)
 
     def _where(self) -> str:
-        if self._patient:
+        if not self._is_in_update:
             return f"outside of updates, after update {self._update}"
         return f"in update {self._update + 1}, {self._stopwatch.current}"
 
-    def _say(self, line: str, has_stacks: bool = False) -> None:
+    def _print(self, line: str, has_stacks: bool = False) -> None:
         # Not by Python's logging, whose lock the thread that hangs may hold. A screen that is
         # closed and a disk that is full (ValueError, OSError) must not end this thread.
         with suppress(OSError, ValueError):
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
             if has_stacks:
-                faulthandler.dump_traceback(sys.__stderr__ or 2)
+                faulthandler.dump_traceback(sys.__stderr__ or _STDERR)
         with suppress(OSError, ValueError), self._log_file.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
             file.flush()
             if has_stacks:
                 faulthandler.dump_traceback(file)
+
+
+class NativeTimer:
+    """Ends the process unless it is armed again in time, also while Python's lock is held.
+
+    A compiled thread sleeps and counts ticks. A timer of the operating system would also run while
+    the process is suspended, and end it when it goes on; here a suspension counts as one tick.
+    """
+
+    def __init__(self, seconds: float, message: str, status: int, tick: float = 1.0) -> None:
+        """Start the thread, armed; it does not need Python any more on return.
+
+        Args:
+            seconds: the time after which the process is ended, while it runs.
+            message: the line that is printed before the stacks of all threads.
+            status: the exit status of the process.
+            tick: seconds between two counts.
+        """
+        self._tick = tick
+        self._numbers = np.zeros(4, np.int64)
+        self.arm(seconds)
+        faulthandler.register(_STACKS_SIGNAL, sys.__stderr__ or _STDERR, chain=False)
+        text = np.frombuffer(message.encode() + b"\n", np.uint8).copy()
+        arguments = (self._numbers, np.uint32(tick * 1e6), text, np.int32(status))
+        # Compiled before the thread starts, so that a compiler error is raised here.
+        _count(np.ones_like(self._numbers), *arguments[1:])
+        self._thread = threading.Thread(
+            target=_count, args=arguments, name="native timer", daemon=True
+        )
+        self._thread.start()
+        while not self._numbers[_IS_RUNNING]:
+            time.sleep(0.001)
+
+    def arm(self, seconds: float) -> None:
+        """End the process after so many seconds in which it runs, counted from now."""
+        self._numbers[_COUNTED] = 0
+        self._numbers[_LIMIT] = max(1, round(seconds / self._tick))
+
+    def close(self) -> None:
+        """End the thread, not the process."""
+        self._numbers[_IS_CLOSED] = 1
+        self._thread.join()
+
+
+@unlocked_kernel
+def _count(numbers: NDArray[np.int64], tick: int, text: NDArray[np.uint8], status: int) -> None:
+    """Count ticks until the timer is closed, or the limit is passed."""
+    numbers[_IS_RUNNING] = 1
+    while numbers[_IS_CLOSED] == 0:
+        _usleep(tick)
+        numbers[_COUNTED] += 1
+        if numbers[_COUNTED] > numbers[_LIMIT] and numbers[_IS_CLOSED] == 0:
+            _alarm(_REPORT_SECONDS)
+            _write(_STDERR, text.ctypes, len(text))
+            _raise(_STACKS_SIGNAL)
+            _exit(status)

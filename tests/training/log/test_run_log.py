@@ -4,12 +4,15 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, NoReturn
-from unittest.mock import MagicMock
+from types import SimpleNamespace
+from typing import Any, NoReturn, TextIO
+from unittest.mock import MagicMock, patch
 
 import pytest
 
+from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError
 from training.log import run_log
 from training.log.run_log import RunLog
@@ -31,11 +34,13 @@ class Terminal(io.StringIO):
         return True
 
 
-class LfwResult:
-    accuracy = 0.9912
-    accuracy_std = 0.0034
-    xnorm = 22.5
-    tar_at_far = {1e-3: 0.98, 1e-4: float("nan")}
+LFW_RESULT = VerificationResult(
+    accuracy=0.9912,
+    accuracy_std=0.0034,
+    threshold=1.5,
+    tar_at_far={1e-3: 0.98, 1e-4: float("nan")},
+    xnorm=22.5,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,14 +51,17 @@ def untouched_logging() -> Iterator[None]:
     assert (list(root.handlers), root.level) == before
 
 
-def open_log(folder: Path, rank: int = 0, **changes: Any) -> RunLog:
-    settings: dict[str, Any] = {
-        "world_size": 2,
-        "frequent": 4,
-        "screen": io.StringIO(),
-        "clock": HandClock(),
-    }
-    return RunLog(folder, rank=rank, **{**settings, **changes})
+def open_log(
+    folder: Path,
+    rank: int = 0,
+    frequent: int = 4,
+    screen: TextIO | None = None,
+    clock: HandClock | None = None,
+) -> RunLog:
+    """Open a log that finds this standard output and this clock."""
+    time = SimpleNamespace(monotonic=clock or HandClock())
+    with redirect_stdout(screen or io.StringIO()), patch.object(run_log, "time", time):
+        return RunLog(folder, rank=rank, world_size=2, frequent=frequent)
 
 
 def train(log: RunLog, clock: HandClock, updates: range, waiting: float = 0.05) -> None:
@@ -188,7 +196,7 @@ def test_a_run_of_one_report_is_judged_by_it(tmp_path: Path) -> None:
 
 def test_the_end_of_a_debug_run_says_what_it_was_for(tmp_path: Path) -> None:
     _, verdict = summarize(tmp_path, updates=12, debug=True)
-    assert verdict.startswith("--debug: 256 images/s with input for nothing")
+    assert verdict.startswith("--debug: 256 images/s with batches from memory")
 
 
 def test_a_run_without_updates_has_no_summary(tmp_path: Path) -> None:
@@ -211,7 +219,7 @@ def test_slow_runs_show_a_decimal(tmp_path: Path) -> None:
 def test_verification_reaches_screen_and_metrics(tmp_path: Path) -> None:
     screen = io.StringIO()
     with open_log(tmp_path, screen=screen) as log:
-        log.verification("lfw", LfwResult(), best=0.9923, update=8)
+        log.verification("lfw", LFW_RESULT, best=0.9923, update=8)
     line = screen.getvalue().splitlines()[-1]
     for part in ("lfw at update 8", "0.9912 +- 0.0034 (best 0.9923)", "TAR@FAR=0.001 0.9800"):
         assert part in line
@@ -277,7 +285,7 @@ def test_scalars_are_written(tmp_path: Path) -> None:
     with open_log(tmp_path, clock=clock) as log:
         log.start(10)
         train(log, clock, range(1, 5))
-        log.verification("lfw", LfwResult(), best=0.9923, update=4)
+        log.verification("lfw", LFW_RESULT, best=0.9923, update=4)
     (events,) = (tmp_path / "scalars").glob("*tfevents*")
     content = events.read_bytes()
     for scalar in (b"loss", b"waiting", b"backbone", b"head", b"communication"):
@@ -356,9 +364,9 @@ def test_the_watchdog_is_strict_within_updates_alone(
             pass
         log.end_updates()
     # The first update after each start compiles, or comes after a meeting of all workers.
-    names = ["rest", "beat", "patience", "patience().__enter__", "patience().__exit__", "rest"]
+    names = ["leave_updates", "beat", "pause", "pause().__enter__", "pause().__exit__"]
     called = [call[0] for call in watchdog.mock_calls if "__bool__" not in call[0]]
-    assert called == [*names, "close"]
+    assert called == [*names, "leave_updates", "close"]
     watchdog.beat.assert_called_once_with(1)
 
 

@@ -11,14 +11,14 @@ def throughput(waiting: float, images: int = 2000, seconds: float = 10.0) -> Thr
     return Throughput(images, seconds, parts)
 
 
-def test_stretches_add_up() -> None:
+def test_intervals_add_up() -> None:
     both = throughput(0.5) + throughput(1.5, images=1000, seconds=20.0)
     assert both.images_per_second == pytest.approx(100.0)
     assert both.share(WAITING) == pytest.approx(2 / 30)
     assert both.share(COMMUNICATION) == pytest.approx(0.5 / 30)
 
 
-def test_shares_are_whole_with_their_rest() -> None:
+def test_shares_and_their_rest_are_described() -> None:
     assert throughput(0.12).describe_shares() == (
         "waiting 1.2%, backbone 50.0%, head 10.0%, communication 2.5%, rest 36.3%"
     )
@@ -34,14 +34,14 @@ def test_input_is_judged_in_a_sentence() -> None:
     )
 
 
-def test_a_debug_run_says_what_it_was_for() -> None:
+def test_a_debug_run_is_summarized_in_a_sentence() -> None:
     assert throughput(0.0).judge_debug() == (
-        "--debug: 200 images/s with input for nothing; if the same command without --debug is "
+        "--debug: 200 images/s with batches from memory; if the same command without --debug is "
         "slower, input is its bottleneck (docs/troubleshooting.md)"
     )
 
 
-def test_the_whole_leaves_out_the_first_stretch_and_adds_the_others_up() -> None:
+def test_the_total_leaves_out_the_first_interval_and_adds_up_the_others() -> None:
     now = [0.0]
     meter = Meter(lambda: now[0], Stopwatch(lambda: now[0]))
     meter.start(0)

@@ -22,12 +22,23 @@ from training.checkpoint.writer import Checkpointer
 from training.log import run_log
 from training.log.run_log import RunLog
 from training.log.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
-from training.log.watchdog import PATIENCE, STALLED_STATUS, Others, Watchdog
+from training.log.watchdog import PAUSE_FACTOR, STALLED_STATUS, Others, Watchdog
 from training.loop import Hooks, Interlude, Updates, fit
 
 pytestmark = pytest.mark.waits
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+class NotingWatchdog(Watchdog):
+    """Notes the statuses with which it would have ended the process."""
+
+    def __init__(self, *arguments, ends, **options):
+        self.ends = ends
+        super().__init__(*arguments, tick=0.01, **options)
+
+    def end_process(self):
+        self.ends.append(STALLED_STATUS)
 
 
 class Rank:
@@ -38,9 +49,9 @@ class Rank:
         self.others = Others
         self.stopwatch = Stopwatch()
         self.log_file = folder / "log"
-        self.watchdog = Watchdog(
-            seconds, rank=3, stopwatch=self.stopwatch, log_file=self.log_file, tick=0.01,
-            end=self.ends.append, others=lambda: self.others(),
+        self.watchdog = NotingWatchdog(
+            seconds, rank=3, stopwatch=self.stopwatch, log_file=self.log_file, ends=self.ends,
+            others=lambda: self.others(),
         )  # fmt: skip
 
     def wait(self, seconds=10.0):
@@ -86,7 +97,7 @@ def test_progress_keeps_it_quiet(rank):
 def test_the_start_and_what_is_between_updates_may_take_longer(rank, capfd):
     assert rank.wait(0.6) == []
     rank.watchdog.beat(1)
-    with rank.watchdog.patience():
+    with rank.watchdog.pause():
         assert rank.wait(0.6) == []
     assert rank.wait() == [STALLED_STATUS]
     assert "in update 2, rest" in capfd.readouterr().err
@@ -94,9 +105,9 @@ def test_the_start_and_what_is_between_updates_may_take_longer(rank, capfd):
 
 def test_what_follows_the_last_update_may_take_longer(rank, capfd):
     rank.watchdog.beat(7)
-    rank.watchdog.rest()
+    rank.watchdog.leave_updates()
     # An interlude: what follows it is outside of updates still.
-    with rank.watchdog.patience():
+    with rank.watchdog.pause():
         assert rank.wait(0.3) == []
     assert rank.wait(0.8) == []
     assert rank.wait() == [STALLED_STATUS]
@@ -161,8 +172,7 @@ class ConstantSchedule:
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monkeypatch):
     ends = []
-    watch = functools.partial(Watchdog, tick=0.01, end=ends.append)
-    monkeypatch.setattr(run_log, "Watchdog", watch)
+    monkeypatch.setattr(run_log, "Watchdog", functools.partial(NotingWatchdog, ends=ends))
     publish = files.publish
 
     def slowly(*arguments, **options):
@@ -255,7 +265,6 @@ def test_a_hang_that_holds_pythons_lock_is_ended_by_compiled_code(start):
 
 def test_a_timer_that_is_armed_again_or_closed_ends_nothing(start):
     process = start(
-        "from training.log.native_timer import NativeTimer",
         "for _ in range(9):",
         "    watchdog.beat(1)",
         "    time.sleep(0.3)",
@@ -271,7 +280,7 @@ def test_progress_of_others_counts_while_this_rank_waits_for_them(rank):
     """Outside of updates, as worker 0 does at the end of an asynchronous run, and within one."""
     steps = itertools.count()
     rank.others = lambda: Others(next(steps))
-    assert rank.wait(3 * PATIENCE * 0.2) == []
+    assert rank.wait(3 * PAUSE_FACTOR * 0.2) == []
     rank.watchdog.beat(1)
     with rank.stopwatch.part(COMMUNICATION):
         assert rank.wait(1.0) == []
@@ -284,7 +293,7 @@ def test_an_update_may_wait_for_the_pauses_of_others(pauses, rank):
     rank.watchdog.beat(1)
     rank.others = lambda: Others(None, pauses)
     with rank.stopwatch.part(COMMUNICATION):
-        assert rank.wait(pauses * PATIENCE * 0.2) == []
+        assert rank.wait(pauses * PAUSE_FACTOR * 0.2) == []
         assert rank.wait() == [STALLED_STATUS]
 
 

@@ -1,0 +1,138 @@
+"""Where the lines of a log go: the file of each rank, and the screen with its progress bar.
+
+Neither ends a run when it cannot be written any more (its disk is full, its terminal or reader is
+gone): one line says so, and the other one goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+from typing_extensions import override
+
+from runtime.errors import discard, is_launched
+
+OFF_SCREEN = {"off_screen": True}
+"""``extra`` of a record that goes to the file alone."""
+_BAR_FORMAT = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_inv_fmt}]{postfix}"
+
+_log = logging.getLogger(__name__)
+
+
+def log_path(models_root: Path, rank: int) -> Path:
+    """The log file of a rank."""
+    return models_root / "logs" / f"rank-{rank:04d}.log"
+
+
+class FileHandler(logging.FileHandler):
+    """Writes the log file of a rank."""
+
+    _has_failed = False
+
+    def __init__(self, models_root: Path, rank: int) -> None:
+        """Open the file to append to it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path = log_path(models_root, rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Names of files may hold bytes that are no characters.
+        super().__init__(path, encoding="utf-8", errors="backslashreplace")
+
+    @override
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._has_failed:
+            self._has_failed = True
+            what = f"{self.baseFilename} cannot be written ({error.strerror})"
+            # The screen may be a file on the same disk.
+            with suppress(OSError):
+                print(f"warning: {what}; lines are missing from it", file=sys.stderr)
+
+    @override
+    def close(self) -> None:
+        # There may be no room for what is still buffered.
+        with suppress(OSError):
+            super().close()
+
+
+class ScreenHandler(logging.Handler):
+    """Prints the lines of rank 0 and the warnings of the others on the standard output.
+
+    On a terminal, rank 0 has a progress bar below the lines.
+    """
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(logging.INFO if rank == 0 else logging.WARNING)
+        self._stream = sys.stdout
+        # mpirun gives every rank a terminal of its own; run.sh knows whether there is a real one.
+        may_be_real = not is_launched() or os.environ.get("PROGRESS") == "bar"
+        self._wants_bar = rank == 0 and may_be_real and self._stream.isatty()
+        self._bar: Any = None
+
+    @property
+    def has_bar(self) -> bool:
+        """Whether a progress bar is shown."""
+        return self._bar is not None
+
+    def open_bar(self, total_updates: int, update: int) -> None:
+        """Show a bar from ``update`` to ``total_updates``, if this is a terminal of rank 0."""
+        self.close_bar()
+        if self._wants_bar:
+            with self._writing():
+                self._bar = tqdm(
+                    total=total_updates,
+                    initial=update,
+                    file=self._stream,
+                    bar_format=_BAR_FORMAT,
+                    dynamic_ncols=True,
+                )
+
+    def advance_bar(self, update: int) -> None:
+        """Move the bar to a finished update."""
+        if self._bar is not None:
+            with self._writing():
+                self._bar.update(update - self._bar.n)
+
+    def label_bar(self, text: str) -> None:
+        """Write a text behind the bar."""
+        if self._bar is not None:
+            with self._writing():
+                self._bar.set_postfix_str(text)
+
+    def close_bar(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            with self._writing():
+                self._bar.close()
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "off_screen", False):
+            return
+        with self._writing():
+            # tqdm removes an open bar, writes, and draws the bar again.
+            tqdm.write(self.format(record), file=self._stream)
+            self._stream.flush()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Discard all that follows if the screen cannot be written any more, with a warning."""
+        try:
+            yield
+        except OSError as error:
+            discard(self._stream)
+            text = f"the screen cannot be written ({error.strerror}); the log goes on in its file"
+            _log.warning(text, extra=OFF_SCREEN)
+            with suppress(OSError):
+                print(f"warning: {text}", file=sys.stderr)
