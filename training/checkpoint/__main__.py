@@ -1,8 +1,8 @@
-"""Looks into checkpoints.
+"""The command that inspects, verifies and merges checkpoints.
 
-    python -m training.checkpoint info PATH      what it holds
-    python -m training.checkpoint verify PATH    reads everything, and compares every checksum
-    python -m training.checkpoint merge PATH     puts the slices of all ranks into one file
+    python -m training.checkpoint info PATH      prints the contents
+    python -m training.checkpoint verify PATH    reads everything and compares every checksum
+    python -m training.checkpoint merge PATH     joins the arrays of all ranks in one .npz file
 
 PATH is a checkpoint, as in models/checkpoints/update-00002000. Needs neither MXNet nor Horovod, nor
 the number of ranks that wrote it.
@@ -29,7 +29,7 @@ _ROWS = 4096
 
 
 def info(checkpoint: Checkpoint) -> str:
-    """Describe a checkpoint: whose it is, and its arrays."""
+    """Describe a checkpoint: its run, its values and its arrays."""
     manifest = checkpoint.manifest
     lines = [
         f"{checkpoint.path}: {manifest.update:,} updates, written by {manifest.world_size} ranks"
@@ -53,11 +53,7 @@ def info(checkpoint: Checkpoint) -> str:
 
 
 def verify(checkpoint: Checkpoint) -> str:
-    """Read every file of a checkpoint.
-
-    Raises:
-        DataError: one of them is missing, cut off or changed.
-    """
+    """Read every file of a checkpoint; ``DataError`` if one is missing, cut off or changed."""
     for rank in range(checkpoint.manifest.world_size):
         checkpoint.verify(rank)
     size = sum(file.size for file in checkpoint.manifest.files)
@@ -67,8 +63,8 @@ def verify(checkpoint: Checkpoint) -> str:
 def merge(checkpoint: Checkpoint, output: Path) -> str:
     """Write all arrays into one ``.npz`` file, as one rank would hold them.
 
-    Of the arrays of which each rank has its own, the mean is taken. Only a part of an array is in
-    memory at a time.
+    Of arrays that each rank has for itself, the mean is taken. Only a part of an array is in memory
+    at a time.
 
     Raises:
         DataError: the checkpoint is broken, or the file cannot be written.
@@ -87,6 +83,7 @@ def merge(checkpoint: Checkpoint, output: Path) -> str:
 
 
 def _add(archive: zipfile.ZipFile, entry: Entry, parts: Iterator[NDArray[Any]]) -> None:
+    """Write an array as ``numpy.savez`` does, from its parts."""
     header = {"descr": np.dtype(entry.dtype).str, "fortran_order": False, "shape": _shape(entry)}
     with archive.open(f"{entry.name}.npy", "w", force_zip64=True) as file:
         np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
@@ -96,7 +93,7 @@ def _add(archive: zipfile.ZipFile, entry: Entry, parts: Iterator[NDArray[Any]]) 
 
 def _parts(checkpoint: Checkpoint, entry: Entry) -> Iterator[NDArray[Any]]:
     if entry.kind == OWN:
-        # As any other number of ranks than those that wrote it would get it.
+        # The mean, as for any number of ranks other than that of the checkpoint.
         yield checkpoint.own(entry.name, rank=0, world_size=0)
     elif entry.kind == REPLICATED:
         yield checkpoint.replicated(entry.name)
@@ -120,8 +117,10 @@ def _plain(value: Any) -> str:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Do one of the three."""
-    parser = Parser(prog="python -m training.checkpoint", description="Look into a checkpoint.")
+    """Run the chosen action."""
+    parser = Parser(
+        prog="python -m training.checkpoint", description="Inspect, verify or merge a checkpoint."
+    )
     parser.add_argument("action", choices=("info", "merge", "verify"))
     parser.add_argument("path", type=Path, metavar="PATH", help="the folder of a checkpoint")
     parser.add_argument(
@@ -131,13 +130,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if options.output is not None and options.action != "merge":
         parser.error(f"--output {options.output} goes with merge, not with {options.action}")
     checkpoint = Checkpoint(options.path)
-    if options.action == "info":
-        print(info(checkpoint))
-    elif options.action == "verify":
-        print(verify(checkpoint))
-    else:
+    if options.action == "merge":
         output = options.output or options.path.with_name(f"{options.path.name}.npz")
         print(merge(checkpoint, output))
+    else:
+        print(info(checkpoint) if options.action == "info" else verify(checkpoint))
 
 
 if __name__ == "__main__":

@@ -1,22 +1,22 @@
-"""Checkpoints on disk: written piece by piece, visible only when complete, read by slices.
+"""Checkpoints on disk: each rank writes one file, and a rename makes all of them a checkpoint.
 
     MODELS_ROOT/checkpoints/update-00002000/
-        manifest.json     what there is, where, with which checksum; and everything that is no array
+        manifest.json     the arrays, their files and checksums; all values that are no arrays
         rank-0000.bin     the arrays of rank 0, each at a multiple of 64 bytes
         rank-0001.bin     ...
 
-All ranks write into one hidden folder. When a rank's file is on the disk it leaves a marker beside
-it; rank 0 waits for the markers of all, makes the manifest out of them and renames the folder. The
-rename is the moment at which the checkpoint exists: before it there is nothing that a later run
-could take for one. No message passes between the ranks, so all this can happen in background
-threads while the ranks train; the name of the hidden folder holds a word that is drawn for each
-run, so what a killed run has left behind counts for nothing.
+All ranks write into one hidden folder. When a rank's file is on the disk, the rank writes a marker
+beside it; rank 0 waits for the markers of all ranks, joins them into the manifest and renames the
+folder. With this rename the checkpoint exists; before it, no later run can take the folder for
+one. No message passes between the ranks, so all this can happen in background threads while the
+ranks train. The name of the hidden folder contains a random word of the run, so the remains of a
+killed run are never used.
 
-A checkpoint that is written again takes the place of the former one in two renames. A run that is
-killed between them leaves the former one under a hidden name, under which it still counts.
+A checkpoint that is written again replaces the former one in two renames. A run that is killed
+between them leaves the former one under a hidden name, under which it is still found.
 
-The checksums are CRC-32. They are to notice what disks, networks and full file systems do to
-files, not people; CRC-32 reads 0.9 GB/s here, BLAKE2 and SHA-256 0.2.
+The checksums are CRC-32. They detect damage by disks, networks and full file systems, not by
+people; CRC-32 reads 0.9 GB/s here, BLAKE2 and SHA-256 0.2.
 """
 
 from __future__ import annotations
@@ -45,31 +45,26 @@ _FORMER = ".former"
 _FORMER_NAME = re.compile(rf"\.({_NAME.pattern}){re.escape(_FORMER)}")
 _ALIGNMENT = 64
 _POLL_SECONDS = 0.05
-# Beyond this a rank is not slow but gone; a launcher notices much earlier.
-_PATIENCE_SECONDS = 1800.0
+# A rank that is still missing then has died; a launcher notices that much earlier.
+_RANK_TIMEOUT_SECONDS = 1800.0
 
 
 def name_of(update: int) -> str:
-    """The folder of a checkpoint."""
+    """The name of a checkpoint's folder."""
     return f"update-{update:08d}"
 
 
 def hidden_folder(checkpoint: Path, attempt: str) -> Path:
-    """Where a checkpoint is written before it exists."""
+    """The folder in which a checkpoint is written before it exists."""
     return checkpoint.with_name(f".{checkpoint.name}.{attempt}.part")
 
 
 def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
     """Write a rank's arrays and then its marker; both are on the disk on return.
 
-    Args:
-        folder: the hidden folder; made if it is not there.
-        rank: this rank.
-        arrays: what it writes, by name.
-
     Raises:
         DataError: a number is not finite.
-        OSError: the file system refuses.
+        OSError: the hidden ``folder`` cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / manifests.file_name(rank)).open("wb") as file:
@@ -89,18 +84,15 @@ def publish(
     about: Mapping[str, Any],
     keep: int,
 ) -> Path:
-    """Wait for the files of all ranks, and make a checkpoint of them; for rank 0.
-
-    Returns:
-        The checkpoint.
+    """Wait for the files of all ranks, make a checkpoint of them and return it; on rank 0.
 
     Raises:
-        DataError: a rank has failed, or does not come.
-        OSError: the file system refuses.
+        DataError: a rank has failed, or has written nothing in time.
+        OSError: the folder cannot be written.
     """
     root = folder.parent
     markers = [folder / _marker(rank) for rank in range(world_size)]
-    _await(markers, folder)
+    _wait_for(markers, folder)
     files = tuple(manifests.read_file(marker) for marker in markers)
     manifests.check_slices(files)
     manifest = Manifest(update, _next_serial(root), files, dict(values), dict(about))
@@ -111,7 +103,7 @@ def publish(
     final = root / name_of(update)
     former = final.with_name(f".{final.name}{_FORMER}")
     if final.exists():
-        # One that has been left there counts for nothing as long as there is a final one.
+        # A former one that was left there is not used as long as the final one exists.
         _remove(former)
         final.rename(former)
     folder.rename(final)
@@ -123,11 +115,9 @@ def publish(
 
 
 def report_failure(folder: Path, rank: int, reason: str) -> None:
-    """Tell rank 0 not to wait for a rank; it may be that the disk takes not even that."""
-    try:
+    """Leave a file from which rank 0 learns not to wait for a rank, unless the disk is full."""
+    with suppress(OSError):
         (folder / f"rank-{rank:04d}.failed").write_text(reason, encoding="utf-8")
-    except OSError:
-        pass
 
 
 def discard(folder: Path) -> None:
@@ -136,11 +126,7 @@ def discard(folder: Path) -> None:
 
 
 def make_folder(root: Path) -> None:
-    """Make the folder of checkpoints, such that it survives a power cut with what will be in it.
-
-    Raises:
-        OSError: the file system refuses.
-    """
+    """Make the folder of checkpoints, durably: it and its parents are on the disk on return."""
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
     root.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -148,17 +134,17 @@ def make_folder(root: Path) -> None:
 
 
 def recover(root: Path) -> None:
-    """Give former checkpoints their names back where no later ones have come; for rank 0."""
+    """Rename former checkpoints back if their replacements do not exist; on rank 0."""
     for path in _checkpoints(root):
         former = _FORMER_NAME.fullmatch(path.name)
         if former:
-            # In a folder that cannot be written to it counts under its hidden name.
+            # In a folder that cannot be written, it is found under its hidden name.
             with suppress(OSError):
                 path.rename(root / former[1])
 
 
 def sweep(root: Path) -> None:
-    """Remove what killed runs have left behind; for rank 0, before anybody writes."""
+    """Remove the remains of killed runs; on rank 0, before any rank writes."""
     recover(root)
     for left in root.glob(".update-*"):
         discard(left)
@@ -167,12 +153,19 @@ def sweep(root: Path) -> None:
 
 
 def candidates(root: Path) -> list[Path]:
-    """The checkpoints in a folder, the newest first; those without a readable manifest before all.
+    """The checkpoints in a folder: those without a readable manifest, then the newest first.
 
-    A broken one comes first so that it is tried, and named, before another is used in its place.
+    A broken one comes first so that it is tried, and reported, before another is used instead.
     """
     folders = sorted(_checkpoints(root), reverse=True)
     return [folder for folder in folders if _age(folder) is None] + _by_age(root)
+
+
+def set_aside(checkpoint: Path) -> Path:
+    """Rename a broken checkpoint, so that it is neither tried again nor counted; on rank 0."""
+    aside = checkpoint.with_name(f"{checkpoint.name}.broken")
+    shutil.rmtree(aside, ignore_errors=True)
+    return checkpoint.rename(aside)
 
 
 def _write_array(file: Any, name: str, stored: Stored) -> Entry:
@@ -202,29 +195,29 @@ def _write_array(file: Any, name: str, stored: Stored) -> Entry:
 
 def _chunks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     flat = array.reshape(-1)
-    step = CHUNK // array.itemsize
-    for first in range(0, flat.size, step):
-        yield flat[first : first + step]
+    size = CHUNK // array.itemsize
+    for first in range(0, flat.size, size):
+        yield flat[first : first + size]
 
 
 def _marker(rank: int) -> str:
     return f"rank-{rank:04d}.json"
 
 
-def _await(markers: list[Path], folder: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+def _wait_for(markers: list[Path], folder: Path) -> None:
+    deadline = time.monotonic() + _RANK_TIMEOUT_SECONDS
     while missing := [marker for marker in markers if not marker.exists()]:
         for failed in sorted(folder.glob("*.failed")):
             raise DataError(f"{failed.stem.replace('-', ' ')}: {failed.read_text()}")
         if not folder.exists():
             raise FileNotFoundError(2, "the folder has vanished", str(folder))
         if time.monotonic() > deadline:
-            raise DataError(f"{missing[0].stem.replace('-', ' ')} has not written its part")
+            raise DataError(f"{missing[0].stem.replace('-', ' ')} has not written its file")
         time.sleep(_POLL_SECONDS)
 
 
 def _write_text(path: Path, text: str) -> None:
-    """Write a file that is there, whole and on the disk, or not there."""
+    """Write a file by a rename: it is either whole and on the disk, or does not exist."""
     partial = path.with_name(f".{path.name}")
     with partial.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -247,13 +240,13 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _checkpoints(root: Path) -> list[Path]:
-    """The complete ones, with those that were killed while they were written again."""
+    """The complete checkpoints, former ones without a replacement among them."""
     try:
         paths = {path.name: path for path in root.iterdir()}
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise DataError(f"{root} cannot be read ({error.strerror}); see to its rights") from None
+        raise DataError(f"{root} cannot be read ({error.strerror}); see its permissions") from None
     found = [path for name, path in paths.items() if _NAME.fullmatch(name)]
     formers = [match for match in map(_FORMER_NAME.fullmatch, paths) if match]
     return found + [paths[match[0]] for match in formers if match[1] not in paths]
@@ -269,27 +262,19 @@ def _age(folder: Path) -> Optional[tuple[int, int]]:
 
 def _by_age(root: Path) -> list[Path]:
     """The checkpoints whose manifests are intact, the newest first."""
-    ages = {path: _age(path) for path in _checkpoints(root)}
-    known = [(age, path) for path, age in ages.items() if age is not None]
-    return [path for _, path in sorted(known, reverse=True)]
+    ages = [(_age(path), path) for path in _checkpoints(root)]
+    return [path for _, path in sorted((item for item in ages if item[0]), reverse=True)]
 
 
 def _next_serial(root: Path) -> int:
-    ages = [_age(path) for path in _checkpoints(root)]
+    ages = map(_age, _checkpoints(root))
     return 1 + max((age[0] for age in ages if age is not None), default=0)
 
 
 def _remove(checkpoint: Path) -> None:
-    """Take a checkpoint away: it vanishes at once, however long the removal takes."""
+    """Remove a checkpoint; after the rename it is not found any more."""
     if checkpoint.exists():
         hidden = checkpoint.with_name(f".{checkpoint.name.lstrip('.')}.removed")
         discard(hidden)
         checkpoint.rename(hidden)
         discard(hidden)
-
-
-def set_aside(checkpoint: Path) -> Path:
-    """Rename a broken checkpoint, so that it is neither tried again nor counted; for rank 0."""
-    aside = checkpoint.with_name(f"{checkpoint.name}.broken")
-    shutil.rmtree(aside, ignore_errors=True)
-    return checkpoint.rename(aside)

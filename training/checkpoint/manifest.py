@@ -1,9 +1,9 @@
-"""The manifest of a checkpoint: what each rank's file holds, and everything that is no array.
+"""The manifest of a checkpoint: which arrays each rank's file holds, and all values beside them.
 
-A checkpoint is read years later, on another number of ranks, perhaps after a disk has lost some of
-it. So nothing in a manifest is believed: whatever its bytes are, reading it gives a manifest whose
-arrays lie inside their files and whose slices cover every class exactly once, or a ``DataError``.
-It is JSON and names no path; nothing in it can make a reader run code or open another file.
+A checkpoint may be read years later, on another number of ranks, after a disk has lost some of it.
+So a manifest is not trusted: whatever its bytes are, reading it gives a manifest whose arrays lie
+inside their files and whose slices cover every class exactly once, or a ``DataError``. It is JSON
+and contains no path; it cannot make a reader run code or open another file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ FORMAT = 1
 FILE_NAME = "manifest.json"
 _KINDS = (REPLICATED, OWN, SHARDED)
 _DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
-# Bytes of an array that are written or read at once.
+# Bytes of an array that are written or read at a time.
 CHUNK = 16 * 2**20
-# The manifest of a network of a thousand layers on a thousand ranks is smaller.
+# More than the manifest of a network of a thousand layers on a thousand ranks.
 _MAX_BYTES = 256 * 2**20
 _MAX_DIMENSIONS = 8
 
@@ -59,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class RankFile:
-    """What one rank has written."""
+    """The table of contents of one rank's file."""
 
     size: int
     entries: tuple[Entry, ...]
@@ -70,46 +71,43 @@ class RankFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint's table of contents.
-
-    Attributes:
-        update: finished updates.
-        serial: larger than that of every earlier checkpoint in the same folder, whatever its
-            update: a run may start anew beside the checkpoints of another.
-        files: of each rank.
-        values: small values, by the part of training that they belong to.
-        about: configuration, versions, time: what a person or the next run wants to know.
-    """
+    """A checkpoint's table of contents."""
 
     update: int
+    """Finished updates."""
     serial: int
+    """Larger than that of every earlier checkpoint in the same folder, whatever its update: a run
+    may start anew beside the checkpoints of another."""
     files: tuple[RankFile, ...]
+    """By rank."""
     values: Mapping[str, Any]
+    """Small values, by the part of training that they belong to."""
     about: Mapping[str, Any]
+    """Configuration, versions and time, for people and for the next run."""
 
     @property
     def world_size(self) -> int:
-        """How many ranks have written it."""
+        """The number of ranks that wrote the checkpoint."""
         return len(self.files)
 
     def slices(self, name: str) -> Iterator[tuple[int, Entry]]:
-        """The parts of a sharded array with their ranks, in the order of rows."""
+        """The slices of a sharded array with their ranks, in the order of rows."""
         for rank, file in enumerate(self.files):
             yield rank, file[name]
 
     def dump(self) -> str:
-        """Write it as JSON, with a checksum over itself."""
+        """The manifest as JSON, with a checksum over the rest."""
         body = {"format": FORMAT, **asdict(self)}
         return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
 
 
 def dump_file(file: RankFile) -> str:
-    """Write a rank's part of a manifest as JSON."""
+    """A rank's part of a manifest as JSON."""
     return json.dumps(asdict(file))
 
 
 def file_name(rank: int) -> str:
-    """The file of a rank's arrays in a checkpoint."""
+    """The name of a rank's file in a checkpoint."""
     return f"rank-{rank:04d}.bin"
 
 
@@ -121,7 +119,7 @@ def read(folder: Path) -> Manifest:
     """
     path = folder / FILE_NAME
     body = _read_json(path)
-    with _blaming(path):
+    with _naming(path):
         _require(isinstance(body, dict), "is no object")
         _require(_is_count(body.get("format")), "has no format")
         if body["format"] != FORMAT:
@@ -141,28 +139,21 @@ def read_file(path: Path) -> RankFile:
         DataError: it is missing or broken.
     """
     body = _read_json(path)
-    with _blaming(path):
+    with _naming(path):
         return _parse_file(body)
 
 
-class _blaming:
-    """Turns a broken rule into a ``DataError`` that names the file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if isinstance(error, _BrokenError):
-            raise DataError(
-                f"{self._path} {error}: the checkpoint is broken; use another one"
-            ) from None
-
-
 class _BrokenError(Exception):
-    """A rule that a manifest breaks."""
+    """A manifest breaks a rule; the message goes behind the name of its file."""
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn a broken rule into a ``DataError`` that names the file."""
+    try:
+        yield
+    except _BrokenError as error:
+        raise DataError(f"{path} {error}: the checkpoint is broken; use another one") from None
 
 
 def _require(holds: bool, rule: str) -> None:
@@ -182,7 +173,7 @@ def _read_json(path: Path) -> Any:
             f"{path} cannot be read ({error.strerror}): the checkpoint is not complete; "
             "use another one"
         ) from None
-    # Brackets within brackets end in a RecursionError.
+    # Nested brackets end in a RecursionError.
     except (ValueError, RecursionError) as error:
         raise DataError(
             f"{path} is no JSON ({error}): the checkpoint is broken; use another one"
@@ -202,18 +193,10 @@ def _parse(body: dict[str, Any]) -> Manifest:
         _require(_is_count(body.get(name)), f"has no {name}")
     for name in ("values", "about"):
         _require(isinstance(body.get(name), dict), f"has no {name}")
-    files = body.get("files")
-    _require(isinstance(files, list) and bool(files), "has no files")
-    assert isinstance(files, list)
-    manifest = Manifest(
-        body["update"],
-        body["serial"],
-        tuple(_parse_file(file) for file in files),
-        body["values"],
-        body["about"],
-    )
-    check_slices(manifest.files)
-    return manifest
+    _require(isinstance(body.get("files"), list) and bool(body["files"]), "has no files")
+    files = tuple(map(_parse_file, body["files"]))
+    check_slices(files)
+    return Manifest(body["update"], body["serial"], files, body["values"], body["about"])
 
 
 def _parse_file(body: Any) -> RankFile:
@@ -246,11 +229,7 @@ def _parse_entry(body: Any, size: int) -> Entry:
 
 
 def check_slices(files: Sequence[RankFile]) -> None:
-    """Refuse files that do not fit together.
-
-    Raises:
-        _BrokenError: an array is not where it should be; ``read`` makes a ``DataError`` of it.
-    """
+    """Raise a ``_BrokenError``, of which ``read`` makes a ``DataError``, if files do not match."""
     first = {entry.name: entry for entry in files[0].entries}
     stops = dict.fromkeys(first, 0)
     for rank, file in enumerate(files):

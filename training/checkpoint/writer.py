@@ -1,10 +1,10 @@
 """Saves checkpoints while the ranks train on.
 
-A save copies what is to be saved, which is all that training waits for, and leaves the writing to a
-background thread. The threads of the ranks do not talk to each other (a collective from a thread
-would get in the way of the main one's): they leave files for each other, see ``checkpoint_files``.
-The next save, or the end of the run, waits for the one before and tells all ranks how it went, so
-that a full disk ends the run on all of them with the reason, and a rank alone never goes on.
+A save copies the state of every part, for which training waits, and leaves the writing to a
+background thread. The threads of the ranks do not communicate (a collective in a thread would
+collide with those of the main thread): each leaves files for the others, see ``files``. The next
+save, or the end of the run, waits for the save before it and exchanges its outcome, so that a full
+disk ends the run on all ranks with the reason, and no rank goes on alone.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ from training.checkpoint import files
 _log = logging.getLogger(__name__)
 
 # How long another host may take to see a new file.
-_SIGHT_SECONDS = 30.0
-# The writing gives way to the training.
+_VISIBLE_SECONDS = 30.0
+# The writing thread has a lower priority than the training.
 _NICENESS = 10
-_LAST_NICENESS = 19
+_MAX_NICENESS = 19
 
 
 class Checkpointer:
-    """Makes checkpoints of the parts of training, from all ranks together.
+    """Saves the parts of training; all ranks call its methods together.
 
     A context manager: the end of the block waits for the last checkpoint.
+
+    Attributes:
+        last: the last finished checkpoint, if any.
     """
 
     def __init__(
@@ -51,14 +54,14 @@ class Checkpointer:
         about: Mapping[str, Any],
         resumed: Optional[Path] = None,
     ) -> None:
-        """Prepare the folder; all ranks have to come here together.
+        """Prepare the folder.
 
         Args:
             parts: what to save, by name.
             world: the ranks.
-            models_root: the folder of the run; all hosts have to see the same.
+            models_root: the folder of the run, which all hosts must share.
             keep: how many checkpoints stay; 0 writes none.
-            about: what the manifest tells of the run: its configuration, versions.
+            about: for the manifest, see ``resume.describe``.
             resumed: the checkpoint that the run goes on from.
 
         Raises:
@@ -78,16 +81,16 @@ class Checkpointer:
             self._prepare_folder()
 
     def rehearse(self, update: int) -> None:
-        """Copy everything once and throw it away; where ``update`` updates are finished.
+        """Copy everything once, after ``update`` updates, without writing it.
 
-        The parts keep the memory that they copy into, and a system takes its time to give it. So
-        that is spent before the first update, and no checkpoint makes training wait for it.
+        The parts keep the memory that they copy into. Allocating it takes time, which is spent here
+        before the first update, and not in the pause of the first checkpoint.
         """
         if self._keep:
             self._copy(update)
 
     def save(self, update: int) -> None:
-        """Copy everything as it is after ``update`` updates, and begin to write it.
+        """Copy the state after ``update`` updates and start writing it.
 
         A second save of the same update does nothing.
 
@@ -114,33 +117,32 @@ class Checkpointer:
         )
 
     def finish(self) -> None:
-        """Wait until the checkpoint that is being written exists; all ranks together.
+        """Wait until the checkpoint that is being written exists.
 
         Raises:
-            DataError: it could not be written, on this rank or another.
+            DataError: it could not be written, on some rank.
         """
         if self._thread is None:
             return
-        # A rank that does not come is noticed in a collective, and would not be in join().
+        # A rank that is missing is noticed in a collective, and would not be in join().
         self._world.barrier()
         self._thread.join()
         self._thread, path, self._pending = None, self._pending, None
         failed = mx.nd.array([self._error is not None])
         failures = self._world.allgather(failed, "checkpoint.failures").asnumpy().nonzero()[0]
         if failures.size:
-            # Nobody writes into it any more.
+            # No rank writes into it any more.
             if self._world.rank == 0 and path is not None:
                 files.discard(files.hidden_folder(path, self._attempt))
             raise self._explain(path, int(failures[0])) from self._error
         self.last = path
 
     def last_good(self) -> Optional[Path]:
-        """The last checkpoint, when it exists; all ranks together."""
+        """Wait for the last checkpoint and return it."""
         self.finish()
         return self.last
 
     def __enter__(self) -> Checkpointer:
-        """Return the checkpointer."""
         return self
 
     def __exit__(
@@ -149,7 +151,7 @@ class Checkpointer:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        """Wait for the last checkpoint, unless an error may keep other ranks from coming here."""
+        # With an error, other ranks may not come here.
         if error is None:
             self.finish()
 
@@ -165,69 +167,69 @@ class Checkpointer:
         return arrays, values
 
     def _write(self, update: int, arrays: dict[str, Stored], values: dict[str, Any]) -> None:
-        """Write this rank's part; rank 0 makes a checkpoint of all. Runs in a thread."""
+        """Write this rank's file; rank 0 publishes the checkpoint. Runs in the thread."""
         rank, size = self._world.rank, self._world.size
         folder = files.hidden_folder(self._root / files.name_of(update), self._attempt)
         started = time.perf_counter()
         try:
-            _give_way()
+            _lower_priority()
             files.write_rank(folder, rank, arrays)
             if rank == 0:
                 about = {**self._about, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
-                where = files.publish(
+                path = files.publish(
                     folder, size, update=update, values=values, about=about, keep=self._keep
                 )
                 seconds = time.perf_counter() - started
-                _log.info("update %d: checkpoint %s written in %.1f s", update, where, seconds)
-        # Whatever it is, the main thread has to hear of it.
+                _log.info("update %d: checkpoint %s written in %.1f s", update, path, seconds)
+        # The main thread raises it, whatever it is.
         except Exception as error:
             self._error = error
-            # The folder stays until nobody writes into it: a rank that found it gone would take
-            # that for the reason.
+            # The folder stays until no rank writes into it: a rank that found it gone would report
+            # that instead of the reason.
             files.report_failure(folder, rank, _reason(error))
 
     def _explain(self, path: Optional[Path], rank: int) -> DataError:
-        reason = _reason(self._error) if self._error else f"rank {rank} could not write its part"
-        before = f"{self.last} is untouched" if self.last else "there is none before it"
+        reason = _reason(self._error) if self._error else f"rank {rank} could not write its file"
+        before = f"{self.last} is untouched" if self.last else "there is no earlier one"
         return DataError(f"the checkpoint {path} could not be written: {reason}; {before}")
 
     def _prepare_folder(self) -> None:
-        """Make the folder, and see that all ranks mean the same one."""
-        sign = self._root / f".run-{self._attempt}"
+        """Make the folder, and check that all ranks see the same one."""
+        marker = self._root / f".run-{self._attempt}"
         if self._world.rank == 0:
             try:
                 files.make_folder(self._root)
                 files.sweep(self._root)
-                sign.touch()
+                marker.touch()
             except OSError as error:
                 raise DataError(
                     f"{self._root} cannot be written ({error.strerror}); give another "
                     "--models-root, or --keep 0 to train without checkpoints"
                 ) from None
         self._world.barrier()
-        deadline = time.monotonic() + _SIGHT_SECONDS
-        while not sign.exists():
+        deadline = time.monotonic() + _VISIBLE_SECONDS
+        while not marker.exists():
             if time.monotonic() > deadline:
                 raise DataError(
-                    f"rank {self._world.rank} on {os.uname().nodename} does not see {sign}, which "
-                    "rank 0 has made: checkpoints need a --models-root that all hosts share; "
+                    f"rank {self._world.rank} on {os.uname().nodename} does not see {marker} of "
+                    "rank 0: checkpoints need a --models-root that all hosts share; "
                     "--keep 0 trains without checkpoints"
                 )
             time.sleep(0.1)
         self._world.barrier()
         if self._world.rank == 0:
-            sign.unlink()
+            marker.unlink()
 
 
-def _give_way() -> None:
-    """Lower the priority of this thread, which on Linux has one of its own.
+def _lower_priority() -> None:
+    """Lower the priority of this thread, which on Linux has one of its own, if that is allowed.
 
-    From where it is: only root may raise it. Without it the writing goes on all the same.
+    It is lowered from its present value, since only root may raise it.
     """
     thread = threading.get_native_id()
     with suppress(OSError):
         niceness = os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS
-        os.setpriority(os.PRIO_PROCESS, thread, min(niceness, _LAST_NICENESS))
+        os.setpriority(os.PRIO_PROCESS, thread, min(niceness, _MAX_NICENESS))
 
 
 def _reason(error: Optional[Exception]) -> str:
