@@ -1,4 +1,4 @@
-"""Which device a rank computes on."""
+"""The device that a rank computes on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from runtime.mxnet import mx
 
 
 def choose(local_rank: int, dtype: str) -> Any:
-    """The GPU of the rank's number on its host where there are GPUs, else the CPU.
+    """The GPU with the rank's number on its host; the CPU of a host without GPUs.
 
-    Some launchers show each rank one GPU alone, its own, which then has the number 0 in all of them
-    (``CUDA_VISIBLE_DEVICES``, as Slurm sets it for ``--gpus-per-task=1``).
+    Some launchers make only one GPU visible to each rank (``CUDA_VISIBLE_DEVICES``, as Slurm sets
+    it for ``--gpus-per-task=1``), which then has the number 0 on every rank.
 
     Raises:
-        ConfigError: the host has fewer GPUs than ranks, or the CPU shall compute in float16.
+        ConfigError: the host has fewer GPUs than ranks, or float16 is asked of a CPU.
     """
     num_gpus = mx.context.num_gpus()
     if num_gpus > local_rank:

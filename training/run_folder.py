@@ -1,9 +1,9 @@
-"""The folder of a run: which one it is unless the user says so, and that no other run writes there.
+"""The folder of a run: its default name, and the lock that keeps other runs out.
 
-Each data set and network has a folder of its own, so that one after the other can be tried without
-an option, and each goes on from where it was. Two runs at once in one folder would remove each
-other's checkpoints. So rank 0 holds a lock on a file in it, for as long as the run lasts. It is a
-lock of the system: whatever way a process ends, its lock is gone with it.
+Each data set and network has a folder of its own by default, so that several can be tried without
+an option, and each run goes on from its own checkpoints. Two runs at once in one folder would
+remove each other's checkpoints. So rank 0 locks a file in it for as long as the run lasts. The
+operating system removes the lock with the process, however it ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from parallel.world import World
 
 LOCK = "run.lock"
-# Where earlier versions wrote everything unless told otherwise.
+# The default folder of earlier versions.
 _PARENT = Path("models")
 _LONGEST_NAME = 100
 _LONGEST_HOLDER = 300
@@ -35,10 +35,10 @@ _POLL_SECONDS = 0.1
 
 
 def default(data: Sequence[str], network: str) -> str:
-    """The folder of a run that has been given none.
+    """The folder of a run that is given none.
 
     Args:
-        data: the name of the data set, or the folders of its parts.
+        data: the name of the data set, or the folders of its record sets.
         network: its name.
     """
     names = "+".join(_name(part) for part in data)
@@ -47,33 +47,29 @@ def default(data: Sequence[str], network: str) -> str:
 
 def _name(folder: str) -> str:
     path = Path(os.path.abspath(folder))
-    # Some give the file in it.
+    # Also the record file in a folder may be given.
     return (path.parent.name if path.suffix == ".rec" else path.name) or "data"
 
 
 def earlier_default(models_root: Path) -> Optional[Path]:
-    """The folder in which an earlier version would have left checkpoints, if there are any.
-
-    Args:
-        models_root: of this run.
-    """
+    """The default folder of earlier versions, if it has checkpoints and ours is a default one."""
     is_default = models_root.parent == _PARENT
     return _PARENT if is_default and (_PARENT / "checkpoints").is_dir() else None
 
 
 @contextmanager
 def claimed(models_root: Path, world: World, *, is_owner: bool) -> Iterator[None]:
-    """Keep other runs out of a folder; no rank goes on before the owner has the lock.
+    """Keep other runs out of a folder; all ranks call it together and wait for the lock.
 
     Args:
-        models_root: the folder; made if it is not there.
-        world: the ranks, which have to come here together.
+        models_root: the folder; made if it does not exist.
+        world: the ranks.
         is_owner: whether this process holds the lock: rank 0, or worker 0 of parameter servers.
 
     Raises:
-        ConfigError: another run is there, or the folder cannot be written.
+        ConfigError: another run uses the folder, or it cannot be written.
     """
-    lock = _take(models_root) if is_owner else None
+    lock = _lock(models_root) if is_owner else None
     try:
         world.barrier()
         yield
@@ -84,7 +80,7 @@ def claimed(models_root: Path, world: World, *, is_owner: bool) -> Iterator[None
             lock.close()
 
 
-def _take(models_root: Path) -> Optional[IO[str]]:
+def _lock(models_root: Path) -> Optional[IO[str]]:
     """The open file with the lock; None where the file system has no locks."""
     try:
         models_root.mkdir(parents=True, exist_ok=True)
@@ -102,16 +98,17 @@ def _take(models_root: Path) -> Optional[IO[str]]:
     except OSError as error:
         file.close()
         _warn(
-            f"{models_root / LOCK} cannot be locked ({error.strerror}): see to it yourself that no "
+            f"{models_root / LOCK} cannot be locked ({error.strerror}): make sure yourself that no "
             "other run writes into that folder"
         )
         return None
     former = _holder(file)
-    if former and not _is_here(former):
+    if former and not _is_on_this_host(former):
         _warn(f"{models_root} was left without a regular end by a run of {former}")
+    command = shlex.join([Path(sys.executable).name, *sys.argv])
     with suppress(OSError):
         file.truncate(0)
-        file.write(f"{_own_name()}\n")
+        file.write(f"host {os.uname().nodename}, process {os.getpid()}, {command}\n")
         file.flush()
     return file
 
@@ -126,8 +123,8 @@ def _wait_for(file: IO[str], models_root: Path) -> None:
         except (BlockingIOError, PermissionError):
             pass
         holder = _holder(file) or "unknown host"
-        patience = _SECONDS_SAME_HOST if _is_here(holder) else _SECONDS_OTHER_HOST
-        if time.monotonic() - started >= patience:
+        seconds = _SECONDS_SAME_HOST if _is_on_this_host(holder) else _SECONDS_OTHER_HOST
+        if time.monotonic() - started >= seconds:
             raise ConfigError(
                 f"another run writes into --models-root {models_root}: {holder}; wait for its end, "
                 "or give this run a --models-root of its own"
@@ -135,19 +132,14 @@ def _wait_for(file: IO[str], models_root: Path) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _own_name() -> str:
-    command = shlex.join([Path(sys.executable).name, *sys.argv])
-    return f"host {os.uname().nodename}, process {os.getpid()}, {command}"
-
-
 def _holder(file: IO[str]) -> str:
-    """What the holder of the lock has written of itself; empty after a regular end."""
+    """The line that the holder of the lock has written; empty after a regular end."""
     file.seek(0)
     line = file.readline(_LONGEST_HOLDER).strip()
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
-def _is_here(holder: str) -> bool:
+def _is_on_this_host(holder: str) -> bool:
     return holder.startswith(f"host {os.uname().nodename}, ")
 
 

@@ -1,8 +1,8 @@
 """The learning rate as a pure function of the update.
 
-A run that resumes, on any number of ranks, must continue at the rate it would have had. So nothing
-here counts or remembers: the rate follows from the update's number alone. Updates are numbered
-from 0, so ``lr_at(0)`` is the rate that the very first optimizer step uses.
+A run that resumes, on any number of ranks, must continue at the rate it would have had. So no
+schedule has state: the rate follows from the number of the update alone. Updates are numbered from
+0: ``lr_at(0)`` is the rate of the first optimizer step.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from typing_extensions import override
+
 SCHEDULES = ("step", "poly", "cosine")
 
 
 class Schedule(Protocol):
-    """Anything that knows the learning rate of an update."""
+    """The learning rate of each update."""
 
     def lr_at(self, update: int) -> float:
-        """Return the learning rate of the given update."""
+        """Return the learning rate of an update, counted from 0."""
 
 
 @dataclass(frozen=True)
-class StepSchedule:
+class StepSchedule(Schedule):
     """Falls to a tenth at each step, as the original ResNet and ArcFace recipes do."""
 
     lr: float
     steps: tuple[int, ...]
     factor: float = 0.1
 
+    @override
     def lr_at(self, update: int) -> float:
-        """Return the learning rate of the given update."""
         return self.lr * math.pow(self.factor, sum(update >= step for step in self.steps))
 
 
 @dataclass(frozen=True)
-class PolySchedule:
+class PolySchedule(Schedule):
     """Falls as a power of the remaining share of the run, to 0 at its end."""
 
     lr: float
@@ -44,13 +46,13 @@ class PolySchedule:
     stop: int
     power: float = 2.0
 
+    @override
     def lr_at(self, update: int) -> float:
-        """Return the learning rate of the given update."""
         return self.lr * math.pow(1.0 - _progress(update, self.start, self.stop), self.power)
 
 
 @dataclass(frozen=True)
-class CosineSchedule:
+class CosineSchedule(Schedule):
     """Falls along half a cosine, to 0 at the end of the run.
 
     Source: Loshchilov and Hutter 2017, arXiv:1608.03983, equation 5 with a single period.
@@ -60,13 +62,13 @@ class CosineSchedule:
     start: int
     stop: int
 
+    @override
     def lr_at(self, update: int) -> float:
-        """Return the learning rate of the given update."""
         return self.lr * 0.5 * (1.0 + math.cos(math.pi * _progress(update, self.start, self.stop)))
 
 
 @dataclass(frozen=True)
-class WarmupSchedule:
+class WarmupSchedule(Schedule):
     """Rises linearly over the first updates, then follows another schedule.
 
     Source: Goyal et al. 2017, arXiv:1706.02677, section 2.2 (gradual warm-up).
@@ -75,8 +77,9 @@ class WarmupSchedule:
     after: Schedule
     warmup: int
 
+    @override
     def lr_at(self, update: int) -> float:
-        """Return the learning rate of the given update; the first one is already above 0."""
+        # The first one is already above 0.
         rise = (update + 1) / self.warmup if update < self.warmup else 1.0
         return rise * self.after.lr_at(update)
 
@@ -84,14 +87,14 @@ class WarmupSchedule:
 def build(
     name: str, *, lr: float, total_updates: int, warmup: int = 0, steps: Sequence[int] = ()
 ) -> Schedule:
-    """Build a schedule by its name.
+    """Build a schedule.
 
     Args:
-        name: One of ``SCHEDULES``.
-        lr: The learning rate after warm-up.
-        total_updates: The length of the run; ``poly`` and ``cosine`` reach 0 there.
-        warmup: Updates of linear warm-up, 0 for none; ``poly`` and ``cosine`` fall after it.
-        steps: The updates at which ``step`` falls, counted from the start of the run.
+        name: one of ``SCHEDULES``.
+        lr: the learning rate after warm-up.
+        total_updates: the length of the run; ``poly`` and ``cosine`` reach 0 there.
+        warmup: updates of linear warm-up, 0 for none; ``poly`` and ``cosine`` fall after it.
+        steps: the updates at which ``step`` falls, counted from the start of the run.
     """
     assert name in SCHEDULES, name
     schedule: Schedule
@@ -105,5 +108,5 @@ def build(
 
 
 def _progress(update: int, start: int, stop: int) -> float:
-    """Return the share of ``[start, stop)`` behind an update, 0 to 1; it may be empty."""
+    """The share of the updates ``[start, stop)``, possibly none, that are finished: 0 to 1."""
     return min(max((update - start) / max(stop - start, 1), 0.0), 1.0)

@@ -1,1 +1,1 @@
-"""What a run can be told: the options of the rooms, with those of training itself, put together."""
+"""The configuration of a run: the options of the rooms and of training, put together."""

@@ -1,4 +1,4 @@
-"""The options of how workers exchange gradients: by Horovod, or over parameter servers."""
+"""The options of the exchange of gradients: by Horovod, or over parameter servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ExchangeOptions(Options):
     """Steps that a worker of dist_ssync may be ahead of the slowest when it begins another."""
 
     data_allocator: int = number(0, Range(lambda value: value in (0, 1), "must be 0 or 1"))
-    """Images of each worker: 0 as many for each, 1 by the launcher's --data-sharding."""
+    """Images of each worker: 0 the same number, 1 by the launcher's --data-sharding."""
 
     rebalance: Optional[int] = number(None, POSITIVE_COUNT)
     """Epochs after which dist_gsync measures all workers and makes groups and shares anew."""
@@ -44,17 +44,31 @@ class ExchangeOptions(Options):
 
     def check(self) -> None:
         """Refuse options that belong to another exchange."""
-        _check_staleness(self)
-        _check_rebalance(self)
+        scheme = SCHEMES.get(self.kv_store)
+        is_bounded = scheme is not None and scheme.is_bounded
+        if self.staleness is not None and not is_bounded:
+            raise ConfigError(
+                f"--staleness {self.staleness} goes with --kv-store dist_ssync, not with "
+                f"{self.kv_store}; leave it out"
+            )
+        if self.staleness is None and is_bounded:
+            raise ConfigError(
+                f"--kv-store {self.kv_store} has no bound: add --staleness, as in --staleness 3"
+            )
+        if self.rebalance is not None and not (scheme is not None and scheme.has_groups):
+            raise ConfigError(
+                f"--rebalance {self.rebalance} goes with --kv-store dist_gsync, not with "
+                f"{self.kv_store}, which has no groups; leave it out"
+            )
 
 
 def check(options: ExchangeOptions, dtype: str, assignment: Optional[Assignment]) -> None:
-    """Refuse an exchange that this process has not been started for.
+    """Refuse an exchange that this process was not started for.
 
     Args:
         options: of the exchange.
         dtype: the number format of the network.
-        assignment: where the launcher has put this process, None if it has not started it.
+        assignment: this process's role from ``parallel.launch``, None if that did not start it.
 
     Raises:
         ConfigError: with the option, its value, the reason and the remedy.
@@ -63,28 +77,6 @@ def check(options: ExchangeOptions, dtype: str, assignment: Optional[Assignment]
         _check_horovod(options, assignment)
     else:
         _check_servers(options, dtype, assignment)
-
-
-def _check_staleness(options: ExchangeOptions) -> None:
-    is_bounded = options.kv_store != HOROVOD and SCHEMES[options.kv_store].is_bounded
-    if options.staleness is not None and not is_bounded:
-        raise ConfigError(
-            f"--staleness {options.staleness} goes with --kv-store dist_ssync, not with "
-            f"{options.kv_store}; leave it out"
-        )
-    if options.staleness is None and is_bounded:
-        raise ConfigError(
-            f"--kv-store {options.kv_store} has no bound: add --staleness, as in --staleness 3"
-        )
-
-
-def _check_rebalance(options: ExchangeOptions) -> None:
-    has_groups = options.kv_store != HOROVOD and SCHEMES[options.kv_store].has_groups
-    if options.rebalance is not None and not has_groups:
-        raise ConfigError(
-            f"--rebalance {options.rebalance} goes with --kv-store dist_gsync, not with "
-            f"{options.kv_store}, which has no groups; leave it out"
-        )
 
 
 def _check_horovod(options: ExchangeOptions, assignment: Optional[Assignment]) -> None:
@@ -111,7 +103,7 @@ def _check_servers(options: ExchangeOptions, dtype: str, assignment: Optional[As
         )
     if options.data_allocator and not assignment.shares:
         raise ConfigError(
-            f"--data-allocator {options.data_allocator} needs to know who reads what: give the "
+            f"--data-allocator {options.data_allocator} needs the shares of the workers: give the "
             "launcher --data-sharding FILE, or leave it out for equal shares"
         )
     if assignment.tolerates and (scheme.is_synchronous or scheme.has_groups):
@@ -124,9 +116,9 @@ def _check_servers(options: ExchangeOptions, dtype: str, assignment: Optional[As
             f"--dtype float16 goes with --kv-store {HOROVOD}: the servers compute in float32; use "
             "float32"
         )
-    is_squeezed = options.fp16_allreduce or options.gradient_predivide_factor != 1
-    if is_squeezed and not scheme.has_groups:
+    changes_allreduce = options.fp16_allreduce or options.gradient_predivide_factor != 1
+    if changes_allreduce and not scheme.has_groups:
         raise ConfigError(
-            f"--fp16-allreduce and --gradient-predivide-factor are for Allreduce, which --kv-store "
-            f"{store} has none of; leave them out"
+            "--fp16-allreduce and --gradient-predivide-factor are for Allreduce, which --kv-store "
+            f"{store} does not use; leave them out"
         )

@@ -1,9 +1,8 @@
 """The recipes that ``--dataset NAME`` stands for.
 
-A published result is a data set together with the schedule that was tuned for it, so the two live
-in one row here. A row holds only what differs from the defaults of the groups of
-``training.config.faces.FaceConfig``, under the same names, and every value in it can be overridden
-on the command line.
+A published result is a data set together with the schedule that was tuned for it, so one row holds
+both. Its names are those of the options of ``training.config.faces.FaceConfig``; the command line
+overrides any value.
 
 Learning rates are absolute and belong to the world size named beside them. They follow the habit
 of the published InsightFace recipes, ``lr = 0.1 * global batch / 512``, which is the linear
@@ -17,46 +16,32 @@ from easydict import EasyDict
 
 from runtime.errors import ConfigError, did_you_mean
 
-
-def _made_up(num_classes: int) -> EasyDict:
-    """Batches made in memory: measures the head at a size for which nobody has images."""
-    return EasyDict(
-        debug=True,
-        num_classes=num_classes,
-        network="r50",
-        loss="cosface",
-        sample_ratio=0.1,
-        batch_size=64,
-        lr=0.1,
-        lr_schedule="step",
-        lr_steps=(20_000, 28_000),
-        max_update=32_000,
-    )
-
+_INSIGHTFACE = EasyDict(batch_size=64, lr=0.1, lr_schedule="step")
+_VALIDATION = ("lfw", "cfp_fp", "agedb_30")
+_COSFACE_R50 = EasyDict(
+    _INSIGHTFACE, network="r50", loss="cosface", lr_steps=(20_000, 28_000), max_update=32_000
+)
 
 # Margin 0.4 is that of InsightFace's Partial FC recipes, where --loss cosface stands for the 0.35
 # of the CosFace paper. A tenth of the centers loses nothing on this set (An et al. 2020,
 # arXiv:2010.05222).
 _GLINT360K = EasyDict(
+    _INSIGHTFACE,
     rec=("./datasets/glint360k",),
     num_classes=360_232,
     num_images=17_091_657,
     network="r100",
     margins=(1.0, 0.0, 0.4),
     sample_ratio=0.1,
-    batch_size=64,
-    lr_schedule="step",
 )
 
-# What --rec DIR starts from. Updates mean nothing for a set of unknown size, so the length is given
-# in epochs and the decay follows it.
+# For --rec DIR. The size of the set is unknown, so the length is given in epochs.
 OWN_DATA = EasyDict(lr_schedule="poly", epochs=20)
 
 PRESETS = EasyDict(
     # The first run of the README: two ranks on two cores, about four minutes. The length is in
-    # epochs, so that the number of images, and with it the time on one machine, does not depend on
-    # the number of ranks. A few hundred identities want a smaller scale and margin than 100,000:
-    # these are the ones of the README's recipe for LFW.
+    # epochs, so that the time on one machine does not depend on the number of ranks. A few hundred
+    # identities need a smaller scale and margin than 100,000: those of the README's recipe for LFW.
     synthetic=EasyDict(
         rec=("./datasets/synthetic",),
         num_classes=400,
@@ -77,29 +62,21 @@ PRESETS = EasyDict(
     ),
     # 8 ranks: global batch 512.
     webface=EasyDict(
+        _COSFACE_R50,
         rec=("./datasets/webface",),
         num_classes=10_572,
         num_images=494_414,
-        val_targets=("lfw", "cfp_fp", "agedb_30"),
-        network="r50",
-        loss="cosface",
-        batch_size=64,
-        lr=0.1,
-        lr_schedule="step",
-        lr_steps=(20_000, 28_000),
-        max_update=32_000,
+        val_targets=_VALIDATION,
     ),
     # 8 ranks: global batch 512.
     emore=EasyDict(
+        _INSIGHTFACE,
         rec=("./datasets/faces_emore",),
         num_classes=85_742,
         num_images=5_822_653,
-        val_targets=("lfw", "cfp_fp", "agedb_30"),
+        val_targets=_VALIDATION,
         network="r100",
         loss="arcface",
-        batch_size=64,
-        lr=0.1,
-        lr_schedule="step",
         lr_steps=(100_000, 160_000),
         max_update=180_000,
     ),
@@ -107,32 +84,30 @@ PRESETS = EasyDict(
     glint360k_8GPU=EasyDict(
         _GLINT360K,
         val_targets=("lfw", "cfp_fp", "cfp_ff", "agedb_30", "calfw", "cplfw", "vgg2_fp"),
-        lr=0.1,
         lr_steps=(200_000, 400_000, 500_000, 550_000),
         max_update=600_000,
     ),
     # 16 ranks: global batch 1024.
     glint360k_16GPU=EasyDict(
         _GLINT360K,
-        val_targets=("lfw", "cfp_fp", "agedb_30"),
+        val_targets=_VALIDATION,
         lr=0.2,
         lr_steps=(200_000, 280_000, 360_000),
         max_update=400_000,
     ),
 )
-# The published names count identities in wan (10,000): 100w is a million.
-PRESETS.update({f"{wan}w": _made_up(wan * 10_000) for wan in (100, 1_000, 2_000, 3_000, 10_000)})
+# Batches made in memory, to measure the head with more classes than there are images for. The
+# published names count identities in wan (10,000): 100w is a million.
+PRESETS.update(
+    {
+        f"{wan}w": EasyDict(_COSFACE_R50, debug=True, num_classes=wan * 10_000, sample_ratio=0.1)
+        for wan in (100, 1_000, 2_000, 3_000, 10_000)
+    }
+)
 
 
 def find(name: str) -> EasyDict:
-    """Return the recipe of a data set.
-
-    Args:
-        name: A key of ``PRESETS``, as given to ``--dataset``.
-
-    Raises:
-        ConfigError: There is no such preset.
-    """
+    """Return the recipe of a data set; ``ConfigError`` if there is none of that name."""
     if name not in PRESETS:
         raise ConfigError(
             f"--dataset {name!r} is not a preset{did_you_mean(name, PRESETS)}; "

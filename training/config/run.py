@@ -1,4 +1,4 @@
-"""The options of what happens around the updates: logs, saves, verification, checkpoints."""
+"""The options of logs, saves, verification and checkpoints."""
 
 from __future__ import annotations
 
