@@ -1,4 +1,4 @@
-"""The configuration of ``train.py``: the options of its parts, put together.
+"""The configuration of ``train.py``, composed of the options of its parts.
 
 Values resolve in one order: default, preset of ``--dataset``, file of ``--config``, command line.
 """
@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Optional
+
+from typing_extensions import override
 
 from backbones.options import BackboneOptions
 from data.options import FaceDataOptions, check_same_dataset
@@ -23,9 +25,9 @@ from training.config import presets
 from training.config.run import DryRunOptions, FaceRunOptions
 from training.config.schedule import FaceScheduleOptions, OptimizerOptions
 
-# Weight decay that suits SGD outweighs the gradients when Adam normalizes their sum.
+# SGD's weight decay would outweigh the gradients when Adam normalizes their sum.
 _ADAM_RECIPES = {"adam": "--lr 1e-3 --wd 0", "adamw": "--lr 1e-3 --wd 0.05"}
-# Of two options that say the same in two ways, the one that is given makes the other void.
+# Pairs that exclude each other: the first, where it is given, replaces a preset's second.
 _RIVALS = (("max_update", "epochs"), ("epochs", "max_update"), ("loss", "margins"))
 
 
@@ -37,8 +39,8 @@ class FaceOptimizerOptions(OptimizerOptions):
     """Of backbone and centers: sgd, adam or adamw; the last two need --lr and --wd of their own."""
 
     @property
+    @override
     def rule(self) -> str:
-        """The name of the optimizer."""
         return self.optimizer
 
 
@@ -80,12 +82,12 @@ class FaceConfig:
 
 
 def parse(argv: Optional[Sequence[str]] = None) -> FaceConfig:
-    """Understand the command line of ``train.py``; see ``command_line.parse``."""
+    """Parse the command line of ``train.py``; see ``command_line.parse``."""
     return command_line.parse(_PROGRAM, argv)
 
 
 def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConfig:
-    """Lay values over those of an earlier run, the preset and the defaults.
+    """Compose a configuration of given values, a file, the preset and the defaults.
 
     Args:
         given: the options of the command line, by field.
@@ -109,7 +111,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
 
 
 def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The options behind ``values``: what follows from others is left out, to follow again."""
+    """Remove from ``values`` what follows from other options, so that it follows them again."""
     given = dict(saved)
     if given.get("loss") == COMBINED:
         del given["loss"]
@@ -121,7 +123,7 @@ def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_recipe_of_optimizer(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Refuse to run Adam with what defaults and presets hold for SGD, or to ignore an option."""
+    """Refuse to run Adam with the defaults and presets for SGD, or to ignore ``--momentum``."""
     optimizer = given.get("optimizer", saved.get("optimizer", "sgd"))
     if optimizer not in _ADAM_RECIPES:
         return
@@ -139,9 +141,7 @@ def _check_recipe_of_optimizer(given: Mapping[str, Any], saved: Mapping[str, Any
 
 
 def check(config: FaceConfig) -> None:
-    """Refuse a run whose data is missing.
-
-    Whether the device can compute in ``--dtype`` is not known here: the program asks it.
+    """Refuse a run whose data is missing; whether the device has ``--dtype`` is checked later.
 
     Raises:
         ConfigError: with the option, its value, the reason and the remedy.
@@ -158,20 +158,16 @@ def check(config: FaceConfig) -> None:
                 "--dry-run reads no data: add --num-classes to say how many identities it has"
             )
     elif data.dataset == "synthetic":
-        _check_drawn_set(data)
+        if (data.num_images or 0) < (data.num_classes or 0):
+            raise ConfigError(
+                f"--num-images {data.num_images} does not give each of {data.num_classes} "
+                "identities an image; raise it, or lower --num-classes"
+            )
     elif not (data.debug and data.num_classes is not None):
-        _check_folder(data)
+        _check_folders(data)
 
 
-def _check_drawn_set(data: FaceDataOptions) -> None:
-    if (data.num_images or 0) < (data.num_classes or 0):
-        raise ConfigError(
-            f"--num-images {data.num_images} does not give each of {data.num_classes} "
-            "identities an image; raise it, or lower --num-classes"
-        )
-
-
-def _check_folder(data: FaceDataOptions) -> None:
+def _check_folders(data: FaceDataOptions) -> None:
     missing = [folder for folder in data.rec if not Path(folder).exists()]
     if data.rec and not missing:
         return

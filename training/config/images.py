@@ -1,4 +1,4 @@
-"""The configuration of ``classify.py``: the options of its parts, put together.
+"""The configuration of ``classify.py``, composed of the options of its parts.
 
 Values resolve in one order: default, recipe of ``--dataset``, file of ``--config``, command line.
 """
@@ -19,45 +19,9 @@ from runtime.options import COUNT, Options, Range, number
 from training import run_folder
 from training.config import exchange
 from training.config.exchange import ExchangeOptions
+from training.config.presets import RECIPES
 from training.config.run import ImageRunOptions
 from training.config.schedule import ImageScheduleOptions, OptimizerOptions
-
-# The MXNet and Horovod examples for MNIST and ImageNet, and the Horovod CIFAR-10 tutorial. The
-# steps for ImageNet are those of Goyal et al. 2017, arXiv:1706.02677, section 5.1. The example for
-# MNIST has 0.01, which three epochs are too few for: it ends at 0.989 where 0.05 ends at 0.992.
-RECIPES: Mapping[str, Mapping[str, Any]] = {
-    "mnist": {
-        "model": "LeNet",
-        "batch_size": 64,
-        "lr": 0.05,
-        "wd": 0.0,
-        "epochs": 3,
-        "warmup_epochs": 0.5,
-    },
-    "cifar10": {"model": "ResNet18", "batch_size": 128, "lr": 0.1, "wd": 5e-4, "epochs": 200},
-    "imagenet": {
-        "model": "resnet50_v1",
-        "batch_size": 128,
-        "lr": 0.05,
-        "wd": 1e-4,
-        "epochs": 90,
-        "lr_schedule": "step",
-        "lr_steps": (30, 60, 80),
-        "warmup_epochs": 5.0,
-        "image_size": 224,
-    },
-    "synthetic": {
-        "model": "LeNet",
-        "batch_size": 64,
-        "lr": 0.01,
-        "wd": 1e-4,
-        "epochs": 3,
-        "num_classes": 10,
-        "num_images": 10_000,
-        "image_size": 32,
-    },
-}
-
 
 _DEFAULTS = {"lr_schedule": "cosine"}
 
@@ -101,12 +65,12 @@ class ImageConfig:
 
 
 def parse(argv: Optional[Sequence[str]] = None) -> ImageConfig:
-    """Understand the command line of ``classify.py``; see ``command_line.parse``."""
+    """Parse the command line of ``classify.py``; see ``command_line.parse``."""
     return command_line.parse(_PROGRAM, argv)
 
 
 def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageConfig:
-    """Lay values over those of an earlier run, the data set's recipe and the defaults.
+    """Compose a configuration of given values, a file, the data set's recipe and the defaults.
 
     Args:
         given: the options of the command line, by field.
@@ -131,7 +95,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
 
 
 def check(config: ImageConfig) -> None:
-    """Refuse an exchange of gradients that this process has not been started for."""
+    """Refuse an exchange of gradients that this process was not started for."""
     exchange.check(config.exchange, config.classifier.dtype, assignment.find(os.environ))
 
 

@@ -1,10 +1,12 @@
-"""The options of the learning rate, the length of a run, and the optimizer."""
+"""The options of the learning rate, of the length of a run, and of the optimizer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
+
+from typing_extensions import override
 
 from runtime.errors import ConfigError
 from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number
@@ -50,7 +52,7 @@ class ScheduleOptions(Options):
         """Refuse steps that are missing or out of order."""
         if self.lr_schedule == "step" and not self.lr_steps:
             raise ConfigError(
-                "--lr-schedule step has no place at which to fall: add --lr-steps, as in "
+                "--lr-schedule step does not fall without steps: add --lr-steps, as in "
                 f"{_steps(self.example_steps)}"
             )
         rising = sorted(set(self.lr_steps))
@@ -65,6 +67,11 @@ class ScheduleOptions(Options):
         """Steps for an error message."""
         return (30, 60, 80)
 
+    def total_updates(self, updates_per_epoch: int) -> int:
+        """The length of the run in updates."""
+        assert self.epochs is not None, "check() lets no run without a length pass"
+        return self.epochs * updates_per_epoch
+
 
 @dataclass(frozen=True)
 class FaceScheduleOptions(ScheduleOptions):
@@ -76,8 +83,9 @@ class FaceScheduleOptions(ScheduleOptions):
     max_update: Optional[int] = number(None, POSITIVE_COUNT)
     """Length of the run in updates; instead of --epochs."""
 
+    @override
     def check(self) -> None:
-        """Refuse a length or steps that say nothing, or two things."""
+        """Refuse a missing or contradictory length, and wrong steps."""
         if self.max_update is None and self.epochs is None:
             raise ConfigError("the length of the run is missing: give --max-update or --epochs")
         if self.max_update is not None and self.epochs is not None:
@@ -88,8 +96,8 @@ class FaceScheduleOptions(ScheduleOptions):
         super().check()
 
     @property
+    @override
     def example_steps(self) -> tuple[int, ...]:
-        """Steps for an error message."""
         return (10_000, 16_000)
 
     def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
@@ -102,12 +110,11 @@ class FaceScheduleOptions(ScheduleOptions):
             steps=self.lr_steps,
         )
 
+    @override
     def total_updates(self, updates_per_epoch: int) -> int:
-        """The length of the run in updates."""
         if self.max_update is not None:
             return self.max_update
-        assert self.epochs is not None, "check() lets no run without a length pass"
-        return self.epochs * updates_per_epoch
+        return super().total_updates(updates_per_epoch)
 
 
 @dataclass(frozen=True)
@@ -135,11 +142,6 @@ class ImageScheduleOptions(ScheduleOptions):
             warmup=round(self.warmup_epochs * updates_per_epoch),
             steps=[step * updates_per_epoch for step in self.lr_steps],
         )
-
-    def total_updates(self, updates_per_epoch: int) -> int:
-        """The length of the run in updates."""
-        assert self.epochs is not None, "every recipe has a number of epochs"
-        return self.epochs * updates_per_epoch
 
 
 def _steps(steps: Sequence[int]) -> str:

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from runtime.errors import ConfigError
-from training.config.images import RECIPES, parse
+from training.config.images import parse
+from training.config.presets import RECIPES
 
 
 def parse_line(line: str):

@@ -10,8 +10,8 @@ import pytest
 
 from runtime import options
 from training.config.faces import FaceConfig
-from training.config.images import RECIPES, ImageConfig
-from training.config.presets import OWN_DATA, PRESETS
+from training.config.images import ImageConfig
+from training.config.presets import OWN_DATA, PRESETS, RECIPES
 
 INSIGHTFACE = {"batch_size": 64, "lr": 0.1, "lr_schedule": "step"}
 VALIDATION = ("lfw", "cfp_fp", "agedb_30")
