@@ -24,7 +24,7 @@ def test_a_rank_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(("shown", "is_own"), [("3", True), ("GPU-5fa2,", True), ("0,1", False)])
-def test_a_rank_that_is_shown_one_gpu_takes_it(
+def test_a_rank_takes_the_only_visible_gpu_if_it_is_its_own(
     monkeypatch: pytest.MonkeyPatch, shown: str, is_own: bool
 ) -> None:
     monkeypatch.setattr(mx.context, "num_gpus", lambda: 1)

@@ -58,7 +58,7 @@ def test_a_sample_has_at_least_a_row() -> None:
     assert sampled_rows(config, Shard(0, 3, 10)) == 1
 
 
-def test_backbone_counts_three_times_in_memory_and_once_on_the_wire() -> None:
+def test_backbone_counts_three_times_in_memory_and_once_in_collectives() -> None:
     config = small_config()
     parameters = backbones.parameter_count("tiny", 8)
     assert parameters > 8 * 128

@@ -63,7 +63,7 @@ def test_a_folder_of_many_sets_has_a_name_that_file_systems_take() -> None:
     assert len(Path(run_folder.default([f"/data/set-{i:03}" for i in range(99)], "r50")).name) < 120
 
 
-def test_the_folder_of_earlier_versions_is_told_of(
+def test_the_folder_of_earlier_versions_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -81,7 +81,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_folder, "_SECONDS_OTHER_HOST", 0.0)
 
 
-def test_a_second_run_is_refused_and_told_of_the_first(
+def test_a_second_run_is_refused_with_the_name_of_the_first(
     no_patience: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--rec", "my faces\n"])
@@ -100,7 +100,7 @@ def test_a_second_run_is_refused_and_told_of_the_first(
         pass
 
 
-def test_only_the_owner_locks_and_no_rank_goes_on_before(no_patience: None, tmp_path: Path) -> None:
+def test_only_the_owner_locks_and_all_ranks_wait_for_it(no_patience: None, tmp_path: Path) -> None:
     entered = []
 
     def rank_main(world: ThreadWorld) -> None:
@@ -162,7 +162,7 @@ def test_the_lock_of_a_killed_process_is_taken_over(no_patience: None, tmp_path:
     assert (tmp_path / "run.lock").read_text() == ""
 
 
-def test_a_folder_that_another_host_has_left_is_told_of(
+def test_a_lock_that_another_host_left_gives_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run.lock").write_text("host far.away, process 7, python train.py\n\0more")
@@ -175,7 +175,7 @@ def test_a_folder_that_another_host_has_left_is_told_of(
     assert capsys.readouterr().err == ""
 
 
-def test_a_file_system_without_locks_is_told_of_and_used(
+def test_a_file_system_without_locks_gives_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

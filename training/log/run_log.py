@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Callable, Optional, SupportsFloat, Union
+from typing import Any, Callable, Optional, SupportsFloat, Union
 
 from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError
@@ -206,12 +205,7 @@ class RunLog:
     def __enter__(self) -> RunLog:
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, kind: Any, error: Optional[BaseException], traceback: Any) -> None:
         if error is not None:
             # The program prints the error itself.
             _log.error("stopped after update %d", self._update, exc_info=error, extra=OFF_SCREEN)

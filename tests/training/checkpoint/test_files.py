@@ -49,7 +49,7 @@ def write(root, update=7, ranks=3, keep=9, attempt="a"):
     )
 
 
-def test_what_is_written_comes_back(tmp_path):
+def test_what_is_written_is_read(tmp_path):
     saved = Checkpoint(write(tmp_path))
     assert saved.path == tmp_path / "update-00000007"
     assert saved.manifest.values == {"progress": {"update": 7}}
@@ -62,7 +62,7 @@ def test_what_is_written_comes_back(tmp_path):
 
 @pytest.mark.parametrize("before", [1, 2, 3, 5])
 @pytest.mark.parametrize("now", [1, 2, 4])
-def test_slices_are_cut_anew_for_any_number_of_ranks(before, now, tmp_path):
+def test_slices_are_re_cut_for_any_number_of_ranks(before, now, tmp_path):
     saved = Checkpoint(write(tmp_path, ranks=before))
     for name, whole in (("head/centers", CENTERS), ("head/counts", COUNTS)):
         for rank in range(now):
@@ -74,7 +74,7 @@ def test_slices_are_cut_anew_for_any_number_of_ranks(before, now, tmp_path):
             np.testing.assert_array_equal(rows, whole[shard.start : shard.stop])
 
 
-def test_every_flipped_bit_is_noticed(tmp_path):
+def test_every_flipped_bit_is_detected(tmp_path):
     path = write(tmp_path, ranks=2)
     rng = np.random.default_rng(0)
     for file in sorted(path.iterdir()):
@@ -103,7 +103,7 @@ def is_inside_an_array(path, file, place):
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "rank-0001.bin"])
-def test_missing_and_cut_off_files_are_noticed(name, tmp_path):
+def test_missing_and_truncated_files_are_detected(name, tmp_path):
     path = write(tmp_path, ranks=2)
     content = (path / name).read_bytes()
     (path / name).write_bytes(content[:-1])
@@ -131,7 +131,7 @@ def test_a_checkpoint_exists_when_the_last_rank_has_written_it(tmp_path):
     assert files.candidates(tmp_path) == [tmp_path / "update-00000007"]
 
 
-def test_the_remains_of_a_killed_run_count_for_nothing(tmp_path):
+def test_the_remains_of_a_killed_run_are_not_used(tmp_path):
     killed = files.hidden_folder(tmp_path / "update-00000007", "killed")
     files.write_rank(killed, 1, arrays_of(1, 2))
     assert files.candidates(tmp_path) == []
@@ -144,7 +144,7 @@ def test_the_remains_of_a_killed_run_count_for_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_newest_stay_whatever_their_update(tmp_path):
+def test_the_newest_checkpoints_are_kept_whatever_their_update(tmp_path):
     for update in (100, 200, 300):
         write(tmp_path, update, keep=2)
     # A run that started anew beside them.
@@ -166,7 +166,7 @@ def test_a_checkpoint_without_a_readable_manifest_is_tried_first(tmp_path):
     assert [path.name[-1] for path in files.candidates(tmp_path)] == ["3", "2"]
 
 
-def test_a_second_broken_checkpoint_takes_the_place_of_the_first(tmp_path):
+def test_a_second_broken_checkpoint_replaces_the_first(tmp_path):
     for content in ("first", "second"):
         path = write(tmp_path, 3)
         (path / "note").write_text(content)
@@ -181,7 +181,7 @@ def test_numbers_that_are_not_finite_are_not_saved(tmp_path):
         files.write_rank(tmp_path / "x", 0, arrays)
 
 
-def test_files_that_do_not_fit_together(tmp_path):
+def test_files_that_do_not_match_are_refused(tmp_path):
     folder = files.hidden_folder(tmp_path / "update-00000007", "a")
     files.write_rank(folder, 0, arrays_of(0, 3))
     files.write_rank(folder, 1, arrays_of(2, 3))
@@ -190,7 +190,7 @@ def test_files_that_do_not_fit_together(tmp_path):
     assert files.candidates(tmp_path) == []
 
 
-def test_another_format_is_named(tmp_path, monkeypatch):
+def test_another_format_is_refused_by_its_number(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_manifest, "FORMAT", 2)
     path = write(tmp_path)
     monkeypatch.undo()
@@ -215,12 +215,12 @@ def test_info_verify_merge(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("action", ["info", "verify"])
-def test_an_output_is_refused_where_nothing_is_written(tmp_path, action):
+def test_an_output_is_refused_by_actions_that_write_nothing(tmp_path, action):
     with pytest.raises(ConfigError, match=f"--output all.npz goes with merge, not with {action}"):
         checkpoint.main([action, str(write(tmp_path)), "--output", "all.npz"])
 
 
-def test_merge_names_a_broken_checkpoint(tmp_path):
+def test_merge_refuses_a_broken_checkpoint(tmp_path):
     path = write(tmp_path)
     os.truncate(path / "rank-0000.bin", 10)
     with pytest.raises(DataError, match="has 10 bytes"):
@@ -258,7 +258,7 @@ def killed_at(step, monkeypatch, action):
     return False
 
 
-def test_a_checkpoint_that_is_written_again_is_there_at_every_moment(tmp_path, monkeypatch):
+def test_a_checkpoint_that_is_written_again_exists_at_every_moment(tmp_path, monkeypatch):
     """Killed before each change of the file system in turn, until it is killed no more."""
     for step in itertools.count():
         root = tmp_path / str(step)
@@ -278,7 +278,7 @@ def test_a_checkpoint_that_is_written_again_is_there_at_every_moment(tmp_path, m
     assert step > 20
 
 
-def test_a_former_checkpoint_that_was_not_taken_away_counts_for_nothing(tmp_path):
+def test_a_former_checkpoint_is_not_used_beside_its_replacement(tmp_path):
     write(tmp_path)
     shutil.copytree(tmp_path / "update-00000007", tmp_path / ".update-00000007.former")
     (tmp_path / ".update-00000007.former" / "manifest.json").unlink()
@@ -287,7 +287,7 @@ def test_a_former_checkpoint_that_was_not_taken_away_counts_for_nothing(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["update-00000007"]
 
 
-def test_a_folder_that_cannot_be_written_to_is_read_all_the_same(tmp_path, monkeypatch):
+def test_a_former_checkpoint_is_read_in_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     former = write(tmp_path).rename(tmp_path / ".update-00000007.former")
 
     def refuse(*_):
@@ -338,7 +338,7 @@ class Disk:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_nothing_gets_its_name_before_it_is_on_the_disk(times, tmp_path, monkeypatch):
+def test_nothing_is_renamed_before_it_is_on_the_disk(times, tmp_path, monkeypatch):
     disk = Disk(monkeypatch)
     root = tmp_path / "models" / "checkpoints"
     files.make_folder(root)
@@ -354,7 +354,7 @@ def test_nothing_gets_its_name_before_it_is_on_the_disk(times, tmp_path, monkeyp
     assert disk.renamed.index(path) > max(map(names.index, ("rank-0002.json", "manifest.json")))
 
 
-def test_the_part_of_a_rank_is_on_the_disk_when_it_says_so(tmp_path, monkeypatch):
+def test_the_file_of_a_rank_is_on_the_disk_before_its_marker(tmp_path, monkeypatch):
     disk = Disk(monkeypatch)
     files.write_rank(tmp_path, 1, arrays_of(1, 2))
     assert disk.folders[tmp_path] == {"rank-0001.bin", "rank-0001.json"}

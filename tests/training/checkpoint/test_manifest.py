@@ -59,7 +59,7 @@ def read(folder, content):
     return manifests.read(folder)
 
 
-def test_the_body_of_these_tests_is_right(tmp_path):
+def test_the_body_of_these_tests_is_valid(tmp_path):
     manifest = read(tmp_path, body())
     assert manifest.world_size == 2 and manifest.update == 3
     assert [(rank, entry.start) for rank, entry in manifest.slices("head/centers")] == [
@@ -89,7 +89,7 @@ def test_the_body_of_these_tests_is_right(tmp_path):
         (lambda b: b.update(format="1"), "no format"),
     ],
 )
-def test_each_rule_is_named(change, rule, tmp_path):
+def test_each_broken_rule_is_named(change, rule, tmp_path):
     content = body()
     change(content)
     with pytest.raises(DataError, match=rule):
@@ -151,7 +151,7 @@ def test_any_bytes(content, tmp_path):
     [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff"],
     ids=["lists", "tables", "digits", "no text"],
 )
-def test_content_that_parsers_choke_on(content, tmp_path):
+def test_content_that_json_parsers_fail_on(content, tmp_path):
     with pytest.raises(DataError):
         read(tmp_path, content)
 

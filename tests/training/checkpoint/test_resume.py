@@ -135,7 +135,7 @@ def assert_same(actual, expected):
 @pytest.mark.parametrize(
     ("loss", "optimizer"), [("arcface", "sgd"), ("adaface", "adam"), ("curricularface", "adamw")]
 )
-def test_bit_for_bit(ranks, loss, optimizer, tmp_path):
+def test_a_resumed_run_is_the_same_bit_for_bit(ranks, loss, optimizer, tmp_path):
     def undisturbed(world):
         run = Run(world, tmp_path / "a", loss, optimizer, batch_norm=True)
         losses = run.train(3)
@@ -160,7 +160,7 @@ def test_bit_for_bit(ranks, loss, optimizer, tmp_path):
     assert files[0] == files[1], "with its checksums"
 
 
-def test_four_three_two_one_four_ranks(tmp_path):
+def test_a_run_continues_on_four_three_two_one_and_four_ranks(tmp_path):
     def undisturbed(world):
         return Run(world, tmp_path / "whole", go_on="never").train(12)
 
@@ -207,7 +207,7 @@ def find(tmp_path, go_on="auto", about=ABOUT, ranks=2):
     return run_ranks(ranks, rank_main)[0]
 
 
-def test_a_broken_one_is_named_and_the_one_before_is_used(tmp_path, caplog):
+def test_a_broken_checkpoint_is_logged_and_the_one_before_is_used(tmp_path, caplog):
     folder = saved_once(tmp_path, (1, 2))
     file = folder / "update-00000002" / "rank-0001.bin"
     file.write_bytes(file.read_bytes()[:-4] + b"abcd")
@@ -218,7 +218,7 @@ def test_a_broken_one_is_named_and_the_one_before_is_used(tmp_path, caplog):
     ]  # fmt: skip
 
 
-def test_a_named_one_that_is_broken_is_an_error(tmp_path):
+def test_a_broken_checkpoint_that_was_asked_for_is_an_error(tmp_path):
     folder = saved_once(tmp_path, (1, 2))
     file = folder / "update-00000002" / "rank-0000.bin"
     file.unlink()
@@ -227,7 +227,7 @@ def test_a_named_one_that_is_broken_is_an_error(tmp_path):
     assert find(tmp_path, folder / "update-00000001") == "update-00000001"
 
 
-def test_never_and_nothing_there_start_anew(tmp_path):
+def test_a_run_starts_anew_with_never_or_without_checkpoints(tmp_path):
     assert find(tmp_path) is None
     saved_once(tmp_path)
     assert find(tmp_path) == "update-00000002"
@@ -250,7 +250,7 @@ def test_other_changes_are_logged(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_cannot_write_ends_all_with_the_reason(rank, tmp_path, monkeypatch):
+def test_a_rank_that_cannot_write_ends_all_ranks_with_the_reason(rank, tmp_path, monkeypatch):
     folder = saved_once(tmp_path)
 
     def rank_main(world):
@@ -292,14 +292,14 @@ def test_the_same_update_is_saved_once(tmp_path):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_one_that_was_killed_while_it_was_written_again_is_gone_on_from(ranks, tmp_path):
+def test_a_run_resumes_from_a_former_checkpoint_without_replacement(ranks, tmp_path):
     saved = saved_once(tmp_path) / "update-00000002"
     saved.rename(saved.with_name(f".{saved.name}.former"))
     assert find(tmp_path, ranks=ranks) == "update-00000002"
     assert saved.is_dir()
 
 
-def test_a_checkpoint_of_an_earlier_version_goes_on(tmp_path):
+def test_a_run_resumes_from_a_checkpoint_of_an_earlier_version(tmp_path):
     """One that commit 6de964a wrote on two ranks, AdaFace and SGD, after three updates."""
     earlier = Path(__file__).with_name("earlier_checkpoint")
 

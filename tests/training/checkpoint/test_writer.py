@@ -39,7 +39,7 @@ def save(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("before", "writing"), [(0, 10), (5, 15), (15, 19), (19, 19), (-5, 5)])
-def test_the_writing_gives_way_from_whatever_priority_the_run_has(
+def test_the_writing_thread_has_a_lower_priority_than_the_run(
     before: int, writing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     priorities = Priorities(monkeypatch, before)

@@ -36,7 +36,9 @@ def parse_line(monkeypatch, assignment: Assignment | None, line: str):
         (TOLERANT, "--kv-store dist_ssync --staleness 3"),
     ],
 )
-def test_what_goes_together(monkeypatch, assignment: Assignment | None, line: str) -> None:
+def test_options_that_go_together_are_accepted(
+    monkeypatch, assignment: Assignment | None, line: str
+) -> None:
     parse_line(monkeypatch, assignment, line)
 
 

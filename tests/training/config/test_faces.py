@@ -22,7 +22,7 @@ def parse_line(line: str) -> FaceConfig:
     return parse(line.split())
 
 
-def test_preset_lies_over_defaults_and_command_line_over_preset() -> None:
+def test_the_preset_overrides_defaults_and_the_command_line_the_preset() -> None:
     config = parse_line("--dataset synthetic --batch-size 8")
     assert config.data.batch_size == 8
     assert config.backbone.embedding_size == presets.PRESETS.synthetic.embedding_size != 512
@@ -267,7 +267,7 @@ def run_line(line: str) -> tuple[subprocess.CompletedProcess[str], float]:
     return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_program_answers_a_mistake_at_once() -> None:
+def test_a_mistake_is_reported_at_once() -> None:
     done, seconds = run_line("--loss cosfase")
     assert done.returncode == 2
     assert done.stdout == ""

@@ -33,7 +33,7 @@ def updates(folder: Path) -> list[int]:
     return [json.loads(line)["update"] for line in lines]
 
 
-def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_leaves_only_whole_lines(tmp_path: Path) -> None:
     files = MetricFiles(tmp_path)
     files.write(1, {"loss": 0.5})
     size = (tmp_path / "metrics.jsonl").stat().st_size
@@ -48,7 +48,7 @@ def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path) -> None:
     assert updates(tmp_path) == [1, 2]
 
 
-def test_scalars_that_find_no_room_are_an_error(tmp_path: Path, monkeypatch) -> None:
+def test_scalars_on_a_full_disk_are_an_error(tmp_path: Path, monkeypatch) -> None:
     # By this clock an hour passes between two events. mxboard would flush in its thread and end it.
     hours = itertools.count(time.time(), 3600)
     MetricFiles(tmp_path / "first").close()
@@ -66,7 +66,7 @@ def test_scalars_that_find_no_room_are_an_error(tmp_path: Path, monkeypatch) -> 
         files.close()
 
 
-def test_a_log_that_finds_no_room_complains_once(
+def test_a_log_file_on_a_full_disk_gives_one_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with RunLog(tmp_path, rank=1, world_size=2, frequent=1) as log:

@@ -83,7 +83,7 @@ def update_lines(screen: io.StringIO) -> list[str]:
     return [line for line in screen.getvalue().splitlines() if " update " in line]
 
 
-def test_plain_lines_tell_loss_speed_rate_shares_and_time_left(tmp_path: Path) -> None:
+def test_plain_lines_have_loss_speed_rate_shares_and_time_left(tmp_path: Path) -> None:
     clock, screen = HandClock(), io.StringIO()
     with open_log(tmp_path, clock=clock, screen=screen) as log:
         log.start(10)
@@ -98,7 +98,7 @@ def test_plain_lines_tell_loss_speed_rate_shares_and_time_left(tmp_path: Path) -
     assert "update 10/10" in lines[2] and lines[2].endswith("left 0:00:00")
 
 
-def test_loss_is_looked_at_only_when_reported(tmp_path: Path) -> None:
+def test_the_loss_is_read_only_when_it_is_reported(tmp_path: Path) -> None:
     class LazyLoss:
         """As an NDArray: float() waits for the device."""
 
@@ -119,7 +119,7 @@ def test_loss_is_looked_at_only_when_reported(tmp_path: Path) -> None:
     assert read_metrics(tmp_path)[0]["loss"] == 1.5
 
 
-def test_time_that_the_loss_is_waited_for_counts(tmp_path: Path) -> None:
+def test_waiting_for_the_loss_counts_as_time_of_updates(tmp_path: Path) -> None:
     clock = HandClock()
 
     def wait_for_device() -> float:
@@ -132,7 +132,7 @@ def test_time_that_the_loss_is_waited_for_counts(tmp_path: Path) -> None:
     assert read_metrics(tmp_path)[0]["images_per_second"] == pytest.approx(50.0)
 
 
-def test_verifications_do_not_slow_images_but_delay_the_end(tmp_path: Path) -> None:
+def test_verifications_change_the_time_left_but_not_images_per_second(tmp_path: Path) -> None:
     clock = HandClock()
     with open_log(tmp_path, clock=clock) as log:
         log.start(10)
@@ -169,13 +169,13 @@ def summarize(folder: Path, *, updates: int, debug: bool = False) -> list[str]:
     return [line.split("INFO: ")[1] for line in screen.getvalue().splitlines()[-2:]]
 
 
-def test_the_end_of_a_run_judges_its_input(tmp_path: Path) -> None:
+def test_the_summary_says_whether_input_was_the_bottleneck(tmp_path: Path) -> None:
     times, verdict = summarize(tmp_path, updates=12)
     assert times.startswith("time: waiting 1.0%, backbone 60.0%, head 20.0%, communication 5.0%")
     assert verdict.startswith("input is not the bottleneck: 1.0% of the time")
 
 
-def test_the_end_of_a_run_in_legs_judges_all_of_them(tmp_path: Path) -> None:
+def test_the_summary_counts_all_starts_of_a_run(tmp_path: Path) -> None:
     clock, screen = HandClock(), io.StringIO()
     with open_log(tmp_path, clock=clock, screen=screen) as log:
         # The first report of each is left out: it waits for the first batches.
@@ -189,12 +189,12 @@ def test_the_end_of_a_run_in_legs_judges_all_of_them(tmp_path: Path) -> None:
     assert "input is a bottleneck: 10.0% of the time" in verdict
 
 
-def test_a_run_of_one_report_is_judged_by_it(tmp_path: Path) -> None:
+def test_the_summary_of_a_run_with_one_report_counts_that_report(tmp_path: Path) -> None:
     _, verdict = summarize(tmp_path, updates=4)
     assert verdict.startswith("input is a bottleneck: 15.0% of the time")
 
 
-def test_the_end_of_a_debug_run_says_what_it_was_for(tmp_path: Path) -> None:
+def test_the_summary_of_a_debug_run_explains_its_speed(tmp_path: Path) -> None:
     _, verdict = summarize(tmp_path, updates=12, debug=True)
     assert verdict.startswith("--debug: 256 images/s with batches from memory")
 
@@ -257,7 +257,7 @@ def test_terminal_has_a_bar_instead_of_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("progress", "bar"), [(None, False), ("bar", True)])
-def test_a_launched_rank_believes_run_sh_and_not_its_terminal(
+def test_a_launched_rank_shows_a_bar_only_if_run_sh_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: str | None, bar: bool
 ) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
@@ -302,7 +302,7 @@ def test_metrics_of_an_earlier_run_are_kept(tmp_path: Path) -> None:
     assert [record["update"] for record in read_metrics(tmp_path)] == [4, 4]
 
 
-def test_what_ends_a_run_is_in_its_file(tmp_path: Path) -> None:
+def test_the_exception_that_ends_a_run_is_in_its_log_file(tmp_path: Path) -> None:
     def run(log: RunLog) -> NoReturn:
         log.start(10)
         log.update(1, loss=0.0, lr=0.1, images=1)
@@ -325,7 +325,7 @@ def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
             open_log(tmp_path / "file" / "run", rank=rank)
 
 
-def test_a_run_goes_on_without_its_screen(
+def test_a_run_goes_on_when_the_screen_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = HandClock()
@@ -342,7 +342,7 @@ def test_a_run_goes_on_without_its_screen(
     assert lines.count("the screen cannot be written") == 1
 
 
-def test_a_name_that_is_no_text_is_logged(
+def test_a_file_name_that_is_not_unicode_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Pytest would keep the line for its report, which travels between its processes as UTF-8.
@@ -352,7 +352,7 @@ def test_a_name_that_is_no_text_is_logged(
     assert "faces/\\udcff" in (tmp_path / "logs/rank-0000.log").read_text()
 
 
-def test_the_watchdog_is_strict_within_updates_alone(
+def test_the_watchdog_has_its_short_limit_only_within_updates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watchdog = MagicMock()
@@ -371,7 +371,7 @@ def test_the_watchdog_is_strict_within_updates_alone(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_numbers_for_machines_are_written_by_rank_0_alone(tmp_path: Path, rank: int) -> None:
+def test_only_rank_0_writes_records(tmp_path: Path, rank: int) -> None:
     with open_log(tmp_path, rank=rank) as log:
         log.record(8, {"accuracy": 0.75}, target="validation")
     if rank == 0:

@@ -39,7 +39,7 @@ def test_an_inner_part_is_not_counted_in_the_outer(clock, stopwatch) -> None:
     assert stopwatch.lap() == {WAITING: 0.0, BACKBONE: 0.0, HEAD: 3.0, COMMUNICATION: 10.0}
 
 
-def test_a_part_that_raises_is_left(clock, stopwatch) -> None:
+def test_a_part_ends_with_an_exception(clock, stopwatch) -> None:
     with pytest.raises(StopIteration), stopwatch.part(WAITING):
         clock.wait(1.0)
         raise StopIteration
@@ -47,7 +47,7 @@ def test_a_part_that_raises_is_left(clock, stopwatch) -> None:
     assert stopwatch.lap()[WAITING] == 1.0
 
 
-def test_a_lap_starts_anew_in_the_midst_of_a_part(clock, stopwatch) -> None:
+def test_a_lap_can_end_within_a_part(clock, stopwatch) -> None:
     with stopwatch.part(BACKBONE):
         clock.wait(1.0)
         assert stopwatch.lap()[BACKBONE] == 1.0
@@ -56,7 +56,7 @@ def test_a_lap_starts_anew_in_the_midst_of_a_part(clock, stopwatch) -> None:
     assert stopwatch.lap() == dict.fromkeys(PARTS, 0.0)
 
 
-def test_deferred_waits_happen_in_order_and_count_where_they_belong(clock, stopwatch) -> None:
+def test_deferred_waits_run_in_order_and_count_for_their_part(clock, stopwatch) -> None:
     with stopwatch.part(BACKBONE):
         stopwatch.defer(lambda: clock.wait(2.0))
         stopwatch.defer(lambda: clock.wait(3.0), COMMUNICATION)

@@ -79,7 +79,7 @@ def world(stopwatch):
 
 
 @pytest.mark.parametrize("collective", ["allgather", "allreduce"])
-def test_computing_is_no_communication(collective, machine, stopwatch, world) -> None:
+def test_computing_does_not_count_as_communication(collective, machine, stopwatch, world) -> None:
     array = Array(machine, COMPUTING)
     with stopwatch.part(HEAD):
         assert getattr(world, collective)(array, "head.maximum") is array
@@ -88,7 +88,7 @@ def test_computing_is_no_communication(collective, machine, stopwatch, world) ->
     assert (seconds[HEAD], seconds[COMMUNICATION]) == (COMPUTING, EXCHANGING)
 
 
-def test_what_other_work_hides_costs_nothing(machine, stopwatch, world) -> None:
+def test_an_overlapped_reduction_does_not_count(machine, stopwatch, world) -> None:
     (name,) = OVERLAPPING
     with stopwatch.part(HEAD):
         array = world.allreduce(Array(machine, COMPUTING), name)
@@ -135,7 +135,7 @@ def test_the_head_computes_the_same_in_a_timed_world() -> None:
             np.testing.assert_array_equal(one, other)
 
 
-def test_the_overlapping_reductions_are_still_called_so() -> None:
+def test_the_head_uses_the_names_of_the_overlapping_reductions() -> None:
     class Listener(TimedWorld):
         names = set()
 

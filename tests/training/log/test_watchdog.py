@@ -78,7 +78,7 @@ def rank(tmp_path):
     watched.watchdog.close()
 
 
-def test_no_progress_ends_the_process_and_says_where(rank, capfd):
+def test_no_progress_ends_the_process_and_names_the_update(rank, capfd):
     rank.watchdog.beat(56)
     with rank.stopwatch.part(BACKBONE):
         assert rank.wait() == [STALLED_STATUS]
@@ -87,7 +87,7 @@ def test_no_progress_ends_the_process_and_says_where(rank, capfd):
         assert "test_no_progress_ends_the_process" in said, "the stacks of all threads"
 
 
-def test_progress_keeps_it_quiet(rank):
+def test_progress_prevents_the_end(rank):
     for update in range(20):
         rank.watchdog.beat(update)
         time.sleep(0.05)
@@ -114,7 +114,7 @@ def test_what_follows_the_last_update_may_take_longer(rank, capfd):
     assert "outside of updates, after update 7" in capfd.readouterr().err
 
 
-def test_who_waits_for_others_ends_last(tmp_path):
+def test_a_rank_that_waits_for_others_is_ended_last(tmp_path):
     ranks = [Rank(tmp_path, 0.5), Rank(tmp_path, 0.5)]
     for rank in ranks:
         rank.watchdog.beat(1)
@@ -126,7 +126,7 @@ def test_who_waits_for_others_ends_last(tmp_path):
         rank.watchdog.close()
 
 
-def test_who_waits_for_others_says_so_long_before(tmp_path):
+def test_a_rank_that_waits_for_others_warns_long_before_its_end(tmp_path):
     rank = Rank(tmp_path, 5)
     rank.watchdog.beat(120)
     with rank.stopwatch.part(COMMUNICATION):
@@ -145,7 +145,7 @@ def test_outside_of_updates_there_is_no_warning(rank):
     assert not rank.log_file.exists()
 
 
-def test_neither_a_closed_screen_nor_a_full_disk_keeps_it_from_ending(tmp_path, monkeypatch):
+def test_a_closed_screen_and_a_missing_folder_do_not_prevent_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stderr", open(os.devnull))
     rank = Rank(tmp_path / "missing")
     rank.watchdog.beat(1)
@@ -297,7 +297,7 @@ def test_an_update_may_wait_for_the_pauses_of_others(pauses, rank):
         assert rank.wait() == [STALLED_STATUS]
 
 
-def test_pauses_of_others_are_no_excuse_for_work_of_ones_own(rank):
+def test_pauses_of_others_do_not_extend_the_limit_of_own_work(rank):
     rank.others = lambda: Others(None, 1000)
     rank.watchdog.beat(1)
     with rank.stopwatch.part(BACKBONE):
