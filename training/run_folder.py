@@ -1,7 +1,7 @@
 """The folder of a run: its default name, and the lock that keeps other runs out.
 
 Each data set and network has a folder of its own by default, so that several can be tried without
-an option, and each run goes on from its own checkpoints. Two runs at once in one folder would
+an option, and each run resumes from its own checkpoints. Two runs at once in one folder would
 remove each other's checkpoints. So rank 0 locks a file in it for as long as the run lasts. The
 operating system removes the lock with the process, however it ends.
 """
@@ -28,7 +28,7 @@ LOCK = "run.lock"
 _PARENT = Path("models")
 _LONGEST_NAME = 100
 _LONGEST_HOLDER = 300
-# A run that is started again right after its end may find processes of before. A host that is gone
+# A run that is started again right after its end may find processes of before. A host that died
 # keeps its locks on a network file system for a while.
 _SECONDS_SAME_HOST, _SECONDS_OTHER_HOST = 10.0, 100.0
 _POLL_SECONDS = 0.1

@@ -176,7 +176,7 @@ def _write_array(file: Any, name: str, stored: Stored) -> Entry:
         if array.dtype.kind == "f" and not np.isfinite(chunk).all():
             raise DataError(
                 f"{name!r} holds numbers that are not finite, so it is not saved; "
-                "go on from the checkpoint before with a lower --lr"
+                "resume from the checkpoint before with a lower --lr"
             )
         content = chunk.view(np.uint8).data
         checksum = zlib.crc32(content, checksum)

@@ -24,7 +24,7 @@ from training.checkpoint.manifest import CHUNK, Entry
 class Checkpoint:
     """A checkpoint for reading; its arrays are memory maps.
 
-    Every method raises a ``DataError`` if a file that it needs is missing, cut off or changed.
+    Every method raises a ``DataError`` if a file or an array that it needs is missing or cut off.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,7 @@ class Checkpoint:
         self.manifest = manifests.read(path)
 
     def verify(self, rank: int) -> None:
-        """Compare the file of a rank with its checksums."""
+        """Compare the file of a rank with its checksums; ``DataError`` if it has changed."""
         try:
             with self._open(rank) as file:
                 for entry in self.manifest.files[rank].entries:
@@ -54,11 +54,7 @@ class Checkpoint:
         return [entry.name for entry in entries if entry.name.startswith(prefix)]
 
     def entry(self, name: str) -> Entry:
-        """What the manifest says of an array, on rank 0.
-
-        Raises:
-            DataError: the checkpoint has no such array.
-        """
+        """What the manifest says of an array, on rank 0."""
         for entry in self.manifest.files[0].entries:
             if entry.name == name:
                 return entry

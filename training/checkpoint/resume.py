@@ -1,4 +1,4 @@
-"""Finds the checkpoint that a run goes on from, and restores the parts of training from it.
+"""Finds the checkpoint from which a run resumes, and restores the parts of training from it.
 
 It is the newest checkpoint that is complete, intact and of the same model. All ranks verify it
 together, each some of its files, so that they agree. A broken one is logged and renamed, and the
@@ -100,10 +100,10 @@ class SavedPart(Saved):
 
 
 class SavedRun:
-    """A run to go on from, for one rank."""
+    """The run to resume, for one rank."""
 
     def __init__(self, checkpoint: Checkpoint, world: World) -> None:
-        """Args: checkpoint: an intact one; world: the ranks that go on."""
+        """Args: checkpoint: an intact one; world: the ranks that resume."""
         self.path = checkpoint.path
         self._checkpoint = checkpoint
         self._world = world
@@ -131,7 +131,7 @@ class SavedRun:
 def find(
     resume: str, models_root: Path, about: Mapping[str, Any], world: World
 ) -> Optional[SavedRun]:
-    """Find the run to go on from; all ranks call it together and get the same.
+    """Find the run to resume; all ranks call it together and get the same.
 
     Args:
         resume: auto, never, or the folder of a checkpoint.
@@ -140,7 +140,7 @@ def find(
         world: the ranks.
 
     Returns:
-        The run, or None to start anew.
+        The run, or None to start from the beginning.
 
     Raises:
         ConfigError: the checkpoint belongs to another model; with all differences.
@@ -171,16 +171,16 @@ def describe(
     image_size: tuple[int, int],
     fixed: Sequence[str],
 ) -> dict[str, Any]:
-    """Describe a run for its checkpoints, so that a later run can tell whether it may go on.
+    """Describe a run for its checkpoints, so that a later run can tell whether it may resume.
 
     Args:
         configuration: all options.
         num_classes: of the data.
         image_size: height and width.
-        fixed: the options that a run that goes on must not change.
+        fixed: the options that a resumed run must not change.
 
     Returns:
-        ``identity``, which a run that goes on must not change; ``configuration``; ``versions``.
+        ``identity``, which a resumed run must not change; ``configuration``; ``versions``.
     """
     identity = {option(name): configuration[name] for name in fixed}
     identity.update({"classes": num_classes, "image size": "x".join(map(str, image_size))})
@@ -228,8 +228,8 @@ def _compare(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:
     ]
     if differences:
         raise ConfigError(
-            f"{checkpoint.path} belongs to another model: {', '.join(differences)}; go on with "
-            "the same, or take another --models-root, or start anew with --resume never"
+            f"{checkpoint.path} belongs to another model: {', '.join(differences)}; use "
+            "the same options, or another --models-root, or start anew with --resume never"
         )
     _log_changes(checkpoint.manifest.about.get("configuration"), about["configuration"])
 

@@ -1,10 +1,10 @@
-"""Saves checkpoints while the ranks train on.
+"""Saves checkpoints in the background of the training.
 
 A save copies the state of every part, for which training waits, and leaves the writing to a
 background thread. The threads of the ranks do not communicate (a collective in a thread would
 collide with those of the main thread): each leaves files for the others, see ``files``. The next
 save, or the end of the run, waits for the save before it and exchanges its outcome, so that a full
-disk ends the run on all ranks with the reason, and no rank goes on alone.
+disk ends the run on all ranks with the reason.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Checkpointer:
             parts: what to save, by name.
             world: the ranks.
             models_root: the folder of the run, which all hosts must share.
-            keep: how many checkpoints stay; 0 writes none.
+            keep: how many checkpoints are kept; 0 writes none.
             about: for the manifest, see ``resume.describe``.
-            resumed: the checkpoint that the run goes on from.
+            resumed: the checkpoint from which the run has resumed.
 
         Raises:
             DataError: the folder cannot be written, or is not the same on all hosts.

@@ -32,7 +32,7 @@ class ExchangeOptions(Options):
     """Images of each worker: 0 the same number, 1 by the launcher's --data-sharding."""
 
     rebalance: Optional[int] = number(None, POSITIVE_COUNT)
-    """Epochs after which dist_gsync measures all workers and makes groups and shares anew."""
+    """Epochs after which dist_gsync measures all workers and forms new groups and shares."""
 
     fp16_allreduce: bool = False
     """Send the gradients between the ranks in float16."""
@@ -108,7 +108,7 @@ def _check_servers(options: ExchangeOptions, dtype: str, assignment: Optional[As
         )
     if assignment.tolerates and (scheme.is_synchronous or scheme.has_groups):
         raise ConfigError(
-            f"--kv-store {store} cannot go on without a worker that others wait for; leave out "
+            f"--kv-store {store} cannot continue without a worker that others wait for; leave out "
             "the launcher's --tolerate-workers, or use dist_async or dist_ssync"
         )
     if dtype == "float16":

@@ -10,7 +10,7 @@ from runtime.options import COUNT, POSITIVE_COUNT, Options, Range, name, number,
 
 ON_NAN = ("stop", "skip")
 AUTO, NEVER = "auto", "never"
-_SAVES = COUNT.saying("must not be negative; 0 saves at the end alone")
+_SAVES = COUNT.saying("must not be negative; 0 saves only at the end")
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class RunOptions(Options):
     """Updates between log lines."""
 
     keep: int = number(2, COUNT.saying("must not be negative; 0 writes no checkpoints"))
-    """Checkpoints that stay, the newest ones; 0 writes none."""
+    """Checkpoints that are kept, the newest ones; 0 writes none."""
 
     resume: str = with_bare(AUTO, bare=AUTO)
-    """Go on from the newest checkpoint in --models-root (auto), from none (never), or from PATH."""
+    """Resume from the newest checkpoint in --models-root (auto), from none (never) or from PATH."""
 
     stall_timeout: int = number(
         600, POSITIVE_COUNT.saying("must be at least 1 second; several times the longest update")
@@ -47,7 +47,7 @@ class FaceRunOptions(RunOptions):
     """Updates between verifications."""
 
     save_interval: int = number(2000, _SAVES)
-    """Updates between saves of the model and checkpoints; 0 saves at the end alone."""
+    """Updates between saves of the model and checkpoints; 0 saves only at the end."""
 
     on_nan: str = name("stop", ON_NAN)
     """At a loss or gradient that is not finite: stop, or skip that update."""
@@ -61,7 +61,7 @@ class ImageRunOptions(RunOptions):
     """Epochs between validations."""
 
     save_frequency: int = number(1, _SAVES)
-    """Epochs between saves of the model and checkpoints; 0 saves at the end alone."""
+    """Epochs between saves of the model and checkpoints; 0 saves only at the end."""
 
 
 @dataclass(frozen=True)

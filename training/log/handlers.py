@@ -1,7 +1,7 @@
 """Where the lines of a log go: the file of each rank, and the screen with its progress bar.
 
 Neither ends a run when it cannot be written any more (its disk is full, its terminal or reader is
-gone): one line says so, and the other one goes on.
+gone): a warning is printed, and the log continues on the other one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing_extensions import override
 from runtime.errors import discard, is_launched
 
 OFF_SCREEN = {"off_screen": True}
-"""``extra`` of a record that goes to the file alone."""
+"""``extra`` of a record that goes to the file only."""
 _BAR_FORMAT = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_inv_fmt}]{postfix}"
 
 _log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class ScreenHandler(logging.Handler):
             yield
         except OSError as error:
             discard(self._stream)
-            text = f"the screen cannot be written ({error.strerror}); the log goes on in its file"
+            text = f"the screen cannot be written ({error.strerror}); the log continues in its file"
             _log.warning(text, extra=OFF_SCREEN)
             with suppress(OSError):
                 print(f"warning: {text}", file=sys.stderr)

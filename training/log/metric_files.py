@@ -53,7 +53,7 @@ class MetricFiles:
         except OSError as error:
             raise DataError(
                 f"{self._path} cannot be written ({error.strerror}); make room and start the same "
-                "command again: it goes on from the last checkpoint"
+                "command again: it resumes from the last checkpoint"
             ) from None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The log of a run: lines for people, numbers for machines, and the watchdog.
+"""The log of a run: its lines, its metric files, and its watchdog.
 
 Someone reads it at three in the morning, on 64 GPUs, to find out whether the run is healthy and
 which rank is not. So rank 0 writes the lines of the whole run (one now and then, or one progress
@@ -171,7 +171,7 @@ class RunLog:
         self.record(update, numbers, target=name)
 
     def record(self, update: int, numbers: Mapping[str, float], *, target: str = "") -> None:
-        """Write numbers for machines, on rank 0 alone; see ``MetricFiles.write``."""
+        """Write numbers to the metric files, on rank 0 only; see ``MetricFiles.write``."""
         if self._records is not None:
             self._records.write(update, numbers, target=target)
 

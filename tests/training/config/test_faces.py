@@ -171,7 +171,7 @@ def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
         ("--wd -1", ["--wd -1", "not be negative"]),
         ("--warmup -1", ["--warmup -1"]),
         ("--frequent 0", ["--frequent 0"]),
-        ("--save-interval -1", ["--save-interval -1", "0 saves at the end"]),
+        ("--save-interval -1", ["--save-interval -1", "0 saves only at the end"]),
         ("--seed -1", ["--seed -1"]),
         ("--seed 4294967296", ["--seed 4294967296"]),
         ("--margins 1,0.5", ["'1,0.5'", "m1,m2,m3"]),
