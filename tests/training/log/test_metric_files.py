@@ -14,7 +14,6 @@ import pytest
 
 from runtime.errors import DataError
 from training.log.metric_files import MetricFiles
-from training.log.run_log import RunLog
 
 
 @contextmanager
@@ -64,18 +63,3 @@ def test_scalars_on_a_full_disk_are_an_error(tmp_path: Path, monkeypatch) -> Non
                 files.write(update, {})
                 files.write(update, {f"{number}": 0.5 for number in range(100)})
         files.close()
-
-
-def test_a_log_file_on_a_full_disk_gives_one_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with RunLog(tmp_path, rank=1, world_size=2, frequent=1) as log:
-        log.start(10)
-        size = (tmp_path / "logs/rank-0001.log").stat().st_size
-        with no_file_above(size + 10):
-            for update in (1, 2, 3):
-                log.update(update, loss=0.5, lr=0.1, images=1)
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert said.startswith("warning:")
-    assert "rank-0001.log cannot be written (File too large)" in said

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +16,8 @@ from training.log import run_log
 from training.log.run_log import RunLog
 from training.log.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 
+pytestmark = pytest.mark.usefixtures("untouched_logging")
+
 
 class HandClock:
     """A clock that stands still until it is moved."""
@@ -29,11 +29,6 @@ class HandClock:
         return self.now
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 LFW_RESULT = VerificationResult(
     accuracy=0.9912,
     accuracy_std=0.0034,
@@ -41,14 +36,6 @@ LFW_RESULT = VerificationResult(
     tar_at_far={1e-3: 0.98, 1e-4: float("nan")},
     xnorm=22.5,
 )
-
-
-@pytest.fixture(autouse=True)
-def untouched_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    before = (list(root.handlers), root.level)
-    yield
-    assert (list(root.handlers), root.level) == before
 
 
 def open_log(
@@ -229,57 +216,6 @@ def test_verification_reaches_screen_and_metrics(tmp_path: Path) -> None:
     assert (record["tar_at_far_0.001"], record["tar_at_far_0.0001"]) == (0.98, None)
 
 
-def test_other_ranks_write_a_file_and_show_warnings_only(tmp_path: Path) -> None:
-    clock, screen = HandClock(), io.StringIO()
-    with open_log(tmp_path, rank=5, clock=clock, screen=screen) as log:
-        log.start(10)
-        train(log, clock, range(1, 5))
-        logging.getLogger("data").warning("record 17 is broken")
-    assert screen.getvalue().count("\n") == 1
-    assert "rank 5 WARNING: record 17 is broken" in screen.getvalue()
-    written = (tmp_path / "logs" / "rank-0005.log").read_text()
-    assert "update 4/10" in written and "record 17 is broken" in written
-    assert not (tmp_path / "metrics.jsonl").exists()
-    assert not (tmp_path / "scalars").exists()
-
-
-def test_terminal_has_a_bar_instead_of_lines(tmp_path: Path) -> None:
-    clock, screen = HandClock(), Terminal()
-    with open_log(tmp_path, clock=clock, screen=screen) as log:
-        log.start(10)
-        train(log, clock, range(1, 11))
-        logging.getLogger("data").warning("record 17 is broken")
-    shown = screen.getvalue()
-    assert "100%|" in shown and "10/10" in shown and "256 images/s" in shown
-    assert " update 4/10" not in shown
-    assert "record 17 is broken\n" in shown
-    assert " update 4/10" in (tmp_path / "logs" / "rank-0000.log").read_text()
-
-
-@pytest.mark.parametrize(("progress", "bar"), [(None, False), ("bar", True)])
-def test_a_launched_rank_shows_a_bar_only_if_run_sh_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: str | None, bar: bool
-) -> None:
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-    if progress is not None:
-        monkeypatch.setenv("PROGRESS", progress)
-    clock, screen = HandClock(), Terminal()
-    with open_log(tmp_path, clock=clock, screen=screen) as log:
-        log.start(10)
-        train(log, clock, range(1, 11))
-    assert ("%|" in screen.getvalue()) == bar
-    assert len(update_lines(screen)) == (0 if bar else 3)
-
-
-def test_bar_of_a_resumed_run_starts_where_the_run_does(tmp_path: Path) -> None:
-    clock, screen = HandClock(), Terminal()
-    with open_log(tmp_path, clock=clock, screen=screen) as log:
-        log.start(10, update=6)
-        train(log, clock, range(7, 11))
-    assert " 6/10" in screen.getvalue()
-    assert "10/10" in screen.getvalue()
-
-
 def test_scalars_are_written(tmp_path: Path) -> None:
     clock = HandClock()
     with open_log(tmp_path, clock=clock) as log:
@@ -323,33 +259,6 @@ def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     for rank in (0, 1):
         with pytest.raises(ConfigError, match="--models-root .*/file/run cannot be written"):
             open_log(tmp_path / "file" / "run", rank=rank)
-
-
-def test_a_run_goes_on_when_the_screen_cannot_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = HandClock()
-    with open("/dev/full", "w") as full:
-        with open_log(tmp_path, screen=full, clock=clock, frequent=1) as log:
-            log.start(3)
-            train(log, clock, range(1, 4))
-        full.write("no error any more")
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert said.startswith("warning: the screen cannot be written (No space left on device)")
-    lines = (tmp_path / "logs/rank-0000.log").read_text()
-    assert "update 3/3" in lines
-    assert lines.count("the screen cannot be written") == 1
-
-
-def test_a_file_name_that_is_not_unicode_is_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Pytest would keep the line for its report, which travels between its processes as UTF-8.
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    with open_log(tmp_path):
-        logging.getLogger("test").info("%s", "faces/\udcff")
-    assert "faces/\\udcff" in (tmp_path / "logs/rank-0000.log").read_text()
 
 
 def test_the_watchdog_has_its_short_limit_only_within_updates(
