@@ -14,7 +14,7 @@ from typing import Protocol
 
 from typing_extensions import override
 
-SCHEDULES = ("step", "poly", "cosine")
+STEP, POLY, COSINE = SCHEDULES = ("step", "poly", "cosine")
 
 
 class Schedule(Protocol):
@@ -25,88 +25,39 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True)
-class StepSchedule(Schedule):
-    """Falls to a tenth at each step, as the original ResNet and ArcFace recipes do."""
+class WarmupAndDecay(Schedule):
+    """Rises linearly to ``lr`` and then falls, in one of three ways.
 
-    lr: float
-    steps: tuple[int, ...]
-    factor: float = 0.1
-
-    @override
-    def lr_at(self, update: int) -> float:
-        return self.lr * math.pow(self.factor, sum(update >= step for step in self.steps))
-
-
-@dataclass(frozen=True)
-class PolySchedule(Schedule):
-    """Falls as a power of the remaining share of the run, to 0 at its end."""
-
-    lr: float
-    start: int
-    stop: int
-    power: float = 2.0
-
-    @override
-    def lr_at(self, update: int) -> float:
-        return self.lr * math.pow(1.0 - _progress(update, self.start, self.stop), self.power)
-
-
-@dataclass(frozen=True)
-class CosineSchedule(Schedule):
-    """Falls along half a cosine, to 0 at the end of the run.
-
-    Source: Loshchilov and Hutter 2017, arXiv:1608.03983, equation 5 with a single period.
+    Warm-up: Goyal et al. 2017, arXiv:1706.02677, section 2.2. Step: to a tenth at each step, as in
+    the original ResNet and ArcFace recipes. Poly: as the square of the remaining share of the run.
+    Cosine: along half a cosine; Loshchilov and Hutter 2017, arXiv:1608.03983, equation 5 with a
+    single period.
     """
 
+    decay: str
+    """One of ``SCHEDULES``."""
     lr: float
-    start: int
-    stop: int
-
-    @override
-    def lr_at(self, update: int) -> float:
-        return self.lr * 0.5 * (1.0 + math.cos(math.pi * _progress(update, self.start, self.stop)))
-
-
-@dataclass(frozen=True)
-class WarmupSchedule(Schedule):
-    """Rises linearly over the first updates, then follows another schedule.
-
-    Source: Goyal et al. 2017, arXiv:1706.02677, section 2.2 (gradual warm-up).
-    """
-
-    after: Schedule
-    warmup: int
+    """The learning rate after warm-up."""
+    total_updates: int
+    """The length of the run; poly and cosine reach 0 there."""
+    warmup: int = 0
+    """Updates of warm-up, 0 for none; poly and cosine fall after it."""
+    steps: Sequence[int] = ()
+    """The updates at which step falls, counted from the start of the run."""
 
     @override
     def lr_at(self, update: int) -> float:
         # The first one is already above 0.
         rise = (update + 1) / self.warmup if update < self.warmup else 1.0
-        return rise * self.after.lr_at(update)
+        return rise * self._decayed(update)
 
-
-def build(
-    name: str, *, lr: float, total_updates: int, warmup: int = 0, steps: Sequence[int] = ()
-) -> Schedule:
-    """Build a schedule.
-
-    Args:
-        name: one of ``SCHEDULES``.
-        lr: the learning rate after warm-up.
-        total_updates: the length of the run; ``poly`` and ``cosine`` reach 0 there.
-        warmup: updates of linear warm-up, 0 for none; ``poly`` and ``cosine`` fall after it.
-        steps: the updates at which ``step`` falls, counted from the start of the run.
-    """
-    assert name in SCHEDULES, name
-    schedule: Schedule
-    if name == "step":
-        schedule = StepSchedule(lr, tuple(steps))
-    elif name == "poly":
-        schedule = PolySchedule(lr, warmup, total_updates)
-    else:
-        schedule = CosineSchedule(lr, warmup, total_updates)
-    return WarmupSchedule(schedule, warmup) if warmup else schedule
-
-
-def _progress(update: int, start: int, stop: int) -> float:
-    """The share of the updates ``[start, stop)``, possibly none, that are finished: 0 to 1."""
-    return min(max((update - start) / max(stop - start, 1), 0.0), 1.0)
+    def _decayed(self, update: int) -> float:
+        if self.decay == STEP:
+            return self.lr * math.pow(0.1, sum(update >= step for step in self.steps))
+        # The warm-up may be longer than the run.
+        decaying = max(self.total_updates - self.warmup, 1)
+        progress = min(max((update - self.warmup) / decaying, 0.0), 1.0)
+        if self.decay == POLY:
+            return self.lr * math.pow(1.0 - progress, 2.0)
+        assert self.decay == COSINE, self.decay
+        return self.lr * 0.5 * (1.0 + math.cos(math.pi * progress))

@@ -9,7 +9,7 @@ import pytest
 from data.batches.position import Position
 from training.config.faces import parse
 from training.progress import Progress
-from training.schedules import PolySchedule
+from training.schedules import POLY, WarmupAndDecay
 
 
 class Saved:
@@ -55,7 +55,9 @@ def test_a_length_in_epochs_ends_after_what_is_left_of_them():
     before, after = go_on(config("--epochs", "4"), 100, 20, 50)
     # Two epochs of ten updates are over; two of twenty are left.
     assert after.total_updates == 20 + 40
-    schedules = [run.shifted(PolySchedule(0.1, 0, run.schedule_updates)) for run in (before, after)]
+    schedules = [
+        run.shifted(WarmupAndDecay(POLY, 0.1, run.schedule_updates)) for run in (before, after)
+    ]
     assert schedules[0].lr_at(20) == schedules[1].lr_at(20)
     assert schedules[0].lr_at(30) == schedules[1].lr_at(40)
     assert schedules[1].lr_at(after.total_updates) == 0
@@ -74,7 +76,9 @@ def test_a_period_goes_on_through_another_share():
     second = Progress.from_period(config("--epochs", "6"), source(50), epoch=2, update=20)
     assert (second.start_update, second.start) == (20, Position(2, 0))
     assert (second.period_end(2), second.total_updates) == (20 + 2 * 20, 20 + 4 * 20)
-    schedules = [run.shifted(PolySchedule(0.1, 0, run.schedule_updates)) for run in (first, second)]
+    schedules = [
+        run.shifted(WarmupAndDecay(POLY, 0.1, run.schedule_updates)) for run in (first, second)
+    ]
     assert schedules[0].lr_at(20) == schedules[1].lr_at(20)
     # Fewer images than before, and a period that is the last.
     third = Progress.from_period(config("--epochs", "6"), source(250), epoch=4, update=60)

@@ -10,8 +10,7 @@ from typing_extensions import override
 
 from runtime.errors import ConfigError
 from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number
-from training import schedules
-from training.schedules import SCHEDULES, Schedule
+from training.schedules import SCHEDULES, STEP, Schedule, WarmupAndDecay
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class ScheduleOptions(Options):
 
     def check(self) -> None:
         """Refuse steps that are missing or out of order."""
-        if self.lr_schedule == "step" and not self.lr_steps:
+        if self.lr_schedule == STEP and not self.lr_steps:
             raise ConfigError(
                 "--lr-schedule step does not fall without steps: add --lr-steps, as in "
                 f"{_steps(self.example_steps)}"
@@ -102,13 +101,8 @@ class FaceScheduleOptions(ScheduleOptions):
 
     def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
         """The learning rate of the backbone by update; the same for any number of ranks."""
-        return schedules.build(
-            self.lr_schedule,
-            lr=self.lr,
-            total_updates=self.total_updates(updates_per_epoch),
-            warmup=self.warmup,
-            steps=self.lr_steps,
-        )
+        total_updates = self.total_updates(updates_per_epoch)
+        return WarmupAndDecay(self.lr_schedule, self.lr, total_updates, self.warmup, self.lr_steps)
 
     @override
     def total_updates(self, updates_per_epoch: int) -> int:
@@ -135,7 +129,7 @@ class ImageScheduleOptions(ScheduleOptions):
                 (linear scaling: Goyal et al., arXiv:1706.02677).
             updates_per_epoch: with parameter servers those of all workers.
         """
-        return schedules.build(
+        return WarmupAndDecay(
             self.lr_schedule,
             lr=self.lr if self.no_lr_scaling else self.lr * contributors,
             total_updates=self.total_updates(updates_per_epoch),
