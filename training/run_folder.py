@@ -35,12 +35,7 @@ _POLL_SECONDS = 0.1
 
 
 def default(data: Sequence[str], network: str) -> str:
-    """The folder of a run that is given none.
-
-    Args:
-        data: the name of the data set, or the folders of its record sets.
-        network: its name.
-    """
+    """The folder of a run that is given none; ``data`` is a preset, or folders of record sets."""
     names = "+".join(_name(part) for part in data)
     return f"./{_PARENT / f'{names[:_LONGEST_NAME]}-{network}'}"
 

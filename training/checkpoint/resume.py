@@ -173,14 +173,9 @@ def describe(
 ) -> dict[str, Any]:
     """Describe a run for its checkpoints, so that a later run can tell whether it may resume.
 
-    Args:
-        configuration: all options.
-        num_classes: of the data.
-        image_size: height and width.
-        fixed: the options that a resumed run must not change.
-
     Returns:
-        ``identity``, which a resumed run must not change; ``configuration``; ``versions``.
+        ``identity``, which a resumed run must not change (the options ``fixed`` and the data);
+        ``configuration``, all options; ``versions``.
     """
     identity = {option(name): configuration[name] for name in fixed}
     identity.update({"classes": num_classes, "image size": "x".join(map(str, image_size))})

@@ -32,12 +32,9 @@ class MetricFiles:
         self._scalars = _open_scalars(root / "scalars")
 
     def write(self, update: int, numbers: Mapping[str, float], target: str = "") -> None:
-        """Write one record; NaN and infinity, which JSON lacks, become null.
+        """Write the numbers after ``update`` updates, of a verification if it has a ``target``.
 
-        Args:
-            update: how many updates are finished.
-            numbers: by name.
-            target: what was verified, if this is about a verification.
+        NaN and infinity, which JSON lacks, become null.
 
         Raises:
             DataError: the disk is full; ``metrics.jsonl`` then still ends with a whole line.

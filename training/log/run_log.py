@@ -55,7 +55,7 @@ class RunLog:
 
         Args:
             models_root: folder of the run; ``logs/``, ``scalars/`` and ``metrics.jsonl`` go there.
-            rank: the rank that this log belongs to.
+            rank: of this log.
             world_size: the number of ranks.
             frequent: updates between reports.
             stall_timeout: seconds without progress after which the process is ended.
@@ -148,14 +148,7 @@ class RunLog:
     def verification(
         self, name: str, result: VerificationResult, *, best: float, update: int
     ) -> None:
-        """Report the verification of one target.
-
-        Args:
-            name: the target, such as ``lfw``.
-            result: its numbers.
-            best: the best accuracy on this target so far.
-            update: how many updates are finished.
-        """
+        """Report the verification of target ``name``; ``best`` is its best accuracy so far."""
         rates = ", ".join(f"TAR@FAR={far:g} {tar:.4f}" for far, tar in result.tar_at_far.items())
         _log.info(
             "verification %s at update %d: accuracy %.4f +- %.4f (best %.4f)  %s  xnorm %.2f",
@@ -180,11 +173,7 @@ class RunLog:
         return self._meter.total()
 
     def summarize(self, *, debug: bool) -> None:
-        """Log where the time of the run went and whether input was its bottleneck.
-
-        Args:
-            debug: the batches came from memory.
-        """
+        """Log where the time went, and whether input was the bottleneck (not with ``--debug``)."""
         total = self._throughput_of_all_starts()
         if total is not None:
             _log.info("time: %s", total.describe_shares())
