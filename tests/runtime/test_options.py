@@ -143,7 +143,7 @@ def test_steps_of_the_learning_rate(schedule: Any) -> None:
 def saved_by(program: Any, folder: Path, line: str) -> list[str]:
     """Return the option that names what a run with this command line would write."""
     file = folder / "config.json"
-    options.write(program.values(program.parse(line.split())), file)
+    options.write(program.parse(line.split()).values(), file)
     return ["--config", str(file)]
 
 
