@@ -18,8 +18,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from data.batches.kernels import IMAGES_AT_ONCE, write_planes
 from data.batches.loader import Batch, Filling, Loader
+from data.batches.planes import IMAGES_AT_ONCE, write_planes
 from data.batches.position import Position
 from data.images.augmentation import Augmentation
 from data.images.decoding import Image, decode_jpeg, decode_rgb

@@ -112,9 +112,9 @@ class RecordSet:
         """
         words = self._high[indices].astype(np.int64) << _LOW_BITS | self._low[indices]
         # Here, since only training asks, and others need not wait until Numba is imported.
-        from data.batches.kernels import find_plain
+        from data.records.kernels import find_jpegs
 
-        starts, stops, labels = find_plain(
+        starts, stops, labels = find_jpegs(
             self._file.words, len(self._file), words * _WORD_BYTES, self.num_classes
         )
         payloads = [

@@ -7,39 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.batches.kernels import IMAGES_AT_ONCE, find_plain, write_planes
+from data.records.kernels import find_jpegs
 from data.records.recordio import BrokenRecordError, RecordFile, encode
 
 JPEG = b"\xff\xd8 and whatever else a JPEG holds"
 
 
-@given(
-    st.integers(1, IMAGES_AT_ONCE),
-    st.integers(1, 40),
-    st.integers(1, 40),
-    st.integers(0, 255),
-)
-@settings(max_examples=60, deadline=None)
-def test_planes_are_those_of_the_images(count: int, height: int, width: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    images = rng.integers(0, 256, (IMAGES_AT_ONCE, height, width, 3), np.uint8)
-    mirrored = rng.random(count) < 0.5
-    batch = np.zeros((count + 2, 3, height, width), np.uint8)
-    write_planes(tuple(images), batch[1:-1], mirrored)
-    for image, planes, is_mirrored in zip(images, batch[1:-1], mirrored):
-        expected = image[:, ::-1] if is_mirrored else image
-        assert (planes == expected.transpose(2, 0, 1)).all()
-    assert not batch[[0, -1]].any()
-
-
-def test_an_image_of_another_size_is_never_written_beyond_its_place() -> None:
-    images = (np.ones((5, 5, 3), np.uint8),) * IMAGES_AT_ONCE
-    with pytest.raises(ValueError, match="total size"):
-        write_planes(images, np.zeros((1, 3, 4, 4), np.uint8), np.zeros(1, bool))
-
-
 def one_by_one(file: RecordFile, offset: int, num_classes: int) -> tuple[bytes, int] | None:
-    """What ``find_plain`` has to find according to ``read``."""
+    """What ``find_jpegs`` has to find according to ``read``."""
     try:
         labels, payload = file.read(offset)
     except BrokenRecordError:
@@ -80,17 +55,17 @@ def test_many_records_at_once_are_those_of_one_by_one(
     file = RecordFile(path)
     offsets = np.arange(-8, len(content) + 64, 4)
     offsets = np.append(offsets, [-(2**40), 2**40])
-    places = find_plain(file.words, len(file), offsets, 2)
+    places = find_jpegs(file.words, len(file), offsets, 2)
     for offset, start, stop, label in zip(offsets.tolist(), *(one.tolist() for one in places)):
         expected = one_by_one(file, offset, 2)
         found = (stored[start:stop], label) if stop else None
-        if expected is None or not _is_plain(stored, offset):
+        if expected is None or not _is_usual(stored, offset):
             assert found is None
         else:
             assert found == expected
 
 
-def _is_plain(stored: bytes, offset: int) -> bool:
+def _is_usual(stored: bytes, offset: int) -> bool:
     """Whether a record has one part, and its label in the header; ``read`` takes others, too.
 
     Nor is what begins in the last bytes of a file whose size is no multiple of 4.
