@@ -1,8 +1,8 @@
-"""Where in the data a run is, so that another run can go on there.
+"""Where in the data a run is, so that another run can continue there.
 
-An update's samples follow from its number as long as the global batch stays the same. A run that
-goes on with another global batch must neither see a sample of the epoch twice nor leave one out,
-so a position is counted in samples: the epoch, and how many samples of its order have been used.
+The samples of an update follow from its number as long as the global batch stays the same. A run
+that continues with another global batch must neither repeat a sample of the epoch nor leave one
+out, so a position is counted in samples.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """The first sample that has not been used: ``samples`` of epoch ``epoch`` have."""
+    """An epoch, and how many samples of its order have been used."""
 
     epoch: int
     samples: int
@@ -20,15 +20,15 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The epochs of a run: the position of each update in the data.
+    """The position of each update in the data, and the first update of each epoch.
 
-    An epoch ends when what is left of it does not fill a global batch.
+    An epoch ends when its remaining samples do not fill a global batch.
 
     Attributes:
         num_images: samples per epoch, at least one global batch.
         global_batch: samples per update.
         start_update: the first update of this plan.
-        start: its position.
+        start: the position of that update.
     """
 
     num_images: int
@@ -37,10 +37,10 @@ class EpochPlan:
     start: Position = Position(0, 0)
 
     def at(self, update: int) -> Position:
-        """Where an update begins; ``update`` is not before ``start_update``."""
+        """Return the position of an update, which is not before ``start_update``."""
         assert update >= self.start_update, (update, self.start_update)
         past = update - self.start_update
-        left = max(self.num_images - self.start.samples, 0) // self.global_batch
+        left = self._updates_left
         if past < left:
             return Position(self.start.epoch, self.start.samples + past * self.global_batch)
         epochs, updates = divmod(past - left, self.updates_per_epoch)
@@ -53,21 +53,26 @@ class EpochPlan:
 
     @property
     def origin(self) -> int:
-        """Where the first epoch would have begun if all had had as many updates as those to come.
+        """The update at which epoch 0 would have begun if all epochs had ``updates_per_epoch``.
 
-        From here on epochs begin at multiples of ``updates_per_epoch``, counted from this update,
-        which may be negative; 0 if nothing has changed.
+        The epochs after the first one of this plan begin at multiples of ``updates_per_epoch``,
+        counted from here. It is 0 if the global batch has never changed, and may be negative.
         """
         epoch = self.start.epoch + 1
         return self.first_update_of(epoch) - epoch * self.updates_per_epoch
 
     def epochs(self, update: int) -> float:
-        """How many epochs are over after ``update`` updates."""
+        """Return how many epochs are over after ``update`` updates."""
         return (update - self.origin) / self.updates_per_epoch
 
     def first_update_of(self, epoch: int) -> int:
-        """The update with which an epoch begins, or ``start_update`` if it has begun before."""
+        """Return the first update of an epoch; ``start_update`` for one that began before it."""
         if epoch <= self.start.epoch:
             return self.start_update
-        left = max(self.num_images - self.start.samples, 0) // self.global_batch
-        return self.start_update + left + (epoch - self.start.epoch - 1) * self.updates_per_epoch
+        whole_epochs = epoch - self.start.epoch - 1
+        return self.start_update + self._updates_left + whole_epochs * self.updates_per_epoch
+
+    @property
+    def _updates_left(self) -> int:
+        """Updates from ``start_update`` to the end of its epoch."""
+        return max(self.num_images - self.start.samples, 0) // self.global_batch

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data.batches.epoch_part import of_rank
+from data.batches.epoch_part import EpochPart
 from data.batches.loader import Prefetcher
 from data.images import cifar10, imagenet, mnist
 from data.images.image_set import ImagesInMemory
@@ -111,7 +111,8 @@ def test_examples_are_all_or_the_first_so_many() -> None:
 def test_options_reach_the_loader() -> None:
     def labels(*options: str) -> list[int]:
         config = parse(["--dataset", "synthetic", "--batch-size", "6", *options])
-        with small().open_loader(config.data, config.run.seed, of_rank(30, 6, 0, 1)) as loader:
+        part = EpochPart.of_rank(30, 6, 0, 1)
+        with small().open_loader(config.data, config.run.seed, part) as loader:
             batches = list(islice(loader.batches(0), 5))
         assert all(batch.images.shape == (6, 3, 16, 16) for batch in batches)
         return [int(number) for batch in batches for number in batch.images[:, 0, 0, 0]]
@@ -131,7 +132,7 @@ def test_as_many_threads_as_asked_for_make_batches_ahead(monkeypatch) -> None:
     monkeypatch.setattr("data.batches.loader.Prefetcher", start)
     monkeypatch.setattr(image_data, "Prefetcher", start)
     config = parse("--dataset synthetic --batch-size 6 --threads 3".split())
-    with small().open_loader(config.data, config.run.seed, of_rank(30, 6, 0, 1)):
+    with small().open_loader(config.data, config.run.seed, EpochPart.of_rank(30, 6, 0, 1)):
         pass
     world = SimpleNamespace(rank=0, size=1)
     assert len(list(small().validation_batches(config.data, world))) == 2

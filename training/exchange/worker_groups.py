@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from data.batches import epoch_part
-from data.batches.epoch_part import EpochPart
+from data.batches.epoch_part import EpochPart, equal_shares
 from parallel import grouping
 from parallel.parameter_server.assignment import Assignment
 from parallel.parameter_server.schemes import Scheme, team_of
@@ -44,11 +43,11 @@ class WorkerGroups:
         worker = self.assignment.worker if worker is None else worker
         if self.scheme.is_synchronous and not self.assignment.shares:
             # As with Horovod, whose updates these are.
-            return epoch_part.of_rank(count, self.batch_size, worker, self.assignment.num_workers)
+            return EpochPart.of_rank(count, self.batch_size, worker, self.assignment.num_workers)
         teams = self.scheme.teams(self.assignment)
-        shares = self.assignment.shares or epoch_part.equal_shares(self.assignment.num_workers)
+        shares = self.assignment.shares or equal_shares(self.assignment.num_workers)
         together = teams[team_of(teams, worker)]
-        return epoch_part.of_worker(count, self.batch_size, worker, shares, together)
+        return EpochPart.of_worker(count, self.batch_size, worker, shares, together)
 
     def updates(self, count: int) -> list[int]:
         """Updates of the weights by each team in an epoch of ``count`` images."""

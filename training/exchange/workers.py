@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Union
 
-from data.batches.epoch_part import EpochPart, of_rank
+from data.batches.epoch_part import EpochPart
 from parallel.parameter_server import assignment
 from parallel.world import HorovodWorld, Wire
 from training.config.exchange import HOROVOD
@@ -41,7 +41,8 @@ class HorovodWorkers(Ranks):
 
     def epoch_part(self) -> EpochPart:
         """What this rank reads of each epoch."""
-        return of_rank(self._num_images, self._config.data.batch_size, self.number, self.size)
+        batch_size = self._config.data.batch_size
+        return EpochPart.of_rank(self._num_images, batch_size, self.number, self.size)
 
     def optimizer(self, parameters: Any, stopwatch: Stopwatch) -> Optimizer:
         """The optimizer of a ``gluon.ParameterDict``."""

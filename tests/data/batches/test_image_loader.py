@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from data.batches.epoch_part import equal_shares, of_rank, of_worker
+from data.batches.epoch_part import EpochPart, equal_shares
 from data.batches.image_loader import NOBODY, ImageLoader, each_once
 from data.batches.loader import Prefetcher
 from data.drawn.patterns import DrawnImages
@@ -25,7 +25,7 @@ def load(
     dataset, transform, count, start=0, *, batch_size=4, rank=0, world_size=1, epoch_part=None,
     shape=(3, 8, 8), threads=2,
 ):  # fmt: skip
-    epoch_part = epoch_part or of_rank(len(dataset), batch_size, rank, world_size)
+    epoch_part = epoch_part or EpochPart.of_rank(len(dataset), batch_size, rank, world_size)
     settings = {"shape": shape, "batch_size": batch_size, "epoch_part": epoch_part, "seed": 7}
     with ImageLoader(dataset, transform, **settings, threads=threads) as loader:
         batches = list(islice(loader.batches(start), count))
@@ -83,8 +83,8 @@ def test_every_image_is_tested_exactly_once(world_size: int, count: int) -> None
     assert sorted(found) == list(range(count))
 
 
-def shared(dataset, transform, count, shares, worker, *, together=None, **options):
-    epoch_part = of_worker(len(dataset), 4, worker, shares, together or (worker,))
+def shared(dataset, transform, count, shares, worker, *, group=None, **options):
+    epoch_part = EpochPart.of_worker(len(dataset), 4, worker, shares, group or (worker,))
     return load(dataset, transform, count, epoch_part=epoch_part, **options)
 
 
@@ -100,11 +100,11 @@ def test_shares_hold_each_image_once_per_epoch(shares) -> None:
     assert found[0] != found[1]
 
 
-def test_the_smallest_member_decides_how_long_an_epoch_is() -> None:
+def test_the_smallest_share_of_a_group_determines_the_length_of_an_epoch() -> None:
     shares = ((0, 0.25), (0.25, 1.0))
-    portions = [of_worker(100, 4, worker, shares, (0, 1)) for worker in (0, 1)]
-    assert [epoch_part.updates_per_epoch for epoch_part in portions] == [6, 6]
-    numbers = shared(numbered(100), Unchanged(), 12, shares, 1, together=(0, 1))[0][:, :, 0, 0, 0]
+    parts = [EpochPart.of_worker(100, 4, worker, shares, (0, 1)) for worker in (0, 1)]
+    assert [part.updates_per_epoch for part in parts] == [6, 6]
+    numbers = shared(numbered(100), Unchanged(), 12, shares, 1, group=(0, 1))[0][:, :, 0, 0, 0]
     assert [len(set(numbers[:6].ravel())), len(set(numbers[6:].ravel()))] == [24, 24]
     assert set(numbers[:6].ravel()) != set(numbers[6:].ravel())
 
@@ -123,7 +123,8 @@ def test_workers_change_their_images_differently() -> None:
 
 
 def test_a_run_on_the_first_examples_of_each_order() -> None:
-    numbers = load(numbered(100), Unchanged(), 4, epoch_part=of_rank(9, 4, 0, 1))[0][:, :, 0, 0, 0]
+    part = EpochPart.of_rank(9, 4, 0, 1)
+    numbers = load(numbered(100), Unchanged(), 4, epoch_part=part)[0][:, :, 0, 0, 0]
     assert len(set(numbers[:2].ravel())) == 8
     whole = load(numbered(100), Unchanged(), 2)[0][:, :, 0, 0, 0]
     np.testing.assert_array_equal(numbers[:2], whole)
@@ -132,7 +133,7 @@ def test_a_run_on_the_first_examples_of_each_order() -> None:
 
 def test_a_share_without_a_batch() -> None:
     with pytest.raises(DataError, match="the share of worker 1 has 3 images, fewer than one"):
-        shared(numbered(30), Unchanged(), 1, ((0, 0.9), (0.9, 1)), 0, together=(0, 1))
+        shared(numbered(30), Unchanged(), 1, ((0, 0.9), (0.9, 1)), 0, group=(0, 1))
 
 
 def test_too_few_images_for_a_global_batch() -> None:
@@ -140,12 +141,12 @@ def test_too_few_images_for_a_global_batch() -> None:
         load(numbered(7), Unchanged(), 1, world_size=2)
 
 
-def test_a_image_of_another_size() -> None:
+def test_an_image_of_another_size() -> None:
     with pytest.raises(DataError, match="bring all to one size"):
         load(numbered(20, size=9), Unchanged(), 1)
 
 
-def test_pad_crop_flip_moves_a_image_and_fills_with_black() -> None:
+def test_pad_crop_flip_moves_an_image_and_fills_with_black() -> None:
     image = np.arange(1, 193, dtype=np.uint8).reshape(8, 8, 3)
     transform = PadCropFlip(2)
     still, mirrored = np.float32([0.5, 0.5, 0.9]), np.float32([0.5, 0.5, 0.1])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data.batches import epoch_part
+from data.batches.epoch_part import EpochPart
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
 from parallel.world import LoneWorld, Wire
 from training.config.images import resolve
@@ -81,7 +81,7 @@ def test_the_option_decides_who_trains_together(monkeypatch) -> None:
 def test_ranks_of_horovod() -> None:
     joined = workers.HorovodWorkers(config_of(), COUNT)
     assert (joined.number, joined.size, joined.contributors, joined.saves) == (1, 2, 2, True)
-    assert joined.epoch_part() == epoch_part.of_rank(COUNT, 10, 1, 2)
+    assert joined.epoch_part() == EpochPart.of_rank(COUNT, 10, 1, 2)
     assert joined.updates_per_epoch(200) == 200
     assert joined.numbers() == {}
     assert joined.leave(3) == 3
