@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 
 from data.batches.face_loader import FaceLoader
+from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
 from data.records.selection import Selection
 
@@ -55,7 +56,11 @@ class Ours:
         self._batches = images // BATCH
         self._update = 0
         self._loader = FaceLoader(
-            RecordSet(rec), batch_size=BATCH, rank=0, world_size=1, seed=_SEED, threads=threads
+            RecordSet(rec),
+            FaceDataOptions(batch_size=BATCH, threads=threads),
+            rank=0,
+            world_size=1,
+            seed=_SEED,
         )
 
     def step(self) -> None:

@@ -20,7 +20,7 @@ import parallel.world
 import train
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
-from data.batches import face_loader
+from data.batches import face_loader, loader
 from data.drawn import face_set
 from data.records.writer import RecordWriter
 from data.verification import bin_file
@@ -101,19 +101,22 @@ ROWS: dict[str, Row] = {
     "color_jitter": Row(
         "records",
         "--color-jitter 0.25",
-        lambda seen: seen.call("FaceLoader")["augmentation"].color_jitter,
+        given("Augmentation", "color_jitter"),
         0.25,
     ),
     "cutout": Row(
         "records",
         "--cutout 0.125",
-        lambda seen: seen.call("FaceLoader")["augmentation"].cutout,
+        given("Augmentation", "cutout"),
         0.125,
     ),
     "max_bad_records": Row(
-        "records", "--max-bad-records 7", given("FaceLoader", "max_bad_records"), 7
+        "records",
+        "--max-bad-records 7",
+        lambda seen: seen.call("FaceLoader")["options"].max_bad_records,
+        7,
     ),
-    "threads": Row("records", "--threads 3", given("FaceLoader", "threads"), 3),
+    "threads": Row("records", "--threads 3", given("Prefetcher", "threads"), 3),
     "network": Row("records", "--network tiny", of_graph("name"), "tiny"),
     "pretrained": Row(
         "records",
@@ -350,7 +353,8 @@ def folder(tmp_path_factory) -> Path:
 
 def watch(seen: Witness) -> None:
     """Watch whatever obeys an option."""
-    seen.watch(face_loader, "FaceLoader", "MemoryBatches")
+    seen.watch(face_loader, "Augmentation", "FaceLoader", "MemoryBatches")
+    seen.watch(loader, "Prefetcher")
     seen.watch(Backbone, "create", "load_pretrained")
     seen.watch(backbones, "build")
     seen.watch(head, "PartialFC")

@@ -12,13 +12,11 @@ from typing import Union
 
 from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.drawn import face_set
-from data.images.augmentation import Augmentation
 from data.options import FaceDataOptions
 from data.records.joined_set import JoinedSet
 from data.records.record_set import RecordSet
 from data.verification.bin_file import VerificationSet, read_bin
 from parallel.world import World
-from runtime import environment
 from runtime.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -68,17 +66,7 @@ def _record_batches(data: FaceDataOptions, seed: int, world: World) -> FaceLoade
             "%s has %d classes, not the %d of the configuration; training with those of the data",
             *(dataset.path, dataset.num_classes, data.num_classes),
         )
-    return FaceLoader(
-        dataset,
-        batch_size=data.batch_size,
-        rank=world.rank,
-        world_size=world.size,
-        seed=seed,
-        threads=data.threads or environment.visible_threads(),
-        augmentation=Augmentation(color_jitter=data.color_jitter, cutout=data.cutout),
-        min_images=data.min_images,
-        max_bad_records=data.max_bad_records,
-    )
+    return FaceLoader(dataset, data, rank=world.rank, world_size=world.size, seed=seed)
 
 
 def _open_sets(data: FaceDataOptions) -> Union[RecordSet, JoinedSet]:

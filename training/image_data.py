@@ -12,7 +12,7 @@ from pathlib import Path
 
 from backbones.classifiers import Normalization
 from data.batches.epoch_part import EpochPart
-from data.batches.image_loader import ImageLoader, each_once
+from data.batches.image_loader import ImageLoader, TransformedImages, each_once
 from data.batches.loader import Batch, Prefetcher
 from data.drawn.patterns import DrawnImages
 from data.images import cifar10, imagenet, mnist
@@ -74,9 +74,7 @@ class ImageData:
     def open_loader(self, data: ImageDataOptions, seed: int, epoch_part: EpochPart) -> ImageLoader:
         """Return the batches to train on."""
         return ImageLoader(
-            self.training,
-            self.training_transform,
-            shape=self.shape,
+            TransformedImages(self.training, self.training_transform, self.shape),
             batch_size=data.batch_size,
             epoch_part=epoch_part,
             seed=seed,
@@ -87,10 +85,8 @@ class ImageData:
         """Yield this rank's share of the images to validate on."""
         with Prefetcher(_threads(data), _AHEAD) as prefetcher:
             yield from each_once(
-                self.validation,
-                self.validation_transform,
+                TransformedImages(self.validation, self.validation_transform, self.shape),
                 prefetcher,
-                shape=self.shape,
                 batch_size=data.batch_size,
                 rank=world.rank,
                 world_size=world.size,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from backbones.network import Network
-from data.batches.image_loader import NOBODY
+from data.batches.image_loader import PADDING
 from data.batches.loader import Batch
 from parallel.world import World
 from runtime.mxnet import mx
@@ -108,7 +108,7 @@ class Validator(Stateful):
 
 def count_batch(classifier: Network, batch: Batch) -> NDArray[np.float64]:
     """Return what ``count`` does, of a batch without its padding rows."""
-    counted = batch.labels != NOBODY
+    counted = batch.labels != PADDING
     logits = classifier(mx.nd.array(batch.images, dtype="uint8")).asnumpy()[counted]
     return count(logits, batch.labels[counted])
 

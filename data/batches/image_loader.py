@@ -1,36 +1,73 @@
-"""Batches of images for a classifier: endless to train on, each once to test.
+"""Batches of images for a classifier: endless to train on, each image once to validate.
 
-The order of an epoch is the same on every rank. An update's global batch is a slice of it and every
-rank takes its own rows, or each has a share of the order for itself: as with faces, batches depend
-on seed and update alone. To test, the
-images are shared out over the ranks, each to exactly one; a last batch that is not full is filled
-up with rows that nobody counts, so that batches are of one size on any number of ranks.
+As with faces, batches follow from seed and update alone. To validate, the images are divided among
+the ranks, each to exactly one; the last batch is filled up with rows of label ``PADDING``, so that
+all batches have one size on any number of ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from data.batches.epoch_part import EpochPart
 from data.batches.loader import Batch, Filling, Loader, Prefetcher
 from data.batches.position import Position
-from data.images.decoding import Image
 from data.images.image_set import ImageSet
 from data.images.transforms import ImageTransform
 from runtime.errors import DataError
 
 # The first number of every seed, so that no two uses share their random numbers.
 _SHUFFLE, _CHANGE = range(2)
-_AHEAD = 4
-NOBODY = -1
-"""The label of a row that is there to fill a batch up."""
+PADDING = -1
+"""The label of a row that fills up a batch and is not counted."""
+
+
+@dataclass(frozen=True)
+class TransformedImages:
+    """A set of images and how they become those of a batch."""
+
+    dataset: ImageSet
+    transform: ImageTransform
+    shape: tuple[int, int, int]
+    """Channels, height and width of what the transform returns."""
+
+    def filling(
+        self, indices: NDArray[np.int32], draws: NDArray[np.float32], batch_size: int
+    ) -> Filling:
+        """Return a batch of some images, still empty, and what fills it.
+
+        Args:
+            indices: of the images, at most ``batch_size``; the other rows are padding.
+            draws: of the transform, a row per image.
+            batch_size: rows of the batch.
+        """
+        batch = Batch(
+            np.zeros((batch_size, *self.shape), np.uint8), np.full(batch_size, PADDING, np.int64)
+        )
+
+        channels, height, width = self.shape
+
+        def fill(rows: slice) -> None:
+            for row in range(rows.start, min(rows.stop, len(indices))):
+                image, batch.labels[row] = self.dataset.decoded(int(indices[row]))
+                image = self.transform.apply(image, draws[row])
+                if image.shape != (height, width, channels):
+                    raise DataError(
+                        f"an image of {image.shape} (height, width, channels) is in a set of "
+                        f"{(height, width, channels)}; bring all to one size"
+                    )
+                batch.images[row] = image.transpose(2, 0, 1)
+
+        return Filling(batch, fill)
 
 
 class ImageLoader(Loader):
-    """Endless batches of images.
+    """Endless batches of a set of images.
 
     Attributes:
         num_classes: the classes of the labels.
@@ -39,10 +76,8 @@ class ImageLoader(Loader):
 
     def __init__(
         self,
-        dataset: ImageSet,
-        transform: ImageTransform,
+        images: TransformedImages,
         *,
-        shape: tuple[int, int, int],
         batch_size: int,
         epoch_part: EpochPart,
         seed: int,
@@ -51,9 +86,7 @@ class ImageLoader(Loader):
         """Start the threads; they have nothing to do until ``batches`` is called.
 
         Args:
-            dataset: the set.
-            transform: what is done to each image.
-            shape: channels, height and width of what comes out of it.
+            images: the set.
             batch_size: images per rank and update.
             epoch_part: what this process reads of each epoch's order.
             seed: of the order of images and their changes; the same on all ranks.
@@ -63,10 +96,9 @@ class ImageLoader(Loader):
             DataError: there are fewer images than one global batch.
         """
         assert batch_size > 0
-        self.num_classes, self.image_size = dataset.num_classes, shape[1:]
-        self._dataset, self._transform, self._shape = dataset, transform, shape
-        self._batch_size, self._seed = batch_size, seed
-        super().__init__(threads=threads, ahead=_AHEAD)
+        self.num_classes, self.image_size = images.dataset.num_classes, images.shape[1:]
+        self._images, self._batch_size, self._seed = images, batch_size, seed
+        super().__init__(threads)
         self.read(epoch_part)
 
     def read(self, epoch_part: EpochPart) -> None:
@@ -75,42 +107,40 @@ class ImageLoader(Loader):
         Raises:
             DataError: there are fewer images than one global batch.
         """
-        assert epoch_part.first + epoch_part.length <= len(self._dataset)
+        assert epoch_part.first + epoch_part.length <= len(self._images.dataset)
         self._epoch_part = epoch_part
         self._set_length(epoch_part.name, epoch_part.length, epoch_part.stride)
 
+    @override
     def _filling(self, update: int, position: Position) -> Filling:
-        epoch_part = self._epoch_part
-        first = epoch_part.first + position.samples + epoch_part.offset
+        part = self._epoch_part
+        first = part.first + position.samples + part.offset
         indices = self._orders.rows(position.epoch, first, self._batch_size)
-        rng = np.random.default_rng((_CHANGE, self._seed, update, *epoch_part.stream))
-        own = slice(epoch_part.offset, epoch_part.offset + self._batch_size)
-        draws = self._transform.draw(rng, self.global_batch)[own]
-        return _from(self._dataset, self._transform, indices, draws, self._shape)
+        rng = np.random.default_rng((_CHANGE, self._seed, update, *part.stream))
+        draws = self._images.transform.draw(rng, self.global_batch)
+        own = slice(part.offset, part.offset + self._batch_size)
+        return self._images.filling(indices, draws[own], len(indices))
 
+    @override
     def _shuffled(self, epoch: int) -> NDArray[np.int32]:
-        order = np.arange(len(self._dataset), dtype=np.int32)
+        order = np.arange(len(self._images.dataset), dtype=np.int32)
         np.random.default_rng((_SHUFFLE, self._seed, epoch)).shuffle(order)
         return order
 
 
 def each_once(
-    dataset: ImageSet,
-    transform: ImageTransform,
+    images: TransformedImages,
     prefetcher: Prefetcher,
     *,
-    shape: tuple[int, int, int],
     batch_size: int,
     rank: int,
     world_size: int,
 ) -> Iterator[Batch]:
-    """Yield this rank's share of a set, each image once; rows of label ``NOBODY`` do not count.
+    """Yield this rank's share of a set, each image once; rows of label ``PADDING`` do not count.
 
     Args:
-        dataset: the set.
-        transform: what is done to each image; it gets no random numbers to speak of.
+        images: the set; its transform depends on no random numbers.
         prefetcher: whose threads make the batches.
-        shape: channels, height and width of what comes out of the transform.
         batch_size: rows of every batch.
         rank: this process among ``world_size``.
         world_size: the number of ranks that share the set.
@@ -118,42 +148,9 @@ def each_once(
     Raises:
         DataError: an image cannot be read.
     """
-    own = np.arange(rank, len(dataset), world_size, dtype=np.int32)
-    draws = transform.draw(np.random.default_rng(0), batch_size)
-
-    def fillings() -> Iterator[Filling]:
-        for start in range(0, len(own), batch_size):
-            indices = own[start : start + batch_size]
-            yield _from(dataset, transform, indices, draws, shape, batch_size)
-
-    return prefetcher.run(fillings())
-
-
-def _from(
-    dataset: ImageSet,
-    transform: ImageTransform,
-    indices: NDArray[np.int32],
-    draws: NDArray[np.float32],
-    shape: tuple[int, int, int],
-    batch_size: int = 0,
-) -> Filling:
-    """Say what is in a batch, and how it is filled; of at least ``batch_size`` rows."""
-    rows = max(len(indices), batch_size)
-    batch = Batch(np.zeros((rows, *shape), np.uint8), np.full(rows, NOBODY, np.int64))
-
-    def fill(part: slice) -> None:
-        for row in range(part.start, min(part.stop, len(indices))):
-            image, batch.labels[row] = dataset.decoded(int(indices[row]))
-            _write(transform.apply(image, draws[row]), batch.images[row])
-
-    return Filling(batch, fill)
-
-
-def _write(image: Image, planes: NDArray[np.uint8]) -> None:
-    channels, height, width = planes.shape
-    if image.shape != (height, width, channels):
-        raise DataError(
-            f"an image of {image.shape} (height, width, channels) is in a set of "
-            f"{(height, width, channels)}; bring all to one size"
-        )
-    planes[:] = image.transpose(2, 0, 1)
+    own = np.arange(rank, len(images.dataset), world_size, dtype=np.int32)
+    draws = images.transform.draw(np.random.default_rng(0), batch_size)
+    return prefetcher.run(
+        images.filling(own[start : start + batch_size], draws, batch_size)
+        for start in range(0, len(own), batch_size)
+    )

@@ -1,8 +1,7 @@
 """Threads that fill the batches of the next updates while the network works on this one.
 
-Whoever makes batches says what is in each and how some of its rows are filled; here they are
-filled ahead of their use and handed out in their order. The random order of an epoch is made ahead
-as well.
+A loader says what is in each batch and how some of its rows are filled; here batches are filled
+before they are needed and returned in their order, and so is the random order of an epoch.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ from runtime.errors import DataError
 
 _Self = TypeVar("_Self", bound="Loader")
 
-# Where tasks are small, threads wait for each other and for Python's lock instead of decoding.
+# With smaller tasks, threads wait for each other and for Python's lock instead of decoding.
 _ROWS_PER_TASK = 128
+# Batches that are filled before they are needed.
+_AHEAD = 4
 
 EpochOrder = Future[NDArray[np.int32]]
 
@@ -43,46 +44,36 @@ class Filling(NamedTuple):
 
     batch: Batch
     fill: Callable[[slice], None]
-    """Fills some rows; called in threads, with all rows in the end."""
-
-
-class _Pending(NamedTuple):
-    """A batch that threads are filling."""
-
-    batch: Batch
-    tasks: list[Future[None]]
+    """Fills some rows; threads call it until all rows are filled."""
 
 
 class Prefetcher:
-    """The threads. Libraries decode without Python's lock, so they do it at the same time.
+    """The threads. OpenCV decodes without Python's lock, so they decode at the same time.
 
     A context manager: leaving it ends the threads.
     """
 
     def __init__(self, threads: int, ahead: int) -> None:
-        """Start the threads.
-
-        Args:
-            threads: how many fill.
-            ahead: batches that are filled before they are asked for.
-        """
+        """Start ``threads`` threads, which fill ``ahead`` batches before they are needed."""
         assert threads > 0 and ahead > 0
         self._ahead = ahead
-        self._pool = ThreadPoolExecutor(threads, "decode", initializer=_keep_opencv_single_threaded)
+        # OpenCV's own threads would compete with these for the same cores.
+        self._pool = ThreadPoolExecutor(threads, "decode", cv2.setNumThreads, (0,))
 
     def run(self, fillings: Iterable[Filling]) -> Iterator[Batch]:
         """Yield the batches in their order; an error in a thread is raised here."""
-        pending: deque[_Pending] = deque()
+        pending: deque[tuple[Batch, list[Future[None]]]] = deque()
         try:
             for filling in fillings:
-                pending.append(self._begin(filling))
+                pending.append((filling.batch, self._begin(filling)))
                 if len(pending) > self._ahead:
-                    yield _finish(pending.popleft())
+                    yield _finished(*pending.popleft())
             while pending:
-                yield _finish(pending.popleft())
+                yield _finished(*pending.popleft())
         finally:
-            for task in itertools.chain.from_iterable(waiting.tasks for waiting in pending):
-                task.cancel()
+            for _, tasks in pending:
+                for task in tasks:
+                    task.cancel()
 
     def begin(self, make: Callable[[int], NDArray[np.int32]], number: int) -> EpochOrder:
         """Let a thread call ``make(number)``."""
@@ -98,12 +89,11 @@ class Prefetcher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self, filling: Filling) -> _Pending:
-        tasks = [
+    def _begin(self, filling: Filling) -> list[Future[None]]:
+        return [
             self._pool.submit(filling.fill, slice(row, row + _ROWS_PER_TASK))
             for row in range(0, len(filling.batch.labels), _ROWS_PER_TASK)
         ]
-        return _Pending(filling.batch, tasks)
 
 
 class EpochOrders:
@@ -112,12 +102,12 @@ class EpochOrders:
     def __init__(
         self, prefetcher: Prefetcher, shuffled: Callable[[int], NDArray[np.int32]]
     ) -> None:
-        """Args: whose threads make the orders; the order of an epoch."""
+        """Args: whose threads make the orders; what makes the order of an epoch."""
         self._prefetcher, self._shuffled = prefetcher, shuffled
         self._orders: dict[int, EpochOrder] = {}
 
     def rows(self, epoch: int, first: int, count: int) -> NDArray[np.int32]:
-        """Return ``count`` images of an epoch's order, from place ``first`` on."""
+        """Return ``count`` images of an epoch's order, from index ``first`` on."""
         self._orders = {
             number: self._orders.get(number) or self._prefetcher.begin(self._shuffled, number)
             for number in (epoch, epoch + 1)
@@ -127,32 +117,27 @@ class EpochOrders:
 
 
 class Loader:
-    """Endless batches of a set, filled by threads ahead of their use; derived classes say how.
+    """Endless batches of a set, filled by threads; derived classes say with what.
 
-    The order of an epoch is the same on every rank, and follows from the seed; the global batch of
+    The order of an epoch follows from the seed and is the same on every rank; the global batch of
     an update is a slice of it, which follows from the update.
 
     A context manager: leaving it ends the threads.
 
     Attributes:
-        num_images: the images of an epoch, over all who read the same part of it.
-        global_batch: images per update over all these.
+        num_images: images per epoch, of all processes that read the same part of it.
+        global_batch: images per update, of all these processes.
         updates_per_epoch: full global batches per epoch. The images beyond them are left out, other
             ones each epoch.
     """
 
-    def __init__(self, *, threads: int, ahead: int) -> None:
-        """Start the threads; they have nothing to do until ``batches`` is called.
-
-        Args:
-            threads: how many fill batches.
-            ahead: updates whose batches are filled before they are asked for.
-        """
-        self._prefetcher = Prefetcher(threads, ahead)
+    def __init__(self, threads: int) -> None:
+        """Start the threads, which fill batches when ``batches`` is called."""
+        self._prefetcher = Prefetcher(threads, _AHEAD)
         self._orders = EpochOrders(self._prefetcher, self._shuffled)
 
     def _set_length(self, name: str, num_images: int, global_batch: int) -> None:
-        """Say how many images an epoch and an update have; ``name`` is of where they are from.
+        """Set the number of images per epoch and update; ``name`` is that of the set.
 
         Raises:
             DataError: there are fewer images than one global batch.
@@ -170,8 +155,8 @@ class Loader:
 
         Args:
             start_update: the first update.
-            position: its place in the data; left out, that of a run that has had this global
-                batch from its first update on.
+            position: its position in the data; by default that of a run that has had this global
+                batch from update 0 on.
 
         Raises:
             DataError: an image cannot be read, or its label is wrong.
@@ -194,21 +179,16 @@ class Loader:
         self.close()
 
     def _filling(self, update: int, position: Position) -> Filling:
-        """Say what is in the batch of an update, and how it is filled."""
+        """Return the batch of an update, still empty, and what fills it."""
         raise NotImplementedError
 
     def _shuffled(self, epoch: int) -> NDArray[np.int32]:
-        """The order of the images in an epoch; called in a thread."""
+        """Return the order of the images in an epoch; a thread calls it."""
         raise NotImplementedError
 
 
-def _finish(pending: _Pending) -> Batch:
-    """Wait for a batch; an error in a thread is raised here."""
-    for task in pending.tasks:
+def _finished(batch: Batch, tasks: list[Future[None]]) -> Batch:
+    """Wait until a batch is filled; an error in a thread is raised here."""
+    for task in tasks:
         task.result()
-    return pending.batch
-
-
-def _keep_opencv_single_threaded() -> None:
-    # Threads of its own would compete with ours for the same cores.
-    cv2.setNumThreads(0)
+    return batch

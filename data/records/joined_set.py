@@ -1,8 +1,8 @@
 """Several record sets as one, for ``--rec A --rec B``.
 
-Identities of different sets are different people: their classes are numbered behind one another.
-The images are, too, so that one permutation draws from each set in proportion to its size, and who
-uses the sets need not know that there are several.
+Identities of different sets are different people: the classes of a set are numbered after those of
+the sets before it. So are the images: one permutation draws from each set in proportion to its
+size, and users of the sets need not know that there are several.
 """
 
 from __future__ import annotations
@@ -14,20 +14,15 @@ from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from data.records.record_set import RecordSet
+from data.records.record_set import LabeledRecords, RecordSet
 from data.records.recordio import Payload
 from runtime.errors import DataError
 
 
-class JoinedSet:
-    """Record sets behind one another; the same interface as one of them.
-
-    Attributes:
-        path: the paths of all sets, for messages.
-        num_classes: of all sets together.
-        image_size: height and width, the same in all sets.
-    """
+class JoinedSet(LabeledRecords):
+    """Record sets one after another; ``path`` names all of them."""
 
     def __init__(self, sets: Sequence[RecordSet]) -> None:
         """Join open sets.
@@ -50,38 +45,38 @@ class JoinedSet:
         self._first_classes = [0, *accumulate(member.num_classes for member in sets)]
         self.num_classes = self._first_classes[-1]
 
+    @override
     def __len__(self) -> int:
-        """Return the number of images."""
         return self._starts[-1]
 
+    @override
     def image(self, index: int) -> tuple[Payload, int]:
-        """Return an image, still encoded, and its class; see ``RecordSet.image``."""
         number, index = self._locate(index)
         payload, label = self._sets[number].image(index)
         return payload, self._first_classes[number] + label
 
+    @override
     def images(
         self, indices: NDArray[np.int32]
     ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
-        """Return many images and their classes; see ``RecordSet.images``."""
         payloads: list[Optional[NDArray[np.uint8]]] = [None] * len(indices)
         labels = np.empty(len(indices), np.int32)
         members = np.searchsorted(self._starts, indices, side="right") - 1
         for number in np.unique(members).tolist():
-            places = np.flatnonzero(members == number)
-            own, classes = self._sets[number].images(indices[places] - self._starts[number])
-            labels[places] = classes + self._first_classes[number]
-            for place, payload in zip(places.tolist(), own):
-                payloads[place] = payload
+            positions = np.flatnonzero(members == number)
+            own, classes = self._sets[number].images(indices[positions] - self._starts[number])
+            labels[positions] = classes + self._first_classes[number]
+            for position, payload in zip(positions.tolist(), own):
+                payloads[position] = payload
         return payloads, labels
 
+    @override
     def where(self, index: int) -> str:
-        """Name the file and the record of an image, for messages."""
         number, index = self._locate(index)
         return self._sets[number].where(index)
 
+    @override
     def labels(self) -> NDArray[np.int32]:
-        """Return the class of every image; see ``RecordSet.labels``."""
         labels = np.empty(len(self), np.int32)
         for number, member in enumerate(self._sets):
             own = labels[self._starts[number] : self._starts[number + 1]]

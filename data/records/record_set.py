@@ -1,13 +1,13 @@
 """Record sets: ``train.rec``, ``train.idx`` and ``property``, the form that faces are published in.
 
-Training wants to draw any image at any time and to know the identities before it starts. So a set
-is opened by its index and its few group headers, not by reading the images; what they say is kept
+Training draws any image at any time and has to know the identities before it starts. So a set is
+opened by its index and its few identity records, without reading the images; what they say is kept
 in an ``IndexCache``, so that the next start reads neither. It takes 6 bytes per image in memory.
 Sets come from strangers: whatever does not fit together (truncated files, an index of another
 version, fewer classes than labels) is a ``DataError`` with file, record and remedy.
 
-Two kinds exist. Identity-grouped: record 0 holds the key range of the identity records, which lie
-behind the images and hold the key range of the images of one identity each. Flat: only images.
+Two kinds exist. Identity-grouped: record 0 holds the key range of the identity records, which
+follow the images and each hold the key range of the images of one identity. Flat: only images.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import contextlib
 import os
 import warnings
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Protocol, Union
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from data.images.decoding import decode_rgb
 from data.records.index_cache import Arrays, IndexCache
@@ -27,7 +28,7 @@ from data.records.recordio import BrokenRecordError, Payload, RecordFile
 from runtime.errors import DataError
 
 FLOAT32_EXACT = 1 << 24
-"""Up to here float32, the type of every label in a record file, tells all integers apart."""
+"""Float32, the type of every label in a record file, represents all integers up to this one."""
 
 _MAX_KEY = 1 << 40
 _MAX_SIDE = 4096
@@ -43,18 +44,60 @@ class Record(NamedTuple):
     key: int
 
 
-class RecordSet:
-    """A record file, read by random access from any number of threads.
+class LabeledRecords(Protocol):
+    """Numbered encoded images and their identities; read from any number of threads.
+
+    Attributes:
+        path: of the set, for messages.
+        num_classes: the number of identities.
+        image_size: height and width of the images, in pixels.
+    """
+
+    path: Union[Path, str]
+    num_classes: int
+    image_size: tuple[int, int]
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def image(self, index: int) -> tuple[Payload, int]:
+        """Return the image at ``0 <= index < len(self)``, still encoded, and its identity.
+
+        Raises:
+            BrokenRecordError: the record is damaged.
+            DataError: its label is not one of the classes.
+        """
+
+    def images(
+        self, indices: NDArray[np.int32]
+    ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
+        """Return what ``image`` does, for many; int32 ``[len(indices)]`` are the identities.
+
+        None stands for an image that only ``image`` returns or refuses: it is no JPEG, or its
+        record is unusual, damaged, or has a wrong label.
+        """
+
+    def where(self, index: int) -> str:
+        """Name the file and the record of an image, for messages."""
+
+    def labels(self) -> NDArray[np.int32]:
+        """Return the identity of every image, int32 ``[len(self)]``; -1 where it is unreadable.
+
+        Raises:
+            DataError: a label is not one of the classes.
+        """
+
+
+class RecordSet(LabeledRecords):
+    """A record file, read by random access.
 
     Attributes:
         path: the ``.rec`` file.
         name: the name of its folder, for messages.
         num_classes: the number of identities according to ``property``, else to the records.
-        image_size: height and width of the images, in pixels.
     """
 
-    num_classes: int
-    image_size: tuple[int, int]
+    path: Path
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open a set; of its images, none but the first and the last are read.
@@ -79,17 +122,12 @@ class RecordSet:
         if not self._file.is_at(self.path):
             raise DataError(f"{self.path} was replaced while it was opened; start again")
 
+    @override
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self._low)
 
+    @override
     def image(self, index: int) -> tuple[Payload, int]:
-        """Return the image at ``0 <= index < len(self)``, still encoded, and its identity.
-
-        Raises:
-            BrokenRecordError: the record is damaged.
-            DataError: its label is not one of the classes.
-        """
         offset = (self._high.item(index) << _LOW_BITS | self._low.item(index)) * _WORD_BYTES
         try:
             labels, payload = self._file.read(offset)
@@ -102,20 +140,15 @@ class RecordSet:
             raise self._label_error(label, index)
         return payload, int(label)
 
+    @override
     def images(
         self, indices: NDArray[np.int32]
     ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
-        """Return what ``image`` does, for many; int32 ``[len(indices)]`` are the identities.
-
-        None stands for an image that ``image`` has to be asked for: it is no JPEG, or its record is
-        unusual, damaged, or has a wrong label.
-        """
-        words = self._high[indices].astype(np.int64) << _LOW_BITS | self._low[indices]
-        # Here, since only training asks, and others need not wait until Numba is imported.
+        # Here, since only training needs it: other programs do not wait for the import of Numba.
         from data.records.kernels import find_jpegs
 
         starts, stops, labels = find_jpegs(
-            self._file.words, len(self._file), words * _WORD_BYTES, self.num_classes
+            self._file.words, len(self._file), self._offsets(indices), self.num_classes
         )
         payloads = [
             self._file.bytes[start:stop] if stop else None
@@ -132,8 +165,8 @@ class RecordSet:
         """Return the key of an image in the file, by which other tools find it."""
         return int(self._keys[index]) if len(self._keys) else self._first_key + index
 
+    @override
     def where(self, index: int) -> str:
-        """Name the file and the record of an image, for messages."""
         return f"{self.path}: record {self.key(index)}"
 
     def identity_ranges(self) -> NDArray[np.int64]:
@@ -147,16 +180,8 @@ class RecordSet:
             possible = (pairs >= 0).all(axis=1) & (pairs <= _MAX_KEY).all(axis=1)
         return np.where(possible[:, None], pairs, 0).astype(np.int64)
 
+    @override
     def labels(self) -> NDArray[np.int32]:
-        """Return the identity of every image, int32 ``[len(self)]``; -1 where it is unreadable.
-
-        The first time, in a grouped set only the first image of each identity is looked up, besides
-        those whose keys are too large for exact ranges; in a flat set every image is. Later they
-        come out of a cache.
-
-        Raises:
-            DataError: a label is not one of the classes.
-        """
         cache = IndexCache(self.path.with_suffix(".labels.cache"), self._sources)
         labels: NDArray[np.int32] = cache.arrays(
             self._build_labels, lambda arrays: _is_label_of_each(arrays["labels"], len(self))
@@ -174,8 +199,8 @@ class RecordSet:
     def _build_index(self) -> Arrays:
         """Find the offsets and keys of the images and of the identity records.
 
-        An offset is kept in words, its lower 32 bits apart from the others. Keys are consecutive in
-        every set seen so far; only others need an array of them.
+        An offset is kept in words, its lower 32 bits in one array and the others in another. Keys
+        are stored only where they are not consecutive, which is rare.
         """
         keys, offsets = self._read_index()
         images = self._find_images(keys, offsets)
@@ -190,6 +215,11 @@ class RecordSet:
         }
 
     def _build_labels(self) -> Arrays:
+        """Look up the labels of all images of a flat set.
+
+        In a grouped set the first image of each identity has the label of all its images; others
+        are looked up where keys are too large for exact ranges.
+        """
         labels = np.full(len(self), -1, "<i4")
         if not len(self._keys):
             ranges = self.identity_ranges() - self._first_key
@@ -222,7 +252,7 @@ class RecordSet:
         return keys, offsets
 
     def _find_images(self, keys: NDArray[np.int64], offsets: NDArray[np.int64]) -> slice:
-        """Return which records are images; those behind them are identity records."""
+        """Return which records are images; identity records follow them."""
         bounds = self._range_at(int(offsets[0]))
         if bounds is None:
             return slice(0, len(keys))
@@ -288,8 +318,7 @@ class RecordSet:
 
     def _look_up_labels(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the labels of many images, int64; -1 where the record is unreadable."""
-        words = self._high[indices].astype(np.int64) << _LOW_BITS | self._low[indices]
-        labels = self._file.first_labels(words * _WORD_BYTES)
+        labels = self._file.first_labels(self._offsets(indices))
         readable = ~np.isnan(labels)
         with np.errstate(invalid="ignore"):
             fits = (labels >= 0) & (labels < FLOAT32_EXACT) & (labels == np.floor(labels))
@@ -297,6 +326,11 @@ class RecordSet:
         if len(wrong):
             raise self._label_error(labels[wrong[0]], int(indices[wrong[0]]))
         return np.where(readable, labels, -1).astype(np.int64)
+
+    def _offsets(self, indices: NDArray[Any]) -> NDArray[np.int64]:
+        words = self._high[indices].astype(np.int64) << _LOW_BITS | self._low[indices]
+        offsets: NDArray[np.int64] = words * _WORD_BYTES
+        return offsets
 
     def _label_error(self, label: float, index: int) -> DataError:
         return DataError(
@@ -307,7 +341,7 @@ class RecordSet:
 
 
 def _fits_together(index: Arrays) -> bool:
-    """Whether an index from a cache is one; offsets that are wrong are found when they are used."""
+    """Whether a cached index has the right form; wrong offsets are found when they are used."""
     low, high, keys = index["low"], index["high"], index["keys"]
     return (
         0 < len(low) == len(high)

@@ -1,57 +1,39 @@
-"""Which images of a set take part in training.
+"""Which images of a set are trained on.
 
-``min_images`` leaves out identities, and with them images all over the set. A list of those that
-stay would take as much memory as the order of an epoch does; one bit per image says the same.
+``--min-images`` leaves out identities, and with them images all over the set. A list of the images
+that are left would take as much memory as the order of an epoch; here each image takes one bit.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.records.record_set import LabeledRecords
 from runtime.errors import DataError
 
 _log = logging.getLogger("data")
 
-# Images that are looked at at once, a multiple of 8; bounds the memory of the search.
+# Images whose labels are counted at once, a multiple of 8; bounds the memory that it takes.
 _CHUNK = 1 << 18
-
-
-class LabeledImages(Protocol):
-    """What has to be known of a set to choose from it."""
-
-    num_classes: int
-
-    @property
-    def path(self) -> Path | str:
-        """The set's name in messages."""
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-
-    def labels(self) -> NDArray[np.int32]:
-        """Return the identity of every image; -1 where it is unreadable."""
 
 
 class Selection:
     """The chosen images, each known by its index in the set.
 
     Attributes:
-        classes: for each class of the set its new number, -1 if it was left out; int32.
+        classes: int32, for each class of the set its new number, -1 if it is left out.
         num_classes: how many classes are left.
     """
 
-    def __init__(self, dataset: LabeledImages, min_images: int) -> None:
-        """Choose the images of all identities that have enough of them.
+    def __init__(self, dataset: LabeledRecords, min_images: int) -> None:
+        """Choose the images of all identities that have at least ``min_images``.
 
-        Args:
-            dataset: the set; its labels are looked up only if there is something to choose.
-            min_images: identities with fewer images are left out, the others numbered anew.
+        The identities that are left get new consecutive numbers. With ``min_images`` 0 all images
+        are chosen, without looking up their labels.
 
         Raises:
             DataError: no identity has as many images.
@@ -64,11 +46,10 @@ class Selection:
             self._choose(dataset, min_images)
 
     def __len__(self) -> int:
-        """Return the number of chosen images."""
         return self._count
 
     def shuffled(self, rng: np.random.Generator) -> NDArray[np.int32]:
-        """Return the chosen images in an order of chance, int32 ``[len(self)]``."""
+        """Return the chosen images in a random order, int32 ``[len(self)]``."""
         if self._bits is None:
             order = np.arange(self._total, dtype=np.int32)
         else:
@@ -83,15 +64,15 @@ class Selection:
         return order
 
     def following(self, index: int) -> int:
-        """Return the next chosen image behind ``index``; behind the last comes the first."""
+        """Return the first chosen image after ``index``; after the last comes the first."""
         while True:
             index = (index + 1) % self._total
             if self._bits is None or self._bits[index // 8] >> (7 - index % 8) & 1:
                 return index
 
-    def _choose(self, dataset: LabeledImages, min_images: int) -> None:
+    def _choose(self, dataset: LabeledRecords, min_images: int) -> None:
         labels = dataset.labels()
-        # Unreadable images count for an extra class in front of the others, which is never kept.
+        # Unreadable images (-1) count for an extra class before the others, which is never kept.
         counts = np.zeros(dataset.num_classes + 1, np.int64)
         for chunk in _chunks(self._total):
             counts += np.bincount(labels[chunk] + 1, minlength=len(counts))

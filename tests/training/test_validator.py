@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from data.batches.image_loader import NOBODY
+from data.batches.image_loader import PADDING
 from data.batches.loader import Batch
 from data.batches.position import EpochPlan
 from parallel.world import LoneWorld
@@ -56,7 +56,7 @@ def shares(rank: int, size: int, hits: int):
     own = np.arange(rank, 11, size)
     for start in range(0, len(own), 4):
         rows = own[start : start + 4]
-        filled = np.full(4, NOBODY)
+        filled = np.full(4, PADDING)
         filled[: len(rows)] = labels[rows]
         padded = np.zeros((4, 1, 1, 8), np.uint8)
         padded[: len(rows)] = images[rows]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data.batches.epoch_part import EpochPart, equal_shares
-from data.batches.image_loader import NOBODY, ImageLoader, each_once
+from data.batches.image_loader import PADDING, ImageLoader, TransformedImages, each_once
 from data.batches.loader import Prefetcher
 from data.drawn.patterns import DrawnImages
 from data.images.image_set import ImagesInMemory
@@ -26,8 +26,9 @@ def load(
     shape=(3, 8, 8), threads=2,
 ):  # fmt: skip
     epoch_part = epoch_part or EpochPart.of_rank(len(dataset), batch_size, rank, world_size)
-    settings = {"shape": shape, "batch_size": batch_size, "epoch_part": epoch_part, "seed": 7}
-    with ImageLoader(dataset, transform, **settings, threads=threads) as loader:
+    images = TransformedImages(dataset, transform, shape)
+    settings = {"batch_size": batch_size, "epoch_part": epoch_part, "seed": 7}
+    with ImageLoader(images, **settings, threads=threads) as loader:
         batches = list(islice(loader.batches(start), count))
     return np.stack([b.images for b in batches]), np.stack([b.labels for b in batches])
 
@@ -74,10 +75,11 @@ def test_every_image_is_tested_exactly_once(world_size: int, count: int) -> None
     found: list[int] = []
     with Prefetcher(2, 2) as prefetcher:
         for rank in range(world_size):
-            options = {"shape": (3, 8, 8), "batch_size": 4, "rank": rank, "world_size": world_size}
-            for batch in each_once(numbered(count), Unchanged(), prefetcher, **options):
+            options = {"batch_size": 4, "rank": rank, "world_size": world_size}
+            images = TransformedImages(numbered(count), Unchanged(), (3, 8, 8))
+            for batch in each_once(images, prefetcher, **options):
                 assert batch.images.shape == (4, 3, 8, 8)
-                counted = batch.labels != NOBODY
+                counted = batch.labels != PADDING
                 found += batch.images[counted, 0, 0, 0].tolist()
                 assert (batch.labels[counted] == batch.images[counted, 0, 0, 0] % 10).all()
     assert sorted(found) == list(range(count))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from data.batches.face_loader import FaceLoader
+from data.options import FaceDataOptions
 from data.records.joined_set import JoinedSet
 from data.records.record_set import RecordSet
 from data.records.recordio import encode
@@ -74,7 +75,7 @@ def test_unreadable_labels_stay_unreadable(tmp_path, members):
 
 def test_an_epoch_holds_every_image_of_every_set_once(members):
     with FaceLoader(
-        JoinedSet(members), batch_size=5, rank=0, world_size=1, seed=3, threads=2
+        JoinedSet(members), FaceDataOptions(batch_size=5, threads=2), rank=0, world_size=1, seed=3
     ) as loader:
         assert (loader.updates_per_epoch, loader.num_classes) == (3, 5)
         batches = list(islice(loader.batches(), 3))
@@ -85,7 +86,11 @@ def test_an_epoch_holds_every_image_of_every_set_once(members):
 
 def test_min_images_counts_in_each_set(members):
     with FaceLoader(
-        JoinedSet(members), batch_size=4, rank=0, world_size=1, seed=3, threads=1, min_images=4
+        JoinedSet(members),
+        FaceDataOptions(batch_size=4, threads=1, min_images=4),
+        rank=0,
+        world_size=1,
+        seed=3,
     ) as loader:
         batches = list(islice(loader.batches(), 2))
         assert loader.num_classes == 2
