@@ -2,7 +2,8 @@
 
 Training draws any image at any time and has to know the identities before it starts. So a set is
 opened by its index and its few identity records, without reading the images; what they say is kept
-in an ``IndexCache``, so that the next start reads neither. It takes 6 bytes per image in memory.
+in an ``IndexCache``, so that the next start reads neither.
+
 Sets come from strangers: whatever does not fit together (truncated files, an index of another
 version, fewer classes than labels) is a ``DataError`` with file, record and remedy.
 
@@ -12,28 +13,21 @@ follow the images and each hold the key range of the images of one identity. Fla
 
 from __future__ import annotations
 
-import contextlib
 import os
-import warnings
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Protocol, Union
+from typing import NamedTuple, Optional, Protocol, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.images.decoding import decode_rgb
+from data.records.index import MAX_KEY, RecordIndex
 from data.records.index_cache import Arrays, IndexCache
-from data.records.recordio import BrokenRecordError, Payload, RecordFile
+from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, Payload, RecordFile
 from runtime.errors import DataError
 
-FLOAT32_EXACT = 1 << 24
-"""Float32, the type of every label in a record file, represents all integers up to this one."""
-
-_MAX_KEY = 1 << 40
 _MAX_SIDE = 4096
-_WORD_BYTES = 4
-_LOW_BITS = 32
 
 
 class Record(NamedTuple):
@@ -111,26 +105,19 @@ class RecordSet(LabeledRecords):
         self.path = _find_rec(Path(path))
         self.name = self.path.resolve().parent.name
         self._file = RecordFile(self.path)
-        self._sources = (self.path, self.path.with_suffix(".idx"))
-        index = IndexCache(self.path.with_suffix(".idx.cache"), self._sources).arrays(
-            self._build_index, _fits_together
-        )
-        self._low, self._high = index["low"], index["high"]
-        self._identity_offsets = index["identity_offsets"]
-        self._first_key, self._keys = int(index["first_key"][0]), index["keys"]
+        self._index = RecordIndex(self.path, self._file)
         self._describe()
         if not self._file.is_at(self.path):
             raise DataError(f"{self.path} was replaced while it was opened; start again")
 
     @override
     def __len__(self) -> int:
-        return len(self._low)
+        return len(self._index)
 
     @override
     def image(self, index: int) -> tuple[Payload, int]:
-        offset = (self._high.item(index) << _LOW_BITS | self._low.item(index)) * _WORD_BYTES
         try:
-            labels, payload = self._file.read(offset)
+            labels, payload = self._file.read(self._index.offset(index))
         except BrokenRecordError as error:
             raise BrokenRecordError(f"{self.where(index)}: {error}") from None
         if not len(payload):
@@ -148,7 +135,7 @@ class RecordSet(LabeledRecords):
         from data.records.kernels import find_jpegs
 
         starts, stops, labels = find_jpegs(
-            self._file.words, len(self._file), self._offsets(indices), self.num_classes
+            self._file.words, len(self._file), self._index.offsets(indices), self.num_classes
         )
         payloads = [
             self._file.bytes[start:stop] if stop else None
@@ -163,7 +150,7 @@ class RecordSet(LabeledRecords):
 
     def key(self, index: int) -> int:
         """Return the key of an image in the file, by which other tools find it."""
-        return int(self._keys[index]) if len(self._keys) else self._first_key + index
+        return self._index.key(index)
 
     @override
     def where(self, index: int) -> str:
@@ -175,14 +162,15 @@ class RecordSet(LabeledRecords):
         Empty for a flat set. Keys above 2^24 are rounded in the file itself. Ranges that cannot be
         read are empty.
         """
-        pairs = self._file.label_pairs(self._identity_offsets)
+        pairs = self._file.label_pairs(self._index.identity_offsets)
         with np.errstate(invalid="ignore"):
-            possible = (pairs >= 0).all(axis=1) & (pairs <= _MAX_KEY).all(axis=1)
+            possible = (pairs >= 0).all(axis=1) & (pairs <= MAX_KEY).all(axis=1)
         return np.where(possible[:, None], pairs, 0).astype(np.int64)
 
     @override
     def labels(self) -> NDArray[np.int32]:
-        cache = IndexCache(self.path.with_suffix(".labels.cache"), self._sources)
+        sources = (self.path, self.path.with_suffix(".idx"))
+        cache = IndexCache(self.path.with_suffix(".labels.cache"), sources)
         labels: NDArray[np.int32] = cache.arrays(
             self._build_labels, lambda arrays: _is_label_of_each(arrays["labels"], len(self))
         )["labels"]
@@ -191,29 +179,6 @@ class RecordSet(LabeledRecords):
             raise self._label_error(labels[wrong], wrong)
         return labels
 
-    def image_counts(self) -> NDArray[np.int64]:
-        """Return the number of images of each class, int64 ``[num_classes]``."""
-        labels = self.labels()
-        return np.bincount(labels[labels >= 0], minlength=self.num_classes)
-
-    def _build_index(self) -> Arrays:
-        """Find the offsets and keys of the images and of the identity records.
-
-        An offset is kept in words, its lower 32 bits in one array and the others in another. Keys
-        are stored only where they are not consecutive, which is rare.
-        """
-        keys, offsets = self._read_index()
-        images = self._find_images(keys, offsets)
-        words, image_keys = offsets[images] // _WORD_BYTES, keys[images]
-        consecutive = image_keys[-1] - image_keys[0] == len(image_keys) - 1
-        return {
-            "low": (words & (1 << _LOW_BITS) - 1).astype("<u4"),
-            "high": (words >> _LOW_BITS).astype("<u2"),
-            "identity_offsets": offsets[images.stop :].astype("<i8"),
-            "first_key": image_keys[:1].astype("<i8"),
-            "keys": image_keys[: 0 if consecutive else None].astype("<i8"),
-        }
-
     def _build_labels(self) -> Arrays:
         """Look up the labels of all images of a flat set.
 
@@ -221,9 +186,9 @@ class RecordSet(LabeledRecords):
         are looked up where keys are too large for exact ranges.
         """
         labels = np.full(len(self), -1, "<i4")
-        if not len(self._keys):
-            ranges = self.identity_ranges() - self._first_key
-            last = min(len(self), FLOAT32_EXACT - self._first_key)
+        if self._index.is_consecutive:
+            ranges = self.identity_ranges() - self._index.first_key
+            last = min(len(self), FLOAT32_EXACT - self._index.first_key)
             exact = (ranges[:, 0] >= 0) & (ranges[:, 0] < ranges[:, 1]) & (ranges[:, 1] <= last)
             ranges = ranges[exact]
             for (start, stop), label in zip(ranges, self._look_up_labels(ranges[:, 0])):
@@ -232,67 +197,10 @@ class RecordSet(LabeledRecords):
         labels[missing] = self._look_up_labels(missing)
         return {"labels": labels}
 
-    def _read_index(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return keys and offsets of all records, in the order of the keys."""
-        path = self.path.with_suffix(".idx")
-        try:
-            if path.is_file():
-                keys, offsets = _parse_index(path)
-            else:
-                offsets = self._file.scan()
-                keys = np.arange(len(offsets))
-            self._file.read(int(offsets.max()))
-        except BrokenRecordError as error:
-            raise DataError(
-                f"{self.path}: {error}; the file is truncated, damaged or of another version than "
-                "its .idx: copy both again"
-            ) from None
-        if offsets.min() < 0 or (offsets % 4).any():
-            raise DataError(f"{path} holds impossible offsets; delete it to have the .rec scanned")
-        return keys, offsets
-
-    def _find_images(self, keys: NDArray[np.int64], offsets: NDArray[np.int64]) -> slice:
-        """Return which records are images; identity records follow them."""
-        bounds = self._range_at(int(offsets[0]))
-        if bounds is None:
-            return slice(0, len(keys))
-        start, stop = self._undo_rounding(bounds, keys, offsets)
-        if not keys[0] < start <= stop == keys[-1] + 1:
-            raise DataError(
-                f"{self.path}: its first record announces identities at keys {start:.10g} to "
-                f"{stop:.10g}, but the last key is {keys[-1]}; copy the .rec and the .idx again"
-            )
-        images = slice(1, int(np.searchsorted(keys, start)))
-        if images.stop == 1:
-            raise DataError(f"{self.path} holds no images; pack the set again")
-        return images
-
-    def _range_at(self, offset: int) -> tuple[float, float] | None:
-        """Return the two labels of a record without an image, None for any other record."""
-        with contextlib.suppress(BrokenRecordError):
-            labels, payload = self._file.read(offset)
-            if len(labels) == 2 and not len(payload):
-                return labels[0], labels[1]
-        return None
-
-    def _undo_rounding(
-        self, bounds: tuple[float, float], keys: NDArray[np.int64], offsets: NDArray[np.int64]
-    ) -> tuple[float, float]:
-        """Make the key range of the identity records exact where float32 has rounded it."""
-        start, stop = bounds
-        if not FLOAT32_EXACT < stop < _MAX_KEY:
-            return start, stop
-        if abs(keys[-1] + 1 - stop) <= np.spacing(np.float32(stop)):
-            stop = float(keys[-1] + 1)
-        margin = np.spacing(np.float32(start))
-        near = range(*np.searchsorted(keys, [start - margin, start + margin]).tolist())
-        ranges = (float(keys[i]) for i in near if self._range_at(int(offsets[i])) is not None)
-        return next(ranges, start), stop
-
     def _describe(self) -> None:
         """Find the number of classes and the image size."""
         path = self.path.with_name("property")
-        identities = len(self._identity_offsets)
+        identities = len(self._index.identity_offsets)
         if not path.is_file():
             self.num_classes = FLOAT32_EXACT
             self.image_size = self._first_image_size()
@@ -318,7 +226,7 @@ class RecordSet(LabeledRecords):
 
     def _look_up_labels(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the labels of many images, int64; -1 where the record is unreadable."""
-        labels = self._file.first_labels(self._offsets(indices))
+        labels = self._file.first_labels(self._index.offsets(indices))
         readable = ~np.isnan(labels)
         with np.errstate(invalid="ignore"):
             fits = (labels >= 0) & (labels < FLOAT32_EXACT) & (labels == np.floor(labels))
@@ -327,29 +235,12 @@ class RecordSet(LabeledRecords):
             raise self._label_error(labels[wrong[0]], int(indices[wrong[0]]))
         return np.where(readable, labels, -1).astype(np.int64)
 
-    def _offsets(self, indices: NDArray[Any]) -> NDArray[np.int64]:
-        words = self._high[indices].astype(np.int64) << _LOW_BITS | self._low[indices]
-        offsets: NDArray[np.int64] = words * _WORD_BYTES
-        return offsets
-
     def _label_error(self, label: float, index: int) -> DataError:
         return DataError(
             f"{self.where(index)} has label {label:.10g}, but the classes are 0 to "
             f"{self.num_classes - 1}; correct {self.path.with_name('property')} "
             "(num_classes,height,width) or pack the set again"
         )
-
-
-def _fits_together(index: Arrays) -> bool:
-    """Whether a cached index has the right form; wrong offsets are found when they are used."""
-    low, high, keys = index["low"], index["high"], index["keys"]
-    return (
-        0 < len(low) == len(high)
-        and len(keys) in (0, len(low))
-        and len(index["first_key"]) == 1
-        and [low.dtype.str, high.dtype.str] == ["<u4", "<u2"]
-        and bool((index["identity_offsets"] >= 0).all())
-    )
 
 
 def _is_label_of_each(labels: NDArray[np.int32], images: int) -> bool:
@@ -371,26 +262,6 @@ def _find_rec(path: Path) -> Path:
     if len(found) > 1:
         raise DataError(f"{path} holds {len(found)} .rec files and no train.rec; name one of them")
     return found[0]
-
-
-def _parse_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    try:
-        with warnings.catch_warnings():
-            # Trailing garbage is no more than a DeprecationWarning to NumPy.
-            warnings.simplefilter("error")
-            numbers = np.fromstring(path.read_text("ascii"), np.int64, sep=" ")
-        keys, offsets = numbers.reshape(-1, 2).T
-    except (ValueError, DeprecationWarning):
-        raise DataError(
-            f"{path} is no index (key and offset on each line); delete it to have the .rec scanned"
-        ) from None
-    if not len(keys):
-        raise DataError(f"{path} is empty; delete it to have the .rec scanned")
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    if keys[0] < 0 or keys[-1] > _MAX_KEY or (np.diff(keys) == 0).any():
-        raise DataError(f"{path} holds impossible keys; delete it to have the .rec scanned")
-    return keys, offsets[order]
 
 
 def _read_property(path: Path) -> tuple[int, tuple[int, int]]:

@@ -40,6 +40,9 @@ LENGTH_WORD, FLAG_WORD, LABEL_WORD, _ARRAY_WORD, _LOOKED_UP_WORDS = 1, 2, 3, 8, 
 # Records that are looked up at once; bounds the memory of the look-up.
 _CHUNK = 1 << 16
 
+FLOAT32_EXACT = 1 << 24
+"""Float32, the type of every label in a record file, represents all integers up to this one."""
+
 
 class BrokenRecordError(DataError):
     """One record cannot be read. The rest of the file may be fine, so a loader may skip it."""

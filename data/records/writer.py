@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from data.records.record_set import FLOAT32_EXACT
-from data.records.recordio import Payload, encode
+from data.records.recordio import FLOAT32_EXACT, Payload, encode
 from runtime.errors import DataError
 from runtime.files import StagedFiles
 

@@ -69,7 +69,7 @@ def _use_set(folder: Path) -> None:
     records = RecordSet(folder)
     joined = JoinedSet([records])
     joined.labels()
-    records.image_counts()
+    records.labels()
     records.identity_ranges()
     indices = np.array([*range(min(len(records), 12)), len(records) - 1], np.int32)
     payloads, labels = joined.images(indices)

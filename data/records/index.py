@@ -1,0 +1,181 @@
+"""Where the images of a record file are: their offsets and keys.
+
+Both come from the ``.idx`` beside the file, or from a scan of the file where there is none, and are
+kept in an ``IndexCache``. They take 6 bytes per image: an offset is kept in words, its lower 32
+bits in one array and the others in another, and keys only where they are not consecutive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.records.index_cache import Arrays, IndexCache
+from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, RecordFile
+from runtime.errors import DataError
+
+MAX_KEY = 1 << 40
+"""The largest key that is believed."""
+_WORD_BYTES = 4
+_LOW_BITS = 32
+
+
+class RecordIndex:
+    """Offsets and keys of a record file's images.
+
+    Attributes:
+        first_key: the smallest key of an image.
+        is_consecutive: whether the keys of the images have no gaps.
+        identity_offsets: of the identity records, int64 ``[identities]``; empty in a flat set.
+    """
+
+    def __init__(self, path: Path, file: RecordFile) -> None:
+        """Read the index of an open ``.rec`` file.
+
+        Raises:
+            DataError: the index, or the file's first record, cannot be right.
+        """
+        sources = (path, path.with_suffix(".idx"))
+        arrays = IndexCache(path.with_suffix(".idx.cache"), sources).arrays(
+            lambda: _build(path, file), _fits_together
+        )
+        self._low, self._high, self._keys = arrays["low"], arrays["high"], arrays["keys"]
+        self.first_key = int(arrays["first_key"][0])
+        self.is_consecutive = not len(self._keys)
+        self.identity_offsets: NDArray[np.int64] = arrays["identity_offsets"]
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self._low)
+
+    def key(self, image: int) -> int:
+        """Return the key of an image."""
+        return self.first_key + image if self.is_consecutive else int(self._keys[image])
+
+    def offset(self, image: int) -> int:
+        """Return the offset of an image's record, in bytes."""
+        offset: int = (self._high.item(image) << _LOW_BITS | self._low.item(image)) * _WORD_BYTES
+        return offset
+
+    def offsets(self, images: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the offsets of many images' records, int64 ``[len(images)]``."""
+        words = self._high[images].astype(np.int64) << _LOW_BITS | self._low[images]
+        offsets: NDArray[np.int64] = words * _WORD_BYTES
+        return offsets
+
+
+def _build(path: Path, file: RecordFile) -> Arrays:
+    keys, offsets = _read(path, file)
+    images = _find_images(path, file, keys, offsets)
+    words, image_keys = offsets[images] // _WORD_BYTES, keys[images]
+    is_consecutive = image_keys[-1] - image_keys[0] == len(image_keys) - 1
+    return {
+        "low": (words & (1 << _LOW_BITS) - 1).astype("<u4"),
+        "high": (words >> _LOW_BITS).astype("<u2"),
+        "identity_offsets": offsets[images.stop :].astype("<i8"),
+        "first_key": image_keys[:1].astype("<i8"),
+        "keys": image_keys[: 0 if is_consecutive else None].astype("<i8"),
+    }
+
+
+def _fits_together(index: Arrays) -> bool:
+    """Whether a cached index has the right form; wrong offsets are found when they are used."""
+    low, high, keys = index["low"], index["high"], index["keys"]
+    return (
+        0 < len(low) == len(high)
+        and len(keys) in (0, len(low))
+        and len(index["first_key"]) == 1
+        and [low.dtype.str, high.dtype.str] == ["<u4", "<u2"]
+        and bool((index["identity_offsets"] >= 0).all())
+    )
+
+
+def _read(path: Path, file: RecordFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return keys and offsets of all records, in the order of the keys."""
+    index = path.with_suffix(".idx")
+    try:
+        if index.is_file():
+            keys, offsets = _parse(index)
+        else:
+            offsets = file.scan()
+            keys = np.arange(len(offsets))
+        file.read(int(offsets.max()))
+    except BrokenRecordError as error:
+        raise DataError(
+            f"{path}: {error}; the file is truncated, damaged or of another version than its .idx: "
+            "copy both again"
+        ) from None
+    if offsets.min() < 0 or (offsets % _WORD_BYTES).any():
+        raise DataError(f"{index} holds impossible offsets; delete it to have the .rec scanned")
+    return keys, offsets
+
+
+def _parse(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    try:
+        with warnings.catch_warnings():
+            # Trailing garbage is no more than a DeprecationWarning to NumPy.
+            warnings.simplefilter("error")
+            numbers = np.fromstring(path.read_text("ascii"), np.int64, sep=" ")
+        keys, offsets = numbers.reshape(-1, 2).T
+    except (ValueError, DeprecationWarning):
+        raise DataError(
+            f"{path} is no index (key and offset on each line); delete it to have the .rec scanned"
+        ) from None
+    if not len(keys):
+        raise DataError(f"{path} is empty; delete it to have the .rec scanned")
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    if keys[0] < 0 or keys[-1] > MAX_KEY or (np.diff(keys) == 0).any():
+        raise DataError(f"{path} holds impossible keys; delete it to have the .rec scanned")
+    return keys, offsets[order]
+
+
+def _find_images(
+    path: Path, file: RecordFile, keys: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> slice:
+    """Return which records are images; identity records follow them."""
+    bounds = _range_at(file, int(offsets[0]))
+    if bounds is None:
+        return slice(0, len(keys))
+    start, stop = _undo_rounding(file, bounds, keys, offsets)
+    if not keys[0] < start <= stop == keys[-1] + 1:
+        raise DataError(
+            f"{path}: its first record announces identities at keys {start:.10g} to "
+            f"{stop:.10g}, but the last key is {keys[-1]}; copy the .rec and the .idx again"
+        )
+    images = slice(1, int(np.searchsorted(keys, start)))
+    if images.stop == 1:
+        raise DataError(f"{path} holds no images; pack the set again")
+    return images
+
+
+def _range_at(file: RecordFile, offset: int) -> tuple[float, float] | None:
+    """Return the two labels of a record without an image, None for any other record."""
+    with contextlib.suppress(BrokenRecordError):
+        labels, payload = file.read(offset)
+        if len(labels) == 2 and not len(payload):
+            return labels[0], labels[1]
+    return None
+
+
+def _undo_rounding(
+    file: RecordFile,
+    bounds: tuple[float, float],
+    keys: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+) -> tuple[float, float]:
+    """Make the key range of the identity records exact where float32 has rounded it."""
+    start, stop = bounds
+    if not FLOAT32_EXACT < stop < MAX_KEY:
+        return start, stop
+    if abs(keys[-1] + 1 - stop) <= np.spacing(np.float32(stop)):
+        stop = float(keys[-1] + 1)
+    margin = np.spacing(np.float32(start))
+    near = range(*np.searchsorted(keys, [start - margin, start + margin]).tolist())
+    ranges = (float(keys[i]) for i in near if _range_at(file, int(offsets[i])) is not None)
+    return next(ranges, start), stop
