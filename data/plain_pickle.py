@@ -2,10 +2,9 @@
 
 A pickle is a program for a small machine, and one of that machine's instructions calls any function
 of Python. InsightFace's verification sets and CIFAR-10's batches are pickles, and come from
-strangers. This is a machine of its own, which has no such instruction: it looks up no name, calls
-nothing and imports nothing. Four names mean something to it, because NumPy and Python 2 write bytes
-and booleans with their help; what they stand for is written out here, and every other name ends the
-reading. The time and the memory that it takes are those of the file.
+strangers. The machine in this module has no such instruction: it looks up no name, calls nothing
+and imports nothing. It knows the few names with which NumPy and Python 2 write bytes and booleans,
+and every other name is an error. Its time and memory are bounded by the size of the file.
 """
 
 from __future__ import annotations
@@ -15,25 +14,14 @@ import io
 import pickletools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, Optional, TypeVar
 
-# What NumPy is asked to rebuild; the two places are those of its versions 1 and 2.
-_NAMES = {
-    "_codecs encode": "encode",
-    "numpy ndarray": "ndarray",
-    "numpy dtype": "dtype",
-    **{
-        f"{core}.{name}": kind
-        for core in ("numpy.core", "numpy._core")
-        for name, kind in (
-            ("multiarray _reconstruct", "array"),
-            ("multiarray scalar", "scalar"),
-            ("numeric _frombuffer", "buffer"),
-        )
-    },
-}
+_Kind = TypeVar("_Kind")
+
 _BYTE, _BOOLEAN = "u1", "b1"
 _MAX_NAME = 100
+_MARK = object()
+"""Where the items of a list, tuple or dictionary begin on the stack."""
 
 
 class UnsafePickleError(Exception):
@@ -41,10 +29,10 @@ class UnsafePickleError(Exception):
 
 
 @dataclass(frozen=True)
-class _Name:
-    """A function or class that the pickle asks for."""
+class _Function:
+    """What the machine does for a function that the pickle calls; None: it cannot be called."""
 
-    kind: str
+    rebuild: Optional[Callable[..., Any]]
 
 
 @dataclass(frozen=True)
@@ -54,14 +42,11 @@ class _Type:
     code: str
 
 
+@dataclass
 class _Array:
-    """An array whose content follows."""
+    """An array of bytes; None until its content has been read."""
 
-    content: Union[bytes, None] = None
-
-
-class _Mark:
-    """Where the items of a list or tuple begin."""
+    content: Optional[bytes] = None
 
 
 def load(content: bytes) -> Any:
@@ -72,11 +57,11 @@ def load(content: bytes) -> Any:
     Raises:
         UnsafePickleError: there is anything else in it, or it is damaged.
     """
-    return plain(_Machine(content).run())
+    return _plain(_Machine(content).run())
 
 
-def plain(value: Any) -> Any:
-    """Return the bytes of an array, and everything else as it is."""
+def _plain(value: Any) -> Any:
+    """Return the bytes of an array, and any other value unchanged."""
     if isinstance(value, _Array):
         if value.content is None:
             raise UnsafePickleError("an array without content")
@@ -91,7 +76,7 @@ class _Machine:
         self._content = content
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        # Bytes that may still be made of text; a text is in the file once for each time it is used.
+        # Bytes that may still be made of text: each use of a text takes its length in the file.
         self._allowance = len(content)
 
     def run(self) -> Any:
@@ -100,7 +85,7 @@ class _Machine:
                 if name == "STOP":
                     return self._stack.pop()
                 self._execute(name, argument)
-        # Not enough on the stack or in the memo, or an argument that is cut off.
+        # Too few values on the stack or in the memo, or an argument that is cut off.
         except (IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
             raise UnsafePickleError(f"damaged: {str(error)[:_MAX_NAME]}") from None
         raise UnsafePickleError("damaged: it has no end")
@@ -108,134 +93,78 @@ class _Machine:
     def _execute(self, name: str, argument: Any) -> None:
         if name in _LITERALS:
             self._stack.append(argument)
-        elif name in _CONSTANTS:
-            self._stack.append(_CONSTANTS[name]())
+        elif name in _PUSHES:
+            self._stack.append(_PUSHES[name](self))
         elif name in _STORES:
             self._memo[len(self._memo) if argument is None else argument] = self._stack[-1]
         elif name in _FETCHES:
             self._stack.append(self._memo[argument])
-        elif name in _TUPLES:
-            count = _TUPLES[name]
-            self._stack[len(self._stack) - count :] = [tuple(self._taken(count))]
-        elif name in _OTHERS:
-            _OTHERS[name](self, argument)
+        elif name in _CHANGES:
+            _CHANGES[name](self)
+        elif name == "GLOBAL":
+            self._stack.append(_function(str(argument)))
         elif name not in ("PROTO", "FRAME"):
             raise UnsafePickleError(f"it holds a {name.lower().replace('_', ' ')}")
 
-    def _taken(self, count: int) -> list[Any]:
+    def take(self, count: int) -> list[Any]:
+        """Take values from the top of the stack."""
         if len(self._stack) < count:
-            raise IndexError("nothing to make a tuple of")
-        return self._stack[len(self._stack) - count :]
+            raise IndexError("the stack is too short")
+        items = self._stack[len(self._stack) - count :]
+        del self._stack[len(self._stack) - count :]
+        return items
 
-    def _since_mark(self) -> list[Any]:
-        """Take everything from the last mark on."""
-        for place in range(len(self._stack) - 1, -1, -1):
-            if isinstance(self._stack[place], _Mark):
-                items = self._stack[place + 1 :]
-                del self._stack[place:]
-                return items
+    def take_marked(self) -> list[Any]:
+        """Take all values above the last mark, and the mark."""
+        for index in range(len(self._stack) - 1, -1, -1):
+            if self._stack[index] is _MARK:
+                return self.take(len(self._stack) - index)[1:]
         raise IndexError("there is no mark")
 
-    def _pop(self, _: Any) -> None:
-        self._stack.pop()
+    def extend(self, items: list[Any]) -> None:
+        """Append to the list on top of the stack."""
+        self._top(list, "it appends to a value that is not a list").extend(map(_plain, items))
 
-    def _pop_mark(self, _: Any) -> None:
-        self._since_mark()
+    def update(self, items: list[Any]) -> None:
+        """Set keys, each followed by its value, in the dictionary on top of the stack."""
+        self._top(dict, "it sets a key of a value that is not a dictionary").update(_pairs(items))
 
-    def _make_list(self, _: Any) -> None:
-        self._stack.append([plain(item) for item in self._since_mark()])
+    def _top(self, kind: type[_Kind], problem: str) -> _Kind:
+        value = self._stack[-1]
+        if not isinstance(value, kind):
+            raise UnsafePickleError(problem)
+        return value
 
-    def _make_tuple(self, _: Any) -> None:
-        self._stack.append(tuple(self._since_mark()))
-
-    def _append(self, _: Any) -> None:
-        item = self._stack.pop()
-        self._list().append(plain(item))
-
-    def _extend(self, _: Any) -> None:
-        items = self._since_mark()
-        self._list().extend(map(plain, items))
-
-    def _list(self) -> list[Any]:
-        if not isinstance(self._stack[-1], list):
-            raise UnsafePickleError("something is appended to what is no list")
-        found: list[Any] = self._stack[-1]
-        return found
-
-    def _make_dict(self, _: Any) -> None:
-        self._stack.append(_pairs(self._since_mark()))
-
-    def _set_item(self, _: Any) -> None:
-        value, key = self._stack.pop(), self._stack.pop()
-        self._dict().update(_pairs([key, value]))
-
-    def _set_items(self, _: Any) -> None:
-        items = self._since_mark()
-        self._dict().update(_pairs(items))
-
-    def _dict(self) -> dict[Any, Any]:
-        if not isinstance(self._stack[-1], dict):
-            raise UnsafePickleError("something is set in what is no dictionary")
-        found: dict[Any, Any] = self._stack[-1]
-        return found
-
-    def _name(self, argument: Any) -> None:
-        self._push_name(str(argument))
-
-    def _name_from_stack(self, _: Any) -> None:
-        name, module = self._stack.pop(), self._stack.pop()
-        self._push_name(f"{_text(module)} {_text(name)}")
-
-    def _push_name(self, name: str) -> None:
-        if name not in _NAMES:
-            shown = name.replace(" ", ".")[:_MAX_NAME]
-            raise UnsafePickleError(f"it wants to run {shown}")
-        self._stack.append(_Name(_NAMES[name]))
-
-    def _reduce(self, _: Any) -> None:
-        arguments, name = self._stack.pop(), self._stack.pop()
-        if not (isinstance(arguments, tuple) and isinstance(name, _Name)):
-            raise UnsafePickleError("it wants to run what is no function")
-        rebuild = _REBUILT.get(name.kind)
-        if rebuild is None:
+    def call(self) -> Any:
+        """Return what a known function would return for the arguments on the stack."""
+        function, arguments = self.take(2)
+        if not (isinstance(arguments, tuple) and isinstance(function, _Function)):
+            raise UnsafePickleError("it calls a value that is not a function")
+        if function.rebuild is None:
             raise UnsafePickleError("it wants to run numpy.ndarray")
-        self._stack.append(rebuild(self, *arguments))
+        return function.rebuild(self, *arguments)
 
-    def _build(self, _: Any) -> None:
-        """Fill an array; of a type, byte order and alignment follow, which single bytes lack."""
-        state = self._stack.pop()
+    def fill(self) -> None:
+        """Fill an array; for a type, byte order and alignment follow, which single bytes lack."""
+        (state,) = self.take(1)
         target = self._stack[-1]
         if isinstance(target, _Type):
             return
         if not isinstance(target, _Array) or not isinstance(state, tuple) or len(state) != 5:
-            raise UnsafePickleError("it sets what is no array")
+            raise UnsafePickleError("it fills a value that is not an array")
         if state[3] and len(state[1]) > 1:
             raise UnsafePickleError("an array in Fortran's order")
         target.content = _bytes_of(state[4], state[2], _BYTE)
 
-    def _rebuild_bytes(self, text: Any, encoding: Any) -> bytes:
-        """Bytes as protocol 2 stores them."""
+    def encode(self, text: Any, encoding: Any) -> bytes:
+        """Return bytes as protocol 2 stores them."""
         if _text(encoding) != "latin1":
             raise UnsafePickleError(f"text in the encoding {_text(encoding)[:_MAX_NAME]!r}")
         encoded = _text(text).encode("latin1")
         self._allowance -= len(encoded)
         if self._allowance < 0:
-            raise UnsafePickleError("more text is made of it than is in it")
+            raise UnsafePickleError("it makes more text than it holds")
         return encoded
-
-    def _rebuild_type(self, code: Any, *_: Any) -> _Type:
-        return _Type(_text(code))
-
-    def _rebuild_array(self, *_: Any) -> _Array:
-        return _Array()
-
-    def _rebuild_scalar(self, dtype: Any, content: Any) -> bool:
-        return _bytes_of(content, dtype, _BOOLEAN) != b"\0"
-
-    def _rebuild_buffer(self, content: Any, dtype: Any, *_: Any) -> _Array:
-        array = _Array()
-        array.content = _bytes_of(content, dtype, _BYTE)
-        return array
 
 
 _INSTRUCTIONS = {instruction.code: instruction for instruction in pickletools.opcodes}
@@ -269,18 +198,18 @@ def _read_escaped(file: io.BytesIO) -> bytes:
 
 
 def _pairs(items: list[Any]) -> dict[Any, Any]:
-    """Return keys and values that follow each other; only what cannot change is a key."""
+    """Return a dictionary of keys, each followed by its value; only immutable values are keys."""
     keys, values = items[::2], items[1::2]
     if len(keys) != len(values) or not all(isinstance(key, (str, bytes, int)) for key in keys):
-        raise UnsafePickleError("a dictionary with keys of its own kind")
-    return dict(zip(keys, map(plain, values)))
+        raise UnsafePickleError("a dictionary with keys other than text, bytes and integers")
+    return dict(zip(keys, map(_plain, values)))
 
 
 def _text(value: Any) -> str:
     if isinstance(value, bytes):
         value = value.decode("latin1")
     if not isinstance(value, str):
-        raise UnsafePickleError(f"a {type(value).__name__} in the place of text")
+        raise UnsafePickleError(f"a value of type {type(value).__name__} instead of text")
     return value
 
 
@@ -290,41 +219,56 @@ def _bytes_of(content: Any, dtype: Any, code: str) -> bytes:
     return content
 
 
+def _function(name: str) -> _Function:
+    if name not in _FUNCTIONS:
+        raise UnsafePickleError(f"it wants to run {name.replace(' ', '.')[:_MAX_NAME]}")
+    return _Function(_FUNCTIONS[name])
+
+
+_FUNCTIONS: dict[str, Optional[Callable[..., Any]]] = {
+    "_codecs encode": _Machine.encode,
+    "numpy ndarray": None,
+    "numpy dtype": lambda machine, code, *_: _Type(_text(code)),
+}
+# The modules of NumPy 1 and 2.
+for _core in ("numpy.core", "numpy._core"):
+    _FUNCTIONS[f"{_core}.multiarray _reconstruct"] = lambda machine, *_: _Array()
+    _FUNCTIONS[f"{_core}.multiarray scalar"] = lambda machine, dtype, content: (
+        _bytes_of(content, dtype, _BOOLEAN) != b"\0"
+    )
+    _FUNCTIONS[f"{_core}.numeric _frombuffer"] = lambda machine, content, dtype, *_: _Array(
+        _bytes_of(content, dtype, _BYTE)
+    )
+
 _LITERALS = frozenset(
     "INT LONG1 BININT BININT1 BININT2 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
     "BINBYTES8 BYTEARRAY8 UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8".split()
 )
-_CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_LIST": list,
-    "EMPTY_DICT": dict,
-    "EMPTY_TUPLE": tuple,
-    "MARK": _Mark,
-}
 _STORES = frozenset(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"))
 _FETCHES = frozenset(("GET", "BINGET", "LONG_BINGET"))
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_OTHERS: dict[str, Callable[[_Machine, Any], None]] = {
-    "POP": _Machine._pop,
-    "POP_MARK": _Machine._pop_mark,
-    "LIST": _Machine._make_list,
-    "TUPLE": _Machine._make_tuple,
-    "APPEND": _Machine._append,
-    "APPENDS": _Machine._extend,
-    "DICT": _Machine._make_dict,
-    "SETITEM": _Machine._set_item,
-    "SETITEMS": _Machine._set_items,
-    "GLOBAL": _Machine._name,
-    "STACK_GLOBAL": _Machine._name_from_stack,
-    "REDUCE": _Machine._reduce,
-    "BUILD": _Machine._build,
+_PUSHES: dict[str, Callable[[_Machine], Any]] = {
+    "NONE": lambda _: None,
+    "NEWTRUE": lambda _: True,
+    "NEWFALSE": lambda _: False,
+    "MARK": lambda _: _MARK,
+    "EMPTY_LIST": lambda _: [],
+    "EMPTY_DICT": lambda _: {},
+    "EMPTY_TUPLE": lambda _: (),
+    "TUPLE1": lambda machine: tuple(machine.take(1)),
+    "TUPLE2": lambda machine: tuple(machine.take(2)),
+    "TUPLE3": lambda machine: tuple(machine.take(3)),
+    "TUPLE": lambda machine: tuple(machine.take_marked()),
+    "LIST": lambda machine: list(map(_plain, machine.take_marked())),
+    "DICT": lambda machine: _pairs(machine.take_marked()),
+    "STACK_GLOBAL": lambda machine: _function(" ".join(map(_text, machine.take(2)))),
+    "REDUCE": _Machine.call,
 }
-_REBUILT: dict[str, Callable[..., Any]] = {
-    "encode": _Machine._rebuild_bytes,
-    "dtype": _Machine._rebuild_type,
-    "array": _Machine._rebuild_array,
-    "scalar": _Machine._rebuild_scalar,
-    "buffer": _Machine._rebuild_buffer,
+_CHANGES: dict[str, Callable[[_Machine], Any]] = {
+    "POP": lambda machine: machine.take(1),
+    "POP_MARK": _Machine.take_marked,
+    "APPEND": lambda machine: machine.extend(machine.take(1)),
+    "APPENDS": lambda machine: machine.extend(machine.take_marked()),
+    "SETITEM": lambda machine: machine.update(machine.take(2)),
+    "SETITEMS": lambda machine: machine.update(machine.take_marked()),
+    "BUILD": _Machine.fill,
 }

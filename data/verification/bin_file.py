@@ -131,7 +131,7 @@ def _unpack(content: Any) -> tuple[list[bytes], NDArray[np.bool_]]:
     images, same = content
     for part in (images, same):
         if not isinstance(part, (list, tuple)):
-            raise UnsafePickleError(f"a {type(part).__name__} in the place of a list")
+            raise UnsafePickleError(f"a value of type {type(part).__name__} instead of a list")
     return list(map(_as_bytes, images)), np.array(list(map(_as_bool, same)), np.bool_)
 
 
