@@ -1,7 +1,7 @@
-"""A folder of images per identity, as most people keep their faces.
+"""A folder of images per identity, the usual form of faces that are not packed.
 
-Millions of files are listed by threads, since a network disk answers slowly but answers many at
-once; and names are kept as plain strings, since there are as many as images.
+Threads list the folders, since a network disk answers slowly but answers many requests at once;
+names are kept as plain strings, since there may be millions.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from runtime.errors import DataError
 
 
 class Identity(NamedTuple):
-    """A person's name and the names of the images in the folder of that name."""
+    """The name of an identity's folder and the names of the images in it."""
 
     name: str
     images: list[str]
 
 
 def find_identities(folder: Path, min_images: int, workers: int) -> list[Identity]:
-    """Return the identities of a folder, by name, each with its images by name.
+    """Return the identities of a folder, sorted by name, each with its images sorted by name.
 
-    Names that begin with a dot are passed over: tools leave such files and folders everywhere.
+    Files and folders whose names begin with a dot are ignored: many programs create such files.
 
     Args:
-        folder: a folder per identity, each with images of any format that OpenCV decodes.
+        folder: holds a folder per identity, with images of any format that OpenCV decodes.
         min_images: identities with fewer are left out; at least 1.
         workers: how many folders are listed at once.
 
@@ -59,7 +59,7 @@ def find_identities(folder: Path, min_images: int, workers: int) -> list[Identit
 
 
 def image_paths(folder: Path, identities: Iterable[Identity]) -> list[str]:
-    """Return the files of all images, identity by identity."""
+    """Return the paths of all images, identity by identity."""
     return [
         f"{folder}{os.sep}{identity.name}{os.sep}{image}"
         for identity in identities
@@ -71,12 +71,12 @@ def split_holdout(
     identities: Sequence[Identity], every: int
 ) -> tuple[list[Identity], list[Identity]]:
     """Return the identities to train on, and every ``every``-th, which is held out."""
-    training = [identity for place, identity in enumerate(identities, 1) if place % every]
+    training = [identity for number, identity in enumerate(identities, 1) if number % every]
     return training, list(identities[every - 1 :: every])
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's name is that of an image."""
+    """Whether a file is an image, by the ending of its name."""
     return name.lower().endswith(FILE_ENDINGS) and name[0] != "."
 
 

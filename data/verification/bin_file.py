@@ -1,7 +1,7 @@
 """Verification sets: pairs of faces and the answers, in InsightFace's ``.bin`` format.
 
-Such a file is a pickle, and a pickle from a stranger runs code when it is loaded plainly. It is
-read by ``data.plain_pickle``, which makes lists, bytes and booleans and nothing else.
+Such a file is a pickle, and Python's reader of pickles runs any code that a stranger has put into
+one. It is read by ``data.plain_pickle`` instead, which makes lists, bytes and booleans only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 from runtime.files import write_atomically
 
-# A hundred times LFW; it is read as a whole.
+# A hundred times LFW; the file is read as a whole.
 _MAX_BYTES = 1 << 33
 
 
@@ -50,11 +50,6 @@ class VerificationSet:
     def decode(self, start: int, stop: int, size: tuple[int, int]) -> NDArray[np.uint8]:
         """Decode the images ``start … stop - 1``, scaled to ``size`` where theirs is another.
 
-        Args:
-            start: the first image.
-            stop: one past the last.
-            size: height and width.
-
         Returns:
             uint8 ``[stop - start, 3, height, width]``, RGB.
 
@@ -75,10 +70,10 @@ class VerificationSet:
 
 
 def read_bin(path: str | os.PathLike[str]) -> VerificationSet:
-    """Read a verification set without running what its pickle may carry.
+    """Read a verification set without running code that its pickle may contain.
 
     Raises:
-        DataError: no such file, or anything else in it than encoded images and booleans.
+        DataError: no such file, or it holds anything else than encoded images and booleans.
     """
     path = Path(path)
     content = _read(path)
@@ -100,7 +95,7 @@ def read_bin(path: str | os.PathLike[str]) -> VerificationSet:
 
 def _read(path: Path) -> bytes:
     try:
-        # What is no file, such as a pipe, may never end.
+        # A pipe, which is not a file, may never end.
         if path.exists() and not path.is_file():
             raise DataError(f"{path} is no file; name a verification set (.bin)")
         if path.stat().st_size > _MAX_BYTES:
@@ -117,8 +112,8 @@ def write_bin(
 
     Args:
         path: the file.
-        encoded_images: two JPEG or PNG images for each pair.
-        same: whether the two show the same identity.
+        encoded_images: two JPEG or PNG images per pair.
+        same: whether the images of a pair show the same identity.
     """
     assert len(encoded_images) == 2 * len(same)
     content = (list(encoded_images), [bool(answer) for answer in same])
@@ -128,20 +123,14 @@ def write_bin(
 def _unpack(content: Any) -> tuple[list[bytes], NDArray[np.bool_]]:
     if not (isinstance(content, tuple) and len(content) == 2):
         raise UnsafePickleError("it holds no pair of images and answers")
-    images, same = content
-    for part in (images, same):
+    for part in content:
         if not isinstance(part, (list, tuple)):
             raise UnsafePickleError(f"a value of type {type(part).__name__} instead of a list")
-    return list(map(_as_bytes, images)), np.array(list(map(_as_bool, same)), np.bool_)
-
-
-def _as_bytes(image: Any) -> bytes:
-    if not isinstance(image, bytes):
-        raise UnsafePickleError(f"an image is a {type(image).__name__}")
-    return image
-
-
-def _as_bool(answer: Any) -> bool:
-    if not isinstance(answer, (bool, int)) or answer not in (0, 1):
-        raise UnsafePickleError(f"an answer is a {type(answer).__name__} that is no boolean")
-    return bool(answer)
+    images, same = map(list, content)
+    for image in images:
+        if not isinstance(image, bytes):
+            raise UnsafePickleError(f"an image is a {type(image).__name__}")
+    for answer in same:
+        if not isinstance(answer, int) or answer not in (0, 1):
+            raise UnsafePickleError(f"an answer is a {type(answer).__name__} that is no boolean")
+    return images, np.array(same, np.bool_)

@@ -1,8 +1,8 @@
 """Which pairs of images a verification set asks about.
 
-LFW publishes its 6,000 pairs as a text file; for one's own faces there is none, and pairs of
-held-out identities have to be drawn. Both are ordered by folds, because the verification protocol
-cuts a set into ten consecutive parts, each of which must hold same and different pairs alike.
+LFW publishes its 6,000 pairs as a text file; for other faces, pairs of held-out identities are
+drawn. Both are ordered by folds, because the verification protocol cuts a set into ten consecutive
+parts, each of which must hold as many same as different pairs.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class DrawnPair(NamedTuple):
 def read_pairs(path: Path, folder: Path) -> list[Pair]:
     """Read pairs in LFW's format.
 
-    The first line holds ``folds, pairs`` (or ``pairs`` alone): of each kind, same and different,
-    there are that many per fold. Then ``name i j`` is a pair of the same person and
+    The first line holds ``folds, pairs`` (or ``pairs`` alone): each fold has that many pairs of the
+    same person and as many of different ones. Then ``name i j`` is a pair of the same person and
     ``name1 i name2 j`` one of two, where i is the number in ``name/name_000i.jpg``.
 
     Args:
         path: the text file.
-        folder: the folder that holds a folder of images per person.
+        folder: holds a folder of images per person.
 
     Raises:
-        DataError: a line in another form, an image that is missing, or too few lines.
+        DataError: a line has another form, an image is missing, or there are too few lines.
     """
     lines = _read_lines(path)
     pairs = [
@@ -75,17 +75,17 @@ def draw_pairs(
 ) -> list[DrawnPair]:
     """Draw distinct pairs of images, half of the same identity and half of different ones.
 
-    Same pairs are spread evenly over the identities, as far as their images allow, lest the one
-    with most images decide the result. Every fold holds equally many of both kinds.
+    Same pairs are spread evenly over the identities, as far as their images allow: otherwise the
+    identity with most images would determine the result.
 
     Args:
         image_counts: how many images each identity has.
-        count: the number of pairs.
-        folds: the number of folds, which ``2 * folds`` pairs fill once.
+        count: the number of pairs, a multiple of ``2 * folds``.
+        folds: the number of folds; each gets as many same as different pairs.
         seed: of the draw.
 
     Raises:
-        ConfigError: a count that does not fill the folds, or more pairs than there are.
+        ConfigError: ``count`` does not fill the folds, or there are fewer distinct pairs.
     """
     if count <= 0 or folds <= 0 or count % (2 * folds):
         raise ConfigError(
@@ -103,7 +103,7 @@ def draw_pairs(
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        # What is no file, such as a pipe, may never end.
+        # A pipe, which is not a file, may never end.
         if path.exists() and not path.is_file():
             raise DataError(f"{path} cannot be read as a list of pairs: it is no file")
         return path.read_text("utf-8").splitlines() or [""]
@@ -111,16 +111,16 @@ def _read_lines(path: Path) -> list[str]:
         raise DataError(f"{path} cannot be read as a list of pairs: {error}") from None
 
 
-def _parse_pair(words: list[str], folder: Path, place: str) -> Pair:
+def _parse_pair(words: list[str], folder: Path, where: str) -> Pair:
     same = len(words) == 3
     full = [words[0], words[1], words[0], words[2]] if same else words
-    # Names that lead out of the folder, or are longer than a file's may be, are not names.
+    # A name must neither lead out of the folder nor be longer than the name of a file may be.
     if len(full) != 4 or not (all(map(_is_count, full[1::2])) and all(map(_is_name, full[0::2]))):
         raise DataError(
-            f"{place}: {' '.join(words)!r:.80} is neither 'name i j' nor 'name1 i name2 j'"
+            f"{where}: {' '.join(words)!r:.80} is neither 'name i j' nor 'name1 i name2 j'"
         )
-    first = _image_of(folder, full[0], int(full[1]), place)
-    return Pair(first, _image_of(folder, full[2], int(full[3]), place), same)
+    first = _image_of(folder, full[0], int(full[1]), where)
+    return Pair(first, _image_of(folder, full[2], int(full[3]), where), same)
 
 
 def _is_count(word: str) -> bool:
@@ -131,13 +131,13 @@ def _is_name(word: str) -> bool:
     return "/" not in word and word[0] != "." and len(word.encode()) <= _LONGEST_NAME
 
 
-def _image_of(folder: Path, name: str, number: int, place: str) -> Path:
+def _image_of(folder: Path, name: str, number: int, where: str) -> Path:
     stem = folder / name / f"{name}_{number:04d}"
     for suffix in FILE_ENDINGS:
         path = stem.with_name(stem.name + suffix)
         if path.is_file():
             return path
-    raise DataError(f"{place}: there is no image {stem}{FILE_ENDINGS[0]}; check the folder")
+    raise DataError(f"{where}: there is no image {stem}{FILE_ENDINGS[0]}; check the folder")
 
 
 def _draw_same(
@@ -150,22 +150,22 @@ def _draw_same(
             f"fewer than {count}; choose fewer --holdout-pairs or a smaller --holdout-every"
         )
     pairs = []
-    for identity, quota in enumerate(_share_out(available, count, rng)):
+    for identity, quota in enumerate(_divide(available, count, rng)):
         for number in rng.choice(available[identity], quota, replace=False):
             i, j = _nth_combination(int(number))
             pairs.append(DrawnPair((identity, i), (identity, j), True))
     return [pairs[i] for i in rng.permutation(len(pairs))]
 
 
-def _share_out(
+def _divide(
     available: NDArray[np.int64], count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Share ``count`` out as evenly as ``available`` allows; chance decides about the rest."""
+    """Divide ``count`` as evenly as ``available`` allows; the remainder goes to random shares."""
     shares = np.zeros_like(available)
     while missing := count - int(shares.sum()):
-        open_places = rng.permutation(np.flatnonzero(shares < available))
-        step = max(1, missing // len(open_places))
-        chosen = open_places[: missing // step]
+        growing = rng.permutation(np.flatnonzero(shares < available))
+        step = max(1, missing // len(growing))
+        chosen = growing[: missing // step]
         shares[chosen] = np.minimum(shares[chosen] + step, available[chosen])
     return shares
 
