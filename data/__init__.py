@@ -1,12 +1,11 @@
-"""Images and labels: record files, the loader, synthetic faces, the packer, verification sets."""
+"""Images and labels: record files, batches, drawn sets, verification sets, packing, inspecting."""
 
 import os
 
 MAX_PIXELS = 1 << 26
-"""Of an image, in height times width."""
+"""The largest height times width of an image."""
 
-# Read while OpenCV is imported, by any module of this package. A file of a few bytes may announce
-# an image of a billion pixels, OpenCV's own limit, and would get the memory for it.
-# Who asks for pixels says in one line what is wrong with a file; OpenCV would add lines of its own.
+# OpenCV reads these while it is imported. By default it allocates memory for a billion pixels if a
+# file of a few bytes announces them, and prints lines of its own beside our error messages.
 os.environ.setdefault("OPENCV_LOG_LEVEL", "OFF")
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))

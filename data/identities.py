@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.images.decoding import FILE_ENDINGS
-from data.jobs import in_order, track
+from data.jobs import map_in_order, track
 from runtime.errors import DataError
 
 
@@ -44,7 +44,7 @@ def find_identities(folder: Path, min_images: int, workers: int) -> list[Identit
             names = sorted(
                 entry.name for entry in entries if entry.is_dir() and entry.name[0] != "."
             )
-        with in_order(partial(_list_images, folder), names, workers) as listed:
+        with map_in_order(partial(_list_images, folder), names, workers) as listed:
             identities = list(track(listed, len(names), "listing folders"))
     except OSError as error:
         raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None

@@ -1,9 +1,9 @@
-"""What the packer and the inspector need because they work for minutes.
+"""Worker threads of the commands that handle many images, and their progress on the terminal.
 
-Their images are handled by threads: reading waits for the disk, and OpenCV works without Python's
-lock. (Processes were measured and are slower: handing an image over costs more than reading it.)
-Whatever the number of threads, results come in the order of the work, so that the same folder gives
-the same file everywhere. Meanwhile the user sees how far it is.
+Threads suffice: reading waits for the disk, and OpenCV works without Python's lock. (Processes were
+measured and are slower: passing an image to another process costs more than reading it.) Results
+come in the order of the items with any number of threads, so that a folder always gives the same
+file.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from runtime import processors
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# Handing over one image costs as much as reading it; more at once would need more memory.
+# Items per task: a task for each would cost as much as reading an image; more need more memory.
 _CHUNK = 32
-# Chunks under way for each thread, so that none waits for a slow neighbor.
+# Tasks under way per thread, so that none waits while another one is slow.
 _CHUNKS_AHEAD = 3
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -51,36 +51,36 @@ def _positive(text: str) -> int:
 
 
 @contextmanager
-def in_order(
+def map_in_order(
     function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
 ) -> Iterator[Iterator[_Result]]:
-    """Apply a function in threads, some way ahead of whoever takes the results.
+    """Apply a function to items in threads, somewhat ahead of the use of the results.
 
     Args:
-        function: whatever it raises is raised in place of its result.
-        items: its arguments, taken as they are needed.
+        function: an error that it raises is raised in place of its result.
+        items: its arguments, taken when they are needed.
         workers: the number of threads.
 
     Yields:
-        The results, in the order of the items. They end with the ``with`` block.
+        An iterator over the results, in the order of the items; valid in the ``with`` block.
     """
-    # Threads of its own would compete with ours for the same cores.
+    # OpenCV's own threads would compete with these for the same cores.
     cv2.setNumThreads(0)
     pool = ThreadPoolExecutor(workers, "worker")
     try:
         yield _results(pool, function, iter(items), workers * _CHUNKS_AHEAD)
     finally:
-        # Not waiting for them: a thread may hang in a disk that does not answer.
+        # Without waiting: a thread may hang in a disk that does not answer.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def track(items: Iterable[_Item], total: int, what: str) -> Iterator[_Item]:
-    """Pass items on and show how many there were: a bar on a terminal, else a line now and then.
+    """Yield items and show progress: a bar on a terminal, else a line every ten seconds.
 
     Args:
-        items: any.
-        total: how many there will be.
-        what: what is done to what, such as ``packing images``.
+        items: ``total`` items.
+        total: how many they are.
+        what: names the work, such as ``packing images``.
     """
     if sys.stderr.isatty():
         yield from tqdm(items, what, total, leave=False, unit="", dynamic_ncols=True)
@@ -97,7 +97,7 @@ def track(items: Iterable[_Item], total: int, what: str) -> Iterator[_Item]:
 
 
 def say(line: str) -> None:
-    """Print a line to standard error, above the bar if there is one."""
+    """Print a line to standard error, above the progress bar if there is one."""
     tqdm.write(line, file=sys.stderr)
 
 
@@ -109,12 +109,8 @@ def _results(
 ) -> Iterator[_Result]:
     pending: deque[Future[list[_Result]]] = deque()
     while chunk := list(islice(items, _CHUNK)):
-        pending.append(pool.submit(_apply, function, chunk))
+        pending.append(pool.submit(lambda chunk: list(map(function, chunk)), chunk))
         if len(pending) > ahead:
             yield from pending.popleft().result()
     while pending:
         yield from pending.popleft().result()
-
-
-def _apply(function: Callable[[_Item], _Result], chunk: list[_Item]) -> list[_Result]:
-    return [function(item) for item in chunk]

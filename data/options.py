@@ -1,4 +1,4 @@
-"""The options of data sets, and of the batches that are made of them."""
+"""The options of data sets and batches, and their checks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from runtime.errors import ConfigError
-from runtime.options import (
-    COUNT,
-    POSITIVE_COUNT,
-    Options,
-    Range,
-    number,
-    option,
-    repeatable,
-)
+from runtime.options import COUNT, POSITIVE_COUNT, Options, Range, number, option, repeatable
 
 _SHARE = Range(lambda value: 0 <= value <= 1, "must be from 0 (off) to 1")
 
@@ -73,7 +65,7 @@ class FaceDataOptions(DataOptions):
     """Train on batches made in memory: shows whether input is the bottleneck."""
 
     def check(self) -> None:
-        """Refuse verification sets that cannot be found."""
+        """Refuse verification sets without a folder, or whose names are paths."""
         if self.val_targets and not self.rec and self.dataset is not None:
             raise ConfigError(
                 f"--val-targets {','.join(self.val_targets)} has no folder to be found in, "
@@ -110,7 +102,7 @@ class ImageDataOptions(DataOptions):
     """Train on the first so many images of each epoch's order."""
 
     def check(self) -> None:
-        """Refuse a data set whose files are not named, or named twice."""
+        """Refuse a data set whose files are named nowhere or twice."""
         if self.dataset == "synthetic":
             return
         has_records = self.rec_train is not None and self.rec_val is not None
@@ -130,14 +122,14 @@ class ImageDataOptions(DataOptions):
 
 
 def check_same_dataset(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Refuse another data set than that of ``--config``, whose files and recipe would stay.
+    """Refuse another data set than that of ``--config``, whose files and recipe would be used.
 
     Args:
         given: the options of the command line, by field.
         saved: those of the file.
 
     Raises:
-        ConfigError: they name two data sets.
+        ConfigError: they name different data sets.
     """
     before = saved.get("dataset")
     if before is not None and given.get("dataset", before) != before:
@@ -158,13 +150,9 @@ _DATASETS_OF_OPTIONS = {
 
 
 def check_given_images(given: Mapping[str, Any]) -> None:
-    """Refuse options that do not belong to the data set.
+    """Raise ``ConfigError`` for an option that does not belong to ``given["dataset"]``.
 
-    Args:
-        given: the options of the command line, by field, with ``dataset``.
-
-    Raises:
-        ConfigError: there is such an option.
+    ``given`` are the options of the command line, by field.
     """
     for field, datasets in _DATASETS_OF_OPTIONS.items():
         if field in given and given["dataset"] not in datasets:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.images.decoding import decode_rgb
-from data.jobs import in_order, track
+from data.jobs import map_in_order, track
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
 from data.verification.bin_file import VerificationSet
@@ -81,7 +81,7 @@ def _survey(look: Callable[[int], _Finding], images: Sequence[int], workers: int
     total = 0
     # Plain arrays: millions of findings as objects would fill the memory.
     labels, digests = np.empty((2, len(images)), np.int64)
-    with in_order(look, images, workers) as findings:
+    with map_in_order(look, images, workers) as findings:
         for index, finding in enumerate(track(findings, len(images), "checking images")):
             labels[index], digests[index] = finding.label, finding.digest
             total += finding.bytes

@@ -20,7 +20,7 @@ import cv2
 
 from data.images.decoding import Image, decode_file
 from data.images.headers import encoded_size, is_copied
-from data.jobs import in_order, say, track
+from data.jobs import map_in_order, say, track
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 
@@ -127,7 +127,7 @@ def usable_images(
     """
     size = None
     bad = 0
-    with in_order(partial(_try_to_read, preparation), paths, workers) as results:
+    with map_in_order(partial(_try_to_read, preparation), paths, workers) as results:
         for result in track(results, len(paths), what):
             if isinstance(result, EncodedImage):
                 size = size or result.size

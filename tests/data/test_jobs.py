@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from data import jobs
-from data.jobs import in_order, track
+from data.jobs import map_in_order, track
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
@@ -20,19 +20,20 @@ def test_results_come_in_order(workers: int, count: int) -> None:
         time.sleep(0.02 * (item == 0))
         return -item
 
-    with in_order(slow_start, range(count), workers) as results:
+    with map_in_order(slow_start, range(count), workers) as results:
         assert list(results) == [-item for item in range(count)]
 
 
 def test_only_some_items_are_taken_ahead() -> None:
     taken = []
-    with in_order(abs, (taken.append(item) or item for item in range(10**6)), 2) as results:
+    with map_in_order(abs, (taken.append(item) or item for item in range(10**6)), 2) as results:
         assert next(results) == 0
     assert len(taken) < 1000
 
 
 def test_an_error_is_raised_in_place_of_its_result() -> None:
-    with pytest.raises(ZeroDivisionError), in_order(lambda i: 1 // (40 - i), range(99), 2) as found:
+    found_in_order = map_in_order(lambda i: 1 // (40 - i), range(99), 2)
+    with pytest.raises(ZeroDivisionError), found_in_order as found:
         assert [next(found) for _ in range(32)] == [1 // (40 - i) for i in range(32)]
         next(found)
 
@@ -40,9 +41,9 @@ def test_an_error_is_raised_in_place_of_its_result() -> None:
 def test_leaving_does_not_wait_for_a_thread_that_hangs() -> None:
     release = threading.Event()
     began = time.monotonic()
-    with in_order(lambda _: release.wait(200), range(1), 1):
+    with map_in_order(lambda _: release.wait(200), range(1), 1):
         pass
-    with in_order(lambda _: release.wait(200), range(1000), 1) as results:
+    with map_in_order(lambda _: release.wait(200), range(1000), 1) as results:
         threading.Timer(0.2, release.set).start()
         next(results)
         release.clear()
