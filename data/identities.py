@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.images.decoding import FILE_ENDINGS
-from data.jobs import map_in_order, track
+from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
 
 

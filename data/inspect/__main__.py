@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from data.inspect.sheets import draw_histogram, draw_identities, draw_pairs
 from data.inspect.survey import Survey, survey_pairs, survey_records
-from data.jobs import add_workers
 from data.records.record_set import RecordSet
 from data.verification.bin_file import VerificationSet, read_bin
+from data.worker_threads import add_workers
 from runtime.command_line import Parser
 from runtime.errors import DataError
 from runtime.files import write_atomically

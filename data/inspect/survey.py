@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.images.decoding import decode_rgb
-from data.jobs import map_in_order, track
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
 from data.verification.bin_file import VerificationSet
+from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
 
 Size = tuple[int, int]

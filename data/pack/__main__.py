@@ -20,11 +20,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from data.identities import Identity, find_identities, image_paths, split_holdout
-from data.jobs import add_workers
 from data.pack.image_files import EncodedImage, Preparation, usable_images
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from data.verification.pairs import Pair, draw_pairs, read_pairs
+from data.worker_threads import add_workers
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
 from runtime.stopping import run_stoppable, undisturbed

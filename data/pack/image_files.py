@@ -20,8 +20,8 @@ import cv2
 
 from data.images.decoding import Image, decode_file
 from data.images.headers import encoded_size, is_copied
-from data.jobs import map_in_order, say, track
 from data.records.recordio import BrokenRecordError
+from data.worker_threads import map_in_order, say, track
 from runtime.errors import DataError
 
 JPEG_QUALITY = 95

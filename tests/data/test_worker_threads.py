@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from data import jobs
-from data.jobs import map_in_order, track
+from data import worker_threads
+from data.worker_threads import map_in_order, track
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
@@ -53,7 +53,7 @@ def test_leaving_does_not_wait_for_a_thread_that_hangs() -> None:
 
 def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch, capsys) -> None:
     now = itertools.count(0.0, 0.5)
-    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(worker_threads, "time", SimpleNamespace(monotonic=lambda: next(now)))
     assert list(track(range(50), 50, "packing images")) == list(range(50))
     assert capsys.readouterr().err.splitlines() == [
         "packing images: 20 of 50, 2/s, 15 s left",
