@@ -32,10 +32,10 @@ def test_only_some_items_are_taken_ahead() -> None:
 
 
 def test_an_error_is_raised_in_place_of_its_result() -> None:
-    found_in_order = map_in_order(lambda i: 1 // (40 - i), range(99), 2)
-    with pytest.raises(ZeroDivisionError), found_in_order as found:
+    with map_in_order(lambda i: 1 // (40 - i), range(99), 2) as found:
         assert [next(found) for _ in range(32)] == [1 // (40 - i) for i in range(32)]
-        next(found)
+        with pytest.raises(ZeroDivisionError):
+            next(found)
 
 
 def test_leaving_does_not_wait_for_a_thread_that_hangs() -> None:
