@@ -1,14 +1,14 @@
-"""What is costly to find out about a record file, kept in a file beside it.
+"""The offsets and labels of a record file, cached in files beside it.
 
-The offsets of a million records come out of a text file, the identities out of a hundred thousand
-places of a file that may lie on a slow disk. Both are the same at every start, so they are found
-once, written down as plain arrays, and mapped into memory from then on, where all ranks of a host
-share them.
+The offsets of a million records are parsed from a text file, the identities read from a hundred
+thousand places of a file that may be on a slow disk. Both are the same at every start. So the first
+run writes them as plain arrays; later runs map these into memory, where all ranks of a host share
+them.
 
-A cache may be missing, belong to files that have changed since, be damaged, or lie in a folder that
-cannot be written to. None of this is the user's business: it is made again, or done without. Its
-form is one line of JSON (the files it was made from, the arrays, a checksum), padded, and the
-arrays one behind the other; nothing in it can run code.
+A cache that is missing, damaged, or older than its source files is made again, and where the folder
+cannot be written to, none is used. It is one padded line of JSON (sizes and times of the source
+files, the arrays' types and lengths, a checksum), followed by the arrays; nothing in it can run
+code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import logging
 import mmap
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,10 +30,10 @@ Arrays = dict[str, NDArray[Any]]
 
 _log = logging.getLogger("data")
 
-# Raise it whenever what is kept, or how, changes its meaning.
+# To be raised whenever the content of a cache changes its meaning or form.
 _VERSION = 1
 _DTYPES = ("<u2", "<u4", "<i4", "<i8")
-# The arrays begin at multiples of it.
+# Each array begins at a multiple of this number of bytes.
 _ALIGNMENT = 64
 _LONGEST_HEADER = 1 << 12
 _CHUNK = 1 << 18
@@ -43,24 +43,19 @@ class IndexCache:
     """One-dimensional integer arrays that are valid as long as some files do not change."""
 
     def __init__(self, path: Path, sources: Sequence[Path]) -> None:
-        """Describe a cache; nothing is read or written.
-
-        Args:
-            path: of the cache.
-            sources: the files that the arrays are made from; one that is missing counts as such.
-        """
+        """Args: the cache's path; the files that the arrays are made from, some may be missing."""
         self._path = path
         self._key = [_VERSION, *map(_stamp, sources)]
 
     def arrays(
         self, build: Callable[[], Arrays], fit: Callable[[Arrays], bool] = lambda arrays: True
     ) -> Arrays:
-        """Return the arrays, mapped from the cache, or built and written to it for the next time.
+        """Return the arrays mapped from the cache; build and write them first if needed.
 
         Args:
-            build: makes the arrays; their types are uint16, uint32, int32 or int64.
-            fit: whether arrays from the cache are usable; a cache that came with the files may
-                have been made by anybody. A KeyError says no.
+            build: makes the arrays, of type uint16, uint32, int32 or int64.
+            fit: whether arrays from the cache are usable; a cache may come with a stranger's files.
+                A KeyError means no.
         """
         found = self._load()
         with contextlib.suppress(KeyError):
@@ -71,22 +66,24 @@ class IndexCache:
             self._store(arrays)
         except OSError as error:
             _log.info(
-                "%s cannot be written (%s): what would be in it is found anew at each start",
+                "%s cannot be written (%s): each start will read the record file for it again",
                 self._path, error.strerror,
             )  # fmt: skip
             return arrays
-        # The mapped arrays take the place of those in this process's memory.
+        # Mapped arrays take no memory of this process.
         return self._load() or arrays
 
     def _load(self) -> Arrays | None:
-        """Map the arrays; None where there are none, or none that can be used."""
+        """Map the arrays; None if the cache is missing, damaged or older than its sources."""
         try:
             with self._path.open("rb") as file:
                 header = json.loads(file.readline(_LONGEST_HEADER))
                 if header["key"] != self._key:
                     return None
                 start = file.tell()
-                if header["checksum"] != _checksum(header["arrays"], _chunks(file)):
+                if header["checksum"] != _checksum(
+                    header["arrays"], iter(lambda: file.read(_CHUNK), b"")
+                ):
                     raise ValueError("its checksum is wrong")
                 return _map(file, start, header["arrays"])
         except FileNotFoundError:
@@ -108,22 +105,18 @@ class IndexCache:
                 file.writelines(contents)
             partial.replace(self._path)
         finally:
-            # In a folder that is not there any more, or is no folder, there is nothing to remove.
+            # Nothing to remove after the rename, or where the folder does not exist.
             with contextlib.suppress(OSError):
                 partial.unlink()
 
 
 def _stamp(path: Path) -> list[int] | None:
-    """What tells a file from its later versions: its size and the time of its last change."""
+    """Return the size of a file and the time of its last change; None if it is missing."""
     try:
         status = path.stat()
     except FileNotFoundError:
         return None
     return [status.st_size, status.st_mtime_ns]
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: file.read(_CHUNK), b"")
 
 
 def _checksum(described: Any, contents: Iterable[bytes]) -> int:
@@ -134,7 +127,7 @@ def _checksum(described: Any, contents: Iterable[bytes]) -> int:
 
 
 def _map(file: BinaryIO, start: int, described: Any) -> Arrays:
-    """Map the arrays behind the header; what the checksum has read is not yet in this memory."""
+    """Map the arrays after the header; their bytes are read only when they are used."""
     content = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     arrays = {}
     for name, dtype, length in described:

@@ -45,7 +45,6 @@ class JoinedSet(LabeledRecords):
         self._first_classes = [0, *accumulate(member.num_classes for member in sets)]
         self.num_classes = self._first_classes[-1]
 
-    @override
     def __len__(self) -> int:
         return self._starts[-1]
 

@@ -110,7 +110,6 @@ class RecordSet(LabeledRecords):
         if not self._file.is_at(self.path):
             raise DataError(f"{self.path} was replaced while it was opened; start again")
 
-    @override
     def __len__(self) -> int:
         return len(self._index)
 

@@ -1,13 +1,13 @@
 """The frames of a ``.rec`` file: where a record begins and ends, and what its header says.
 
 MXNet's own reader fails on identity-grouped files, because it decodes their empty records, and it
-cannot say which record is broken. This module finds records by offset in a memory map, so any
-number of threads may read at random, and turns every inconsistency into a ``BrokenRecordError``.
+does not say which record is broken. Here records are found by offset in a memory map, so that any
+number of threads can read at random, and every inconsistency is a ``BrokenRecordError``.
 
 A record is ``magic, length`` (two little-endian words), the header of MXNet (``IfQQ``: flag, label,
 id, id2), ``flag`` float32 labels, and the encoded image, padded to whole words. Content that holds
 the magic itself at a word's boundary is cut there into parts, each with a frame of its own; the top
-three bits of the length tell whole records from first, middle and last parts.
+three bits of the length distinguish whole records and first, middle and last parts.
 """
 
 from __future__ import annotations
@@ -29,15 +29,13 @@ MAGIC = 0xCED7230A
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
 _FRAME = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
-# The frame, and the header as far as anybody reads it.
-_START = struct.Struct("<IIIf")
 _LENGTH_BITS = 29
 MAX_LENGTH = (1 << _LENGTH_BITS) - 1
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 
-# A record's first words: frame, flag, label, two ids of two words each, two array labels.
-LENGTH_WORD, FLAG_WORD, LABEL_WORD, _ARRAY_WORD, _LOOKED_UP_WORDS = 1, 2, 3, 8, 10
-# Records that are looked up at once; bounds the memory of the look-up.
+# A record's first words: magic, length, flag, label, two ids of two words each, two array labels.
+_MAGIC_WORD, LENGTH_WORD, FLAG_WORD, LABEL_WORD, _ARRAY_WORD = 0, 1, 2, 3, 8
+# Records whose labels are looked up at once; bounds the memory that it takes.
 _CHUNK = 1 << 16
 
 FLOAT32_EXACT = 1 << 24
@@ -64,11 +62,7 @@ class RecordFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Map a file.
-
-        Raises:
-            DataError: it cannot be opened, or is empty.
-        """
+        """Map a file; ``DataError`` if it cannot be opened or is empty."""
         try:
             with path.open("rb") as file:
                 self._buffer = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -81,14 +75,13 @@ class RecordFile:
             raise DataError(f"{path} has {len(self._buffer)} bytes, no record; copy the set again")
         self.bytes = np.frombuffer(self._buffer, np.uint8)
         self.words = np.frombuffer(self._buffer, "<u4", len(self._buffer) // 4)
-        self._last_start = len(self._buffer) - _FRAME.size - _HEADER.size
 
     def __len__(self) -> int:
         """Return the size of the file in bytes."""
         return len(self._buffer)
 
     def is_at(self, path: Path) -> bool:
-        """Whether a path still names this very file."""
+        """Whether a path still names this file."""
         return path.exists() and os.path.samestat(path.stat(), self._status)
 
     def read(self, offset: int) -> Content:
@@ -97,16 +90,6 @@ class RecordFile:
         Raises:
             BrokenRecordError: there is no complete record.
         """
-        if 0 <= offset <= self._last_start:
-            # The shortest way for what nearly all records are: one part, one label.
-            magic, length, flag, label = _START.unpack_from(self._buffer, offset)
-            stop = offset + _FRAME.size + length
-            whole = _HEADER.size <= length <= MAX_LENGTH and stop <= len(self._buffer)
-            if magic == MAGIC and whole and flag == 0:
-                return Content((label,), self._buffer[offset + _FRAME.size + _HEADER.size : stop])
-        return self._read_parts(offset)
-
-    def _read_parts(self, offset: int) -> Content:
         content = self._join_parts(offset)
         if len(content) < _HEADER.size:
             raise BrokenRecordError(f"its header has {len(content)} instead of 24 bytes")
@@ -116,11 +99,11 @@ class RecordFile:
             return Content((label,), body)
         if 4 * flag > len(body):
             raise BrokenRecordError(f"it announces {flag} labels, more than fit into it")
-        # Some sets carry a hundred landmarks as labels; nobody needs more than two.
+        # Some sets have a hundred landmarks among the labels; no more than two are used.
         return Content(struct.unpack_from("<f" if flag == 1 else "<ff", body), body[4 * flag :])
 
     def scan(self) -> NDArray[np.int64]:
-        """Walk over the whole file and return the offsets of its records, int64 ``[records]``.
+        """Read the frames of the whole file; return the records' offsets, int64 ``[records]``.
 
         Raises:
             BrokenRecordError: the chain of records breaks before the end of the file.
@@ -145,24 +128,32 @@ class RecordFile:
         Returns:
             float64 ``[len(offsets)]``; NaN where there is no readable record.
         """
+        words = (_MAGIC_WORD, LENGTH_WORD, FLAG_WORD, LABEL_WORD, _ARRAY_WORD)
         labels = np.empty(len(offsets), np.float64)
         for start in range(0, len(offsets), _CHUNK):
-            words = self._first_words(offsets[start : start + _CHUNK])
-            column = np.where(words[:, FLAG_WORD] > 0, _ARRAY_WORD, LABEL_WORD)
-            found = words.view("<f4")[np.arange(len(words)), column].astype(np.float64)
-            found[words[:, 0] != MAGIC] = np.nan
-            for i in np.flatnonzero(words[:, LENGTH_WORD] >> _LENGTH_BITS):
-                found[i] = self._first_label(int(offsets[start + i]))
+            chunk = offsets[start : start + _CHUNK]
+            magic, length, flag, label, array_label = self._words_of(chunk, words).T
+            found = np.where(flag > 0, array_label, label).view("<f4").astype(np.float64)
+            found[magic != MAGIC] = np.nan
+            for i in np.flatnonzero(length >> _LENGTH_BITS):
+                try:
+                    found[i] = self.read(int(chunk[i])).labels[0]
+                except BrokenRecordError:
+                    found[i] = np.nan
             labels[start : start + _CHUNK] = found
         return labels
 
     def label_pairs(self, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
         """Look up both labels of many records with two labels each, float64 ``[n, 2]``."""
-        pairs = np.empty((len(offsets), 2), np.float64)
-        for start in range(0, len(offsets), _CHUNK):
-            words = self._first_words(offsets[start : start + _CHUNK])
-            pairs[start : start + _CHUNK] = words.view("<f4")[:, _ARRAY_WORD:]
-        return pairs
+        words = self._words_of(offsets, (_ARRAY_WORD, _ARRAY_WORD + 1))
+        return words.view("<f4").astype(np.float64)
+
+    def _words_of(self, offsets: NDArray[np.int64], numbers: tuple[int, ...]) -> NDArray[np.uint32]:
+        """Return some words of many records, uint32 ``[n, len(numbers)]``."""
+        positions = offsets[:, None] // 4 + np.array(numbers)
+        # Past the end of the file the last word stands for any other.
+        found: NDArray[np.uint32] = self.words[np.minimum(positions, len(self.words) - 1)]
+        return found
 
     def _part(self, offset: int) -> tuple[int, int, int]:
         """Return which part of a record lies at ``offset``, and where its content is."""
@@ -191,21 +182,9 @@ class RecordFile:
             pieces.append(self._buffer[start:stop])
         return memoryview(_MAGIC_BYTES.join(pieces))
 
-    def _first_label(self, offset: int) -> float:
-        try:
-            return self.read(offset).labels[0]
-        except BrokenRecordError:
-            return float("nan")
-
-    def _first_words(self, offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Return the first words of many records, uint32 ``[n, 10]``; past the end, the last."""
-        positions = offsets[:, None] // 4 + np.arange(_LOOKED_UP_WORDS)
-        found: NDArray[np.uint32] = self.words[np.minimum(positions, len(self.words) - 1)]
-        return found
-
 
 def encode(labels: tuple[float, ...], key: int, payload: Payload) -> bytes:
-    """Return a whole record, frames and padding included.
+    """Return a whole record, with frames and padding.
 
     Args:
         labels: one label for an image, two for the records that hold ranges of keys.
@@ -213,32 +192,32 @@ def encode(labels: tuple[float, ...], key: int, payload: Payload) -> bytes:
         payload: the encoded image, or nothing.
 
     Raises:
-        DataError: the payload is larger than the format can say (512 MiB).
+        DataError: the payload is too large for the format (512 MiB).
     """
     flag = 0 if len(labels) == 1 else len(labels)
     array = struct.pack(f"<{flag}f", *labels) if flag else b""
     header = _HEADER.pack(flag, 0.0 if flag else labels[0], key, 0) + array
     if len(header) + len(payload) > MAX_LENGTH:
         raise DataError(f"an image of {len(payload)} bytes is too large for a record; shrink it")
-    # The header is whole words, so that the words of a record are its and the payload's.
-    if _MAGIC_BYTES not in header and not _has_magic(payload):
+    # The header has whole words, so a word of the record lies in the header or in the payload.
+    if _MAGIC_BYTES not in header and not _magic_positions(payload):
         return _framed(_WHOLE, header, payload)
     pieces = _split_at_magic(header + payload)
     middle = b"".join(_framed(_MIDDLE, piece) for piece in pieces[1:-1])
     return _framed(_FIRST, pieces[0]) + middle + _framed(_LAST, pieces[-1])
 
 
-def _has_magic(content: Payload) -> bool:
+def _magic_positions(content: Payload) -> list[int]:
     words = np.frombuffer(content, "<u4", len(content) // 4)
-    return bool((words == MAGIC).any())
+    positions: list[int] = (4 * np.flatnonzero(words == MAGIC)).tolist()
+    return positions
 
 
 def _split_at_magic(content: bytes) -> list[bytes]:
     """Cut content at each magic on a word's boundary, so that no reader takes it for a frame."""
-    words = np.frombuffer(content, "<u4", len(content) // 4)
-    places = (4 * np.flatnonzero(words == MAGIC)).tolist()
-    starts = [0, *(place + 4 for place in places)]
-    return [content[start:stop] for start, stop in zip(starts, [*places, len(content)])]
+    stops = _magic_positions(content)
+    starts = [0, *(stop + 4 for stop in stops)]
+    return [content[start:stop] for start, stop in zip(starts, [*stops, len(content)])]
 
 
 def _framed(part: int, *content: Payload) -> bytes:

@@ -1,10 +1,9 @@
-"""Writing a record set, identity-grouped; ``data.records`` reads it and says what that is."""
+"""Writing an identity-grouped record set, of the form that ``record_set`` describes."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
 
 from data.records.recordio import FLOAT32_EXACT, Payload, encode
 from runtime.errors import DataError
@@ -21,7 +20,7 @@ class RecordWriter:
         """Begin a set.
 
         Args:
-            path: a folder, which gets ``train.rec``, or the name of a ``.rec`` file.
+            path: a folder, in which ``train.rec`` is written, or the name of a ``.rec`` file.
             image_size: height and width of the images.
 
         Raises:
@@ -42,7 +41,7 @@ class RecordWriter:
         self._append((0.0, 0.0), b"")
 
     def write(self, payload: Payload, label: int) -> None:
-        """Append an encoded image. Identities come in order, 0, 1, 2, …, each in one piece."""
+        """Append an encoded image; labels are 0, 1, 2, … in this order."""
         if label == len(self._starts):
             assert label < FLOAT32_EXACT, "labels are float32 in a record file"
             self._starts.append(len(self._index))
@@ -50,16 +49,9 @@ class RecordWriter:
         self._append((float(label),), payload)
 
     def __enter__(self) -> RecordWriter:
-        """Return the writer."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Finish the set, or remove it if it could not be written completely."""
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             if error is None:
                 self._write_identities()
@@ -70,22 +62,22 @@ class RecordWriter:
     def _append(self, labels: tuple[float, ...], payload: Payload) -> None:
         key = len(self._index)
         self._index.append(f"{key}\t{self._size}\n")
-        # The file would have to ask the system for its position each time.
+        # Counted here, since tell() is a system call.
         self._size += self._file.write(encode(labels, key, payload))
 
     def _write_identities(self) -> None:
         first = len(self._index)
         for start, stop in zip(self._starts, [*self._starts[1:], first]):
             self._append((float(start), float(stop)), b"")
-        # The first record was written before the keys in it were known; its size is the same.
+        # Replaces the first record, which was written before its keys were known; same size.
         self._file.seek(0)
         self._file.write(encode((float(first), float(len(self._index))), 0, b""))
 
     def _publish(self) -> None:
         """Give the files their names when all are complete.
 
-        A ``.rec`` by itself is a set, too: so who opens it in between sees the old one or the new
-        one without what belongs to it, but no mixture.
+        A ``.rec`` without the other files is a set, too: a reader that opens it meanwhile sees the
+        old set or the new one, never the ``.rec`` of one with the index of the other.
         """
         height, width = self._image_size
         description = f"{len(self._starts)},{height},{width}\n"
