@@ -9,10 +9,8 @@ batches on any number of ranks.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +87,7 @@ class FaceLoader(Loader):
     def _filling(self, update: int, position: Position) -> Filling:
         batch_size = self._rows.stop - self._rows.start
         first = position.samples + self._rows.start
-        indices = self._orders.rows(position.epoch, first, batch_size)
+        indices = self._order(position.epoch, first, batch_size)
         shape = (batch_size, 3, *self.image_size)
         batch = Batch(np.empty(shape, np.uint8), np.empty(batch_size, np.int64))
         return Filling(batch, lambda rows: self._fill(batch, rows, indices, update))
@@ -166,19 +164,16 @@ class FaceLoader(Loader):
             )
 
 
-class MemoryBatches:
+class MemoryBatches(Loader):
     """Batches without reading or decoding: shows how fast a run is when input costs nothing.
 
     The images are made once; the labels are uniform over all classes, so that every rank of a
-    sharded head has positives as in a real run. A context manager as the loader is, which ends
-    nothing.
+    sharded head has positives as in a real run. An epoch has as many images as there are
+    identities, but at least a global batch.
 
     Attributes:
         num_classes: the classes of the labels.
         image_size: height and width.
-        num_images: as if every identity had one image; at least a global batch.
-        global_batch: images per update over all ranks.
-        updates_per_epoch: global batches of these.
     """
 
     def __init__(
@@ -192,28 +187,17 @@ class MemoryBatches:
     ) -> None:
         """Make the images of this rank; ``seed`` is the same on all ranks."""
         assert 0 <= rank < world_size and batch_size > 0 and num_classes > 0
-        self.num_classes = num_classes
-        self.image_size = image_size
-        self.global_batch = batch_size * world_size
-        self.num_images = max(num_classes, self.global_batch)
-        self.updates_per_epoch = self.num_images // self.global_batch
+        self.num_classes, self.image_size = num_classes, image_size
         self._seed = seed
         self._rows = slice(rank * batch_size, (rank + 1) * batch_size)
         rng = np.random.default_rng((_CHANGE, seed, rank))
         self._images = rng.integers(0, 256, (batch_size, 3, *image_size), np.uint8)
+        global_batch = batch_size * world_size
+        super().__init__(threads=1)
+        self._set_length("memory", max(num_classes, global_batch), global_batch)
 
-    def batches(self, start_update: int = 0, position: Position | None = None) -> Iterator[Batch]:
-        """Yield this rank's batches from ``start_update`` on, without end.
-
-        They follow from the update alone, whatever the position in the data.
-        """
-        for update in itertools.count(start_update):
-            rng = np.random.default_rng((_LABELS, self._seed, update))
-            labels = rng.integers(0, self.num_classes, self.global_batch)
-            yield Batch(self._images, labels[self._rows])
-
-    def __enter__(self) -> MemoryBatches:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    @override
+    def _filling(self, update: int, position: Position) -> Filling:
+        rng = np.random.default_rng((_LABELS, self._seed, update))
+        labels = rng.integers(0, self.num_classes, self.global_batch)
+        return Filling(Batch(self._images, labels[self._rows]), lambda rows: None)

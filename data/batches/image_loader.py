@@ -115,7 +115,7 @@ class ImageLoader(Loader):
     def _filling(self, update: int, position: Position) -> Filling:
         part = self._epoch_part
         first = part.first + position.samples + part.offset
-        indices = self._orders.rows(position.epoch, first, self._batch_size)
+        indices = self._order(position.epoch, first, self._batch_size)
         rng = np.random.default_rng((_CHANGE, self._seed, update, *part.stream))
         draws = self._images.transform.draw(rng, self.global_batch)
         own = slice(part.offset, part.offset + self._batch_size)

@@ -20,13 +20,12 @@ from data.batches.position import EpochPlan, Position
 from runtime.errors import DataError
 
 _Self = TypeVar("_Self", bound="Loader")
+_Made = TypeVar("_Made")
 
 # With smaller tasks, threads wait for each other and for Python's lock instead of decoding.
 _ROWS_PER_TASK = 128
 # Batches that are filled before they are needed.
 _AHEAD = 4
-
-EpochOrder = Future[NDArray[np.int32]]
 
 
 class Batch(NamedTuple):
@@ -75,7 +74,7 @@ class Prefetcher:
                 for task in tasks:
                     task.cancel()
 
-    def begin(self, make: Callable[[int], NDArray[np.int32]], number: int) -> EpochOrder:
+    def begin(self, make: Callable[[int], _Made], number: int) -> Future[_Made]:
         """Let a thread call ``make(number)``."""
         return self._pool.submit(make, number)
 
@@ -96,26 +95,6 @@ class Prefetcher:
         ]
 
 
-class EpochOrders:
-    """The order of the images in each epoch; that of the next one is made in the background."""
-
-    def __init__(
-        self, prefetcher: Prefetcher, shuffled: Callable[[int], NDArray[np.int32]]
-    ) -> None:
-        """Args: whose threads make the orders; what makes the order of an epoch."""
-        self._prefetcher, self._shuffled = prefetcher, shuffled
-        self._orders: dict[int, EpochOrder] = {}
-
-    def rows(self, epoch: int, first: int, count: int) -> NDArray[np.int32]:
-        """Return ``count`` images of an epoch's order, from index ``first`` on."""
-        self._orders = {
-            number: self._orders.get(number) or self._prefetcher.begin(self._shuffled, number)
-            for number in (epoch, epoch + 1)
-        }
-        # A copy, since a view would keep the whole order of an epoch that is over.
-        return self._orders[epoch].result()[first : first + count].copy()
-
-
 class Loader:
     """Endless batches of a set, filled by threads; derived classes say with what.
 
@@ -134,7 +113,7 @@ class Loader:
     def __init__(self, threads: int) -> None:
         """Start the threads, which fill batches when ``batches`` is called."""
         self._prefetcher = Prefetcher(threads, _AHEAD)
-        self._orders = EpochOrders(self._prefetcher, self._shuffled)
+        self._orders: dict[int, Future[NDArray[np.int32]]] = {}
 
     def _set_length(self, name: str, num_images: int, global_batch: int) -> None:
         """Set the number of images per epoch and update; ``name`` is that of the set.
@@ -177,6 +156,18 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _order(self, epoch: int, first: int, count: int) -> NDArray[np.int32]:
+        """Return ``count`` images of an epoch's order, from index ``first`` on.
+
+        A thread makes the order of the next epoch meanwhile.
+        """
+        self._orders = {
+            number: self._orders.get(number) or self._prefetcher.begin(self._shuffled, number)
+            for number in (epoch, epoch + 1)
+        }
+        # A copy, since a view would keep the whole order of an epoch that is over.
+        return self._orders[epoch].result()[first : first + count].copy()
 
     def _filling(self, update: int, position: Position) -> Filling:
         """Return the batch of an update, still empty, and what fills it."""

@@ -1,7 +1,7 @@
 """Where the images of a record file are: their offsets and keys.
 
 Both come from the ``.idx`` beside the file, or from a scan of the file where there is none, and are
-kept in an ``IndexCache``. They take 6 bytes per image: an offset is kept in words, its lower 32
+cached in a file beside it. They take 6 bytes per image: an offset is kept in words, its lower 32
 bits in one array and the others in another, and keys only where they are not consecutive.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.records.index_cache import Arrays, IndexCache
+from data.records.index_cache import Arrays, cached_arrays
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, RecordFile
 from runtime.errors import DataError
 
@@ -41,8 +41,8 @@ class RecordIndex:
             DataError: the index, or the file's first record, cannot be right.
         """
         sources = (path, path.with_suffix(".idx"))
-        arrays = IndexCache(path.with_suffix(".idx.cache"), sources).arrays(
-            lambda: _build(path, file), _fits_together
+        arrays = cached_arrays(
+            path.with_suffix(".idx.cache"), sources, lambda: _build(path, file), _fits_together
         )
         self._low, self._high, self._keys = arrays["low"], arrays["high"], arrays["keys"]
         self.first_key = int(arrays["first_key"][0])

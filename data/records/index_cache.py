@@ -5,10 +5,10 @@ thousand places of a file that may be on a slow disk. Both are the same at every
 run writes them as plain arrays; later runs map these into memory, where all ranks of a host share
 them.
 
-A cache that is missing, damaged, or older than its source files is made again, and where the folder
-cannot be written to, none is used. It is one padded line of JSON (sizes and times of the source
-files, the arrays' types and lengths, a checksum), followed by the arrays; nothing in it can run
-code.
+A cache that is missing, damaged, or made from other versions of its source files is made again, and
+where the folder cannot be written to, none is used. It is one padded line of JSON (sizes and times
+of the source files, types and lengths of the arrays, a checksum), followed by the arrays; nothing
+in it can run code.
 """
 
 from __future__ import annotations
@@ -39,79 +39,83 @@ _LONGEST_HEADER = 1 << 12
 _CHUNK = 1 << 18
 
 
-class IndexCache:
-    """One-dimensional integer arrays that are valid as long as some files do not change."""
+def cached_arrays(
+    path: Path,
+    sources: Sequence[Path],
+    build: Callable[[], Arrays],
+    is_usable: Callable[[Arrays], bool],
+) -> Arrays:
+    """Return one-dimensional integer arrays, mapped from a cache.
 
-    def __init__(self, path: Path, sources: Sequence[Path]) -> None:
-        """Args: the cache's path; the files that the arrays are made from, some may be missing."""
-        self._path = path
-        self._key = [_VERSION, *map(_stamp, sources)]
+    They are built, and the cache is written, if there is no valid cache.
 
-    def arrays(
-        self, build: Callable[[], Arrays], fit: Callable[[Arrays], bool] = lambda arrays: True
-    ) -> Arrays:
-        """Return the arrays mapped from the cache; build and write them first if needed.
+    Args:
+        path: of the cache.
+        sources: the files that the arrays are made from; some may be missing.
+        build: makes the arrays, of type uint16, uint32, int32 or int64.
+        is_usable: whether arrays from the cache have the right form; a cache may come with a
+            stranger's files. A KeyError means no.
+    """
+    key = key_of(sources)
+    found = _load(path, key)
+    with contextlib.suppress(KeyError):
+        if found is not None and is_usable(found):
+            return found
+    arrays = build()
+    try:
+        _store(path, key, arrays)
+    except OSError as error:
+        _log.info(
+            "%s cannot be written (%s): each start will read the record file for it again",
+            path, error.strerror,
+        )  # fmt: skip
+        return arrays
+    # Mapped arrays take no memory of this process.
+    return _load(path, key) or arrays
 
-        Args:
-            build: makes the arrays, of type uint16, uint32, int32 or int64.
-            fit: whether arrays from the cache are usable; a cache may come with a stranger's files.
-                A KeyError means no.
-        """
-        found = self._load()
-        with contextlib.suppress(KeyError):
-            if found is not None and fit(found):
-                return found
-        arrays = build()
-        try:
-            self._store(arrays)
-        except OSError as error:
-            _log.info(
-                "%s cannot be written (%s): each start will read the record file for it again",
-                self._path, error.strerror,
-            )  # fmt: skip
-            return arrays
-        # Mapped arrays take no memory of this process.
-        return self._load() or arrays
 
-    def _load(self) -> Arrays | None:
-        """Map the arrays; None if the cache is missing, damaged or older than its sources."""
-        try:
-            with self._path.open("rb") as file:
-                header = json.loads(file.readline(_LONGEST_HEADER))
-                if header["key"] != self._key:
-                    return None
-                start = file.tell()
-                if header["checksum"] != _checksum(
-                    header["arrays"], iter(lambda: file.read(_CHUNK), b"")
-                ):
-                    raise ValueError("its checksum is wrong")
-                return _map(file, start, header["arrays"])
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            _log.info("%s is damaged and will be made again (%s)", self._path, error)
-            return None
+def key_of(sources: Iterable[Path]) -> list[Any]:
+    """Return what a cache of these files is valid for: sizes and times of their last change."""
+    return [_VERSION, *map(_stamp, sources)]
 
-    def _store(self, arrays: Arrays) -> None:
-        """Write the arrays under a temporary name and rename the file."""
-        described = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
-        contents = [_padded(array.tobytes()) for array in arrays.values()]
-        checksum = _checksum(described, contents)
-        header = json.dumps({"key": self._key, "arrays": described, "checksum": checksum})
-        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
-        try:
-            with partial.open("wb") as file:
-                file.write(header.encode() + b" " * (-(len(header) + 1) % _ALIGNMENT) + b"\n")
-                file.writelines(contents)
-            partial.replace(self._path)
-        finally:
-            # Nothing to remove after the rename, or where the folder does not exist.
-            with contextlib.suppress(OSError):
-                partial.unlink()
+
+def _load(path: Path, key: list[Any]) -> Arrays | None:
+    """Map the arrays; None if the cache is missing, damaged or has another key."""
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.readline(_LONGEST_HEADER))
+            if header["key"] != key:
+                return None
+            start, arrays = file.tell(), header["arrays"]
+            if header["checksum"] != _checksum(arrays, iter(lambda: file.read(_CHUNK), b"")):
+                raise ValueError("its checksum is wrong")
+            return _map(file, start, arrays)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        _log.info("%s is damaged and will be made again (%s)", path, error)
+        return None
+
+
+def _store(path: Path, key: list[Any], arrays: Arrays) -> None:
+    """Write the arrays under a temporary name and rename the file."""
+    described = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
+    contents = [_padded(array.tobytes()) for array in arrays.values()]
+    checksum = _checksum(described, contents)
+    header = json.dumps({"key": key, "arrays": described, "checksum": checksum})
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with partial.open("wb") as file:
+            file.write(header.encode() + b" " * (-(len(header) + 1) % _ALIGNMENT) + b"\n")
+            file.writelines(contents)
+        partial.replace(path)
+    finally:
+        # Nothing to remove after the rename, or where the folder does not exist.
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def _stamp(path: Path) -> list[int] | None:
-    """Return the size of a file and the time of its last change; None if it is missing."""
     try:
         status = path.stat()
     except FileNotFoundError:

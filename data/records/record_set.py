@@ -2,7 +2,7 @@
 
 Training draws any image at any time and has to know the identities before it starts. So a set is
 opened by its index and its few identity records, without reading the images; what they say is kept
-in an ``IndexCache``, so that the next start reads neither.
+in caches beside the file, so that the next start reads neither.
 
 Sets come from strangers: whatever does not fit together (truncated files, an index of another
 version, fewer classes than labels) is a ``DataError`` with file, record and remedy.
@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from data.images.decoding import decode_rgb
 from data.records.index import MAX_KEY, RecordIndex
-from data.records.index_cache import Arrays, IndexCache
+from data.records.index_cache import Arrays, cached_arrays
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, Payload, RecordFile
 from runtime.errors import DataError
 
@@ -169,9 +169,11 @@ class RecordSet(LabeledRecords):
     @override
     def labels(self) -> NDArray[np.int32]:
         sources = (self.path, self.path.with_suffix(".idx"))
-        cache = IndexCache(self.path.with_suffix(".labels.cache"), sources)
-        labels: NDArray[np.int32] = cache.arrays(
-            self._build_labels, lambda arrays: _is_label_of_each(arrays["labels"], len(self))
+        labels: NDArray[np.int32] = cached_arrays(
+            self.path.with_suffix(".labels.cache"),
+            sources,
+            self._build_labels,
+            lambda arrays: _is_label_of_each(arrays["labels"], len(self)),
         )["labels"]
         if labels.max() >= self.num_classes:
             wrong = int(np.argmax(labels >= self.num_classes))

@@ -22,7 +22,7 @@ import numpy as np
 
 from data.images.decoding import decode_jpeg, decode_rgb
 from data.pack.image_files import Preparation
-from data.records.index_cache import IndexCache
+from data.records import index_cache
 from data.records.joined_set import JoinedSet
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, RecordFile, encode
@@ -151,7 +151,7 @@ def _read_cache(folder: Path, content: bytes) -> None:
     if not (folder / "train.rec").exists():
         _write_set(folder)
     sources = (folder / "train.rec", folder / "train.idx")
-    key = IndexCache(folder / "x", sources)._key
+    key = index_cache.key_of(sources)
     head, _, arrays = content.partition(b"\n")
     try:
         header = json.loads(head)

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from data.batches.loader import Batch, EpochOrders, Filling, Prefetcher
+from data.batches.loader import Batch, Filling, Loader, Prefetcher
 
 
 def batch_of(rows: int, number: int) -> Batch:
@@ -88,15 +88,15 @@ def test_threads_of_opencv_stay_out_of_the_way() -> None:
 def test_the_order_of_the_next_epoch_is_made_before_it_begins_and_once() -> None:
     made: list[int] = []
 
-    def shuffled(epoch: int) -> np.ndarray:
-        made.append(epoch)
-        return np.arange(10, dtype=np.int32) + 100 * epoch
+    class Ordered(Loader):
+        def _shuffled(self, epoch: int) -> np.ndarray:
+            made.append(epoch)
+            return np.arange(10, dtype=np.int32) + 100 * epoch
 
-    with Prefetcher(1, 1) as prefetcher:
-        orders = EpochOrders(prefetcher, shuffled)
-        rows = orders.rows(4, 2, 3)
+    with Ordered(threads=1) as loader:
+        rows = loader._order(4, 2, 3)
         assert rows.tolist() == [402, 403, 404] and rows.base is None
-        assert orders.rows(4, 9, 5).tolist() == [409]
-        assert orders.rows(5, 0, 1).tolist() == [500]
-        assert orders.rows(5, 1, 1).tolist() == [501]
+        assert loader._order(4, 9, 5).tolist() == [409]
+        assert loader._order(5, 0, 1).tolist() == [500]
+        assert loader._order(5, 1, 1).tolist() == [501]
     assert sorted(made) == [4, 5, 6]

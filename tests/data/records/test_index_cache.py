@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.records.index_cache import IndexCache
+from data.records.index_cache import Arrays, cached_arrays
 from data.records.record_set import RecordSet
 
 ARRAYS = {
@@ -17,6 +17,10 @@ ARRAYS = {
     "labels": np.array([1, -1, 3], dtype=np.int32),
     "none": np.empty(0, dtype=np.uint32),
 }
+
+
+def holds_all(arrays: Arrays) -> bool:
+    return arrays.keys() == ARRAYS.keys()
 
 
 @pytest.fixture
@@ -37,7 +41,8 @@ def read(tmp_path: Path, source: Path):
             built.append(True)
             return ARRAYS
 
-        arrays = IndexCache(tmp_path / "cache", [source, tmp_path / "absent"]).arrays(build)
+        sources = [source, tmp_path / "absent"]
+        arrays = cached_arrays(tmp_path / "cache", sources, build, holds_all)
         assert list(arrays) == list(ARRAYS)
         for name, array in ARRAYS.items():
             assert arrays[name].dtype == array.dtype
@@ -99,8 +104,8 @@ def test_a_place_that_cannot_be_written_is_done_without(
     source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    cache = IndexCache(tmp_path / "no folder" / "cache", [source])
-    arrays = cache.arrays(lambda: ARRAYS)
+    cache = tmp_path / "no folder" / "cache"
+    arrays = cached_arrays(cache, [source], lambda: ARRAYS, holds_all)
     assert np.array_equal(arrays["labels"], ARRAYS["labels"])
     assert "cannot be written" in caplog.text and len(caplog.records) == 1
 

@@ -298,7 +298,7 @@ def test_a_reader_never_sees_a_mixed_set(write_set, monkeypatch) -> None:
 
     for name in ("unlink", "replace"):
         monkeypatch.setattr(Path, name, look(getattr(Path, name)))
-    monkeypatch.setattr("data.records.index_cache.IndexCache._store", lambda self, arrays: None)
+    monkeypatch.setattr("data.records.index_cache._store", lambda *_: None)
     write_set([1, 1])
     monkeypatch.undo()
     assert set(seen) == {(6, 3), (2, 2)} and len(seen) >= 5
