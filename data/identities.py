@@ -28,11 +28,7 @@ def find_identities(folder: Path, min_images: int, workers: int) -> list[Identit
     """Return the identities of a folder, sorted by name, each with its images sorted by name.
 
     Files and folders whose names begin with a dot are ignored: many programs create such files.
-
-    Args:
-        folder: holds a folder per identity, with images of any format that OpenCV decodes.
-        min_images: identities with fewer are left out; at least 1.
-        workers: how many folders are listed at once.
+    Identities with fewer than ``min_images`` (at least 1) are left out.
 
     Raises:
         DataError: there is no such folder, or no identity is left.
@@ -76,7 +72,7 @@ def split_holdout(
 
 
 def is_image(name: str) -> bool:
-    """Whether a file is an image, by the ending of its name."""
+    """Whether a file is an image that is used, by its name."""
     return name.lower().endswith(FILE_ENDINGS) and name[0] != "."
 
 

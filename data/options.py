@@ -122,14 +122,10 @@ class ImageDataOptions(DataOptions):
 
 
 def check_same_dataset(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Refuse another data set than that of ``--config``, whose files and recipe would be used.
+    """Raise ``ConfigError`` if the command line names another data set than ``--config``.
 
-    Args:
-        given: the options of the command line, by field.
-        saved: those of the file.
-
-    Raises:
-        ConfigError: they name different data sets.
+    The files and the recipe of the latter would be used. ``given`` and ``saved`` are the options of
+    the command line and of the file, by field.
     """
     before = saved.get("dataset")
     if before is not None and given.get("dataset", before) != before:

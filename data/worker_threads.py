@@ -64,11 +64,22 @@ def map_in_order(
     Yields:
         An iterator over the results, in the order of the items; valid in the ``with`` block.
     """
+
+    def results() -> Iterator[_Result]:
+        pending: deque[Future[list[_Result]]] = deque()
+        rest = iter(items)
+        while chunk := list(islice(rest, _CHUNK)):
+            pending.append(pool.submit(lambda chunk: list(map(function, chunk)), chunk))
+            if len(pending) > workers * _CHUNKS_AHEAD:
+                yield from pending.popleft().result()
+        while pending:
+            yield from pending.popleft().result()
+
     # OpenCV's own threads would compete with these for the same cores.
     cv2.setNumThreads(0)
     pool = ThreadPoolExecutor(workers, "worker")
     try:
-        yield _results(pool, function, iter(items), workers * _CHUNKS_AHEAD)
+        yield results()
     finally:
         # Without waiting: a thread may hang in a disk that does not answer.
         pool.shutdown(wait=False, cancel_futures=True)
@@ -77,10 +88,7 @@ def map_in_order(
 def track(items: Iterable[_Item], total: int, what: str) -> Iterator[_Item]:
     """Yield items and show progress: a bar on a terminal, else a line every ten seconds.
 
-    Args:
-        items: ``total`` items.
-        total: how many they are.
-        what: names the work, such as ``packing images``.
+    ``what`` names the work, such as ``packing images``; ``total`` is the number of items.
     """
     if sys.stderr.isatty():
         yield from tqdm(items, what, total, leave=False, unit="", dynamic_ncols=True)
@@ -99,18 +107,3 @@ def track(items: Iterable[_Item], total: int, what: str) -> Iterator[_Item]:
 def say(line: str) -> None:
     """Print a line to standard error, above the progress bar if there is one."""
     tqdm.write(line, file=sys.stderr)
-
-
-def _results(
-    pool: ThreadPoolExecutor,
-    function: Callable[[_Item], _Result],
-    items: Iterator[_Item],
-    ahead: int,
-) -> Iterator[_Result]:
-    pending: deque[Future[list[_Result]]] = deque()
-    while chunk := list(islice(items, _CHUNK)):
-        pending.append(pool.submit(lambda chunk: list(map(function, chunk)), chunk))
-        if len(pending) > ahead:
-            yield from pending.popleft().result()
-    while pending:
-        yield from pending.popleft().result()

@@ -34,11 +34,7 @@ class EpochPart:
     def of_rank(cls, count: int, batch_size: int, rank: int, size: int) -> EpochPart:
         """Return the part of one of ``size`` ranks that share each global batch.
 
-        Args:
-            count: images of an epoch.
-            batch_size: images per rank and update.
-            rank: of ``size``.
-            size: how many ranks.
+        ``count`` is the number of images of an epoch, ``batch_size`` that per rank and update.
         """
         return cls(0, count, batch_size * size, rank * batch_size)
 

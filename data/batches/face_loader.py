@@ -60,8 +60,8 @@ class FaceLoader(Loader):
         Args:
             dataset: the images.
             options: batch size, threads, augmentation, and which images are left out.
-            rank: this process among ``world_size``.
-            world_size: the number of ranks that share each global batch.
+            rank: this process among the ``world_size`` ranks that share each global batch.
+            world_size: how many they are.
             seed: of the order of images, mirroring and augmentation; the same on all ranks.
             mirror: whether half of the images are mirrored.
 

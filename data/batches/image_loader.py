@@ -85,12 +85,8 @@ class ImageLoader(Loader):
     ) -> None:
         """Start the threads; they have nothing to do until ``batches`` is called.
 
-        Args:
-            images: the set.
-            batch_size: images per rank and update.
-            epoch_part: what this process reads of each epoch's order.
-            seed: of the order of images and their changes; the same on all ranks.
-            threads: how many make batches.
+        ``batch_size`` counts the images per rank and update; the seed of the images' order and
+        changes is the same on all ranks.
 
         Raises:
             DataError: there are fewer images than one global batch.
@@ -140,8 +136,8 @@ def each_once(
 
     Args:
         images: the set; its transform depends on no random numbers.
-        prefetcher: whose threads make the batches.
-        batch_size: rows of every batch.
+        prefetcher: its threads make the batches.
+        batch_size: rows of every batch, the last one too.
         rank: this process among ``world_size``.
         world_size: the number of ranks that share the set.
 

@@ -94,10 +94,7 @@ class RecordSet(LabeledRecords):
     path: Path
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open a set; of its images, none but the first and the last are read.
-
-        Args:
-            path: a ``.rec`` file, or a folder with ``train.rec`` or a single other ``.rec``.
+        """Open a ``.rec`` file, or a folder with ``train.rec`` or a single other ``.rec``.
 
         Raises:
             DataError: no such set, or an index, header or property that cannot be right.

@@ -17,11 +17,7 @@ class RecordWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, image_size: tuple[int, int]) -> None:
-        """Begin a set.
-
-        Args:
-            path: a folder, in which ``train.rec`` is written, or the name of a ``.rec`` file.
-            image_size: height and width of the images.
+        """Begin ``train.rec`` in a folder, or a ``.rec`` file.
 
         Raises:
             DataError: the folder cannot be written to.

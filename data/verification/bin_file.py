@@ -110,10 +110,7 @@ def write_bin(
 ) -> None:
     """Write a verification set; it appears under its name only when it is complete.
 
-    Args:
-        path: the file.
-        encoded_images: two JPEG or PNG images per pair.
-        same: whether the images of a pair show the same identity.
+    ``encoded_images`` are two JPEG or PNG images for each answer of ``same``.
     """
     assert len(encoded_images) == 2 * len(same)
     content = (list(encoded_images), [bool(answer) for answer in same])

@@ -43,10 +43,6 @@ def read_pairs(path: Path, folder: Path) -> list[Pair]:
     same person and as many of different ones. Then ``name i j`` is a pair of the same person and
     ``name1 i name2 j`` one of two, where i is the number in ``name/name_000i.jpg``.
 
-    Args:
-        path: the text file.
-        folder: holds a folder of images per person.
-
     Raises:
         DataError: a line has another form, an image is missing, or there are too few lines.
     """
@@ -105,7 +101,7 @@ def _read_lines(path: Path) -> list[str]:
     try:
         # A pipe, which is not a file, may never end.
         if path.exists() and not path.is_file():
-            raise DataError(f"{path} cannot be read as a list of pairs: it is no file")
+            raise OSError("it is no file")
         return path.read_text("utf-8").splitlines() or [""]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as a list of pairs: {error}") from None
