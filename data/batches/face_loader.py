@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +97,7 @@ class FaceLoader(Loader):
     def _shuffled(self, epoch: int) -> NDArray[np.int32]:
         return self._selection.shuffled(np.random.default_rng((_SHUFFLE, self._seed, epoch)))
 
-    def _draw_changes(self, update: int) -> tuple[NDArray[np.bool_], NDArray[np.float32] | None]:
+    def _draw_changes(self, update: int) -> tuple[NDArray[np.bool_], Optional[NDArray[np.float32]]]:
         """Draw for the whole global batch; return which of this rank's images are mirrored.
 
         Also return their draws of the augmentation; None if it is off.

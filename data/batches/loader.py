@@ -10,7 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Callable, NamedTuple, TypeVar
+from typing import Callable, NamedTuple, Optional, TypeVar
 
 import cv2
 import numpy as np
@@ -129,7 +129,9 @@ class Loader:
                 "choose a smaller --batch-size or use fewer ranks"
             )
 
-    def batches(self, start_update: int = 0, position: Position | None = None) -> Iterator[Batch]:
+    def batches(
+        self, start_update: int = 0, position: Optional[Position] = None
+    ) -> Iterator[Batch]:
         """Yield this rank's batches of the updates from ``start_update`` on, without end.
 
         Args:

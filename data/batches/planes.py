@@ -15,7 +15,7 @@ from runtime.compiled import unlocked_kernel
 _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 
 Plane = NDArray[np.uint8]
-"""The numbers of an image, or of one color of it, one behind the other."""
+"""The pixels of an image, or one color of them, as a flat array."""
 
 IMAGES_AT_ONCE = 8
 """What ``write_planes`` takes. More would not stay in the cache until they are written."""

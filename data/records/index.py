@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,7 +154,7 @@ def _find_images(
     return images
 
 
-def _range_at(file: RecordFile, offset: int) -> tuple[float, float] | None:
+def _range_at(file: RecordFile, offset: int) -> Optional[tuple[float, float]]:
     """Return the two labels of a record without an image, None for any other record."""
     with contextlib.suppress(BrokenRecordError):
         labels, payload = file.read(offset)

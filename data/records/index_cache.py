@@ -21,7 +21,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +79,7 @@ def key_of(sources: Iterable[Path]) -> list[Any]:
     return [_VERSION, *map(_stamp, sources)]
 
 
-def _load(path: Path, key: list[Any]) -> Arrays | None:
+def _load(path: Path, key: list[Any]) -> Optional[Arrays]:
     """Map the arrays; None if the cache is missing, damaged or has another key."""
     try:
         with path.open("rb") as file:
@@ -115,7 +115,7 @@ def _store(path: Path, key: list[Any], arrays: Arrays) -> None:
             partial.unlink()
 
 
-def _stamp(path: Path) -> list[int] | None:
+def _stamp(path: Path) -> Optional[list[int]]:
     try:
         status = path.stat()
     except FileNotFoundError:

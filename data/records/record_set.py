@@ -93,7 +93,7 @@ class RecordSet(LabeledRecords):
 
     path: Path
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: Union[str, os.PathLike[str]]) -> None:
         """Open a ``.rec`` file, or a folder with ``train.rec`` or a single other ``.rec``.
 
         Raises:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ class Selection:
             DataError: no identity has as many images.
         """
         self._total = self._count = len(dataset)
-        self._bits: NDArray[np.uint8] | None = None
+        self._bits: Optional[NDArray[np.uint8]] = None
         self.num_classes = dataset.num_classes
         self.classes = np.arange(dataset.num_classes, dtype=np.int32)
         if min_images:

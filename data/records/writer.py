@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Union
 
 from data.records.recordio import FLOAT32_EXACT, Payload, encode
 from runtime.errors import DataError
@@ -16,7 +17,7 @@ class RecordWriter:
     A context manager: leaving it with an exception removes what has been written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, image_size: tuple[int, int]) -> None:
+    def __init__(self, path: Union[str, os.PathLike[str]], *, image_size: tuple[int, int]) -> None:
         """Begin ``train.rec`` in a folder, or a ``.rec`` file.
 
         Raises:

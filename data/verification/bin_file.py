@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import cv2
 import numpy as np
@@ -69,7 +69,7 @@ class VerificationSet:
         return batch
 
 
-def read_bin(path: str | os.PathLike[str]) -> VerificationSet:
+def read_bin(path: Union[str, os.PathLike[str]]) -> VerificationSet:
     """Read a verification set without running code that its pickle may contain.
 
     Raises:
@@ -106,7 +106,7 @@ def _read(path: Path) -> bytes:
 
 
 def write_bin(
-    path: str | os.PathLike[str], encoded_images: Sequence[bytes], same: Sequence[bool]
+    path: Union[str, os.PathLike[str]], encoded_images: Sequence[bytes], same: Sequence[bool]
 ) -> None:
     """Write a verification set; it appears under its name only when it is complete.
 
