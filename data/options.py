@@ -42,7 +42,7 @@ class FaceDataOptions(DataOptions):
     """Faces: record sets, augmentation, verification sets."""
 
     rec: tuple[str, ...] = repeatable()
-    """Folder of a record set (train.rec, property, .bin files), or its .rec; several by several."""
+    """Folder of a record set (train.rec, property, .bin files), or its .rec; may be repeated."""
 
     val_targets: tuple[str, ...] = ()
     """Verification sets: names of .bin files beside the data, as in lfw,cfp_fp."""

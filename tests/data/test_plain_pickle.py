@@ -28,7 +28,7 @@ def test_plain_values(protocol: int) -> None:
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_what_is_there_twice_is_the_same(protocol: int) -> None:
+def test_a_value_that_is_used_twice(protocol: int) -> None:
     shared = ["x" * 50, b"y" * 50]
     assert load(pickle.dumps([shared, shared, shared[0]], protocol)) == [shared, shared, "x" * 50]
 

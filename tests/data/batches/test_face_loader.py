@@ -161,7 +161,7 @@ def test_a_later_start_continues_the_same_sequence(records) -> None:
     assert (late == images[44:]).all()
 
 
-def test_the_seed_decides(records) -> None:
+def test_the_order_depends_on_the_seed(records) -> None:
     first = numbers(load(records, 6)[0])
     assert first == numbers(load(records, 6)[0])
     assert first != numbers(load(records, 6, seed=8)[0])
@@ -279,7 +279,7 @@ def test_leaving_the_loader_ends_the_threads(records) -> None:
     assert decoders and not any(thread.is_alive() for thread in decoders)
 
 
-def test_a_run_goes_on_at_its_place_in_the_data(records) -> None:
+def test_a_run_continues_at_its_position_in_the_data(records) -> None:
     """Update 2 with a global batch of 4 from there on, behind the first 20 images of epoch 1."""
     with open_loader(records, mirror=False) as loader:
         whole = list(islice(loader.batches(), 12))

@@ -34,7 +34,7 @@ def test_batches_come_in_their_order_and_every_row_is_filled_once() -> None:
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_so_many_are_begun_before_the_first_is_handed_out(ahead: int) -> None:
+def test_batches_are_begun_ahead_of_the_first_that_is_returned(ahead: int) -> None:
     begun: list[int] = []
 
     def fillings():
@@ -61,7 +61,7 @@ def test_an_error_in_a_thread_is_raised_where_its_batch_is_asked_for() -> None:
             next(batches)
 
 
-def test_who_stops_asking_cancels_what_has_not_begun() -> None:
+def test_closing_the_batches_cancels_tasks_that_have_not_begun() -> None:
     calls: list = []
     held, release = threading.Event(), threading.Event()
 
@@ -79,7 +79,7 @@ def test_who_stops_asking_cancels_what_has_not_begun() -> None:
     assert [number for number, _, _ in calls] == [0]
 
 
-def test_threads_of_opencv_stay_out_of_the_way() -> None:
+def test_opencv_uses_no_threads_of_its_own() -> None:
     with Prefetcher(1, 1) as prefetcher:
         order = prefetcher.begin(lambda number: np.array([number, cv2.getNumThreads()]), 7)
         assert order.result().tolist() == [7, 1]

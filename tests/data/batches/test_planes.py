@@ -27,7 +27,7 @@ def test_planes_are_those_of_the_images(count: int, height: int, width: int, see
     assert not batch[[0, -1]].any()
 
 
-def test_an_image_of_another_size_is_never_written_beyond_its_place() -> None:
+def test_an_image_of_another_size_is_never_written_beyond_its_rows() -> None:
     images = (np.ones((5, 5, 3), np.uint8),) * IMAGES_AT_ONCE
     with pytest.raises(ValueError, match="total size"):
         write_planes(images, np.zeros((1, 3, 4, 4), np.uint8), np.zeros(1, bool))

@@ -32,11 +32,11 @@ def test_the_origin_is_where_epochs_of_this_length_would_have_begun():
 
 @given(
     num_images=st.integers(12, 99),
-    legs=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=5),
+    batches=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=5),
 )
-def test_no_sample_comes_twice_and_none_is_left_out(num_images, legs):
+def test_no_sample_comes_twice_and_none_is_left_out(num_images, batches):
     update, position, used = 0, Position(0, 0), {}
-    for global_batch, updates in legs:
+    for global_batch, updates in batches:
         epoch_plan = EpochPlan(num_images, global_batch, update, position)
         for number in range(update, update + updates):
             epoch, first = epoch_plan.at(number)

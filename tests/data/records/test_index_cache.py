@@ -54,7 +54,7 @@ def read(tmp_path: Path, source: Path):
     return read_or_build
 
 
-def test_what_was_built_is_read_from_then_on(read) -> None:
+def test_arrays_are_built_once_and_then_read(read) -> None:
     assert [read(), read(), read()] == [True, False, False]
 
 
@@ -88,7 +88,7 @@ def test_any_damage_is_found(read, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"[]\n", b"{}\n", b"\x80\x04N.", b"x" * 9000])
-def test_what_is_no_cache_is_replaced(read, tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_cache_is_replaced(read, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "cache").write_bytes(content)
     assert [read(), read()] == [True, False]
 
@@ -100,7 +100,7 @@ def test_a_cut_cache_is_replaced(read, tmp_path: Path) -> None:
     assert [read(), read()] == [True, False]
 
 
-def test_a_place_that_cannot_be_written_is_done_without(
+def test_where_nothing_can_be_written_arrays_are_built_without_a_cache(
     source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -43,7 +43,7 @@ def test_content_with_the_magic_is_cut_and_joined(tmp_path: Path, payload: bytes
     assert len(frames) == 1 + len(aligned)
 
 
-def test_a_label_array_is_told_from_the_image(tmp_path: Path) -> None:
+def test_a_label_array_is_not_part_of_the_image(tmp_path: Path) -> None:
     content = struct.pack("<IfQQ4f", 4, 0.0, 1, 0, 8.0, 1.0, 2.0, 3.0) + b"image"
     record = MAGIC + struct.pack("<I", len(content)) + content + bytes(-len(content) % 4)
     labels, payload = open_records(tmp_path, record).read(0)

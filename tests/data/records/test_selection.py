@@ -70,7 +70,7 @@ def test_everything_is_chosen_without_a_limit(labels: np.ndarray) -> None:
     assert [chosen.following(i) for i in (0, 332)] == [1, 0]
 
 
-def test_nobody_has_as_many(labels: np.ndarray) -> None:
+def test_no_identity_has_as_many_images(labels: np.ndarray) -> None:
     with pytest.raises(DataError, match="made up: no identity has 99 images or more"):
         Selection(Labels(labels, 30), 99)
 
@@ -96,6 +96,6 @@ def test_a_run_keeps_at_most_16_bytes_per_image(
     assert [len(order) for order in orders] == [images, images]
     mapped = (tmp_path / "train.idx.cache").stat().st_size
     if min_images:
-        # The labels are given back before the orders are made.
+        # The memory of the labels is free before the orders are made.
         assert chosen._bits is not None and chosen._bits.nbytes == images // 8
     assert peak + mapped <= 16 * images

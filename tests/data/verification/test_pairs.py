@@ -70,7 +70,7 @@ def test_wrong_lines_are_named(tmp_path, people, number: int, line: str, message
         read_pairs(write_lines(tmp_path, lines), people)
 
 
-def test_what_is_no_text_is_refused(tmp_path: Path, people: Path) -> None:
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path, people: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for name in ("binary", "nowhere", "people"):
         with pytest.raises(DataError, match=f"{name} cannot be read"):
@@ -98,14 +98,14 @@ def test_folds_hold_both_kinds_alike() -> None:
         assert len({pair.first[0] for pair in pairs[fold * 40 : fold * 40 + 20]}) > 3
 
 
-def test_the_identity_with_most_images_does_not_decide() -> None:
+def test_the_identity_with_most_images_does_not_dominate() -> None:
     pairs = draw_pairs([3, 4, 200, 10], count=80, folds=2, seed=0)
     shares = Counter(pair.first[0] for pair in pairs if pair.same)
     # 3 and 6 pairs are all that the small ones have; the others share the rest.
     assert [shares[i] for i in range(4)] in ([3, 6, 15, 16], [3, 6, 16, 15])
 
 
-def test_the_seed_decides_about_the_pairs() -> None:
+def test_the_pairs_depend_on_the_seed() -> None:
     first, again, other = (draw_pairs([9] * 9, count=100, folds=10, seed=s) for s in (1, 1, 2))
     assert first == again != other
 
