@@ -22,7 +22,7 @@ from typing import Optional
 from parallel import grouping
 from parallel.launch import __main__ as launch
 from parallel.launch import data_sharding, groups
-from parallel.launch.network import Network
+from parallel.launch.network_interface import Network
 from parallel.parameter_server.buckets import LARGEST
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program

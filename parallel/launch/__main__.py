@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Optional
 
 from parallel.launch import data_sharding, groups, hosts, job, task
-from parallel.launch.network import Network, free_port
+from parallel.launch.network_interface import Network, free_port
 from parallel.launch.task import Task
 from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment
 from parallel.parameter_server.buckets import FEWEST_ELEMENTS, LARGEST, MOST_ELEMENTS

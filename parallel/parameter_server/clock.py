@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Optional
 
-from parallel.parameter_server.board import Attendance, Board
+from parallel.parameter_server.shared_table import Attendance, Board
 
 # Seconds between two looks at the board; a look takes a tenth of that.
 _PAUSE = 0.001

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from parallel.parameter_server import buckets
 from parallel.parameter_server.assignment import Assignment
-from parallel.parameter_server.board import FINISHED, LEFT, Attendance, Board, Column
 from parallel.parameter_server.clock import wait_for_slowest
 from parallel.parameter_server.schemes import Scheme, team_of
+from parallel.parameter_server.shared_table import FINISHED, LEFT, Attendance, Board, Column
 from parallel.parameter_server.store import Store
 from parallel.parameter_server.trace import Trace
 from parallel.parameter_server.wire import TAIL, Settings, Tail

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from parallel.parameter_server.board import Board, Column
 from parallel.parameter_server.refusals import Refusals, Refused
+from parallel.parameter_server.shared_table import Board, Column
 from parallel.parameter_server.trace import Trace
 from parallel.parameter_server.wire import TAIL, Settings, Tail
 from runtime.mxnet import mx

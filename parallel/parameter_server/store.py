@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel.parameter_server.board import Board
 from parallel.parameter_server.buckets import Bucket
+from parallel.parameter_server.shared_table import Board
 from parallel.parameter_server.wire import TAIL, Settings
 from runtime.mxnet import mx
 from runtime.ndarray import wait_until_unused

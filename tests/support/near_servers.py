@@ -14,10 +14,10 @@ from pathlib import Path
 
 from parallel.parameter_server import exchange
 from parallel.parameter_server.assignment import WORKER, Assignment
-from parallel.parameter_server.board import Board
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.schemes import SCHEMES
 from parallel.parameter_server.server import Updater
+from parallel.parameter_server.shared_table import Board
 from parallel.parameter_server.trace import Trace
 from parallel.parameter_server.wire import TAIL
 from parallel.world import LoneWorld

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from parallel.launch.__main__ import SERVE
-from parallel.launch.network import free_port
+from parallel.launch.network_interface import free_port
 from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment
 from tests.support.launch import clean_environment
 

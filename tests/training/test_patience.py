@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from parallel.parameter_server.board import Column
 from parallel.parameter_server.schemes import SCHEMES
+from parallel.parameter_server.shared_table import Column
 from tests.support.near_servers import NearServers, gradients
 from tests.support.servers import ServerJob
 from training.exchange.server_workers import ServerWorkers

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from parallel.parameter_server.board import FINISHED, Attendance, Board, Column
 from parallel.parameter_server.clock import wait_for_slowest
+from parallel.parameter_server.shared_table import FINISHED, Attendance, Board, Column
 
 WORKERS, STEPS = 4, 2500
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parallel.parameter_server.board import Board, Column
 from parallel.parameter_server.server import Updater
+from parallel.parameter_server.shared_table import Board, Column
 from parallel.parameter_server.trace import Trace
 from parallel.parameter_server.wire import TAIL, Settings, Tail
 from runtime.mxnet import mx

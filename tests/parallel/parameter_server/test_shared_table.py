@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from parallel.parameter_server.board import FINISHED, LEFT, Attendance, Board, Column
+from parallel.parameter_server.shared_table import FINISHED, LEFT, Attendance, Board, Column
 
 
 def board(clocks, **columns) -> Board:

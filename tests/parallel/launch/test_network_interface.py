@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from parallel.launch.network import Network, free_port
+from parallel.launch.network_interface import Network, free_port
 from runtime.errors import ConfigError
 
 LOOPBACK = Network("lo", "127.0.0.1")
