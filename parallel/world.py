@@ -1,10 +1,10 @@
 """The ranks of a training run, behind one small interface.
 
-The only module that imports Horovod. Everything else is handed a ``World``, so that the
-mathematics can be tested with ranks that are threads, and so that the names of the collectives,
-their reductions and their blocking behavior are decided in one place. Each collective needs a
-name that is the same at every step: Horovod caches responses by name, and generated names have
-made long runs thrash that cache.
+The only module that imports Horovod. All other code is handed a ``World``, so that the mathematics
+can be tested with ranks that are threads, and so that the names of the collectives, their
+reductions and their blocking behavior are decided in one place. Each collective needs a name that
+is the same at every step: Horovod caches responses by name, and generated names have made long
+runs thrash that cache.
 """
 
 from __future__ import annotations
@@ -19,42 +19,38 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from runtime.errors import ConfigError, launcher_number
 from runtime.mxnet import mx
 
 
 class Wire(NamedTuple):
-    """How sums travel between the ranks.
-
-    Attributes:
-        is_float16: in half precision, whatever the arrays are.
-        predivide_factor: divides the addends and multiplies the sum, so that it stays small on the
-            way.
-    """
+    """How sums travel between the ranks."""
 
     is_float16: bool = False
+    """In half precision, whatever the arrays are."""
     predivide_factor: float = 1.0
+    """Divides the addends and multiplies the sum, which keeps the numbers small on the way."""
 
 
 PLAIN = Wire()
 
 
 class World(Protocol):
-    """What one rank can ask of all ranks."""
+    """The ranks that compute together, seen from one of them."""
 
     rank: int
-    """The number of this rank, 0 … size - 1."""
+    """Number of this rank, 0 … size - 1."""
     size: int
-    """The number of ranks."""
     local_rank: int
-    """The number of this rank among those on its host."""
+    """Number of this rank among those on its host."""
 
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
         """Reduce an NDArray over the ranks, in place.
 
-        Asynchronous: the reduction is queued as an operation of MXNet's engine, and whoever reads
-        the array waits for it.
+        Asynchronous: the reduction is queued as an operation of MXNet's engine, and a read of the
+        array waits for it.
 
         Args:
             array: an NDArray of the same shape and type on every rank.
@@ -64,6 +60,7 @@ class World(Protocol):
 
     def wait(self, array: Any) -> None:
         """Wait for the reduction of an array, after all work that can hide it."""
+        array.wait_to_read()
 
     def allreduce_all(
         self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
@@ -80,55 +77,53 @@ class World(Protocol):
         """The value of rank 0, on every rank; blocks."""
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has called this."""
 
 
-class LoneWorld:
-    """One rank by itself, without Horovod: nobody else's end can take it along."""
+class LoneWorld(World):
+    """One rank without Horovod: the end of another process does not end this one."""
 
     def __init__(self, local_rank: int = 0) -> None:
-        """Args: local_rank: among the processes of this host."""
         self.rank, self.size, self.local_rank = 0, 1, local_rank
 
+    @override
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
-        """See ``World.allreduce``."""
         return array
 
-    def wait(self, array: Any) -> None:
-        """See ``World.wait``."""
-        array.wait_to_read()
-
+    @override
     def allreduce_all(
         self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
     ) -> None:
-        """See ``World.allreduce_all``."""
+        pass
 
+    @override
     def allgather(self, array: Any, name: str) -> Any:
-        """See ``World.allgather``."""
         return array
 
+    @override
     def broadcast(self, array: Any, name: str) -> None:
-        """See ``World.broadcast``."""
+        pass
 
+    @override
     def broadcast_object(self, value: Any, name: str) -> Any:
-        """See ``World.broadcast_object``."""
         return value
 
+    @override
     def barrier(self) -> None:
-        """See ``World.barrier``."""
+        pass
 
 
-class HorovodWorld:
-    """The ranks that ``horovodrun`` or ``mpirun`` started; one rank when nobody did.
+class HorovodWorld(World):
+    """The ranks that ``horovodrun`` or ``mpirun`` started, or one rank without a launcher.
 
-    With groups, those of this rank's group alone.
+    With groups, the ranks of this rank's group alone.
     """
 
     def __init__(self, groups: Sequence[Sequence[int]] = (), *, regroups: bool = False) -> None:
-        """Initializes Horovod.
+        """Initialize Horovod.
 
         Args:
-            groups: the ranks of each group, each rank in one of them; none make one of all ranks.
+            groups: the ranks of each group, each rank in one of them; empty: one group of all.
             regroups: whether ``regroup`` will be called.
         """
         import horovod.mxnet as hvd
@@ -141,44 +136,40 @@ class HorovodWorld:
         _check_size(hvd.size())
         self._ops = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
         self.local_rank: int = hvd.local_rank()
-        self._enter()
+        self._join_set()
 
     def regroup(self, groups: Sequence[Sequence[int]]) -> None:
-        """Make other groups; the ranks of all come here together, with no collective under way."""
-        for former in self._sets:
-            self._hvd.remove_process_set(former)
+        """Form other groups; all ranks call this together, with no collective under way."""
+        for group in self._sets:
+            self._hvd.remove_process_set(group)
         self._sets = self._process_sets(groups)
         for group in self._sets:
             self._hvd.add_process_set(group)
-        self._enter()
+        self._join_set()
 
-    def everybody(self) -> HorovodWorld:
+    def all_ranks(self) -> HorovodWorld:
         """The ranks of all groups, as a world."""
         world = copy.copy(self)
         world._sets = []
-        world._enter()
+        world._join_set()
         return world
 
+    @override
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
-        """See ``World.allreduce``."""
         if self.size > 1:
             self._hvd.allreduce_(array, name=name, op=self._ops[op], process_set=self._set)
         return array
 
-    def wait(self, array: Any) -> None:
-        """See ``World.wait``."""
-        array.wait_to_read()
-
+    @override
     def allreduce_all(
         self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
     ) -> None:
-        """See ``World.allreduce_all``."""
         if self.size == 1:
             return
         compression = self._hvd.Compression.fp16 if wire.is_float16 else self._hvd.Compression.none
         for index, array in enumerate(arrays):
             sent, dtype = compression.compress(array)
-            # Backward finishes the last layers first, but the first are needed first.
+            # Backward finishes the last layers first, but the next forward pass needs the first.
             self._hvd.allreduce_(
                 sent,
                 name=f"{name}.{index}",
@@ -191,30 +182,30 @@ class HorovodWorld:
             if sent is not array:
                 array[:] = compression.decompress(sent, dtype)
 
+    @override
     def allgather(self, array: Any, name: str) -> Any:
-        """See ``World.allgather``."""
         if self.size == 1:
             return array
         return self._hvd.allgather(array, name=name, process_set=self._set)
 
+    @override
     def broadcast(self, array: Any, name: str) -> None:
-        """See ``World.broadcast``."""
         if self.size == 1:
             return
-        # Horovod 0.28.1 has a broadcast, which reads its name once more after it has handed the
-        # work to another thread, which may have finished and freed it by then: on a busy machine a
-        # segmentation fault now and then (EnqueueTensorBroadcast; the other collectives do not).
+        # Not by the broadcast of Horovod 0.28.1: EnqueueTensorBroadcast reads the name again after
+        # it has handed the work to another thread, which may have freed the name. On a busy machine
+        # that is a segmentation fault now and then; the other collectives do not do it.
         flat = array.reshape((-1,))
         sent = flat if self.rank == 0 else flat[:1]
         gathered = self._hvd.allgather(sent, name=name, process_set=self._set)
         gathered.wait_to_read()
         array[:] = gathered[: array.size].reshape(array.shape)
 
+    @override
     def broadcast_object(self, value: Any, name: str) -> Any:
-        """See ``World.broadcast_object``."""
         if self.size == 1:
             return value
-        # Horovod's own knows no groups.
+        # Horovod's broadcast_object knows no process sets.
         content = pickle.dumps(value)
         length = mx.nd.array([len(content)], dtype="int64")
         self.broadcast(length, f"{name}.length")
@@ -224,30 +215,30 @@ class HorovodWorld:
         self.broadcast(sent, name)
         return pickle.loads(sent.asnumpy().tobytes())
 
+    @override
     def barrier(self) -> None:
-        """See ``World.barrier``."""
         self.allgather(mx.nd.zeros((1,)), "world.barrier").wait_to_read()
 
     def close(self) -> None:
-        """End Horovod, for the ranks of all groups: none may need another any more."""
+        """Shut Horovod down, on the ranks of all groups: none may be in a collective any more."""
         self._hvd.shutdown()
 
     def _process_sets(self, groups: Sequence[Sequence[int]]) -> list[Any]:
-        """Horovod has the set of all ranks already, and takes it no second time."""
+        """One for each group; none for a single group: Horovod has the set of all ranks already."""
         return [self._hvd.ProcessSet(list(group)) for group in groups] if len(groups) > 1 else []
 
-    def _enter(self) -> None:
-        """Belong to one's own among the sets."""
-        whole = self._hvd.global_process_set
-        self._set = next((group for group in self._sets if group.included()), whole)
-        self.rank: int = self._set.rank()
-        self.size: int = self._set.size()
+    def _join_set(self) -> None:
+        """Choose the process set that contains this rank, and its rank and size there."""
+        all_ranks = self._hvd.global_process_set
+        self._set = next((group for group in self._sets if group.included()), all_ranks)
+        self.rank = self._set.rank()
+        self.size = self._set.size()
 
 
 def _check_size(size: int) -> None:
-    """Refuse to train alone beside others that train alone, each on the whole data.
+    """Refuse to run beside other processes that each train alone on the whole data.
 
-    That is what happens when a setting for one process by itself reaches the ranks of a launcher.
+    This happens when a setting for a single process reaches the ranks of a launcher.
     """
     started = launcher_number(("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"), default=1)
     if size != started:
@@ -268,7 +259,7 @@ def allgather_numpy(world: World, array: NDArray[np.float32], name: str) -> NDAr
 def rendezvous(
     address: str, interface: str, hosts: Sequence[str]
 ) -> Iterator[list[dict[str, str]]]:
-    """Let processes that a launcher starts meet as the ranks of one Horovod job, by Gloo.
+    """Serve the Gloo rendezvous at which processes become the ranks of one Horovod job.
 
     Horovod's own ``RendezvousServer`` listens on all interfaces, this one on one address.
 
@@ -278,13 +269,12 @@ def rendezvous(
         hosts: the address of each rank.
 
     Yields:
-        The environment variables of each rank. The ranks can meet until the context is left.
+        The environment variables of each rank. The server runs until the context is left.
     """
-    from horovod.runner.common.util.hosts import SlotInfo
     from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-    slots = [SlotInfo(**numbers) for numbers in _slots(hosts)]
+    slots = _slots(hosts)
     server = RendezvousHTTPServer((address, 0), RendezvousHandler, 0)
     server.init(slots)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -301,23 +291,24 @@ def rendezvous(
         thread.join()
 
 
-def _slots(hosts: Sequence[str]) -> list[dict[str, Any]]:
-    """What Horovod knows of each rank; hosts may come in any order."""
-    addresses = list(dict.fromkeys(hosts))
-    found = []
+def _slots(hosts: Sequence[str]) -> list[Any]:
+    """Horovod's description of each rank; the ranks of a host need not be consecutive."""
+    from horovod.runner.common.util.hosts import SlotInfo
+
+    slots = []
     for rank, host in enumerate(hosts):
         local_rank = hosts[:rank].count(host)
-        # Those that are the rank's equals on their hosts.
-        across = [address for address in addresses if hosts.count(address) > local_rank]
-        found.append(
-            {
-                "hostname": host,
-                "rank": rank,
-                "size": len(hosts),
-                "local_rank": local_rank,
-                "local_size": hosts.count(host),
-                "cross_rank": across.index(host),
-                "cross_size": len(across),
-            }
+        # The hosts that have a rank of this local rank.
+        across = [one for one in dict.fromkeys(hosts) if hosts.count(one) > local_rank]
+        slots.append(
+            SlotInfo(
+                hostname=host,
+                rank=rank,
+                size=len(hosts),
+                local_rank=local_rank,
+                local_size=hosts.count(host),
+                cross_rank=across.index(host),
+                cross_size=len(across),
+            )
         )
-    return found
+    return slots

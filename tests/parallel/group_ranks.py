@@ -40,16 +40,16 @@ def answers(world: World, number: int) -> dict[str, Any]:
 def main(folder: Path, formations: list[list[list[int]]]) -> None:
     number = int(os.environ["HOROVOD_RANK"])
     world = HorovodWorld(formations[0], regroups=len(formations) > 1)
-    told = answers(world, number)
+    result = answers(world, number)
     for groups in formations[1:]:
-        world.everybody().barrier()
+        world.all_ranks().barrier()
         world.regroup(groups)
-        told = answers(world, number)
-    told["everybody"] = answers(world.everybody(), number)["gathered"]
+        result = answers(world, number)
+    result["all"] = answers(world.all_ranks(), number)["gathered"]
     world.barrier()
-    # The end of one rank is that of all groups: nobody may be in a collective any more.
-    (folder / str(number)).write_text(json.dumps(told))
-    while not all((folder / str(int(other))).exists() for other in told["everybody"]):
+    # The end of one rank is that of all groups: no rank may be in a collective any more.
+    (folder / str(number)).write_text(json.dumps(result))
+    while not all((folder / str(int(other))).exists() for other in result["all"]):
         time.sleep(0.05)
     world.close()
 

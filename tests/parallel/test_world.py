@@ -48,11 +48,11 @@ def test_the_ranks_of_a_group_have_a_world_of_their_own(formations, tmp_path: Pa
                 "gathered": group,
                 "first": group[0],
                 "object": {"from": group[0]},
-                "everybody": [0, 1, 2],
+                "all": [0, 1, 2],
             }
 
 
-def test_alone_everything_is_ones_own() -> None:
+def test_a_lone_world_returns_its_own_values() -> None:
     world: World = LoneWorld(local_rank=2)
     array = mx.nd.array([3.0])
     world.allreduce(array, "a")

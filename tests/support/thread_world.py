@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
-from parallel.world import PLAIN, Wire
+from parallel.world import PLAIN, Wire, World
 from runtime.mxnet import mx
 
 REDUCTIONS = {"sum": np.sum, "mean": np.mean, "max": np.max}
 
 
-class _Meeting:
+class _SharedValues:
     """Where the ranks of one world exchange values."""
 
     def __init__(self, size: int) -> None:
@@ -28,37 +29,36 @@ class _Meeting:
         self.names: list[str] = [""] * size
 
 
-class ThreadWorld:
+class ThreadWorld(World):
     """One rank of a world of threads."""
 
-    def __init__(self, rank: int, size: int, meeting: _Meeting) -> None:
+    def __init__(self, rank: int, size: int, shared: _SharedValues) -> None:
         self.rank = rank
         self.size = size
         self.local_rank = rank
-        self._meeting = meeting
+        self._shared = shared
 
     def _exchange(self, value: Any, name: str) -> list[Any]:
-        meeting = self._meeting
-        meeting.values[self.rank] = value
-        meeting.names[self.rank] = name
-        meeting.computing.release()
+        shared = self._shared
+        shared.values[self.rank] = value
+        shared.names[self.rank] = name
+        shared.computing.release()
         try:
-            meeting.barrier.wait()
-            values, names = list(meeting.values), set(meeting.names)
-            meeting.barrier.wait()
+            shared.barrier.wait()
+            values, names = list(shared.values), set(shared.names)
+            shared.barrier.wait()
         finally:
-            meeting.computing.acquire()
+            shared.computing.acquire()
         assert names == {name}, f"ranks met in different collectives: {names}"
         return values
 
+    @override
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
         values = self._exchange(array.asnumpy(), name)
         array[:] = REDUCTIONS[op](np.stack(values), axis=0).astype(array.dtype)
         return array
 
-    def wait(self, array: Any) -> None:
-        """Everything is reduced at once here."""
-
+    @override
     def allreduce_all(
         self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
     ) -> None:
@@ -66,33 +66,37 @@ class ThreadWorld:
         for index, array in enumerate(arrays):
             self.allreduce(array, f"{name}.{index}", op)
 
+    @override
     def allgather(self, array: Any, name: str) -> Any:
         values = self._exchange(array.asnumpy(), name)
         return mx.nd.array(np.concatenate(values), dtype=array.dtype)
 
+    @override
     def broadcast(self, array: Any, name: str) -> None:
         array[:] = self._exchange(array.asnumpy(), name)[0]
 
+    @override
     def broadcast_object(self, value: Any, name: str) -> Any:
         return self._exchange(value, name)[0]
 
+    @override
     def barrier(self) -> None:
         self._exchange(None, "barrier")
 
 
 def run_ranks(size: int, rank_main: Callable[[ThreadWorld], Any]) -> list[Any]:
     """Run ``rank_main`` on ``size`` ranks; returns their results, or raises the first error."""
-    meeting = _Meeting(size)
+    shared = _SharedValues(size)
     results: list[Any] = [None] * size
     errors: list[BaseException] = []
 
     def run(rank: int) -> None:
-        with meeting.computing:
+        with shared.computing:
             try:
-                results[rank] = rank_main(ThreadWorld(rank, size, meeting))
+                results[rank] = rank_main(ThreadWorld(rank, size, shared))
             except BaseException as error:
                 errors.append(error)
-                meeting.barrier.abort()
+                shared.barrier.abort()
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
     for thread in threads:

@@ -156,7 +156,7 @@ class ServerWorkers(Ranks):
         if self._stop_status:
             return None
         mx.nd.waitall()
-        all_workers = self._horovod.everybody()
+        all_workers = self._horovod.all_ranks()
         own = mx.nd.array([own_speed(throughput, self.contributors)])
         speeds = all_workers.allgather(own, "workers.speeds").asnumpy().tolist()
         decided = None

@@ -233,7 +233,7 @@ def test_the_next_period_has_groups_by_the_measured_speeds(speeds_known: bool) -
     groups = ((0, 1), (2, 3))
     joined = served(replace(PLACE, worker=0, groups=groups), kv_store="dist_gsync", rebalance=1)
     everybody, regrouped, read = Everybody(), [], []
-    joined._horovod.everybody = lambda: everybody
+    joined._horovod.all_ranks = lambda: everybody
     joined._horovod.regroup = regrouped.append
     if not speeds_known:
         joined._num_images = 30
@@ -256,7 +256,7 @@ def test_other_workers_take_the_groups_of_worker_0() -> None:
         joined._groups, assignment=replace(PLACE, worker=0, groups=((1, 3), (0, 2)))
     )
     everybody = Everybody((Period(4, 80), of_worker_0))
-    joined._horovod.everybody = lambda: everybody
+    joined._horovod.all_ranks = lambda: everybody
     joined._horovod.regroup = lambda groups: None
     batches = SimpleNamespace(read=lambda part: None)
     assert joined.rebalance(Period(4, 90), None, batches) == Period(4, 80)
