@@ -1,12 +1,12 @@
-"""What the launcher tells each process of a job: its role, its number, its group, its data.
+"""What the launcher assigns to each process of a job: its role, its number, its group, its data.
 
-The launcher writes these variables and the processes read them, so the names stand here once.
-MXNet reads those that begin with ``DMLC``. This module imports no MXNet: the launcher does without.
+The launcher writes an assignment as environment variables, and the processes read it back. MXNet
+itself reads the variables that begin with ``DMLC``. The launcher needs this module without MXNet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
@@ -16,12 +16,12 @@ from runtime.errors import ConfigError
 WORKER, SERVER, SCHEDULER = "worker", "server", "scheduler"
 ROLE = "DMLC_ROLE"
 
-# MXNet cuts larger arrays over the servers, and would cut off what stands at their end.
-_NEVER_CUT = str(2**31 - 1)
+# MXNet divides larger arrays among the servers, which would separate a bucket from its tail.
+_NEVER_DIVIDED = str(2**31 - 1)
 
 
 class Share(NamedTuple):
-    """The part of each epoch's order that a worker reads, as fractions: from start to below end."""
+    """The images of each epoch that a worker reads, as fractions: from start to below end."""
 
     start: float
     end: float
@@ -29,7 +29,7 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class Assignment:
-    """One process in a job with parameter servers."""
+    """The assignment of one process in a job with parameter servers."""
 
     role: str
     """Worker, server or scheduler."""
@@ -46,27 +46,27 @@ class Assignment:
     worker: int = 0
     """Number of this worker, 0 … num_workers - 1."""
     local_worker: int = 0
-    """Number of this worker among those of its host, which is that of its GPU."""
+    """Number of this worker among those of its host; also the number of its GPU."""
     groups: tuple[tuple[int, ...], ...] = ()
-    """The workers of each group, all of them once; empty if no groups were given."""
+    """The workers of each group, each worker in one; empty if no groups were given."""
     shares: tuple[Share, ...] = ()
-    """What each worker reads; empty if no shares were given."""
+    """The share of each worker; empty if no shares were given."""
     tolerates: bool = False
-    """Whether the others go on without a worker that has died."""
+    """Whether the job continues without a worker that has died."""
     server_speeds: tuple[float, ...] = ()
     """Relative speed of each server, in the order of MXNet's numbers; empty: all are equal.
 
-    MXNet numbers its servers by their addresses, as words, from the last to the first, and those of
-    one address by their ports.
+    MXNet numbers its servers by their addresses, as strings in descending order, and those of one
+    address by their ports.
     """
     bucket_elements: int = LARGEST
-    """Elements of the largest bucket, the same for all workers."""
+    """Elements of the largest bucket."""
     trace: str = ""
-    """Folder in which pushes and pulls are written down, see ``trace``; empty: they are not."""
+    """Folder of the record of pushes and pulls, see ``trace``; empty: none is written."""
 
     def variables(self) -> dict[str, str]:
-        """The environment variables that tell a process this."""
-        told = {
+        """The environment variables from which ``find`` reads this assignment."""
+        values = {
             ROLE: self.role,
             "DMLC_PS_ROOT_URI": self.root_host,
             "DMLC_PS_ROOT_PORT": str(self.root_port),
@@ -74,7 +74,7 @@ class Assignment:
             "DMLC_INTERFACE": self.interface,
             "DMLC_NUM_WORKER": str(self.num_workers),
             "DMLC_NUM_SERVER": str(self.num_servers),
-            "MXNET_KVSTORE_BIGARRAY_BOUND": _NEVER_CUT,
+            "MXNET_KVSTORE_BIGARRAY_BOUND": _NEVER_DIVIDED,
             "GROUPING_WORKER": str(self.worker),
             "GROUPING_LOCAL_WORKER": str(self.local_worker),
             "GROUPING_GROUPS": ";".join(",".join(map(str, group)) for group in self.groups),
@@ -84,14 +84,14 @@ class Assignment:
             "GROUPING_BUCKET_ELEMENTS": str(self.bucket_elements),
             "GROUPING_TRACE": self.trace,
         }
-        return {name: value for name, value in told.items() if value}
+        return {name: value for name, value in values.items() if value}
 
 
 def find(environment: Mapping[str, str]) -> Optional[Assignment]:
-    """The place of the process that has these environment variables; None outside of a job.
+    """Read the assignment of the process with these variables; None outside of a job.
 
     Raises:
-        ConfigError: some of the variables are missing or cannot be understood.
+        ConfigError: some of the variables are missing or malformed.
     """
     if ROLE not in environment:
         return None
@@ -110,24 +110,22 @@ def find(environment: Mapping[str, str]) -> Optional[Assignment]:
                 tuple(map(int, group.split(",")))
                 for group in _items(environment, "GROUPING_GROUPS", ";")
             ),
-            shares=tuple(_share(item) for item in _items(environment, "GROUPING_SHARES", ";")),
+            shares=tuple(
+                Share(*map(float, share.split(":")))
+                for share in _items(environment, "GROUPING_SHARES", ";")
+            ),
             tolerates=bool(environment.get("GROUPING_TOLERATES")),
             server_speeds=tuple(map(float, _items(environment, "GROUPING_SERVER_SPEEDS", ","))),
             bucket_elements=int(environment["GROUPING_BUCKET_ELEMENTS"]),
             trace=environment.get("GROUPING_TRACE", ""),
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{ROLE} is set, but what else a job with parameter servers needs is not ({error}); "
             "start it with python -m parallel.launch, or unset it"
         ) from None
 
 
-def _items(environment: Mapping[str, str], name: str, separator: str) -> Sequence[str]:
+def _items(environment: Mapping[str, str], name: str, separator: str) -> list[str]:
     text = environment.get(name, "")
-    return text.split(separator) if text else ()
-
-
-def _share(item: str) -> Share:
-    start, end = map(float, item.split(":"))
-    return Share(start, end)
+    return text.split(separator) if text else []

@@ -1,30 +1,30 @@
-"""Which server keeps which part of which parameter.
+"""Which server keeps which elements of which parameter.
 
-MXNet's servers keep arrays by key, and an exchange of many small arrays takes longer than one of
-few large ones. So the parameters, those that decay first, are laid end to end and the line is cut:
-at the servers' shares of it, where decay ends, and before a piece becomes too large. Every piece is
-a bucket, a key of the store.
+MXNet's servers keep arrays by key, and many small arrays take longer to exchange than few large
+ones. So all parameters are concatenated, those with weight decay first, and the result is cut into
+buckets, each a key of the store: where one server's share ends and the next begins, where weight
+decay changes, and where a bucket would become too large.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 # MXNet: the server of a key is key * 9973 modulo the number of servers.
 _PRIME = 9973
 LARGEST = 1 << 24
-"""Elements of the largest bucket, unless the user wants another one: while a server updates one
-bucket, the next one travels."""
+"""Default size of the largest bucket, in elements: while a server updates one bucket, the next one
+is sent."""
 MOST_ELEMENTS = (1 << 29) - (1 << 10)
-"""Elements that MXNet can send under one key, with what stands at its end: below 2 GB."""
+"""Elements that MXNet can send under one key together with the tail of a bucket: below 2 GB."""
 FEWEST_ELEMENTS = 1 << 10
-"""MXNet's keys end at 215,330: networks of up to 220 million parameters have as many buckets."""
+"""MXNet's keys end at 215,330: enough for the buckets of a network of 220 million parameters."""
 
 
-class Part(NamedTuple):
+class Slice(NamedTuple):
     """The elements ``[start, stop)`` of one parameter, flattened."""
 
     parameter: int
@@ -34,18 +34,18 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Bucket:
-    """Parts that travel as one array."""
+    """Slices of parameters that are sent as one array."""
 
     key: int
     server: int
     decay: float
-    """What weight decay is multiplied by; the same for all its parts."""
-    parts: tuple[Part, ...]
+    """Multiplies weight decay; the same for all slices."""
+    slices: tuple[Slice, ...]
 
     @property
     def size(self) -> int:
-        """Elements."""
-        return sum(part.stop - part.start for part in self.parts)
+        """Number of elements."""
+        return sum(one.stop - one.start for one in self.slices)
 
 
 def plan(
@@ -55,24 +55,27 @@ def plan(
     speeds: Sequence[float] = (),
     largest: int = LARGEST,
 ) -> tuple[Bucket, ...]:
-    """Lay parameters into buckets.
+    """Divide parameters into buckets.
 
     Args:
         sizes: elements of each parameter.
-        decays: what weight decay is multiplied by for each parameter.
+        decays: the factor of weight decay of each parameter.
         servers: how many.
-        speeds: of the servers, whose elements are in proportion to them; left out, all are equal.
+        speeds: of the servers, which get elements in proportion; empty: all are equal.
         largest: elements of the largest bucket.
     """
     assert len(sizes) == len(decays) and (not speeds or len(speeds) == servers)
+    speeds = speeds or [1.0] * servers
+    total = sum(speeds)
+    ends = [round(sum(sizes) * speed / total) for speed in itertools.accumulate(speeds)]
     order = sorted(range(len(sizes)), key=lambda parameter: -decays[parameter])
-    cuts = _cuts([sizes[parameter] for parameter in order], speeds or [1.0] * servers)
-    buckets: list[Bucket] = []
-    keys = [keys_of(server, servers) for server in range(servers)]
-    for server, line in enumerate(_pieces(order, sizes, cuts)):
-        for decay, run in itertools.groupby(line, lambda part: decays[part.parameter]):
-            for parts in _limited(run, largest):
-                buckets.append(Bucket(next(keys[server]), server, decay, parts))
+    buckets = []
+    for server, (start, stop) in enumerate(zip([0, *ends], ends)):
+        keys = keys_of(server, servers)
+        of_server = _slices(order, sizes, start, stop)
+        for decay, run in itertools.groupby(of_server, lambda one: decays[one.parameter]):
+            for slices in _limited(run, largest):
+                buckets.append(Bucket(next(keys), server, decay, slices))
     return tuple(buckets)
 
 
@@ -81,42 +84,32 @@ def keys_of(server: int, servers: int) -> Iterator[int]:
     return (key for key in itertools.count() if key * _PRIME % servers == server)
 
 
-def board_key(buckets: Sequence[Bucket], servers: int) -> int:
-    """A key beside the first bucket: its server sees pushes, and can say how stale they were."""
+def table_key(buckets: Sequence[Bucket], servers: int) -> int:
+    """The key of the shared table, on the server of the first bucket, which counts staleness."""
     used = {bucket.key for bucket in buckets}
     return next(key for key in keys_of(buckets[0].server, servers) if key not in used)
 
 
-def _cuts(sizes: Sequence[int], speeds: Sequence[float]) -> list[int]:
-    """Where each server's part of the line ends."""
-    whole = sum(speeds)
-    return [round(sum(sizes) * total / whole) for total in itertools.accumulate(speeds)]
+def _slices(order: Sequence[int], sizes: Sequence[int], start: int, stop: int) -> Iterator[Slice]:
+    """The elements ``[start, stop)`` of the parameters, concatenated in an order."""
+    begin = 0
+    for parameter in order:
+        end = begin + sizes[parameter]
+        if max(start, begin) < min(stop, end):
+            yield Slice(parameter, max(start - begin, 0), min(stop, end) - begin)
+        begin = end
 
 
-def _pieces(
-    order: Sequence[int], sizes: Sequence[int], cuts: Sequence[int]
-) -> Iterator[list[Part]]:
-    """The parts of each server."""
-    places = list(itertools.accumulate((sizes[parameter] for parameter in order), initial=0))
-    for first, last in zip([0, *cuts], cuts):
-        yield [
-            Part(parameter, max(first - begin, 0), min(last, end) - begin)
-            for parameter, begin, end in zip(order, places, places[1:])
-            if max(first, begin) < min(last, end)
-        ]
-
-
-def _limited(parts: Iterator[Part], largest: int) -> Iterator[tuple[Part, ...]]:
-    """Cut a run of parts before it becomes larger than ``largest``."""
-    bucket: list[Part] = []
+def _limited(slices: Iterable[Slice], largest: int) -> Iterator[tuple[Slice, ...]]:
+    """Divide slices into tuples of at most ``largest`` elements each."""
+    bucket: list[Slice] = []
     room = largest
-    for part in parts:
-        start = part.start
-        while start < part.stop:
-            stop = min(part.stop, start + room)
-            bucket.append(Part(part.parameter, start, stop))
-            room -= stop - start
-            start = stop
+    for parameter, start, stop in slices:
+        while start < stop:
+            end = min(stop, start + room)
+            bucket.append(Slice(parameter, start, end))
+            room -= end - start
+            start = end
             if not room:
                 yield tuple(bucket)
                 bucket, room = [], largest

@@ -1,13 +1,12 @@
-"""Gradients out, weights in: what one worker does between two steps, in any of the schemes.
+"""The exchange of gradients for weights between two steps of a worker, in any of the schemes.
 
-Alone or for its group, a worker pushes gradients, posts on the board that it has done a step,
-waits if it is too far ahead, and pulls the weights with which the next step begins. The members of
-a group get what their leader has pulled.
+A worker, alone or as the leader of its group, pushes gradients, adds a step to its row of the
+shared table, waits if it is too far ahead of the slowest, and pulls the weights of its next step.
+The leader broadcasts them to the members of its group.
 
-Each bucket has a version of its own, the number of updates that it has had: the pushes and pulls of
-several workers overlap, so that the buckets of one pull may have had unequally many. A push returns
-with each bucket the version that came with it, from which its server knows how stale the gradient
-is.
+Each bucket has a version of its own, the number of its updates: the pushes and pulls of several
+workers overlap, so that the buckets of one pull may have had different numbers of updates. A push
+sends with each bucket the version that was pulled, from which the server computes the staleness.
 """
 
 from __future__ import annotations
@@ -22,30 +21,36 @@ from numpy.typing import NDArray
 
 from parallel.parameter_server import buckets
 from parallel.parameter_server.assignment import Assignment
-from parallel.parameter_server.clock import wait_for_slowest
-from parallel.parameter_server.schemes import Scheme, team_of
-from parallel.parameter_server.shared_table import FINISHED, LEFT, Attendance, Board, Column
+from parallel.parameter_server.messages import TAIL, Settings, Tail
+from parallel.parameter_server.schemes import Scheme, group_of
+from parallel.parameter_server.shared_table import (
+    FINISHED,
+    LEFT,
+    Column,
+    FailureDetector,
+    SharedTable,
+    wait_for_slowest,
+)
 from parallel.parameter_server.store import Store
 from parallel.parameter_server.trace import Trace
-from parallel.parameter_server.wire import TAIL, Settings, Tail
 from parallel.world import World
 from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.ndarray import memory
 
-# Steps over which images per second are measured.
+# Steps over which images per second are averaged.
 _STEPS_OF_RATE = 20
-# Seconds between two looks at the board while the end is waited for.
-_PAUSE = 0.1
+# Seconds between two reads of the table while a worker waits for the end of others.
+_POLL_SECONDS = 0.1
 
 
 class Exchange:
     """The parameter servers, as a training loop sees them.
 
     Attributes:
-        version: updates that all of the weights have had; the learning rate follows from it. That
-            is the smallest version of a bucket: a bucket's version never falls, so neither does
-            the smallest, whereas a mean would count updates that are only half there.
+        version: updates that all of the weights have had; the learning rate follows from it. It is
+            the smallest version of a bucket, which never decreases; a mean would count updates of
+            which some buckets have arrived and others not.
         has_started: whether the servers have the weights.
     """
 
@@ -59,20 +64,19 @@ class Exchange:
         images_per_step: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Say how; nobody is talked to before ``start``.
+        """Create it; ``start`` connects to the servers.
 
         Args:
             scheme: how workers exchange.
-            assignment: this worker's in the job.
-            group: the workers that push as one; rank 0 pushes.
+            assignment: of this worker.
+            group: the workers that push as one; rank 0, the leader, pushes.
             staleness: the bound of SSP, None for none.
             images_per_step: of all workers of the group.
             clock: seconds from any origin.
         """
         self._scheme, self._group = scheme, group
         self._bound, self._clock = staleness, clock
-        self._name = "group" if scheme.has_groups else "worker"
-        self._take(assignment, images_per_step)
+        self._join(assignment, images_per_step)
         self.version = 0
         self.has_started = False
         self._expected_pauses = 0
@@ -86,224 +90,225 @@ class Exchange:
         weight_decay: float,
         version: int,
     ) -> None:
-        """Begin with equal weights; all workers together.
+        """Give the servers weights and settings; all workers together.
 
         Args:
-            parameters: NDArrays, which every worker has alike; overwritten by those of one.
-            decays: what weight decay is multiplied by for each.
+            parameters: NDArrays, the same on every worker; ``step`` overwrites them.
+            decays: the factor of weight decay of each.
             momentum: of SGD.
             weight_decay: of SGD.
             version: updates that the weights have had in an earlier run.
         """
         assignment = self._assignment
-        sizes = [parameter.size for parameter in parameters]
         self._parameters = parameters
         self._buckets = buckets.plan(
-            sizes,
+            [parameter.size for parameter in parameters],
             decays,
             assignment.num_servers,
             assignment.server_speeds,
             assignment.bucket_elements,
         )
-        key = buckets.board_key(self._buckets, assignment.num_servers)
+        table = buckets.table_key(self._buckets, assignment.num_servers)
         # There are never more groups than workers.
-        self._store = Store(self._scheme.store, self._buckets, key, assignment.num_workers)
+        rows = assignment.num_workers
+        self._store = Store(self._scheme.store, self._buckets, table, rows)
         self._trace = Trace(assignment.trace, f"worker-{assignment.worker}")
-        self._note_row()
-        tails = [Tail(version)] * len(self._buckets)
-        self._gather(parameters, tails, self._store.received)
+        self._gather(parameters, [Tail(version)] * len(self._buckets), self._store.received)
         decay = {bucket.key: weight_decay * bucket.decay for bucket in self._buckets}
         together = assignment.num_workers if self._scheme.is_synchronous else 1
-        self._store.start(Settings(momentum, decay, key, assignment.num_workers, together))
-        self._times.append(self._clock())
-        self._pull()
+        self._store.start(Settings(momentum, decay, table, rows, together))
+        self._begin()
         self.has_started = True
 
     def step(self, gradients: Sequence[Any], lr: float) -> None:
-        """Exchange gradients for the weights with which the next step begins.
+        """Exchange gradients for the weights of the next step.
 
         Args:
             gradients: NDArrays like the parameters, summed over the group.
             lr: the learning rate.
         """
-        self._next[Column.CLOCK] += 1
-        self._next[Column.RATE] = self._rate()
-        self._next[Column.PAUSES] = 0
+        self._row[Column.CLOCK] += 1
+        self._row[Column.RATE] = self._rate()
+        self._row[Column.PAUSES] = 0
         if self._group.rank == 0:
-            tails = [Tail(version, lr, self._row) for version in self._versions]
+            tails = [Tail(version, lr, self._pusher) for version in self._versions]
             self._gather(gradients, tails, self._store.sent)
-            self._trace.pushed()
+            self._trace.write("push")
             self._store.push()
-            self._post()
-            _, lead = wait_for_slowest(self._look, self._attendance, self._row, self._bound)
-            self._next[Column.LEAD] = lead
+            self._send_row()
+            self._row[Column.LEAD] = wait_for_slowest(
+                self._read_table, self._detector, self._pusher, self._bound
+            )
         self._pull()
         self._expected_pauses = 0
 
     def pause(self) -> None:
-        """Say that this worker begins something between two steps, for which others may wait.
+        """Enter into the table that this worker begins to validate or to save between two steps.
 
-        Not in BSP, whose servers answer no post before all workers have made theirs.
+        Not in BSP, whose servers do not apply a change before all workers have sent theirs.
         """
-        self._next[Column.PAUSES] += 1
-        if self._group.rank == 0:
-            self._post()
+        self._row[Column.PAUSES] += 1
+        self._send_row()
 
     def expect_pause(self) -> None:
-        """Know without the board that another worker begins something before its next step."""
+        """Note without the table that another worker validates or saves before its next step."""
         self._expected_pauses += 1
 
     @property
     def pauses(self) -> int:
-        """How many such things of others the present step may have to wait for."""
-        return self._expected_pauses or int(self._board.is_paused.any())
+        """Validations and saves of others that the current step may have to wait for."""
+        return self._expected_pauses or int(self._table.is_paused.any())
 
     def progress(self) -> bytes:
-        """Something that is another one when a look at the board has shown that any came further.
+        """A value that changes when a read of the table has shown progress of any worker.
 
-        It can be asked for by another thread while this worker waits.
+        Another thread may call this while the worker waits.
         """
-        return self._board.progress()
+        return self._table.progress()
 
     @property
     def stop(self) -> int:
-        """The status with which a worker was told to end, or 0; the same for the whole group."""
-        return self._board.stop
+        """The exit status with which any worker was asked to stop, or 0; equal within a group."""
+        return self._table.stop
 
     def ask_to_stop(self, status: int) -> None:
-        """Tell all workers to end, with the next step."""
-        self._next[Column.STOP] = status
+        """Ask all workers to stop, by the table's change of the next step."""
+        self._row[Column.STOP] = status
 
     def numbers(self) -> dict[str, float]:
-        """What a report tells, as of the last step."""
-        return self._board.numbers(self._name)
+        """The numbers of a report, as of the last step."""
+        return self._table.numbers(self._pusher_name)
 
     def finish(self, *, waits: bool) -> None:
-        """Say that this worker has done its steps.
+        """Enter into the table that this worker has done its steps.
 
         Args:
-            waits: for all others, and then gets the last weights.
+            waits: whether to wait for all others, and then to pull the final weights.
         """
-        self._state(FINISHED)
+        self._row[Column.STATE] = FINISHED
+        self._send_row()
         if waits:
             self._wait_for(FINISHED)
             self._pull()
 
     def leave(self) -> None:
-        """Say that this worker needs nobody any more, and wait until nobody needs it.
+        """Enter into the table that this worker needs no other, and wait until none needs it.
 
-        In groups everybody needs all others, because Horovod ends for all at once; else the first
-        worker, which may be saving, needs the job to go on.
+        With groups all workers wait for all, because Horovod ends for all at once; without, they
+        wait for the first worker, which may be saving and needs the job.
         """
-        self._state(LEFT)
+        self._row[Column.STATE] = LEFT
+        self._send_row()
         self._wait_for(LEFT, None if self._scheme.has_groups else 0)
 
-    def clear_board(self) -> None:
-        """Make the board what it was in the beginning; one worker does, after all have left."""
-        self._store.post(-self._store.look().rows)
+    def clear_table(self) -> None:
+        """Set the table to zeros; one worker calls this after all have left."""
+        self._store.add_to_table(-self._store.read_table().rows)
 
     def regroup(self, assignment: Assignment, images_per_step: int) -> None:
-        """Go on in other groups, with the newest weights.
+        """Continue in other groups with the newest weights.
 
-        All workers have left and come here together, after the board has been cleared.
+        All workers call this together, after all have left and the table has been cleared.
 
         Args:
-            assignment: this worker's, with the new groups.
+            assignment: of this worker, with the new groups.
             images_per_step: of all workers of its group.
         """
-        self._take(assignment, images_per_step)
-        self._note_row()
-        self._times.append(self._clock())
+        self._join(assignment, images_per_step)
+        self._begin()
+
+    def _join(self, assignment: Assignment, images_per_step: int) -> None:
+        """Become one of the pushers, or a member of one's group."""
+        self._assignment, self._images_per_step = assignment, images_per_step
+        pushers = self._scheme.pushers(assignment)
+        self._pusher = group_of(pushers, assignment.worker)
+        self._pusher_name = "group" if self._scheme.has_groups else "worker"
+        self._detector = FailureDetector(
+            len(pushers), self._pusher_name, tolerates=assignment.tolerates
+        )
+        self._table = SharedTable.empty(len(pushers))
+        # This pusher's row as it shall be, and as it was sent last.
+        self._row: NDArray[np.float32] = self._table.rows[self._pusher].copy()
+        self._sent_row = self._row.copy()
+        self._step_times: deque[float] = deque(maxlen=_STEPS_OF_RATE + 1)
+
+    def _begin(self) -> None:
+        """Pull the weights of the first step."""
+        if self._group.rank == 0:
+            self._trace.write("pusher", self._pusher, *(bucket.key for bucket in self._buckets))
+        self._step_times.append(self._clock())
         self._pull()
 
-    def _take(self, assignment: Assignment, images_per_step: int) -> None:
-        """Take one's place among those that push."""
-        self._assignment, self._images = assignment, images_per_step
-        pushers = self._scheme.pushers(assignment)
-        self._row = team_of(pushers, assignment.worker)
-        self._attendance = Attendance(len(pushers), self._name, tolerates=assignment.tolerates)
-        self._board = Board.empty(len(pushers))
-        self._posted = self._board.rows[self._row].copy()
-        self._next: NDArray[np.float32] = self._posted.copy()
-        self._times: deque[float] = deque(maxlen=_STEPS_OF_RATE + 1)
+    def _read_table(self) -> SharedTable:
+        """Read the rows of the pushers; those behind them are not in use."""
+        self._table = SharedTable(self._store.read_table().rows[: len(self._table.rows)])
+        return self._table
 
-    def _look(self) -> Board:
-        """Read the rows of those that push."""
-        self._board = Board(self._store.look().rows[: len(self._board.rows)])
-        return self._board
+    def _send_row(self) -> None:
+        if self._group.rank != 0:
+            return
+        change = SharedTable.empty(self._assignment.num_workers).rows
+        change[self._pusher] = self._row - self._sent_row
+        self._store.add_to_table(change)
+        self._sent_row = self._row.copy()
 
-    def _state(self, state: int) -> None:
-        self._next[Column.STATE] = state
-        if self._group.rank == 0:
-            self._post()
-
-    def _wait_for(self, state: int, row: Optional[int] = None) -> None:
-        """Wait until all, or those of one row, have come so far; every worker looks for itself."""
+    def _wait_for(self, state: int, pusher: Optional[int] = None) -> None:
+        """Wait until all pushers, or one, have reached a state; every worker reads the table."""
         while True:
-            board = self._look()
-            missing = ~board.have_reached(state) & self._attendance.present(board)
-            if not (missing.any() if row is None else missing[row]):
+            table = self._read_table()
+            missing = ~table.have_reached(state) & self._detector.alive(table)
+            if not (missing.any() if pusher is None else missing[pusher]):
                 return
-            time.sleep(_PAUSE)
-
-    def _post(self) -> None:
-        change = Board.empty(self._assignment.num_workers).rows
-        change[self._row] = self._next - self._posted
-        self._store.post(change)
-        self._posted = self._next.copy()
+            time.sleep(_POLL_SECONDS)
 
     def _rate(self) -> float:
-        self._times.append(self._clock())
-        seconds = max(self._times[-1] - self._times[0], 1e-9)
-        return self._images * (len(self._times) - 1) / seconds
+        self._step_times.append(self._clock())
+        seconds = max(self._step_times[-1] - self._step_times[0], 1e-9)
+        return self._images_per_step * (len(self._step_times) - 1) / seconds
 
     def _pull(self) -> None:
-        """Take over weights and version; in a group from its leader, the board as well."""
+        """Get weights and versions; in a group from its leader, with the shared table."""
         if self._group.rank == 0:
             self._store.pull()
         if self._group.size > 1:
             for index, array in enumerate(self._store.received):
                 self._group.broadcast(array, f"exchange.weights.{index}")
-            rows = mx.nd.array(self._board.rows)
+            rows = mx.nd.array(self._table.rows)
             self._group.broadcast(rows, "exchange.board")
-            self._board = Board(rows.asnumpy())
+            self._table = SharedTable(rows.asnumpy())
         self._scatter()
-        self._versions = [self._version_of(array) for array in self._store.received]
+        self._versions = [_version(array) for array in self._store.received]
         self.version = min(self._versions)
         if self._group.rank == 0:
-            self._trace.pulled(self._versions)
-
-    @staticmethod
-    def _version_of(received: Any) -> int:
-        try:
-            return Tail.read(memory(received)[-TAIL:]).version
-        except ValueError as error:
-            raise DataError(
-                f"a parameter server sent a bucket that is none: {error}; look at its lines in the "
-                "log, and start the job again"
-            ) from None
-
-    def _note_row(self) -> None:
-        if self._group.rank == 0:
-            self._trace.begin(self._row, [bucket.key for bucket in self._buckets])
+            self._trace.write("pull", *self._versions)
 
     def _gather(self, arrays: Sequence[Any], tails: Sequence[Tail], into: Sequence[Any]) -> None:
-        """Lay arrays and tails into the buckets."""
+        """Copy arrays and tails into the buckets."""
         flat = [array.reshape((-1,)) for array in arrays]
-        # One copy for all of them: each makes the engine and this thread wait for each other.
-        ends = mx.nd.array([tail.numbers() for tail in tails], ctx=mx.cpu())
+        # One copy for all tails: each copy makes the engine and this thread wait for each other.
+        ends = mx.nd.array([tail.encode() for tail in tails], ctx=mx.cpu())
         for number, (bucket, array) in enumerate(zip(self._buckets, into)):
-            parts = [
-                flat[part.parameter][part.start : part.stop].as_in_context(mx.cpu())
-                for part in bucket.parts
+            slices = [
+                flat[index][start:stop].as_in_context(mx.cpu())
+                for index, start, stop in bucket.slices
             ]
-            mx.nd.concat(*parts, ends[number], dim=0, out=array)
+            mx.nd.concat(*slices, ends[number], dim=0, out=array)
 
     def _scatter(self) -> None:
-        """Take the parameters out of the buckets."""
+        """Copy the buckets into the parameters."""
         flat = [parameter.reshape((-1,)) for parameter in self._parameters]
         for bucket, array in zip(self._buckets, self._store.received):
-            place = 0
-            for index, start, stop in bucket.parts:
-                flat[index][start:stop] = array[place : place + stop - start]
-                place += stop - start
+            offset = 0
+            for index, start, stop in bucket.slices:
+                flat[index][start:stop] = array[offset : offset + stop - start]
+                offset += stop - start
+
+
+def _version(received: Any) -> int:
+    try:
+        return Tail.decode(memory(received)[-TAIL:]).version
+    except ValueError as error:
+        raise DataError(
+            f"a parameter server sent a bucket that is none: {error}; look at its lines in the "
+            "log, and start the job again"
+        ) from None

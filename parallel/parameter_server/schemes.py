@@ -1,10 +1,8 @@
-"""The four schemes: who adds gradients together, and who may run ahead of whom.
+"""The four schemes of exchange: which workers add their gradients, and which may run ahead.
 
-One mechanism makes them all. Every worker is a worker of MXNet's store; whoever pushes sends
-gradients and gets weights. The schemes differ in how many workers' gradients make one update, and
-in what bounds the lead of a worker over the others.
-
-MXNet is not imported here: a wrong name is answered at once.
+Each process of training is a worker of MXNet's store; those that push send gradients and get
+weights. The schemes differ in how many workers' gradients make one update, and in the bound on a
+worker's lead over the others. MXNet is not imported here: a wrong name is answered at once.
 """
 
 from __future__ import annotations
@@ -21,9 +19,9 @@ class Scheme:
     """How workers exchange gradients and weights."""
 
     title: str
-    """Its usual short name."""
+    """The usual short name."""
     store: str
-    """MXNet's store; its own check takes any name for dist_sync."""
+    """The kind of MXNet's store."""
     is_synchronous: bool = False
     """Whether the servers add the pushes of all workers before they update."""
     has_groups: bool = False
@@ -32,13 +30,13 @@ class Scheme:
     """Whether a worker waits for the slowest when it is too far ahead."""
 
     def pushers(self, assignment: Assignment) -> tuple[tuple[int, ...], ...]:
-        """The workers behind each pusher, by its number; the first of them pushes."""
+        """The workers of each pusher, by its number; the first of them pushes."""
         if self.has_groups:
             return tuple(tuple(sorted(group)) for group in assignment.groups)
         return tuple((worker,) for worker in range(assignment.num_workers))
 
-    def teams(self, assignment: Assignment) -> tuple[tuple[int, ...], ...]:
-        """The workers whose gradients make one update; each worker is in one of these."""
+    def synchronous_groups(self, assignment: Assignment) -> tuple[tuple[int, ...], ...]:
+        """Divide all workers into groups; the batches of a group make one update together."""
         if self.is_synchronous:
             return (tuple(range(assignment.num_workers)),)
         return self.pushers(assignment)
@@ -54,6 +52,6 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 )
 
 
-def team_of(teams: tuple[tuple[int, ...], ...], worker: int) -> int:
-    """The number of the team that a worker is in."""
-    return next(number for number, team in enumerate(teams) if worker in team)
+def group_of(groups: tuple[tuple[int, ...], ...], worker: int) -> int:
+    """The number of the group that contains a worker."""
+    return next(number for number, group in enumerate(groups) if worker in group)

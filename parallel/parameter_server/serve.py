@@ -1,10 +1,9 @@
 """The scheduler and the servers of a job: ``python -m parallel.parameter_server.serve``.
 
-MXNet turns a process into a server while it is imported, in the middle of which nothing of it can
-be used, and would unpickle whatever it is sent. So it is imported without its role, gets it back,
-and is run with a controller of ours, which understands JSON and nothing else. MXNet swallows
-exceptions in what it calls, and would train on: here they end the process. Once there are
-settings, no message causes one: it is refused (see ``server``).
+With a server's role in the environment, the import of MXNet runs a server, which unpickles what it
+receives. So MXNet is imported without the role, and then runs a server with the controller of this
+module, which accepts only JSON. MXNet ignores exceptions in the functions that it calls: here they
+end the process. After the settings no message causes one: the updater refuses it (see ``server``).
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ def main() -> int:
     own = assignment.find(os.environ)
     if own is None or own.role == assignment.WORKER:
         raise ConfigError(
-            f"{assignment.ROLE} is {os.environ.get(assignment.ROLE)!r}, but only a server or a "
-            "scheduler serves; start the job with python -m parallel.launch"
+            f"{assignment.ROLE} is {os.environ.get(assignment.ROLE)!r}, but must be server or "
+            "scheduler; start the job with python -m parallel.launch"
         )
     del os.environ[assignment.ROLE]
+    from parallel.parameter_server.messages import Settings
     from parallel.parameter_server.server import Updater
     from parallel.parameter_server.trace import Trace
-    from parallel.parameter_server.wire import Settings
     from runtime.mxnet import mx
 
     os.environ[assignment.ROLE] = own.role
-    # What is refused goes to the screen, as everything does that a server says.
+    # Refused messages are logged to the standard error, which the launcher prints.
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     folder = own.trace if own.role == assignment.SERVER else ""
     trace = Trace(folder, f"server-{os.uname().nodename}-{os.getpid()}")
@@ -46,7 +45,7 @@ def main() -> int:
     updaters: list[Updater] = []
 
     def control(_: int, body: bytes, __: Any) -> None:
-        """Take the settings, which are the first command and the only one."""
+        """Take the settings, the first and only command."""
         if updaters:
             updaters[0].refuse_command(body)
             return

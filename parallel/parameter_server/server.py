@@ -1,29 +1,41 @@
-"""What a server does with a push: momentum SGD that trusts a gradient the less the staler it is.
+"""The update that a server makes: momentum SGD with a learning rate divided by staleness.
 
-Staleness Y is the number of updates that a bucket has had since the pusher pulled it, and this one:
-at least 1. A server handles one push after the other, so that it is exact. The whole update,
-weight decay included, is weighed by 1 / Y (Grouping-SGD; Zhang et al., "Staleness-aware Async-SGD
-for Distributed Deep Learning", IJCAI 2016, equation 6). Of a sum of pushes, which the servers of
-BSP make, everybody pulled the same version: Y is 1.
+Staleness Y of a push is the number of updates that the bucket has had since the pusher pulled it,
+plus 1. A server handles one push after the other, so it counts exactly. The whole update, weight
+decay included, is multiplied by 1 / Y (Grouping-SGD; Zhang et al., "Staleness-aware Async-SGD for
+Distributed Deep Learning", IJCAI 2016, equation 6). For the sum of pushes that makes an update in
+BSP, all workers have pulled the same version: Y is 1.
 
-No message ends a server, because the newest weights are there and nowhere else: what makes no sense
-is refused (see ``refusals``), and weights, momentum and version stay as they are.
+No message ends a server, because only the servers have the newest weights. A message that cannot be
+applied is refused and counted: weights, momentum and version stay as they are.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
-from parallel.parameter_server.refusals import Refusals, Refused
-from parallel.parameter_server.shared_table import Board, Column
+from parallel.parameter_server.messages import TAIL, Settings, Tail
+from parallel.parameter_server.shared_table import Column, SharedTable
 from parallel.parameter_server.trace import Trace
-from parallel.parameter_server.wire import TAIL, Settings, Tail
 from runtime.mxnet import mx
 from runtime.ndarray import memory
+
+_log = logging.getLogger(__name__)
+
+
+class _Refused(Exception):
+    """A message that the server does not apply."""
+
+    def __init__(self, kind: str, reason: str, pusher: Optional[int] = None) -> None:
+        """Args: kind: under which it is counted; reason: for the log; pusher: if it is known."""
+        super().__init__(reason)
+        self.kind, self.pusher = kind, pusher
 
 
 @dataclass
@@ -45,8 +57,8 @@ class _Staleness:
 
 
 @dataclass
-class _Memory:
-    """What a server remembers of a bucket."""
+class _BucketState:
+    """The state of a bucket beside its weights."""
 
     version: int
     momentum: Any = field(repr=False)
@@ -56,57 +68,73 @@ class Updater:
     """Applies pushes to the arrays that a server keeps."""
 
     def __init__(self, settings: Settings, trace: Trace) -> None:
-        """Args: settings: how to train; trace: where what was done is written down."""
         self._settings, self._trace = settings, trace
-        self._buckets: dict[int, _Memory] = {}
-        self._staleness: dict[int, _Staleness] = {}
-        self._refusals = Refusals()
+        self._buckets: dict[int, _BucketState] = {}
+        self._staleness: dict[int, _Staleness] = defaultdict(_Staleness)
+        self._refused_kinds: Counter[str] = Counter()
+        self._refused_of_pusher: Counter[int] = Counter()
 
     def __call__(self, key: int, pushed: Any, stored: Any) -> None:
-        """Apply a push, or in BSP the sum of all, in place; or refuse it.
+        """Apply a push, or in BSP the sum of all workers' pushes, in place; or refuse it.
 
         Args:
-            key: of a bucket, or of the board.
-            pushed: gradients and tail, NDArray [elements + TAIL]; or changes of the board.
-            stored: weights and tail; or the board.
+            key: of a bucket, or of the shared table.
+            pushed: gradients and tail, NDArray [elements + TAIL]; or changes of the table.
+            stored: weights and tail; or the table.
         """
         try:
             self._check_form(key, pushed, stored)
-            if key == self._settings.board:
-                self._post(pushed, stored)
+            if key == self._settings.table:
+                self._update_table(pushed, stored)
             else:
                 self._update(key, pushed, stored)
-        except Refused as refused:
-            self._refusals.add(refused)
+        except _Refused as refused:
+            self._count(refused)
 
     def refuse_command(self, body: bytes) -> None:
-        """Count a command; there is none but the settings, which are given once."""
-        self._refusals.add(Refused("unknown command", f"it has {len(body)} bytes"))
+        """Count a command after the settings: there are no others."""
+        self._count(_Refused("unknown command", f"it has {len(body)} bytes"))
+
+    def _count(self, refused: _Refused) -> None:
+        """Count a refused message; log the first of its kind, the second, the fourth and so on."""
+        self._refused_kinds[refused.kind] += 1
+        if refused.pusher is not None:
+            self._refused_of_pusher[refused.pusher] += 1
+        count = self._refused_kinds[refused.kind]
+        if count & (count - 1) == 0:
+            sender = "" if refused.pusher is None else f" of pusher {refused.pusher}"
+            _log.warning(
+                "refused a message%s: %s; %d so far because of: %s",
+                *(sender, refused, count, refused.kind),
+            )
 
     def _check_form(self, key: int, pushed: Any, stored: Any) -> None:
-        """Refuse what cannot belong to an array."""
-        if key != self._settings.board and key not in self._settings.weight_decay:
-            raise Refused("unknown key", f"there is no bucket {key}")
+        """Refuse an unknown key, or an array that is not like the stored one."""
+        if key != self._settings.table and key not in self._settings.weight_decay:
+            raise _Refused("unknown key", f"there is no bucket {key}")
         found, wanted = (f"{array.size} of {np.dtype(array.dtype)}" for array in (pushed, stored))
         if found != wanted:
-            raise Refused("wrong size", f"bucket {key} holds {wanted}, and {found} came")
+            raise _Refused("wrong size", f"bucket {key} holds {wanted}, and {found} came")
 
     def _update(self, key: int, pushed: Any, stored: Any) -> None:
         size = stored.size - TAIL
-        bucket = self._bucket(key, stored)
-        tail = self._tail(key, pushed)
+        if key not in self._buckets:
+            initial = _decode_tail(key, memory(stored)[size:])
+            self._buckets[key] = _BucketState(initial.version, mx.nd.zeros(size))
+        bucket = self._buckets[key]
+        tail = self._checked_tail(key, pushed)
         staleness = 1
         if self._settings.together == 1:
             staleness = bucket.version - tail.version + 1
             if staleness < 1:
-                raise Refused(
+                raise _Refused(
                     "version from the future",
                     f"it was computed on version {tail.version} of bucket {key}, which has had "
                     f"{bucket.version} updates",
                     tail.pusher,
                 )
-            self._staleness.setdefault(tail.pusher, _Staleness()).add(staleness)
-        self._trace.applied(key, tail.pusher, tail.version, bucket.version, staleness)
+            self._staleness[tail.pusher].add(staleness)
+        self._trace.write(key, tail.pusher, tail.version, bucket.version, staleness)
         weights = stored[:size]
         mx.nd.sgd_mom_update(
             weights,
@@ -118,55 +146,48 @@ class Updater:
             out=weights,
         )
         bucket.version += 1
-        memory(stored)[size:] = Tail(bucket.version).numbers()
+        memory(stored)[size:] = Tail(bucket.version).encode()
 
-    def _bucket(self, key: int, stored: Any) -> _Memory:
-        if key not in self._buckets:
-            begun = _read(key, memory(stored)[-TAIL:])
-            self._buckets[key] = _Memory(begun.version, mx.nd.zeros(stored.size - TAIL))
-        return self._buckets[key]
-
-    def _tail(self, key: int, pushed: Any) -> Tail:
-        """The tail of a push that may be applied: all its numbers have been looked at."""
+    def _checked_tail(self, key: int, pushed: Any) -> Tail:
+        """The tail of a push whose numbers, gradients included, are all valid."""
         numbers = memory(pushed)
-        tail = _read(key, numbers[-TAIL:])
+        tail = _decode_tail(key, numbers[-TAIL:])
         together, pushers = self._settings.together, self._settings.pushers
         if tail.pushes != together:
-            raise Refused(
+            raise _Refused(
                 "wrong count", f"it is the sum of {tail.pushes} pushes instead of {together}"
             )
         if together == 1 and tail.pusher >= pushers:
-            raise Refused("unknown pusher", f"its pusher is {tail.pusher}, of {pushers}")
+            raise _Refused("unknown pusher", f"its pusher is {tail.pusher}, of {pushers}")
         gradient = numbers[:-TAIL]
-        # As workers look at theirs: a sum of squares that overflows is nothing to go on with.
+        # The same test as the workers': the sum of squares must not overflow either.
         if not math.isfinite(np.dot(gradient, gradient)):
-            raise Refused(
+            raise _Refused(
                 "not finite",
                 f"its gradient of bucket {key} is not finite",
                 tail.pusher if together == 1 else None,
             )
         return tail
 
-    def _post(self, pushed: Any, stored: Any) -> None:
-        change = Board.read(pushed.asnumpy()).rows
+    def _update_table(self, pushed: Any, stored: Any) -> None:
+        change = SharedTable.decode(pushed.asnumpy()).rows
         if not np.isfinite(change).all():
-            raise Refused("not finite", "its change of the board is not finite")
-        board = Board.read(stored.asnumpy())
-        rows = board.rows + change
-        for row in np.flatnonzero((board.clocks > 0) & (rows[:, Column.CLOCK] == 0)):
-            # Cleared: another group pushes as this one from here on.
-            self._staleness.pop(int(row), None)
-            self._refusals.by_pusher.pop(int(row), None)
-        for row in np.flatnonzero(rows[:, Column.CLOCK]):
-            found = self._staleness.get(int(row), _Staleness())
-            rows[row, Column.STALENESS] = found.mean
-            rows[row, Column.LARGEST] = found.largest
-            rows[row, Column.REFUSED] = self._refusals.by_pusher[int(row)]
+            raise _Refused("not finite", "its change of the shared table is not finite")
+        table = SharedTable.decode(stored.asnumpy())
+        rows = table.rows + change
+        for row in map(int, np.flatnonzero((table.clocks > 0) & (rows[:, Column.CLOCK] == 0))):
+            # The row was cleared: another group pushes under this number from now on.
+            self._staleness.pop(row, None)
+            self._refused_of_pusher.pop(row, None)
+        for row in map(int, np.flatnonzero(rows[:, Column.CLOCK])):
+            rows[row, Column.STALENESS] = self._staleness[row].mean
+            rows[row, Column.LARGEST] = self._staleness[row].largest
+            rows[row, Column.REFUSED] = self._refused_of_pusher[row]
         stored[:] = rows.reshape(-1)
 
 
-def _read(key: int, numbers: Any) -> Tail:
+def _decode_tail(key: int, numbers: Any) -> Tail:
     try:
-        return Tail.read(numbers)
+        return Tail.decode(numbers)
     except ValueError as error:
-        raise Refused("no tail", f"for bucket {key}, {error}") from None
+        raise _Refused("no tail", f"for bucket {key}, {error}") from None

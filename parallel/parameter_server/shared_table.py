@@ -1,8 +1,9 @@
-"""The board: a row of numbers for each pusher, which everybody can read.
+"""A table of numbers with a row for each pusher, which all workers read.
 
-It lies on a server, as a key that is not trained. A pusher adds what has changed in its row after
-each step; how stale its gradients were is known to the server alone, which fills it in. The bound
-of SSP, the numbers of the log, the agreement to stop and the wait at the end all read it.
+A pusher is a worker, or the group whose leader pushes for it. The table is a key of one server that
+is not trained. After each step a pusher adds the changes of its row; the server itself fills in the
+staleness, which it alone knows. The bound of SSP, the numbers of the log, the agreement to stop and
+the wait at the end of a run all read the table.
 """
 
 from __future__ import annotations
@@ -11,62 +12,64 @@ import logging
 import time
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Callable
+from typing import Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 _log = logging.getLogger(__name__)
 
-# Seconds, and multiples of a pusher's usual step, after which one that does not move is given up.
+# A pusher is given up after these seconds without a step, and these multiples of its usual step.
 _SILENCE = 30.0
 _SILENT_STEPS = 10
-# Seconds after which one that has begun to validate or to save is given up.
+# The same while it validates or saves.
 _PAUSE_SILENCE = 300.0
+# Seconds between two reads of the table; a read takes a tenth of that.
+_POLL_SECONDS = 0.001
 
 
 class Column(IntEnum):
-    """What stands in a row."""
+    """The columns of the table."""
 
     CLOCK = 0
     """Steps done."""
     STALENESS = 1
-    """Mean staleness of the pusher's gradients; the server's number."""
+    """Mean staleness of the pusher's gradients; written by the server."""
     LARGEST = 2
-    """Largest staleness; the server's number."""
+    """Largest staleness; written by the server."""
     RATE = 3
-    """Images per second of all workers behind the pusher."""
+    """Images per second of all workers of the pusher."""
     LEAD = 4
-    """Steps by which it was ahead of the slowest when it began its latest step."""
+    """Steps by which the pusher was ahead of the slowest when it began its latest step."""
     STATE = 5
     """One of RUNNING, FINISHED and LEFT."""
     STOP = 6
-    """The status with which it was told to end, or 0."""
+    """The exit status with which a signal asked the pusher to stop, or 0."""
     PAUSES = 7
-    """Verifications, saves and the like that it has begun since its latest step."""
+    """Validations, saves and the like that the pusher has begun since its latest step."""
     REFUSED = 8
-    """Messages of the pusher that were refused; the number of the server of the board alone."""
+    """Messages of the pusher that were refused; counted by the server of the table alone."""
 
 
 RUNNING, FINISHED, LEFT = range(3)
-# What changes when a pusher comes further.
-_MOVEMENT = (Column.CLOCK, Column.STATE, Column.PAUSES)
+# They change when a pusher makes progress.
+_PROGRESS = (Column.CLOCK, Column.STATE, Column.PAUSES)
 
 
 @dataclass(frozen=True)
-class Board:
+class SharedTable:
     """The rows at one moment: float32 [pushers, columns]."""
 
     rows: NDArray[np.float32]
 
     @classmethod
-    def empty(cls, pushers: int) -> Board:
-        """Nobody has done anything."""
+    def empty(cls, pushers: int) -> SharedTable:
+        """The table at the start of a job: zeros."""
         return cls(np.zeros((pushers, len(Column)), np.float32))
 
     @classmethod
-    def read(cls, numbers: NDArray[np.float32]) -> Board:
-        """Understand what has travelled, float32 [pushers · columns]."""
+    def decode(cls, numbers: NDArray[np.float32]) -> SharedTable:
+        """Shape the array of the store, float32 [pushers · columns]."""
         return cls(numbers.reshape(-1, len(Column)))
 
     @property
@@ -76,49 +79,51 @@ class Board:
 
     @property
     def stop(self) -> int:
-        """The status with which somebody was told to end, or 0."""
+        """The exit status with which any worker was asked to stop, or 0."""
         return int(self.rows[:, Column.STOP].max())
 
+    @property
+    def is_paused(self) -> NDArray[np.bool_]:
+        """Which pushers validate or save, or are in their first step after that."""
+        paused: NDArray[np.bool_] = self.rows[:, Column.PAUSES] > 0
+        return paused
+
     def have_reached(self, state: int) -> NDArray[np.bool_]:
-        """Who is in a state or past it."""
+        """Which pushers are in a state or past it."""
         reached: NDArray[np.bool_] = self.rows[:, Column.STATE] >= state
         return reached
 
-    def slowest(self, counted: NDArray[np.bool_], own: int) -> int:
-        """The fewest steps among the pushers that count; one's own always do."""
-        counted = counted & ~self.have_reached(FINISHED)
+    def slowest(self, alive: NDArray[np.bool_], own: int) -> int:
+        """The fewest steps of the pushers that are alive and have not finished, or are ``own``."""
+        counted = alive & ~self.have_reached(FINISHED)
         counted[own] = True
         return int(self.clocks[counted].min())
 
     def progress(self) -> bytes:
-        """Something that is another one as soon as any pusher has come further."""
-        return self.rows[:, _MOVEMENT].tobytes()
-
-    @property
-    def is_paused(self) -> NDArray[np.bool_]:
-        """Who validates or saves, or makes the update behind that."""
-        paused: NDArray[np.bool_] = self.rows[:, Column.PAUSES] > 0
-        return paused
+        """A value that changes as soon as any pusher makes progress."""
+        return self.rows[:, _PROGRESS].tobytes()
 
     def numbers(self, name: str) -> dict[str, float]:
-        """What a report tells; ``name`` is what a pusher is called: worker or group."""
+        """The numbers of a report; ``name`` is what a pusher is called: worker or group."""
         stale = self.rows[self.clocks > 0, Column.STALENESS]
         refused = float(self.rows[:, Column.REFUSED].sum())
-        rates = {
-            f"images_per_second/{name}_{row}": float(rate)
-            for row, rate in enumerate(self.rows[:, Column.RATE])
-        }
         return {
             "staleness": float(stale.mean()) if stale.size else 0.0,
             "largest_staleness": float(self.rows[:, Column.LARGEST].max()),
             "lead": float(self.rows[:, Column.LEAD].max()),
             **({"refused_pushes": refused} if refused else {}),
-            **rates,
+            **{
+                f"images_per_second/{name}_{row}": float(rate)
+                for row, rate in enumerate(self.rows[:, Column.RATE])
+            },
         }
 
 
-class Attendance:
-    """Which pushers count: with ``tolerates``, one that has not moved for long does not."""
+class FailureDetector:
+    """Decides which pushers are alive: those that have lately made progress.
+
+    Without ``tolerates`` all are: the job ends when a worker dies.
+    """
 
     def __init__(
         self,
@@ -128,34 +133,54 @@ class Attendance:
         tolerates: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args: how many; what one is called; whether any is given up; seconds from any origin."""
+        """Args: name: of a pusher in the log, worker or group; clock: seconds from any origin."""
         self._name, self._tolerates, self._clock = name, tolerates, clock
-        self._began = clock()
-        self._seen = Board.empty(pushers)
-        self._moved = np.full(pushers, self._began)
+        self._start = clock()
+        self._seen = SharedTable.empty(pushers)
+        self._progressed = np.full(pushers, self._start)
         self._warned: set[int] = set()
 
-    def present(self, board: Board) -> NDArray[np.bool_]:
-        """Look at the board, and say who counts."""
+    def alive(self, table: SharedTable) -> NDArray[np.bool_]:
+        """Which pushers are alive, by the table as it was read now."""
         now = self._clock()
-        changes = board.rows[:, _MOVEMENT] != self._seen.rows[:, _MOVEMENT]
-        self._moved[changes.any(axis=1)] = now
-        self._seen = board
+        changes = table.rows[:, _PROGRESS] != self._seen.rows[:, _PROGRESS]
+        self._progressed[changes.any(axis=1)] = now
+        self._seen = table
         if not self._tolerates:
-            return np.ones(len(self._moved), np.bool_)
-        usual = (self._moved - self._began) / np.maximum(board.clocks, 1)
-        patience = np.where(board.is_paused, _PAUSE_SILENCE, _SILENCE)
-        silent = now - self._moved > np.maximum(patience, _SILENT_STEPS * usual)
-        silent &= ~board.have_reached(FINISHED)
-        for row in np.flatnonzero(silent):
-            self._warn(int(row), now - self._moved[row])
-        present: NDArray[np.bool_] = ~silent
-        return present
+            return np.ones(len(self._progressed), np.bool_)
+        usual_step = (self._progressed - self._start) / np.maximum(table.clocks, 1)
+        patience = np.where(table.is_paused, _PAUSE_SILENCE, _SILENCE)
+        silence = now - self._progressed
+        silent = silence > np.maximum(patience, _SILENT_STEPS * usual_step)
+        silent &= ~table.have_reached(FINISHED)
+        for row in map(int, np.flatnonzero(silent)):
+            if row not in self._warned:
+                self._warned.add(row)
+                _log.warning(
+                    "%s %d has done nothing for %.0f s: the others go on without it",
+                    *(self._name, row, silence[row]),
+                )
+        alive: NDArray[np.bool_] = ~silent
+        return alive
 
-    def _warn(self, row: int, seconds: float) -> None:
-        if row not in self._warned:
-            self._warned.add(row)
-            _log.warning(
-                "%s %d has done nothing for %.0f s: the others go on without it",
-                *(self._name, row, seconds),
-            )
+
+def wait_for_slowest(
+    read: Callable[[], SharedTable], detector: FailureDetector, own: int, bound: Optional[int]
+) -> int:
+    """Wait until a pusher is at most ``bound`` steps ahead of the slowest; returns its lead then.
+
+    Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+    Server", NIPS 2013.
+
+    Args:
+        read: reads the table.
+        detector: of the pushers that count.
+        own: the row of this pusher, in which the steps that it has done stand already.
+        bound: steps; None does not wait.
+    """
+    while True:
+        table = read()
+        lead = int(table.clocks[own]) - table.slowest(detector.alive(table), own)
+        if bound is None or lead <= bound or table.stop:
+            return lead
+        time.sleep(_POLL_SECONDS)

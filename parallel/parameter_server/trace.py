@@ -1,13 +1,12 @@
 """A record of every push and pull, from which the staleness of each push can be computed again.
 
-The servers' arithmetic with versions cannot be seen from outside: a wrong staleness makes training
-a little worse and nothing fails. So a job can be told to write down what happened
-(``parallel.launch --trace FOLDER``), and a test replays it (``tests/soak``). Servers and those
-workers that push write a file each. Nothing is written by default.
+A wrong staleness makes training a little worse, and nothing fails. So a job can record what happens
+(``parallel.launch --trace FOLDER``), and a test replays the record (``tests/soak``). Each server,
+and each worker that pushes, writes a file. Nothing is written by default.
 
-A server's line, in the order in which pushes are applied, with the version that the bucket had
-before: ``bucket pusher sent_version version staleness``. A worker's lines: ``pusher NUMBER KEY...``
-is its number among the pushers and its buckets; then come in turn ``pull VERSION...``, one for each
+A server writes a line for each push that it applies, with the version that the bucket had before:
+``bucket pusher sent_version version staleness``. A worker writes ``pusher NUMBER KEY...``, its
+number among the pushers and its buckets, and then in turn ``pull VERSION...``, a version for each
 bucket, and ``push``.
 """
 
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
@@ -25,14 +23,14 @@ _log = logging.getLogger(__name__)
 
 
 class Trace:
-    """The file of one process, or nothing."""
+    """The file of one process, if there is a folder for it."""
 
     def __init__(self, folder: str, name: str) -> None:
         """Open the file.
 
         Args:
-            folder: is made if it is missing; empty to write nothing.
-            name: of the file, which no other process of the job has.
+            folder: is made if it is missing; empty: nothing is written.
+            name: of the file, different for each process of the job.
 
         Raises:
             ConfigError: the file cannot be written.
@@ -43,7 +41,7 @@ class Trace:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Not buffered: servers are ended by a signal, which would take the last lines along.
+            # Not buffered: servers end by a signal, which would lose the last lines.
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         except OSError as error:
             raise ConfigError(
@@ -51,29 +49,14 @@ class Trace:
                 "leave it out"
             ) from None
 
-    def applied(self, *numbers: int) -> None:
-        """A server has applied a push: bucket, pusher, sent version, version, staleness."""
-        self._write(numbers)
-
-    def begin(self, pusher: int, keys: Sequence[int]) -> None:
-        """A worker pushes as this pusher, and these are its buckets."""
-        self._write(("pusher", pusher, *keys))
-
-    def pulled(self, versions: Sequence[int]) -> None:
-        """A worker has pulled these versions, one for each bucket."""
-        self._write(("pull", *versions))
-
-    def pushed(self) -> None:
-        """A worker begins to push every bucket."""
-        self._write(("push",))
-
-    def _write(self, words: Sequence[object]) -> None:
+    def write(self, *words: object) -> None:
+        """Write a line."""
         if self._descriptor is None:
             return
         try:
             os.write(self._descriptor, (" ".join(map(str, words)) + "\n").encode())
         except OSError as error:
-            # A full disk must not end the job for a record that training does without.
+            # A full disk must not end the job: training does not need the record.
             _log.warning("%s cannot be written (%s); it ends here", self._path, error.strerror)
             os.close(self._descriptor)
             self._descriptor = None

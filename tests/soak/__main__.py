@@ -3,10 +3,10 @@
     python -m tests.soak --scheme asp|ssp|gsp|all --minutes 10 --workers 4 --servers 1,3
 
 An ordinary job of classify.py trains on single images, with many small buckets, while two other
-processes keep the processors busy, and is told to end after some minutes of training. Nobody may
-have died, nothing may have been refused, and every staleness has to be what a replay of the job's
-trace says. One line for each job tells; the status is 1 if anything was wrong. Told to end, it ends
-its jobs first.
+processes keep the processors busy, and is stopped by a signal after some minutes of training. No
+process may have died, no message may have been refused, and every staleness has to be the one that
+a replay of the job's trace computes. Each job prints one line; the status is 1 if anything was
+wrong. A signal to this program ends its jobs first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.soak import soak
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what the command line says; returns 1 if something is wrong."""
+    """Run the jobs of a command line; returns 1 if something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
     parser.add_argument("--scheme", choices=[*soak.SCHEMES, "all"], default="all")
     parser.add_argument("--minutes", type=float, default=10, help="of training, for each scheme")

@@ -1,8 +1,8 @@
-"""Computes every staleness of a job again, from what its workers and servers have written down.
+"""Computes every staleness of a job again, from the traces of its workers and servers.
 
-A bucket's version is the number of lines that its server wrote for it before. What a worker had
-pulled is in its own file. So nothing that a server says about versions or staleness is believed:
-it is compared. See ``parallel.parameter_server.trace`` for the lines.
+A bucket's version is the number of lines that its server wrote for it before; the versions that a
+worker pulled are in the worker's own file. So the versions and the staleness in a server's lines
+are compared, not trusted. See ``parallel.parameter_server.trace`` for the lines.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_MOST_TOLD = 10
+_MOST_MESSAGES = 10
 
 
 @dataclass
 class Replay:
-    """What was found."""
+    """The result of a replay."""
 
     pushes: int = 0
     """Pushes of all workers, each of all buckets."""
@@ -28,15 +28,15 @@ class Replay:
     uneven: int = 0
     """Pulls in which buckets had different versions: without any, nothing was tested."""
     mismatches: int = 0
-    told: list[str] = field(default_factory=list)
-    """The first of them."""
+    messages: list[str] = field(default_factory=list)
+    """Of the first mismatches."""
 
     def expect(self, what: str, found: object, wanted: object) -> None:
         """Compare."""
         if found != wanted:
             self.mismatches += 1
-            if len(self.told) < _MOST_TOLD:
-                self.told.append(f"{what}: {found}, not {wanted}")
+            if len(self.messages) < _MOST_MESSAGES:
+                self.messages.append(f"{what}: {found}, not {wanted}")
 
 
 @dataclass

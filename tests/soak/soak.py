@@ -1,4 +1,4 @@
-"""One job with parameter servers that trains for a while, and what its trace shows."""
+"""One job with parameter servers that trains for a while, and the replay of its trace."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _BUCKET_ELEMENTS = "1024"
 _START_SECONDS = 300
 _END_SECONDS = 120
 _STATUS = 128 + signal.SIGTERM
-# What the launcher, a server and Python say when something goes wrong.
+# Lines of the launcher, a server and Python when something goes wrong.
 _DEATH = re.compile(r"^launch: .* ended with status .*$|^.*Traceback .*$", re.MULTILINE)
 _REFUSAL = re.compile(r"^.*refused a message.*$", re.MULTILINE)
 
 
 @dataclass
 class Result:
-    """What became of a job."""
+    """The result of a job."""
 
     scheme: str
     servers: int
@@ -66,7 +66,7 @@ class Result:
             f"deaths, {len(self.refusals)} refusals, {found.mismatches} mismatches: "
             f"{'all is well' if self.is_well else 'WRONG'}"
         )
-        return "\n  ".join([line, *self.deaths[:3], *self.refusals[:3], *found.told])
+        return "\n  ".join([line, *self.deaths[:3], *self.refusals[:3], *found.messages])
 
 
 def run(
@@ -83,7 +83,7 @@ def run(
     Args:
         scheme: one of ``SCHEMES``.
         folder: for everything that it writes; must not exist.
-        seconds: of training, after which it is told to end.
+        seconds: of training, after which it is stopped.
         workers: how many.
         servers: how many.
         is_stopped: whether to end the job before its time.
@@ -110,7 +110,7 @@ def run(
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Keep processors busy with something else."""
+    """Keep processors busy with other work."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield

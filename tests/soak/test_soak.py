@@ -1,4 +1,4 @@
-"""A replay finds what is wrong; and one job of a few seconds: the small form of ``make soak``."""
+"""A replay finds wrong lines; and one job of a few seconds: the small form of ``make soak``."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def written(folder: Path, server: str = SERVER) -> Path:
 
 def test_a_sound_trace(tmp_path: Path) -> None:
     found = replay(written(tmp_path))
-    assert (found.mismatches, found.told) == (0, [])
+    assert (found.mismatches, found.messages) == (0, [])
     assert (found.pushes, found.updates, found.buckets) == (4, 8, 2)
     assert (found.largest, found.uneven) == (3, 1)
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "told"),
+    ("right", "wrong", "message"),
     [
         ("4 0 0 1 2", "4 0 0 1 1", "bucket 4, update 2, push 1 of pusher 0: staleness: 1, not 2"),
         (
@@ -44,20 +44,20 @@ def test_a_sound_trace(tmp_path: Path) -> None:
         ("|7 0 3 3 1", "|7 0 3 3 1|7 0 4 4 1", "push 3 of pusher 0: applied, not pushed"),
     ],
 )
-def test_what_is_wrong_is_told(right: str, wrong: str, told: str, tmp_path: Path) -> None:
+def test_a_wrong_line_is_reported(right: str, wrong: str, message: str, tmp_path: Path) -> None:
     found = replay(written(tmp_path, SERVER.replace(right, wrong)))
     assert found.mismatches > 0
-    assert any(told in line for line in found.told), found.told
+    assert any(message in line for line in found.messages), found.messages
 
 
-def test_a_version_that_falls_is_told(tmp_path: Path) -> None:
+def test_a_version_that_falls_is_reported(tmp_path: Path) -> None:
     (written(tmp_path) / "worker-0").write_text("pusher 0 4 7\npull 2 3\npull 2 2\n")
-    assert "worker-0: versions that fell: [2], not []" in replay(tmp_path).told
+    assert "worker-0: versions that fell: [2], not []" in replay(tmp_path).messages
 
 
 @pytest.mark.launcher
 def test_a_job_of_some_seconds(tmp_path: Path) -> None:
-    """Three servers, through the launcher, until it is told to end."""
+    """Three servers, through the launcher, until a signal stops it."""
     found = soak.run("asp", tmp_path / "asp", seconds=4, workers=2, servers=3)
     assert found.is_well, found
     assert found.replay.buckets > 10 and found.replay.pushes > 20

@@ -15,10 +15,10 @@ from training.exchange import workers
 
 
 def run_alone(program: ModuleType, *words: object) -> subprocess.CompletedProcess[str]:
-    """Run a program from its command line, without Horovod; returns what its process would leave.
+    """Run a program from its command line, without Horovod; returns status, output and errors.
 
-    How an error becomes one line and a status is ``runtime.errors.run_program``'s, which ends the
-    process; here it is done once more.
+    ``runtime.errors.run_program``, which turns an error into one line and a status, would end the
+    process; so it is done here once more.
     """
     with pytest.MonkeyPatch.context() as patch:
         for module in (world, workers):

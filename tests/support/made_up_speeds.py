@@ -1,4 +1,4 @@
-"""``classify.py`` whose workers measure what they are told, however busy the machine of a test is.
+"""``classify.py`` whose workers measure given speeds, however busy the machine of a test is.
 
 Run as ``python -m tests.support.made_up_speeds 100,25/50,50 OPTIONS...``: the speed of each worker
 at the first meeting, at the second and so on.
@@ -22,11 +22,11 @@ def main() -> int:
     meetings = iter(sys.argv[1].split("/"))
     measured = server_workers.own_speed
 
-    def told(throughput, contributors):
+    def given(throughput, contributors):
         assert measured(throughput, contributors) > 0
         return float(next(meetings).split(",")[here.worker])
 
-    server_workers.own_speed = told
+    server_workers.own_speed = given
     return classify.classify(images.parse(sys.argv[2:]))
 
 

@@ -1,7 +1,7 @@
 """Parameter servers without processes: in memory, with the updater of the real ones.
 
-A test decides in which order the pushes and pulls of several workers reach the servers: it is
-called before each of them, and may let another worker act, wait, or raise an exception.
+A test decides in which order the pushes and pulls of several workers reach the servers: its
+function is called before each of them, and may let another worker act, wait, or raise an exception.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from parallel.parameter_server import exchange
 from parallel.parameter_server.assignment import WORKER, Assignment
 from parallel.parameter_server.exchange import Exchange
+from parallel.parameter_server.messages import TAIL
 from parallel.parameter_server.schemes import SCHEMES
 from parallel.parameter_server.server import Updater
-from parallel.parameter_server.shared_table import Board
+from parallel.parameter_server.shared_table import SharedTable
 from parallel.parameter_server.trace import Trace
-from parallel.parameter_server.wire import TAIL
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
 
@@ -71,16 +71,16 @@ class NearServers:
 class _NearStore:
     """As ``parallel.parameter_server.store.Store``, whose requests go to the servers one by one."""
 
-    def __init__(self, servers: NearServers, kind: str, buckets, board: int, pushers: int) -> None:
-        self._servers, self._board = servers, board
+    def __init__(self, servers: NearServers, kind: str, buckets, table: int, pushers: int) -> None:
+        self._servers, self._table_key = servers, table
         self._keys = [bucket.key for bucket in buckets]
-        self._rows = mx.nd.array(Board.empty(pushers).rows.reshape(-1))
+        self._rows = mx.nd.array(SharedTable.empty(pushers).rows.reshape(-1))
         self.sent = [mx.nd.zeros((bucket.size + TAIL,)) for bucket in buckets]
         self.received = [array.copy() for array in self.sent]
 
     def start(self, settings) -> None:
         self._servers.begin(
-            settings, {self._board: self._rows, **dict(zip(self._keys, self.received))}
+            settings, {self._table_key: self._rows, **dict(zip(self._keys, self.received))}
         )
 
     def push(self) -> None:
@@ -93,16 +93,16 @@ class _NearStore:
             self._servers.before("pull", bucket)
             self._servers.pull(key, array)
 
-    def post(self, change) -> None:
-        self._servers.push(self._board, mx.nd.array(change.reshape(-1)))
+    def add_to_table(self, change) -> None:
+        self._servers.push(self._table_key, mx.nd.array(change.reshape(-1)))
 
-    def look(self) -> Board:
-        self._servers.pull(self._board, self._rows)
-        return Board.read(self._rows.asnumpy())
+    def read_table(self) -> SharedTable:
+        self._servers.pull(self._table_key, self._rows)
+        return SharedTable.decode(self._rows.asnumpy())
 
 
 class _Turns:
-    """Threads of which one runs; at each of its stops, chance says who goes on."""
+    """Threads of which one runs; at each of its stops, a random number chooses the next."""
 
     def __init__(self, count: int, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -152,7 +152,7 @@ def in_random_turns(
     Args:
         servers: theirs.
         workers: how many.
-        seed: of the order, in which nothing else has a say.
+        seed: of the order, which depends on nothing else.
         work: of one of them, by its number.
     """
     turns = _Turns(workers, seed)

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class NearWorker:
-    """As ``benchmarks.worker.Worker``; processes and memory are that one's tests."""
+    """As ``benchmarks.worker.Worker``, whose own tests cover processes and memory."""
 
     def __init__(self, target: str, threads: int, python: str = "") -> None:
         del threads, python

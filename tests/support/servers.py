@@ -33,7 +33,7 @@ class ServerJob:
             command: of every worker, after the interpreter.
             workers: how many.
             servers: how many.
-            assignment: what else the workers are told, see ``Assignment``.
+            assignment: further fields of ``Assignment``.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder

@@ -1,4 +1,4 @@
-"""``classify.py`` whose workers are slow where a test wants it, on machines of any speed.
+"""``classify.py`` with workers that are slow where a test wants it, on machines of any speed.
 
 Run as ``python -m tests.support.slow_worker JSON OPTIONS...``. The JSON has for each worker, by its
 number, what it sleeps (s): ``validate``, before its first validation, and ``step``, before each
@@ -25,8 +25,8 @@ from training.validator import Validator
 def main() -> int:
     here = assignment.find(os.environ)
     assert here is not None
-    told = json.loads(sys.argv[1])
-    own = told.get(str(here.worker), {})
+    given = json.loads(sys.argv[1])
+    own = given.get(str(here.worker), {})
     watchdog._WAITING_RANK_TICKS = 0
     validate = Validator.validate
     pauses = iter([own.get("validate", 0)])
@@ -39,7 +39,7 @@ def main() -> int:
 
     def slow(step):
         def stepped(*arguments):
-            watchdog.PAUSE_FACTOR = told.get("patience", watchdog.PAUSE_FACTOR)
+            watchdog.PAUSE_FACTOR = given.get("patience", watchdog.PAUSE_FACTOR)
             time.sleep(own.get("step", 0))
             return step(*arguments)
 

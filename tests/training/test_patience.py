@@ -61,12 +61,12 @@ def test_a_pause_is_on_the_board_until_the_next_step(monkeypatch) -> None:
     assert other.pauses == 0
     for pauses in (1, 2):
         saver.pause()
-        assert other._look().rows[:, Column.PAUSES].tolist() == [pauses, 0]
+        assert other._read_table().rows[:, Column.PAUSES].tolist() == [pauses, 0]
         # However many there have been, one of them is going on.
         assert other.pauses == 1
         seen.append(other.progress())
     saver.step(gradients(), lr=0.1)
-    other._look()
+    other._read_table()
     seen.append(other.progress())
     assert other.pauses == 0 and len(set(seen)) == 4
 

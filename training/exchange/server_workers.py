@@ -162,7 +162,7 @@ class ServerWorkers(Ranks):
         decided = None
         if self.number == 0:
             decided = here, self._regrouped(here.epoch, speeds)
-            self._exchange.clear_board()
+            self._exchange.clear_table()
         period, found = all_workers.broadcast_object(decided, "workers.period")
         # No collective of the former groups is under way any more.
         all_workers.barrier()

@@ -13,7 +13,7 @@ from typing import Optional
 from data.batches.epoch_part import EpochPart, equal_shares
 from parallel import grouping
 from parallel.parameter_server.assignment import Assignment
-from parallel.parameter_server.schemes import Scheme, team_of
+from parallel.parameter_server.schemes import Scheme, group_of
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class WorkerGroups:
     @property
     def contributors(self) -> int:
         """The workers whose batches make an update together with this one's."""
-        teams = self.scheme.teams(self.assignment)
-        return len(teams[team_of(teams, self.assignment.worker)])
+        groups = self.scheme.synchronous_groups(self.assignment)
+        return len(groups[group_of(groups, self.assignment.worker)])
 
     @property
     def saves(self) -> bool:
         """Whether this worker validates and saves: worker 0 and its group."""
         pushers = self.scheme.pushers(self.assignment)
-        return team_of(pushers, self.assignment.worker) == team_of(pushers, 0)
+        return group_of(pushers, self.assignment.worker) == group_of(pushers, 0)
 
     def epoch_part(self, count: int, worker: Optional[int] = None) -> EpochPart:
         """What a worker, this one by default, reads of an epoch of ``count`` images."""
@@ -44,15 +44,15 @@ class WorkerGroups:
         if self.scheme.is_synchronous and not self.assignment.shares:
             # As with Horovod, whose updates these are.
             return EpochPart.of_rank(count, self.batch_size, worker, self.assignment.num_workers)
-        teams = self.scheme.teams(self.assignment)
+        groups = self.scheme.synchronous_groups(self.assignment)
         shares = self.assignment.shares or equal_shares(self.assignment.num_workers)
-        together = teams[team_of(teams, worker)]
-        return EpochPart.of_worker(count, self.batch_size, worker, shares, together)
+        group = groups[group_of(groups, worker)]
+        return EpochPart.of_worker(count, self.batch_size, worker, shares, group)
 
     def updates(self, count: int) -> list[int]:
-        """Updates of the weights by each team in an epoch of ``count`` images."""
-        teams = self.scheme.teams(self.assignment)
-        return [self.epoch_part(count, team[0]).updates_per_epoch for team in teams]
+        """Updates of the weights by each group in an epoch of ``count`` images."""
+        groups = self.scheme.synchronous_groups(self.assignment)
+        return [self.epoch_part(count, group[0]).updates_per_epoch for group in groups]
 
     def anew(self, speeds: Sequence[float], count: int) -> Optional[WorkerGroups]:
         """Groups and shares by the speeds of all workers.

@@ -1,4 +1,4 @@
-"""A worker that pulls and pushes when its script says so; tells what it got.
+"""A worker that pulls and pushes in a given order, and writes what it got.
 
 Arguments: the folder, then for each turn the number of the worker whose turn it is. All pull in the
 beginning; whose turn it is pushes a gradient of 1 at the rate of 1, and pulls.
@@ -27,7 +27,7 @@ def main() -> None:
     parameters = [mx.nd.zeros((3, 2)), mx.nd.full((5,), 10)]
     gradients = [mx.nd.ones((3, 2)), mx.nd.ones((5,))]
     exchange.start(parameters, [1.0, 0.0], momentum=0.5, weight_decay=0.125, version=0)
-    # Nobody pushes before all have pulled.
+    # No worker pushes before all have pulled.
     (folder / f"ready-{own.worker}").touch()
     while len(list(folder.glob("ready-*"))) < own.num_workers:
         time.sleep(0.01)
@@ -36,12 +36,12 @@ def main() -> None:
             time.sleep(0.01)
         if worker == own.worker:
             exchange.step(gradients, lr=1.0)
-            told = {
+            result = {
                 "version": exchange.version,
                 "weights": [parameter.asnumpy().ravel().tolist() for parameter in parameters],
                 "numbers": exchange.numbers(),
             }
-            (folder / f"{turn}.part").write_text(json.dumps(told))
+            (folder / f"{turn}.part").write_text(json.dumps(result))
             (folder / f"{turn}.part").rename(folder / str(turn))
     sys.stdout.flush()
     os._exit(0)

@@ -25,12 +25,12 @@ FULL = replace(
 )
 
 
-@pytest.mark.parametrize("told", [LONE, FULL])
-def test_variables_are_read_as_they_were_meant(told: Assignment) -> None:
-    assert assignment.find(told.variables()) == told
+@pytest.mark.parametrize("written", [LONE, FULL])
+def test_variables_are_read_as_they_were_written(written: Assignment) -> None:
+    assert assignment.find(written.variables()) == written
 
 
-def test_a_program_outside_of_a_job_has_no_place() -> None:
+def test_a_program_outside_of_a_job_has_no_assignment() -> None:
     assert assignment.find({"GROUPING_WORKER": "1"}) is None
 
 
@@ -51,7 +51,7 @@ def test_what_was_not_given_is_not_set() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("DMLC_NUM_WORKER", None), ("GROUPING_SHARES", "0:1;half")]
 )
-def test_half_a_place_is_an_error(name: str, value: str | None) -> None:
+def test_an_incomplete_assignment_is_an_error(name: str, value: str | None) -> None:
     variables = FULL.variables()
     if value is None:
         del variables[name]

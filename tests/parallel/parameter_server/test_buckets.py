@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parallel.parameter_server.buckets import Bucket, board_key, plan
+from parallel.parameter_server.buckets import Bucket, plan, table_key
 
 SIZES = [500, 20, 25_000, 50, 100_000, 500, 5_000, 10]
 DECAYS = [1.0, 0.0] * 4
@@ -11,10 +11,10 @@ DECAYS = [1.0, 0.0] * 4
 
 def elements(buckets: tuple[Bucket, ...]) -> list[tuple[int, int]]:
     return [
-        (part.parameter, place)
+        (one.parameter, element)
         for bucket in buckets
-        for part in bucket.parts
-        for place in range(part.start, part.stop)
+        for one in bucket.slices
+        for element in range(one.start, one.stop)
     ]
 
 
@@ -26,7 +26,7 @@ def test_every_element_is_in_one_bucket(servers: int, largest: int) -> None:
     assert len(found) == len(set(found)) == sum(SIZES)
     assert max(bucket.size for bucket in buckets) <= largest
     for bucket in buckets:
-        assert {DECAYS[part.parameter] for part in bucket.parts} == {bucket.decay}
+        assert {DECAYS[one.parameter] for one in bucket.slices} == {bucket.decay}
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 8])
@@ -35,8 +35,8 @@ def test_keys_go_to_their_servers_as_mxnet_sends_them(servers: int) -> None:
     keys = [bucket.key for bucket in buckets]
     assert len(set(keys)) == len(keys)
     assert all(bucket.key * 9973 % servers == bucket.server for bucket in buckets)
-    board = board_key(buckets, servers)
-    assert board not in keys and board * 9973 % servers == buckets[0].server
+    table = table_key(buckets, servers)
+    assert table not in keys and table * 9973 % servers == buckets[0].server
 
 
 @pytest.mark.parametrize("speeds", [(1.0, 1.0), (1.0, 0.25), (2.0, 3.0, 5.0)])
@@ -49,5 +49,5 @@ def test_servers_keep_elements_in_proportion_to_their_speeds(speeds: tuple[float
     np.testing.assert_allclose(loads, expected, atol=1)
 
 
-def test_a_server_may_have_nothing() -> None:
+def test_a_server_may_have_no_elements() -> None:
     assert elements(plan([2], [1.0], 4)) == [(0, 0), (0, 1)]

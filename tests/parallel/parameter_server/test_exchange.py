@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel.parameter_server.wire import TAIL
+from parallel.parameter_server.messages import TAIL
 from runtime.errors import DataError
 from tests.soak.replay import replay
 from tests.support.near_servers import NearServers, applied, gradients, in_random_turns
@@ -55,7 +55,7 @@ def test_the_version_of_the_weights_is_that_of_the_bucket_with_the_fewest(monkey
     assert [*seen, fast.version] == [1, 2, 4]
 
 
-def test_who_ends_between_two_buckets_leaves_servers_that_others_can_use(
+def test_a_worker_killed_between_two_buckets_leaves_usable_servers(
     tmp_path: Path, monkeypatch
 ) -> None:
     """Killed while it pushes, under --tolerate-workers; the first bucket is ahead for good."""
@@ -73,7 +73,7 @@ def test_who_ends_between_two_buckets_leaves_servers_that_others_can_use(
     for _ in range(3):
         other.step(gradients(), lr=1.0)
     found = replay(tmp_path, is_complete=False)
-    assert found.told == [] and found.mismatches == 0
+    assert found.messages == [] and found.mismatches == 0
     assert (found.largest, found.uneven, other.version) == (2, 3, 3)
 
 
@@ -91,7 +91,7 @@ def test_overlapping_pushes_of_many_buckets(servers: int, tmp_path: Path, monkey
 
     in_random_turns(near, workers, seed=servers, work=work)
     found = replay(tmp_path)
-    assert found.told == [] and found.mismatches == 0
+    assert found.messages == [] and found.mismatches == 0
     assert found.buckets >= 7 and found.pushes == workers * steps
     assert found.updates == found.buckets * workers * steps
     # They did overlap, as buckets with different versions show.
@@ -100,7 +100,7 @@ def test_overlapping_pushes_of_many_buckets(servers: int, tmp_path: Path, monkey
         assert versions[number] == sorted(versions[number])
 
 
-def test_a_worker_looks_at_what_it_is_sent(monkeypatch) -> None:
+def test_a_worker_checks_what_it_receives(monkeypatch) -> None:
     servers = NearServers(monkeypatch, workers=1, servers=1)
     worker = servers.worker(0)
     worker.step(gradients(), lr=1.0)

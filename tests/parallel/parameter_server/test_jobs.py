@@ -24,7 +24,7 @@ SMALL = ["--dataset", "synthetic", "--image-size", 16, "--batch-size", 32, "--th
 def expected(turns: list[int]) -> list[dict]:
     """What each turn of ``scripted_worker`` gets, in double precision."""
     weights, memory = [np.zeros(6), np.full(5, 10.0)], [np.zeros(6), np.zeros(5)]
-    pulled, told = dict.fromkeys(turns, 0), []
+    pulled, results = dict.fromkeys(turns, 0), []
     stale: dict[int, list[int]] = {worker: [] for worker in turns}
     for version, worker in enumerate(turns):
         stale[worker].append(version - pulled[worker] + 1)
@@ -33,7 +33,7 @@ def expected(turns: list[int]) -> list[dict]:
             memory[index] = 0.5 * memory[index] - total / stale[worker][-1]
             weights[index] = weights[index] + memory[index]
         pulled[worker] = version + 1
-        told.append(
+        results.append(
             {
                 "version": version + 1,
                 "weights": [weight.tolist() for weight in weights],
@@ -41,7 +41,7 @@ def expected(turns: list[int]) -> list[dict]:
                 "largest": max(max(found) for found in stale.values() if found),
             }
         )
-    return told
+    return results
 
 
 def test_a_scripted_order_has_exactly_the_expected_staleness(tmp_path: Path) -> None:
@@ -52,12 +52,12 @@ def test_a_scripted_order_has_exactly_the_expected_staleness(tmp_path: Path) -> 
     ) as job:  # fmt: skip
         assert job.wait() == [0, 0, 0], job.said()
     for turn, wanted in enumerate(expected(turns)):
-        told = json.loads((tmp_path / str(turn)).read_text())
-        assert told["version"] == wanted["version"]
-        for weights, right in zip(told["weights"], wanted["weights"]):
+        result = json.loads((tmp_path / str(turn)).read_text())
+        assert result["version"] == wanted["version"]
+        for weights, right in zip(result["weights"], wanted["weights"]):
             np.testing.assert_allclose(weights, right, rtol=1e-6, atol=1e-6)
-        assert told["numbers"]["staleness"] == pytest.approx(wanted["staleness"])
-        assert told["numbers"]["largest_staleness"] == wanted["largest"]
+        assert result["numbers"]["staleness"] == pytest.approx(wanted["staleness"])
+        assert result["numbers"]["largest_staleness"] == wanted["largest"]
 
 
 def parameters(models: Path) -> dict:
@@ -93,8 +93,8 @@ def test_bsp_is_horovods_allreduce(tmp_path: Path) -> None:
     ] == 20
 
 
-def test_who_is_told_to_end_ends_all_and_all_go_on_later(tmp_path: Path) -> None:
-    """With a checkpoint; the learning rate goes on where it was."""
+def test_a_signal_to_one_worker_stops_all_and_all_resume_later(tmp_path: Path) -> None:
+    """With a checkpoint; the learning rate continues where it was."""
     models = tmp_path / "models"
     options = [*SMALL, "--num-images", 640, "--epochs", 40, "--lr", 0.02, "--frequent", 1]
     options += ["--kv-store", "dist_async", "--models-root", models, "--lr-schedule", "poly"]

@@ -5,37 +5,37 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from parallel.parameter_server.messages import TAIL, Settings, Tail
 from parallel.parameter_server.server import Updater
-from parallel.parameter_server.shared_table import Board, Column
+from parallel.parameter_server.shared_table import Column, SharedTable
 from parallel.parameter_server.trace import Trace
-from parallel.parameter_server.wire import TAIL, Settings, Tail
 from runtime.mxnet import mx
 
-KEY, BOARD, MOMENTUM, DECAY = 4, 9, 0.9, 0.01
+KEY, TABLE, MOMENTUM, DECAY = 4, 9, 0.9, 0.01
 INITIAL = np.array([1.0, -2.0, 3.0], np.float32)
 
 
 class Server:
-    """A bucket and a board, and what the weights should be."""
+    """A bucket and a table, and what the weights should be."""
 
     def __init__(self, version: int = 0, pushers: int = 3, together: int = 1) -> None:
-        settings = Settings(MOMENTUM, {KEY: DECAY}, BOARD, pushers, together)
+        settings = Settings(MOMENTUM, {KEY: DECAY}, TABLE, pushers, together)
         self.updater = Updater(settings, Trace("", ""))
-        self.stored = mx.nd.array(np.concatenate([INITIAL, Tail(version).numbers()]))
-        self.board = mx.nd.array(Board.empty(pushers).rows.reshape(-1))
+        self.stored = mx.nd.array(np.concatenate([INITIAL, Tail(version).encode()]))
+        self.table = mx.nd.array(SharedTable.empty(pushers).rows.reshape(-1))
         self.expected = INITIAL.astype(np.float64)
         self._memory = np.zeros(3)
 
     def pull(self) -> int:
-        return Tail.read(self.stored.asnumpy()[-TAIL:]).version
+        return Tail.decode(self.stored.asnumpy()[-TAIL:]).version
 
     def push(self, gradient: list[float], lr: float, pusher: int, pulled: int) -> None:
-        self._apply(np.concatenate([np.float32(gradient), Tail(pulled, lr, pusher).numbers()]))
+        self._apply(np.concatenate([np.float32(gradient), Tail(pulled, lr, pusher).encode()]))
 
     def push_sum(self, gradients: list[list[float]], lr: float, pulled: int) -> None:
         self._apply(
             sum(
-                np.concatenate([np.float32(gradient), Tail(pulled, lr, pusher).numbers()])
+                np.concatenate([np.float32(gradient), Tail(pulled, lr, pusher).encode()])
                 for pusher, gradient in enumerate(gradients)
             )
         )
@@ -49,17 +49,17 @@ class Server:
         self._memory = MOMENTUM * self._memory - step * total
         self.expected = self.expected + self._memory
 
-    def post(self, pusher: int, steps: int = 1) -> Board:
-        change = Board.empty(3).rows
+    def add_steps(self, pusher: int, steps: int = 1) -> SharedTable:
+        change = SharedTable.empty(3).rows
         change[pusher, Column.CLOCK] = steps
         return self._add(change)
 
-    def clear(self) -> Board:
-        return self._add(-Board.read(self.board.asnumpy()).rows)
+    def clear(self) -> SharedTable:
+        return self._add(-SharedTable.decode(self.table.asnumpy()).rows)
 
-    def _add(self, change) -> Board:
-        self.updater(BOARD, mx.nd.array(change.reshape(-1)), self.board)
-        return Board.read(self.board.asnumpy())
+    def _add(self, change) -> SharedTable:
+        self.updater(TABLE, mx.nd.array(change.reshape(-1)), self.table)
+        return SharedTable.decode(self.table.asnumpy())
 
     def check(self) -> None:
         np.testing.assert_allclose(self.stored.asnumpy()[:-TAIL], self.expected, atol=1e-6)
@@ -89,10 +89,10 @@ def test_a_scripted_interleaving() -> None:
         server.check()
         pulled[worker] = server.pull()
         found[worker].append(staleness)
-        board = server.post(worker)
-        assert board.rows[worker, Column.STALENESS] == pytest.approx(np.mean(found[worker]))
-        assert board.rows[worker, Column.LARGEST] == max(found[worker])
-    assert board.clocks.tolist() == [4, 3, 2]
+        table = server.add_steps(worker)
+        assert table.rows[worker, Column.STALENESS] == pytest.approx(np.mean(found[worker]))
+        assert table.rows[worker, Column.LARGEST] == max(found[worker])
+    assert table.clocks.tolist() == [4, 3, 2]
 
 
 def test_a_sum_of_pushes_is_one_update_and_not_stale() -> None:
@@ -101,9 +101,9 @@ def test_a_sum_of_pushes_is_one_update_and_not_stale() -> None:
         server.push_sum([[1.0, 0.0, 0.5]] * 3, 0.1, pulled)
         server.expect([3.0, 0.0, 1.5], 0.1, staleness=1)
         server.check()
-        board = server.post(1)
+        table = server.add_steps(1)
     assert server.pull() == 3
-    assert board.rows[1, Column.STALENESS] == board.rows[1, Column.LARGEST] == 1
+    assert table.rows[1, Column.STALENESS] == table.rows[1, Column.LARGEST] == 1
 
 
 def test_a_run_that_goes_on_counts_from_its_version() -> None:
@@ -118,13 +118,13 @@ def test_a_run_that_goes_on_counts_from_its_version() -> None:
 
 def numbers(gradient=(1.0, 1.0, 1.0), **tail):
     """A push of pusher 1 that a server of version 2 applies, unless it is changed."""
-    whole = Tail(**{"version": 2, "lr": 0.5, "pusher": 1, **tail}).numbers()
+    whole = Tail(**{"version": 2, "lr": 0.5, "pusher": 1, **tail}).encode()
     return np.concatenate([np.float32(gradient), whole])
 
 
 NAN, INF = float("nan"), float("inf")
-# What was pushed, why it is refused, and whether its pusher is known and is told.
-ODD = [
+# What was pushed, why it is refused, and whether its pusher is known.
+INVALID = [
     (numbers(version=3), "version from the future", True),
     (numbers(version=2**40), "version from the future", True),
     (numbers((1.0, NAN, 1.0)), "not finite", True),
@@ -147,8 +147,8 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize(("pushed", "reason", "is_told"), ODD)
-def test_what_makes_no_sense_is_refused_and_counted(pushed, reason, is_told, caplog) -> None:
+@pytest.mark.parametrize(("pushed", "reason", "is_known"), INVALID)
+def test_an_invalid_push_is_refused_and_counted(pushed, reason, is_known, caplog) -> None:
     server = Server()
     for version in range(2):
         server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=version)
@@ -162,24 +162,24 @@ def test_what_makes_no_sense_is_refused_and_counted(pushed, reason, is_told, cap
     server.check()
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.endswith(f"1 so far because of: {reason}"), line
-    board = server.post(1)
-    assert board.rows[:, Column.REFUSED].tolist() == [0, int(is_told), 0]
-    assert board.rows[1, Column.LARGEST] == 1
-    assert board.numbers("worker").get("refused_pushes", 0) == is_told
+    table = server.add_steps(1)
+    assert table.rows[:, Column.REFUSED].tolist() == [0, int(is_known), 0]
+    assert table.rows[1, Column.LARGEST] == 1
+    assert table.numbers("worker").get("refused_pushes", 0) == is_known
 
 
-def test_a_flood_of_odd_pushes_is_a_few_lines(caplog) -> None:
+def test_a_flood_of_invalid_pushes_is_a_few_lines(caplog) -> None:
     server = Server()
     for _ in range(1000):
         server.push([NAN, 1.0, 1.0], 0.1, 1, pulled=0)
     lines = [record.getMessage() for record in caplog.records]
     assert [int(line.partition("; ")[2].split()[0]) for line in lines] == [2**n for n in range(10)]
-    assert server.post(1).rows[1, Column.REFUSED] == 1000
-    assert not server.clear().rows.any() and server.post(1).rows[1, Column.REFUSED] == 0
+    assert server.add_steps(1).rows[1, Column.REFUSED] == 1000
+    assert not server.clear().rows.any() and server.add_steps(1).rows[1, Column.REFUSED] == 0
 
 
 @pytest.mark.parametrize("gradients", [[[NAN, 1.0, 1.0], [1.0] * 3, [1.0] * 3], [[1.0] * 3] * 2])
-def test_a_sum_that_makes_no_sense_is_refused(gradients, caplog) -> None:
+def test_an_invalid_sum_is_refused(gradients, caplog) -> None:
     """A NaN of one worker; and pushes of two workers where three make an update."""
     server = Server(together=3)
     server.push_sum(gradients, 0.1, 0)
@@ -188,11 +188,11 @@ def test_a_sum_that_makes_no_sense_is_refused(gradients, caplog) -> None:
 
 
 @pytest.mark.parametrize("change", [np.full((3, len(Column)), NAN), np.ones((2, len(Column)))])
-def test_an_odd_change_of_the_board_is_refused(change, caplog) -> None:
+def test_an_invalid_change_of_the_table_is_refused(change, caplog) -> None:
     server = Server()
-    server.post(1)
-    server.updater(BOARD, mx.nd.array(change.reshape(-1)), server.board)
-    assert server.post(1).clocks.tolist() == [0, 2, 0]
+    server.add_steps(1)
+    server.updater(TABLE, mx.nd.array(change.reshape(-1)), server.table)
+    assert server.add_steps(1).clocks.tolist() == [0, 2, 0]
     assert len(caplog.records) == 1
 
 
@@ -207,27 +207,27 @@ def test_unknown_keys_and_commands_are_refused(caplog) -> None:
 
 def test_a_trace_has_a_line_for_each_applied_push(tmp_path) -> None:
     server = Server(version=5)
-    server.updater = Updater(Settings(MOMENTUM, {KEY: DECAY}, BOARD, 3), Trace(tmp_path, "one"))
+    server.updater = Updater(Settings(MOMENTUM, {KEY: DECAY}, TABLE, 3), Trace(tmp_path, "one"))
     server.push([1.0, 1.0, 1.0], 0.1, 2, pulled=5)
     server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=9)
     server.push([1.0, 1.0, 1.0], 0.1, 1, pulled=5)
     assert (tmp_path / "one").read_text().splitlines() == ["4 2 5 5 1", "4 1 5 6 2"]
 
 
-def test_who_pushes_next_as_a_cleared_row_begins_without_staleness() -> None:
+def test_a_cleared_row_begins_without_staleness() -> None:
     server = Server()
     for _ in range(3):
         server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=0)
-    assert server.post(0).rows[0, Column.LARGEST] == 3
+    assert server.add_steps(0).rows[0, Column.LARGEST] == 3
     assert not server.clear().rows.any()
     server.push([1.0, 1.0, 1.0], 0.1, 0, pulled=3)
-    # Another row's post does not forget what has not been posted yet.
-    server.post(1)
-    assert server.post(0).rows[0, Column.LARGEST] == 1
+    # A change of another row keeps the staleness of this one.
+    server.add_steps(1)
+    assert server.add_steps(0).rows[0, Column.LARGEST] == 1
     assert server.pull() == 4
 
 
-def test_posts_add_up_by_row() -> None:
+def test_changes_of_the_table_add_up_by_row() -> None:
     server = Server()
-    server.post(0, steps=2)
-    assert server.post(2).clocks.tolist() == [2, 0, 1]
+    server.add_steps(0, steps=2)
+    assert server.add_steps(2).clocks.tolist() == [2, 0, 1]

@@ -1,30 +1,44 @@
+"""Reports, failure detection and SSP's bound, all from the shared table."""
+
 from __future__ import annotations
 
 import logging
+import random
+import threading
+import time
 
 import numpy as np
 import pytest
 
-from parallel.parameter_server.shared_table import FINISHED, LEFT, Attendance, Board, Column
+from parallel.parameter_server.shared_table import (
+    FINISHED,
+    LEFT,
+    Column,
+    FailureDetector,
+    SharedTable,
+    wait_for_slowest,
+)
+
+WORKERS, STEPS = 4, 2500
 
 
-def board(clocks, **columns) -> Board:
-    made = Board.empty(len(clocks))
+def table(clocks, **columns) -> SharedTable:
+    made = SharedTable.empty(len(clocks))
     made.rows[:, Column.CLOCK] = clocks
     for name, values in columns.items():
         made.rows[:, Column[name]] = values
     return made
 
 
-def test_the_slowest_are_those_who_count() -> None:
-    everybody = np.ones(3, np.bool_)
-    assert board([5, 3, 9]).slowest(everybody, own=0) == 3
-    assert board([5, 3, 9], STATE=[0, FINISHED, 0]).slowest(everybody, own=0) == 5
-    assert board([5, 3, 9], STATE=[FINISHED, LEFT, 0]).slowest(everybody, own=2) == 9
+def test_the_slowest_is_among_the_pushers_that_are_alive_and_running() -> None:
+    all_of_them = np.ones(3, np.bool_)
+    assert table([5, 3, 9]).slowest(all_of_them, own=0) == 3
+    assert table([5, 3, 9], STATE=[0, FINISHED, 0]).slowest(all_of_them, own=0) == 5
+    assert table([5, 3, 9], STATE=[FINISHED, LEFT, 0]).slowest(all_of_them, own=2) == 9
 
 
-def test_what_a_report_tells() -> None:
-    shown = board(
+def test_the_numbers_of_a_report() -> None:
+    shown = table(
         [4, 2, 0], STALENESS=[1.5, 2.5, 0], LARGEST=[3, 7, 0], RATE=[100, 50, 0], LEAD=[2, 0, 0]
     ).numbers("group")
     assert shown == {
@@ -45,52 +59,112 @@ class Clock:
 
 
 @pytest.mark.parametrize("tolerates", [True, False])
-def test_only_who_is_tolerated_is_given_up(tolerates: bool, caplog) -> None:
+def test_a_silent_pusher_is_given_up_only_with_tolerates(tolerates: bool, caplog) -> None:
     clock = Clock()
-    attendance = Attendance(2, "worker", tolerates=tolerates, clock=clock)
+    detector = FailureDetector(2, "worker", tolerates=tolerates, clock=clock)
     with caplog.at_level(logging.WARNING):
         for step in range(1, 40):
             clock.now += 1
-            present = attendance.present(board([step, min(step, 3)]))
+            alive = detector.alive(table([step, min(step, 3)]))
             # Its third step was at 3 s; 30 s later it still counts.
-            assert present.tolist() == [True, step <= 33 or not tolerates]
+            assert alive.tolist() == [True, step <= 33 or not tolerates]
     warnings = [record.getMessage() for record in caplog.records]
     expected = ["worker 1 has done nothing for 31 s: the others go on without it"]
     assert warnings == (expected if tolerates else [])
 
 
-def test_who_is_slow_has_more_time() -> None:
+def test_a_slow_pusher_has_more_time() -> None:
     clock = Clock()
-    attendance = Attendance(2, "worker", tolerates=True, clock=clock)
+    detector = FailureDetector(2, "worker", tolerates=True, clock=clock)
     for _ in range(20):
         clock.now += 10
         steps = (clock.now - 100) // 10
-        assert attendance.present(board([steps, min(steps, 2)]))[1] == (clock.now <= 220)
+        assert detector.alive(table([steps, min(steps, 2)]))[1] == (clock.now <= 220)
 
 
-def test_who_validates_or_saves_has_more_time() -> None:
+def test_a_pusher_that_validates_or_saves_has_more_time() -> None:
     clock = Clock()
-    attendance = Attendance(2, "worker", tolerates=True, clock=clock)
-    attendance.present(board([1, 1000]))
+    detector = FailureDetector(2, "worker", tolerates=True, clock=clock)
+    detector.alive(table([1, 1000]))
     for seconds in (20, 20, 20, 299):
         # Each of its pauses counts, the third one behind 60 s without a step.
         clock.now += seconds
         pauses = [0, (clock.now - 100) // 20 if clock.now <= 160 else 3]
-        assert attendance.present(board([clock.now, 1000], PAUSES=pauses)).all()
+        assert detector.alive(table([clock.now, 1000], PAUSES=pauses)).all()
     clock.now += 2
-    assert attendance.present(board([clock.now, 1000], PAUSES=[0, 3])).tolist() == [True, False]
+    assert detector.alive(table([clock.now, 1000], PAUSES=[0, 3])).tolist() == [True, False]
 
 
-def test_progress_is_what_pushers_do() -> None:
-    before = board([5, 3]).progress()
-    assert board([5, 3], RATE=7, STALENESS=2, LARGEST=3, LEAD=1).progress() == before
-    changed = [board([5, 4]), board([5, 3], PAUSES=[1, 0]), board([5, 3], STATE=[0, FINISHED])]
+def test_progress_changes_with_steps_pauses_and_states_alone() -> None:
+    before = table([5, 3]).progress()
+    assert table([5, 3], RATE=7, STALENESS=2, LARGEST=3, LEAD=1).progress() == before
+    changed = [table([5, 4]), table([5, 3], PAUSES=[1, 0]), table([5, 3], STATE=[0, FINISHED])]
     assert all(one.progress() != before for one in changed)
-    assert board([5, 3], PAUSES=[2, 0]).is_paused.tolist() == [True, False]
+    assert table([5, 3], PAUSES=[2, 0]).is_paused.tolist() == [True, False]
 
 
-def test_who_has_finished_is_not_missed() -> None:
+def test_a_pusher_that_has_finished_is_not_given_up() -> None:
     clock = Clock()
-    attendance = Attendance(2, "worker", tolerates=True, clock=clock)
+    detector = FailureDetector(2, "worker", tolerates=True, clock=clock)
     clock.now += 1000
-    assert attendance.present(board([5, 0], STATE=[0, FINISHED])).all()
+    assert detector.alive(table([5, 0], STATE=[0, FINISHED])).all()
+
+
+class TableInMemory:
+    """A table in memory, and the largest lead with which a step began."""
+
+    def __init__(self) -> None:
+        self._rows = SharedTable.empty(WORKERS).rows
+        self._lock = threading.Lock()
+        self.largest_lead = 0
+
+    def read(self) -> SharedTable:
+        with self._lock:
+            return SharedTable(self._rows.copy())
+
+    def add(self, worker: int, column: Column, change: int) -> None:
+        with self._lock:
+            self._rows[worker, column] += change
+
+    def begin(self, worker: int) -> None:
+        with self._lock:
+            table = SharedTable(self._rows)
+            running = ~table.have_reached(FINISHED)
+            lead = int(table.clocks[worker] - table.clocks[running].min())
+            self.largest_lead = max(self.largest_lead, lead)
+
+
+def work(table: TableInMemory, worker: int, bound: int | None) -> None:
+    rng = random.Random(worker)
+    detector = FailureDetector(WORKERS, "worker", tolerates=False)
+    for _ in range(STEPS):
+        table.begin(worker)
+        if rng.random() < 0.02:
+            time.sleep(rng.uniform(0, 0.002))
+        table.add(worker, Column.CLOCK, 1)
+        wait_for_slowest(table.read, detector, worker, bound)
+    table.add(worker, Column.STATE, FINISHED)
+
+
+@pytest.mark.parametrize("bound", [0, 2, 5, None])
+def test_the_lead_is_bounded_over_ten_thousand_steps(bound: int | None) -> None:
+    table = TableInMemory()
+    threads = [
+        threading.Thread(target=work, args=(table, worker, bound)) for worker in range(WORKERS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert table.read().clocks.sum() == WORKERS * STEPS == 10_000
+    if bound is None:
+        assert table.largest_lead > 5
+    else:
+        assert table.largest_lead <= bound
+
+
+def test_a_stop_ends_the_wait() -> None:
+    rows = SharedTable.empty(2).rows
+    rows[0, Column.CLOCK], rows[1, Column.STOP] = 9, 143
+    detector = FailureDetector(2, "worker", tolerates=False)
+    assert wait_for_slowest(lambda: SharedTable(rows), detector, 0, bound=1) == 9

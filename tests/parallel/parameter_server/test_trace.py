@@ -10,17 +10,17 @@ from runtime.errors import ConfigError
 
 def test_lines_are_in_the_file_at_once(tmp_path: Path) -> None:
     trace = Trace(str(tmp_path / "new" / "folder"), "worker-0")
-    trace.begin(1, [4, 7])
-    trace.pulled([2, 3])
-    trace.pushed()
-    trace.applied(4, 1, 2, 3, 2)
+    trace.write("pusher", 1, 4, 7)
+    trace.write("pull", 2, 3)
+    trace.write("push")
+    trace.write(4, 1, 2, 3, 2)
     written = (tmp_path / "new" / "folder" / "worker-0").read_text()
     assert written == "pusher 1 4 7\npull 2 3\npush\n4 1 2 3 2\n"
 
 
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Trace("", "worker-0").pushed()
+    Trace("", "worker-0").write("push")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -34,6 +34,6 @@ def test_a_full_disk_ends_the_trace_and_not_the_job(caplog, tmp_path: Path) -> N
     (tmp_path / "worker-0").symlink_to("/dev/full")
     trace = Trace(str(tmp_path), "worker-0")
     for _ in range(3):
-        trace.pushed()
+        trace.write("push")
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.endswith("worker-0 cannot be written (No space left on device); it ends here")

@@ -243,7 +243,7 @@ def test_the_next_period_has_groups_by_the_measured_speeds(speeds_known: bool) -
     assert everybody.own == [0.0] and everybody.barriers == 2
     assert read == [joined.epoch_part()]
     assert regrouped == [expected]
-    assert [call[0] for call in joined._exchange.calls] == ["leave", "clear_board", "regroup"]
+    assert [call[0] for call in joined._exchange.calls] == ["leave", "clear_table", "regroup"]
     assignment, images = joined._exchange.calls[-1][1:]
     assert assignment.groups == expected and assignment.worker == 0 and images == 20
     assert (joined.contributors, joined.saves) == (2, True)
