@@ -22,7 +22,7 @@ from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
 from benchmarks.training_runs import started
 from parallel import grouping
-from parallel.launch import data_sharding, groups
+from parallel.launch.cluster_files import Groups, format_groups, format_shares
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from training.config import images
@@ -53,14 +53,14 @@ class Task:
     """The accuracy to be reached."""
 
     @property
-    def groups(self) -> groups.Groups:
+    def groups(self) -> Groups:
         """The groups that the slowness makes."""
         return grouping.group(self._speeds)
 
     @property
     def shares(self) -> str:
         """The file ``data_sharding`` of these groups."""
-        return data_sharding.text(grouping.shares(self.groups, self._speeds))
+        return format_shares(grouping.shares(self.groups, self._speeds))
 
     @property
     def _speeds(self) -> list[float]:
@@ -187,7 +187,7 @@ def _command(task: Task, scheme: str, folder: Path, options: Sequence[str]) -> l
         str(task.servers),
     ]
     if scheme == "dist_gsync":
-        files = {"groups": groups.text(task.groups, (_ADDRESS,) * workers)}
+        files = {"groups": format_groups(task.groups, (_ADDRESS,) * workers)}
         files["data-sharding"] = task.shares
         for name, text in files.items():
             (folder / name).write_text(text)

@@ -1,10 +1,10 @@
-"""Which workers belong together, and what each shall read, from the images/s of each.
+"""Groups and shares of the workers, from the images/s of each.
 
 The published Grouping-SGD clusters the workers' speeds by one-dimensional k-means with a fixed k.
 Here the Calinski-Harabasz index chooses k: the spread between the clusters over the spread within.
-With a handful of workers that index alone would take the noise of the measurement for structure,
-since clusters of one worker have no spread at all; so clusters count only if their means are
-further apart than measurements of equal machines are.
+With few workers that index alone would take the noise of the measurement for structure, since
+clusters of one worker have no spread; so clusters count only if their means are further apart than
+measurements of equal machines are.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel.launch.groups import Groups
+from parallel.launch.cluster_files import Groups
 from parallel.parameter_server.assignment import Share
 
+# Machines whose speeds differ by less than this part of the faster one's count as equal.
 _SAME = 0.1
-"""Machines whose speeds differ by less than this part of the faster one's count as equal."""
 _DIGITS = 6
 
 
@@ -46,10 +46,10 @@ def group(speeds: Sequence[float], seed: int = 0) -> Groups:
 
 
 def shares(groups: Groups, speeds: Sequence[float]) -> tuple[Share, ...]:
-    """Give each worker data in proportion to the slowest member of its group.
+    """Give each worker a share in proportion to the speed of the slowest member of its group.
 
-    All members of a group then have equally much to do, since each of their steps waits for the
-    slowest anyway; and all groups need the same time for their part of an epoch.
+    The members of a group then make equally many steps, each of which waits for the slowest; and
+    all groups need the same time for their part of an epoch.
     """
     slowest = {worker: min(speeds[one] for one in group) for group in groups for worker in group}
     parts = np.array([slowest[worker] for worker in range(len(speeds))])
@@ -60,7 +60,7 @@ def shares(groups: Groups, speeds: Sequence[float]) -> tuple[Share, ...]:
 
 def _clusterings(values: NDArray[np.float64], seed: int) -> Iterator[NDArray[np.int64]]:
     """The cluster of each worker, for all k that can be compared."""
-    # Importing it takes a second, which --help need not wait for.
+    # Its import takes a second, for which --help need not wait.
     from sklearn.cluster import KMeans
 
     distinct = len(np.unique(values))
@@ -74,7 +74,7 @@ def _score(values: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
     from sklearn.metrics import calinski_harabasz_score
 
     if all(np.ptp(values[labels == label]) == 0 for label in np.unique(labels)):
-        # No spread within: the function that measures says 1.
+        # No spread within: scikit-learn returns 1.
         return np.inf
     return float(calinski_harabasz_score(values, labels))
 

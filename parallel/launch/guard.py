@@ -1,14 +1,14 @@
-"""One process of a job, and whoever it starts, held on a leash.
+"""Runs one process of a job, and ends it with all that it has started when the launcher is gone.
 
     python -m parallel.launch.guard SHARERS COMMAND...
 
-Its standard input is a pipe from the launcher, or from the ssh server that the launcher speaks to.
-A line on it is the name of a signal for the command's process group. Its end means that the
-launcher is gone, however it went: the group is told to end, and killed when it does not. So nothing
-of a job outlives its launcher, on no machine. Signals are written rather than sent because ssh
-hands on none. Nothing but the standard library is imported: each process has a guard of its own.
+The standard input is a pipe from the launcher, or from the ssh server that the launcher is
+connected to. A line is the name of a signal for the command's process group. The end of the input
+means that the launcher is gone: the group gets SIGTERM, and later SIGKILL. So no process of a job
+outlives the launcher, on any machine. Signals are lines because ssh forwards none. The guard
+imports little: each process of a job has one.
 
-SHARERS is how many workers share the processors of the machine, which each get a part of them.
+SHARERS is how many workers share the processors of the machine.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import time
 
 from runtime import processors
 
-GRACE_SECONDS = 5.0
-"""From the request to end until the end, for processes whose launcher is gone."""
+# Between SIGTERM and SIGKILL, for processes whose launcher is gone.
+_GRACE_SECONDS = 5.0
 _SIGNALS = ("INT", "TERM", "KILL")
-_HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STATUS_OF_SIGNALS = 128
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
@@ -39,12 +39,12 @@ def main() -> int:
     libc = ctypes.CDLL(None)
 
     def begin() -> None:
-        # The command shall not outlive its guard either.
+        # The command must not outlive the guard either.
         libc.prctl(_DEATH_SIGNAL, signal.SIGKILL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDED_ON)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
 
-    # One that came between the start and the handlers would end the guard, and kill the command.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)
+    # A signal between the start and the handlers would end the guard, and kill the command.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     try:
         process = subprocess.Popen(
             command,
@@ -55,25 +55,25 @@ def main() -> int:
     except OSError as error:
         print(f"error: {command[0]} cannot be started: {error.strerror}", file=sys.stderr)
         return 127
-    for number in _HANDED_ON:
+    for number in _FORWARDED:
         signal.signal(number, lambda number, _: _send(process.pid, number))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDED_ON)
-    threading.Thread(target=_obey, args=(process.pid,), daemon=True).start()
-    # Not reaped before the rest of its group is gone: its number is still that of the group.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    threading.Thread(target=_follow_input, args=(process.pid,), daemon=True).start()
+    # Not reaped before the rest of its group is killed: until then its number is the group's.
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     _send(process.pid, signal.SIGKILL)
     status = process.wait()
     return _STATUS_OF_SIGNALS - status if status < 0 else status
 
 
-def _obey(group: int) -> None:
-    """Send what the launcher asks for, until it is gone."""
+def _follow_input(group: int) -> None:
+    """Send the signals that the launcher asks for; when its pipe ends, end the group."""
     for line in sys.stdin:
         name = line.strip()
         if name in _SIGNALS:
             _send(group, getattr(signal, f"SIG{name}"))
     _send(group, signal.SIGTERM)
-    time.sleep(GRACE_SECONDS)
+    time.sleep(_GRACE_SECONDS)
     _send(group, signal.SIGKILL)
 
 
@@ -85,5 +85,5 @@ def _send(group: int, number: int) -> None:
 
 
 if __name__ == "__main__":
-    # No exit handlers: they would wait for the thread that reads.
+    # Without exit handlers, which would wait for the thread that reads.
     os._exit(main())

@@ -1,196 +1,271 @@
-"""The processes of a job: started together, heard through one mouth, ended together.
+"""The processes of a job: how they start, whose output is printed, and how they end together.
 
-Every process runs under a guard (``parallel.guard``) on its own machine, which is told through a
-pipe what to do and ends its process by itself when that pipe breaks. Here stands the other end:
-who has ended, what follows from that for the others, and how long they may take.
+Every process runs under a guard (``parallel.launch.guard``) on its own machine. The launcher sends
+the guard the names of signals through a pipe, and the guard ends its process when the pipe breaks.
+This module is the launcher's side: it watches which processes end, decides what that means for the
+others, and how long they may take to end.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import queue
+import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
-from typing import IO, NamedTuple, Optional, Union
+from typing import IO, Callable, NamedTuple, Optional, Union
 
-from parallel.launch.task import Starter, Task
-from parallel.parameter_server.assignment import WORKER
+from parallel.parameter_server.assignment import SCHEDULER, WORKER
 
-CHECKPOINT_SECONDS = 15.0
-"""For workers that are told to stop, to write a checkpoint."""
-END_SECONDS = 4.0
-"""From the request to end until the end."""
+# For workers to write a checkpoint after a signal to stop.
+_CHECKPOINT_SECONDS = 15.0
+# For processes to end after SIGTERM, before they are killed.
+_END_SECONDS = 4.0
 _GIVE_UP_SECONDS = 3.0
 _REST_OF_OUTPUT_SECONDS = 2.0
+_POLL_SECONDS = 0.5
 _STATUS_OF_SIGNALS = 128
 _STATUS_OF_SSH = 255
 _STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# The environment variables that are sent to other machines; on this one all are.
+_SENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_SENT_PREFIXES = ("MXNET_", "HOROVOD_", "OMP_", "NUMBA_", "PS_")
 
 
-class _Ended(NamedTuple):
-    """A process is gone."""
+@dataclass(frozen=True)
+class ProcessSpec:
+    """A process of a job, before it is started."""
 
-    process: _Process
-    status: int
+    role: str
+    """Worker, server or scheduler."""
+    number: int
+    """Among those of its role."""
+    host: str
+    sharers: int
+    """Workers that share the processors of its machine."""
+    command: Sequence[str]
+    variables: Mapping[str, str]
+    """Environment variables, besides those of the launcher."""
+
+    def __str__(self) -> str:
+        return self.role if self.role == SCHEDULER else f"{self.role} {self.number}"
 
 
-_Event = Union[_Ended, int]
-"""An end, or the number of a signal that this process got."""
+Starter = Callable[[ProcessSpec], tuple[list[str], Optional[dict[str, str]]]]
+"""Returns the local command that runs a process under a guard, and its environment."""
 
 
-def run(tasks: Iterable[Task], start: Starter, *, tolerates: bool) -> int:
-    """Run a job to its end; no process of it is left.
+def locally(spec: ProcessSpec) -> tuple[list[str], Optional[dict[str, str]]]:
+    """Run a process on this machine."""
+    return _guarded(spec), {**os.environ, **spec.variables}
+
+
+def by_ssh(spec: ProcessSpec) -> tuple[list[str], Optional[dict[str, str]]]:
+    """Run a process on its host in the same folder; ssh takes keys and asks for no password.
+
+    The scheduler runs on this machine, whose address all processes have.
+    """
+    if spec.role == SCHEDULER:
+        return locally(spec)
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _SENT or name.startswith(_SENT_PREFIXES)
+    }
+    words = [f"{name}={value}" for name, value in {**variables, **spec.variables}.items()]
+    command = f"cd {shlex.quote(str(Path.cwd()))} && exec env {shlex.join(words + _guarded(spec))}"
+    # The ServerAlive options notice a connection that is gone.
+    options = ("BatchMode=yes", "ServerAliveInterval=5", "ServerAliveCountMax=3")
+    return ["ssh", *(f"-o{option}" for option in options), spec.host, command], None
+
+
+def _guarded(spec: ProcessSpec) -> list[str]:
+    return [sys.executable, "-m", "parallel.launch.guard", str(spec.sharers), *spec.command]
+
+
+def run(specs: Iterable[ProcessSpec], start: Starter, *, tolerates: bool) -> int:
+    """Run the processes of a job until it ends; none of them is left.
 
     Args:
-        tasks: its processes.
+        specs: the processes.
         start: how they are started.
-        tolerates: whether the job goes on without a worker that died.
+        tolerates: whether the job continues without a worker that died.
 
     Returns:
-        0 when all workers have ended well (all that are left, if ``tolerates``); otherwise the
-        status of the process that died first, or 128 + the signal that told the job to stop.
+        0 when all workers have ended with 0 (with ``tolerates``, any of them); otherwise the status
+        of the process that died first, or 128 + the signal by which the launcher was stopped.
     """
-    job = _Job(tolerates)
+    job = _RunningJob(tolerates)
     try:
-        for task in tasks:
-            job.start(task, start)
+        for spec in specs:
+            job.start(spec, start)
         return job.watch()
     finally:
         job.end()
 
 
-class _Job:
+class _Ended(NamedTuple):
+    process: _Process
+    status: int
+
+    def __str__(self) -> str:
+        spec, reason = self.process.spec, ""
+        if self.status == _STATUS_OF_SSH:
+            reason = " (ssh: no connection, or one that broke)"
+        elif self.status > _STATUS_OF_SIGNALS:
+            number = self.status - _STATUS_OF_SIGNALS
+            reason = "".join(f" ({one.name})" for one in signal.Signals if one == number)
+        return f"{spec} on {spec.host} ended with status {self.status}{reason}"
+
+
+_Event = Union[_Ended, int]
+"""The end of a process, or the number of a signal to the launcher."""
+
+
+class _RunningJob:
     def __init__(self, tolerates: bool) -> None:
         self._tolerates = tolerates
-        # Not queue.Queue, whose lock the handler of a signal would wait for in vain.
+        # Not queue.Queue, for whose lock a signal handler could wait forever.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._running: list[_Process] = []
-        self._has_ended_well = False
-        self._first_death = 0
+        self._has_success = False
+        self._first_failure = 0
         self._handlers = {
-            number: signal.signal(number, self._note)
+            number: signal.signal(number, self._handle_signal)
             for number in _STOP_SIGNALS
             if signal.getsignal(number) is not signal.SIG_IGN
         }
 
-    def start(self, task: Task, start: Starter) -> None:
-        words, environment = start(task)
-        self._running.append(_Process(task, words, environment, self._events))
+    def start(self, spec: ProcessSpec, start: Starter) -> None:
+        command, environment = start(spec)
+        self._running.append(_Process(spec, command, environment, self._events))
 
     def watch(self) -> int:
         """Wait until the job is over; returns its status."""
-        while True:
-            event = self._events.get()
-            if not isinstance(event, _Ended):
-                return self._stop(event)
-            status = self._judge(event)
-            if status is not None:
-                return status
+        status = None
+        while status is None:
+            event = self._next_event(math.inf)
+            if isinstance(event, _Ended):
+                status = self._status_after(event)
+            elif event is not None:
+                status = self._stop(event)
+        return status
 
     def end(self) -> None:
-        """End whoever is left, first gently."""
-        self._tell(self._running, signal.SIGTERM)
-        if not self._wait(self._running, END_SECONDS):
-            self._tell(self._running, signal.SIGKILL)
+        """End the processes that are left, with SIGTERM and then with SIGKILL."""
+        self._send(self._running, signal.SIGTERM)
+        if not self._wait(self._running, _END_SECONDS):
+            self._send(self._running, signal.SIGKILL)
             self._wait(self._running, _GIVE_UP_SECONDS, heeds_signals=False)
         for process in self._running:
-            # Its guard does not answer, or the way to it.
-            _announce(f"{process.task} on {process.task.host} could not be ended; look there")
+            # Its guard does not answer, or the connection to it is broken.
+            _announce(f"{process.spec} on {process.spec.host} could not be ended; look there")
             process.kill()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, _: FrameType | None) -> None:
+    def _handle_signal(self, number: int, _: Optional[FrameType]) -> None:
         self._events.put(number)
 
-    def _judge(self, event: _Ended) -> Optional[int]:
-        """What the end of a process means for the job: its status, None if it goes on."""
+    def _status_after(self, event: _Ended) -> Optional[int]:
+        """The job's status when the end of a process ends it; None if it continues."""
         self._running.remove(event.process)
-        task, status = event.process.task, event.status
-        is_worker = task.role == WORKER
-        if is_worker and status == 0:
-            self._has_ended_well = True
+        is_worker = event.process.spec.role == WORKER
+        if is_worker and event.status == 0:
+            self._has_success = True
         elif is_worker and self._tolerates:
-            self._first_death = self._first_death or status
-            _announce(f"{_describe(event)}; the job goes on without it")
+            self._first_failure = self._first_failure or event.status
+            _announce(f"{event}; the job goes on without it")
         else:
-            _announce(f"{_describe(event)}; ending the job")
-            return status or 1
-        if any(process.task.role == WORKER for process in self._running):
+            _announce(f"{event}; ending the job")
+            return event.status or 1
+        if any(process.spec.role == WORKER for process in self._running):
             return None
-        return 0 if self._has_ended_well else self._first_death
+        return 0 if self._has_success else self._first_failure
 
     def _stop(self, number: int) -> int:
-        """Let the workers write their checkpoints; a second signal ends the wait."""
-        workers = [process for process in self._running if process.task.role == WORKER]
+        """Give the workers time for checkpoints; a second signal ends it."""
+        workers = [process for process in self._running if process.spec.role == WORKER]
         _announce(f"{signal.Signals(number).name}: asking the workers to stop")
-        self._tell(workers, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
-        self._wait(workers, CHECKPOINT_SECONDS)
+        self._send(workers, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+        self._wait(workers, _CHECKPOINT_SECONDS)
         return _STATUS_OF_SIGNALS + number
 
-    def _tell(self, processes: Iterable[_Process], number: signal.Signals) -> None:
+    def _send(self, processes: Iterable[_Process], number: signal.Signals) -> None:
         for process in processes:
-            process.tell(number)
+            process.send_signal(number)
 
     def _wait(
         self, processes: Iterable[_Process], seconds: float, heeds_signals: bool = True
     ) -> bool:
-        """Whether all of them have ended in time; a signal shortens the time."""
+        """Whether all processes end in time; a signal to the launcher shortens the time."""
         awaited = set(processes)
         end = time.monotonic() + seconds
         while awaited:
-            try:
-                event = self._events.get(timeout=max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                return False
+            event = self._next_event(end)
             if isinstance(event, _Ended):
                 self._running.remove(event.process)
                 awaited.discard(event.process)
-            elif heeds_signals:
+            elif event is None or heeds_signals:
                 return False
         return True
 
+    def _next_event(self, end: float) -> Optional[_Event]:
+        """The next event, or None at a moment of the clock.
+
+        Waits for short times: Python handles a signal that comes just before a wait only after it.
+        """
+        while (seconds := end - time.monotonic()) > 0:
+            with suppress(queue.Empty):
+                return self._events.get(timeout=min(seconds, _POLL_SECONDS))
+        return None
+
 
 class _Process:
-    """A task that runs: its guard, or the way to its guard."""
+    """A running process of the job: its guard, or the ssh client that is connected to its guard."""
 
     def __init__(
         self,
-        task: Task,
-        words: Sequence[str],
+        spec: ProcessSpec,
+        command: Sequence[str],
         environment: Optional[Mapping[str, str]],
         events: queue.SimpleQueue[_Event],
     ) -> None:
-        self.task = task
+        self.spec = spec
         self._events = events
         self._process = subprocess.Popen(
-            words,
+            command,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            # Ctrl-C in a terminal is for the launcher, which decides.
+            # Ctrl-C in a terminal reaches the launcher alone.
             start_new_session=True,
         )
         outputs = {
             _STANDARD_OUTPUT: self._process.stdout,
             _STANDARD_ERROR: self._process.stderr,
         }
-        self._speakers = [
-            threading.Thread(target=self._repeat, args=(output, to), daemon=True)
+        self._printers = [
+            threading.Thread(target=self._print_lines, args=(output, to), daemon=True)
             for to, output in outputs.items()
         ]
-        for thread in (*self._speakers, threading.Thread(target=self._follow, daemon=True)):
+        for thread in (*self._printers, threading.Thread(target=self._await_end, daemon=True)):
             thread.start()
 
-    def tell(self, number: signal.Signals) -> None:
-        """Have the guard send a signal."""
+    def send_signal(self, number: signal.Signals) -> None:
+        """Have the guard send a signal to the process."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{number.name.removeprefix('SIG')}\n".encode())
@@ -199,50 +274,37 @@ class _Process:
             return
 
     def kill(self) -> None:
-        """End what runs on this machine."""
+        """Kill the guard or ssh client on this machine."""
         self._process.kill()
 
-    def _follow(self) -> None:
+    def _await_end(self) -> None:
         status = self._process.wait()
-        for thread in self._speakers:
+        for thread in self._printers:
             thread.join(_REST_OF_OUTPUT_SECONDS)
         self._events.put(_Ended(self, _STATUS_OF_SIGNALS - status if status < 0 else status))
 
-    def _repeat(self, output: IO[bytes], to: int) -> None:
-        """Say whatever the process says, line by line, with its name before."""
+    def _print_lines(self, output: IO[bytes], to: int) -> None:
+        """Print the lines of the process, each with the name of the process before it."""
         rest = b""
         try:
             while chunk := output.read(1 << 16):
-                # A bar of progress overwrites its line by returning to its begin.
+                # A progress bar ends its line with a carriage return.
                 *lines, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
-                _say(self.task, lines, to)
-            _say(self.task, [rest] if rest else [], to)
+                _print(self.spec, lines, to)
+            _print(self.spec, [rest] if rest else [], to)
         except BrokenPipeError:
             self._events.put(signal.SIGPIPE)
 
 
-_one_at_a_time = threading.Lock()
+_print_lock = threading.Lock()
 
 
-def _say(name: object, lines: Iterable[bytes], to: int) -> None:
+def _print(name: object, lines: Iterable[bytes], to: int) -> None:
     text = b"".join(b"%s: %s\n" % (str(name).encode(), line) for line in lines if line)
-    with _one_at_a_time:
+    with _print_lock:
         while text:
             text = text[os.write(to, text) :]
 
 
 def _announce(message: str) -> None:
-    _say("launch", [message.encode()], _STANDARD_ERROR)
-
-
-def _describe(event: _Ended) -> str:
-    """Who ended, where and how."""
-    task, status = event.process.task, event.status
-    reason = ""
-    if status == _STATUS_OF_SSH:
-        reason = " (ssh: no connection, or one that broke)"
-    elif status > _STATUS_OF_SIGNALS:
-        number = status - _STATUS_OF_SIGNALS
-        names = [one.name for one in signal.Signals if one == number]
-        reason = "".join(f" ({name})" for name in names)
-    return f"{task} on {task.host} ended with status {status}{reason}"
+    _print("launch", [message.encode()], _STANDARD_ERROR)

@@ -1,4 +1,4 @@
-"""The network interface of a job: nothing of it listens on another one."""
+"""The network interface of a job, the only one on which its processes listen."""
 
 from __future__ import annotations
 
@@ -12,56 +12,44 @@ import psutil
 from runtime.errors import ConfigError, did_you_mean
 
 
-class Network(NamedTuple):
+class NetworkInterface(NamedTuple):
     """An interface of this machine."""
 
-    interface: str
-    """Its name, the same on all machines of the job."""
+    name: str
+    """The same on all machines of the job."""
     address: str
-    """Its IPv4 address: MXNet's parameter servers know no other."""
+    """Its IPv4 address: MXNet's parameter servers support no other."""
 
     @classmethod
-    def find(cls, interface: str) -> Network:
+    def find(cls, name: str) -> NetworkInterface:
         """Look up the address of an interface.
 
         Raises:
             ConfigError: there is no such interface, or it has no IPv4 address.
         """
         known = psutil.net_if_addrs()
-        if interface not in known:
+        if name not in known:
             raise ConfigError(
-                f"-i {interface}: no such network interface{did_you_mean(interface, known)}; "
+                f"-i {name}: no such network interface{did_you_mean(name, known)}; "
                 f"this machine has {', '.join(known)}"
             )
-        for address in known[interface]:
+        for address in known[name]:
             if address.family == socket.AF_INET:
-                return cls(interface, address.address)
-        raise ConfigError(f"-i {interface} has no IPv4 address; choose another interface")
-
-    @staticmethod
-    def resolve(host: str) -> str:
-        """The IPv4 address of a host.
-
-        Raises:
-            ConfigError: nobody knows it.
-        """
-        try:
-            return socket.gethostbyname(host)
-        except OSError as error:
-            raise ConfigError(f"host {host} has no known address ({error}); correct -H") from None
+                return cls(name, address.address)
+        raise ConfigError(f"-i {name} has no IPv4 address; choose another interface")
 
     def check(self, hosts: Iterable[str], is_local: bool) -> None:
         """Refuse hosts that this interface does not reach.
 
         Raises:
-            ConfigError: a host of the network and an interface of this machine alone or the other
-                way round, or a process for another machine that is to be started on this one.
+            ConfigError: of host and interface one is a loopback and the other is not, or a host is
+                another machine although all processes start on this one.
         """
         for host in dict.fromkeys(hosts):
-            address = self.resolve(host)
+            address = resolve(host)
             if _is_loopback(address) != _is_loopback(self.address):
                 raise ConfigError(
-                    f"host {host} cannot be reached on -i {self.interface}, {self.address}: give "
+                    f"host {host} cannot be reached on -i {self.name}, {self.address}: give "
                     "the interface of the network that all hosts are on"
                 )
             if is_local and not _is_own(address):
@@ -70,8 +58,20 @@ class Network(NamedTuple):
                 )
 
 
+def resolve(host: str) -> str:
+    """The IPv4 address of a host.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    try:
+        return socket.gethostbyname(host)
+    except OSError as error:
+        raise ConfigError(f"host {host} has no known address ({error}); correct -H") from None
+
+
 def free_port(address: str) -> int:
-    """A port that nobody listens on now."""
+    """A port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]

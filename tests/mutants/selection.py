@@ -21,14 +21,15 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "backbones/*": ("tests/backbones/test_registry.py", "tests/backbones/test_model.py"),
     "data/pack/image_*": ("tests/data/pack/test_command.py",),
     "parallel/launch/guard.py": ("tests/parallel/launch/test_command.py",),
+    "parallel/launch/job.py": ("tests/parallel/launch/test_command.py",),
     "parallel/parameter_server/exchange.py": ("tests/parallel/parameter_server/test_jobs.py",),
     "parallel/parameter_server/s[et]*": ("tests/parallel/parameter_server/test_jobs.py",),
     "training/exchange/server_*": ("tests/parallel/parameter_server/test_jobs.py",),
     "training/checkpoint/*": ("tests/training/checkpoint/test_resume.py",),
     "training/checkpoint/resume.py": ("tests/distributed/test_resume.py",),
     "training/run.py": ("tests/distributed/test_resume.py",),
-    "parallel/launch/__main__.py": ("tests/parallel/parameter_server/test_groups.py",),
     "training/exchange/ranks.py": ("tests/distributed/test_endings.py",),
+    "parallel/launch/launcher.py": ("tests/parallel/parameter_server/test_groups.py",),
 }  # fmt: skip
 # Tests of programs, which import a part of the product to make their data and do not judge it.
 _OF_PROGRAMS = ("tests/benchmarks/", "tests/distributed/", "tests/test_")

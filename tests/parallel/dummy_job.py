@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 
-from parallel.launch import __main__ as launch
+from parallel.launch.__main__ import main
 from runtime.errors import run_program
 
 if __name__ == "__main__":
     serve = (sys.executable, "-c", sys.argv[1])
-    run_program(lambda: launch.main(sys.argv[2:], serve))
+    run_program(lambda: main(sys.argv[2:], serve))

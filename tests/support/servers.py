@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from parallel.launch.__main__ import SERVE
+from parallel.launch.launcher import SERVE
 from parallel.launch.network_interface import free_port
 from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment
 from tests.support.launch import clean_environment

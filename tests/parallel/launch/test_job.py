@@ -6,18 +6,18 @@ import shlex
 
 import pytest
 
-from parallel.launch.task import Task, by_ssh
+from parallel.launch.job import ProcessSpec, by_ssh
 from parallel.parameter_server.assignment import SCHEDULER, WORKER
 
 
-def task(role: str) -> Task:
-    return Task(role, 0, "there", 2, ["python", "it's.py"], {"GROUPING_WORKER": "3"})
+def spec(role: str) -> ProcessSpec:
+    return ProcessSpec(role, 0, "there", 2, ["python", "it's.py"], {"GROUPING_WORKER": "3"})
 
 
-def test_what_the_libraries_read_travels_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PATH", "MXNET_SEED", "OMP_NUM_THREADS", "SECRET"):
         monkeypatch.setenv(name, f"value of {name}")
-    command, environment = by_ssh(task(WORKER))
+    command, environment = by_ssh(spec(WORKER))
     assert environment is None
     assert (command[0], command[-2]) == ("ssh", "there")
     words = shlex.split(command[-1])
@@ -29,6 +29,6 @@ def test_what_the_libraries_read_travels_and_nothing_else(monkeypatch: pytest.Mo
 
 
 def test_the_scheduler_stays_on_this_machine() -> None:
-    command, environment = by_ssh(task(SCHEDULER))
+    command, environment = by_ssh(spec(SCHEDULER))
     assert "ssh" not in command and environment is not None
     assert environment["GROUPING_WORKER"] == "3"

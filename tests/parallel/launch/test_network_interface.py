@@ -1,4 +1,4 @@
-"""Which interface a job uses, and which hosts it reaches."""
+"""The interface that a job uses, and the hosts that it reaches."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from parallel.launch.network_interface import Network, free_port
+from parallel.launch.network_interface import NetworkInterface, free_port, resolve
 from runtime.errors import ConfigError
 
-LOOPBACK = Network("lo", "127.0.0.1")
+LOOPBACK = NetworkInterface("lo", "127.0.0.1")
+ETHERNET = NetworkInterface("eth0", "192.0.2.5")
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def interfaces(monkeypatch) -> None:
 
 
 def test_an_interface_has_its_ipv4_address(interfaces) -> None:
-    assert Network.find("eth0") == Network("eth0", "10.0.0.5")
+    assert NetworkInterface.find("eth0") == NetworkInterface("eth0", "10.0.0.5")
 
 
 @pytest.mark.parametrize(
@@ -42,13 +43,13 @@ def test_an_interface_has_its_ipv4_address(interfaces) -> None:
 )
 def test_other_interfaces_are_refused(interfaces, name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Network.find(name)
+        NetworkInterface.find(name)
 
 
 def test_hosts_have_addresses() -> None:
-    assert Network.resolve("127.0.0.3") == "127.0.0.3"
+    assert resolve("127.0.0.3") == "127.0.0.3"
     with pytest.raises(ConfigError, match="host no.such.host.invalid has no known address .*-H"):
-        Network.resolve("no.such.host.invalid")
+        resolve("no.such.host.invalid")
 
 
 @pytest.mark.parametrize(
@@ -56,9 +57,9 @@ def test_hosts_have_addresses() -> None:
     [
         (LOOPBACK, ["127.0.0.1", "127.0.0.2"], True, None),
         (LOOPBACK, ["127.0.0.1", "192.0.2.1"], False, "192.0.2.1 cannot be reached on -i lo, 127"),
-        (Network("eth0", "192.0.2.5"), ["192.0.2.1"], False, None),
-        (Network("eth0", "192.0.2.5"), ["127.0.0.1"], False, "127.0.0.1 cannot be reached on -i"),
-        (Network("eth0", "192.0.2.5"), ["192.0.2.1"], True, "not this machine; give --launcher"),
+        (ETHERNET, ["192.0.2.1"], False, None),
+        (ETHERNET, ["127.0.0.1"], False, "127.0.0.1 cannot be reached on -i"),
+        (ETHERNET, ["192.0.2.1"], True, "not this machine; give --launcher"),
     ],
 )
 def test_hosts_are_on_the_network(network, hosts, is_local, message) -> None:

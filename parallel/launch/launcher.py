@@ -1,0 +1,261 @@
+"""Lays out a job with parameter servers: which process runs on which host, with which assignment.
+
+Also used by ``parallel.autogroup``, whose job measures the workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Optional
+
+from parallel.launch import job
+from parallel.launch.cluster_files import read_groups, read_hosts, read_shares
+from parallel.launch.job import ProcessSpec
+from parallel.launch.network_interface import NetworkInterface, free_port, resolve
+from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment
+from parallel.parameter_server.buckets import LARGEST
+from parallel.parameter_server.schemes import SCHEMES
+from runtime.errors import ConfigError, did_you_mean
+
+SERVE = (sys.executable, "-m", "parallel.parameter_server.serve")
+"""The command of servers and scheduler."""
+# The schemes in which no worker waits for one that has died.
+_ASYNCHRONOUS = tuple(
+    name for name, scheme in SCHEMES.items() if not scheme.is_synchronous and not scheme.has_groups
+)
+_STARTERS = {"local": job.locally, "ssh": job.by_ssh}
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """The options of a job; ``add_options`` and ``parallel.launch`` have their help."""
+
+    workers: int
+    servers: int
+    hosts: Optional[Path]
+    interface: str
+    launcher: str
+    server_speeds: tuple[float, ...]
+    command: Sequence[str]
+    """Of every worker."""
+    groups: Optional[Path] = None
+    data_sharding: Optional[Path] = None
+    tolerate_workers: bool = False
+    bucket_elements: int = LARGEST
+    trace: Optional[Path] = None
+
+    def addresses(self) -> tuple[str, ...]:
+        """The address of each worker."""
+        if self.hosts is None:
+            return (NetworkInterface.find(self.interface).address,) * self.workers
+        return read_hosts(self.hosts, self.workers)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where a job runs, and its command."""
+    parser.add_argument("-n", dest="workers", type=positive_integer, required=True, help="workers")
+    parser.add_argument("-s", dest="servers", type=positive_integer, required=True, help="servers")
+    parser.add_argument(
+        "-H",
+        dest="hosts",
+        type=Path,
+        metavar="FILE",
+        help="one address for each worker; without it all are on this machine",
+    )
+    parser.add_argument(
+        "-i",
+        dest="interface",
+        default="lo",
+        help="the network interface on which all processes listen, and on no other (%(default)s)",
+    )
+    parser.add_argument(
+        "--launcher",
+        choices=tuple(_STARTERS),
+        default="local",
+        help="start workers and servers on this machine, or on theirs, by ssh with keys "
+        "(%(default)s)",
+    )
+    parser.add_argument(
+        "--server-speeds",
+        type=_speeds,
+        default=(),
+        metavar="SPEED,...",
+        help="relative speed of each server, to which its load is proportional; by default equal",
+    )
+    parser.add_argument(
+        "command", nargs="+", help="what every worker runs, after --, such as python classify.py"
+    )
+
+
+def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
+    """Run a job; returns its status.
+
+    Args:
+        options: of the job.
+        serve: the command of servers and scheduler.
+
+    Raises:
+        ConfigError: the options contradict each other or the machine.
+        DataError: one of the files is wrong.
+    """
+    scheme = _checked_scheme(options)
+    interface = NetworkInterface.find(options.interface)
+    workers = options.addresses()
+    interface.check(workers, is_local=options.launcher == "local")
+    if options.launcher == "ssh" and shutil.which("ssh") is None:
+        raise ConfigError("--launcher ssh needs the program ssh; install OpenSSH's client")
+    machines = list(dict.fromkeys(workers))
+    servers = [machines[server % len(machines)] for server in range(options.servers)]
+    shares = options.data_sharding
+    scheduler = Assignment(
+        role=SCHEDULER,
+        root_host=interface.address,
+        root_port=free_port(interface.address),
+        node_host=interface.address,
+        interface=options.interface,
+        num_workers=options.workers,
+        num_servers=options.servers,
+        groups=read_groups(options.groups, workers) if options.groups else (),
+        shares=read_shares(shares, options.workers) if shares else (),
+        tolerates=options.tolerate_workers,
+        server_speeds=_in_mxnet_order(servers, options.server_speeds),
+        bucket_elements=options.bucket_elements,
+        trace=str(options.trace.absolute()) if options.trace else "",
+    )
+    commands = {SCHEDULER: serve, SERVER: serve, WORKER: options.command}
+    hosts = {SCHEDULER: [interface.address], SERVER: servers, WORKER: workers}
+    with _rendezvous(interface, workers, scheme) as variables:
+        specs = _specs(scheduler, hosts, commands, variables)
+        return job.run(specs, _STARTERS[options.launcher], tolerates=options.tolerate_workers)
+
+
+def option_of(command: Sequence[str], name: str) -> Optional[str]:
+    """The value of an option in a command, the last one if there are several."""
+    value = None
+    for word, following in zip(command, [*command[1:], None]):
+        if word == name:
+            value = following
+        elif word.startswith(f"{name}="):
+            value = word.partition("=")[2]
+    return value
+
+
+def _checked_scheme(options: JobOptions) -> str:
+    """The --kv-store of the command, with which the options go together."""
+    scheme = option_of(options.command, "--kv-store")
+    if scheme is None:
+        raise ConfigError(
+            f"the command has no --kv-store; give it one of {', '.join(SCHEMES)}, or start it "
+            "with horovodrun, which needs no servers"
+        )
+    if scheme not in SCHEMES:
+        raise ConfigError(
+            f"--kv-store {scheme} has no servers{did_you_mean(scheme, SCHEMES)}; those that have "
+            f"are {', '.join(SCHEMES)}"
+        )
+    if SCHEMES[scheme].has_groups and options.groups is None:
+        raise ConfigError(
+            f"--kv-store {scheme} needs --groups FILE; python -m parallel.autogroup writes one"
+        )
+    if options.groups is not None and not SCHEMES[scheme].has_groups:
+        # No error, so that the same command compares schemes when one word is changed.
+        print(
+            f"launch: --groups {options.groups} makes no difference to --kv-store {scheme}",
+            file=sys.stderr,
+        )
+    if options.data_sharding and option_of(options.command, "--data-allocator") != "1":
+        raise ConfigError(
+            f"--data-sharding {options.data_sharding} would be ignored; add --data-allocator 1 to "
+            "the command, or leave it out"
+        )
+    if options.tolerate_workers and scheme not in _ASYNCHRONOUS:
+        raise ConfigError(
+            f"--tolerate-workers goes with --kv-store {' or '.join(_ASYNCHRONOUS)}: with {scheme} "
+            "workers wait for each other; leave it out"
+        )
+    return scheme
+
+
+def _rendezvous(
+    interface: NetworkInterface, workers: Sequence[str], scheme: str
+) -> AbstractContextManager[list[dict[str, str]]]:
+    """The variables by which each worker becomes a rank of Horovod; with groups alone."""
+    if not SCHEMES[scheme].has_groups:
+        return nullcontext([{} for _ in workers])
+    # Its import of MXNet takes a second.
+    from parallel.world import rendezvous
+
+    return rendezvous(interface.address, interface.name, workers)
+
+
+def _in_mxnet_order(servers: Sequence[str], speeds: Sequence[float]) -> tuple[float, ...]:
+    """Put speeds in the order of MXNet's server numbers; see ``Assignment.server_speeds``."""
+    if not speeds:
+        return ()
+    if len(speeds) != len(servers):
+        raise ConfigError(
+            f"--server-speeds has {len(speeds)} numbers, but there are {len(servers)} servers; "
+            "give it one for each"
+        )
+    addresses = list(map(resolve, servers))
+    speed_of: dict[str, float] = {}
+    for host, address, speed in zip(servers, addresses, speeds):
+        # MXNet numbers the servers of a machine by ports that are not known yet.
+        if speed_of.setdefault(address, speed) != speed:
+            raise ConfigError(
+                f"--server-speeds: two servers on {host} have the speeds {speed_of[address]:g} and "
+                f"{speed:g}; those of one machine need the same"
+            )
+    return tuple(speed_of[address] for address in sorted(addresses, reverse=True))
+
+
+def _specs(
+    scheduler: Assignment,
+    hosts: Mapping[str, Sequence[str]],
+    commands: Mapping[str, Sequence[str]],
+    worker_variables: Sequence[Mapping[str, str]],
+) -> Iterator[ProcessSpec]:
+    """Scheduler, servers and workers on their hosts; hosts and commands by role."""
+    workers = hosts[WORKER]
+    for role, hosts_of_role in hosts.items():
+        for number, host in enumerate(hosts_of_role):
+            is_worker = role == WORKER
+            assignment = replace(
+                scheduler,
+                role=role,
+                worker=number if is_worker else 0,
+                local_worker=workers[:number].count(host) if is_worker else 0,
+                node_host=resolve(host),
+            )
+            variables = {
+                # Lines are sent when they are printed, although a pipe is no terminal.
+                "PYTHONUNBUFFERED": "1",
+                **assignment.variables(),
+                **(worker_variables[number] if is_worker else {}),
+            }
+            sharers = max(1, workers.count(host))
+            yield ProcessSpec(role, number, host, sharers, commands[role], variables)
+
+
+def positive_integer(text: str) -> int:
+    """Convert an argument of the command line."""
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+def _speeds(text: str) -> tuple[float, ...]:
+    try:
+        speeds = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        speeds = ()
+    if not speeds or not all(0 < speed < math.inf for speed in speeds):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of positive numbers, such as 2,1")
+    return speeds
