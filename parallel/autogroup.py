@@ -39,11 +39,7 @@ _FEWEST_REPORTS = 4
 
 
 def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> int:
-    """Measure and write; returns the status of the measuring run.
-
-    Args:
-        argv: the command line, this process's by default.
-        serve: the command of servers and scheduler.
+    """Run the command line, by default this process's; returns the status of the measuring run.
 
     Raises:
         DataError: the run was too short to measure, or the files cannot be written.
@@ -106,10 +102,6 @@ def measuring_command(command: Sequence[str], models_root: Path) -> list[str]:
 
 def read_speeds(metrics: Path, workers: int) -> list[float]:
     """Read the images/s of each worker: the median of the reports in which all were training.
-
-    Args:
-        metrics: ``metrics.jsonl`` of a run with ``dist_async``.
-        workers: how many.
 
     Raises:
         DataError: there are too few reports.

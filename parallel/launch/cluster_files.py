@@ -57,13 +57,9 @@ def read_hosts(path: Path, workers: int) -> tuple[str, ...]:
 def read_groups(path: Path, hosts: Sequence[str]) -> Groups:
     """Read the workers of each group: a line for each group, with the addresses of its workers.
 
-    An address with several slots in ``hosts`` stands as often as it has slots, and each time means
-    its next slot; or ``address:slot`` names a slot, counted from 0 among those of the address, and
-    then all slots of that address are named so.
-
-    Args:
-        path: the file.
-        hosts: the address of each worker.
+    An address with several slots in ``hosts``, the address of each worker, stands as often as it
+    has slots, and each time means its next slot; or ``address:slot`` names a slot, counted from 0
+    among those of the address, and then all slots of that address are named so.
 
     Raises:
         DataError: with the file and the line: an address that ``hosts`` does not have, one that is

@@ -96,10 +96,7 @@ def _guarded(spec: ProcessSpec) -> list[str]:
 def run(specs: Iterable[ProcessSpec], start: Starter, *, tolerates: bool) -> int:
     """Run the processes of a job until it ends; none of them is left.
 
-    Args:
-        specs: the processes.
-        start: how they are started.
-        tolerates: whether the job continues without a worker that died.
+    With ``tolerates`` the job continues without a worker that died.
 
     Returns:
         0 when all workers have ended with 0 (with ``tolerates``, any of them); otherwise the status

@@ -95,11 +95,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
-    """Run a job; returns its status.
-
-    Args:
-        options: of the job.
-        serve: the command of servers and scheduler.
+    """Run a job, whose servers and scheduler run the command ``serve``; returns its status.
 
     Raises:
         ConfigError: the options contradict each other or the machine.
@@ -136,7 +132,7 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
         return job.run(specs, _STARTERS[options.launcher], tolerates=options.tolerate_workers)
 
 
-def option_of(command: Sequence[str], name: str) -> Optional[str]:
+def _option_of(command: Sequence[str], name: str) -> Optional[str]:
     """The value of an option in a command, the last one if there are several."""
     value = None
     for word, following in zip(command, [*command[1:], None]):
@@ -149,7 +145,7 @@ def option_of(command: Sequence[str], name: str) -> Optional[str]:
 
 def _checked_scheme(options: JobOptions) -> str:
     """The --kv-store of the command, with which the options go together."""
-    scheme = option_of(options.command, "--kv-store")
+    scheme = _option_of(options.command, "--kv-store")
     if scheme is None:
         raise ConfigError(
             f"the command has no --kv-store; give it one of {', '.join(SCHEMES)}, or start it "
@@ -170,7 +166,7 @@ def _checked_scheme(options: JobOptions) -> str:
             f"launch: --groups {options.groups} makes no difference to --kv-store {scheme}",
             file=sys.stderr,
         )
-    if options.data_sharding and option_of(options.command, "--data-allocator") != "1":
+    if options.data_sharding and _option_of(options.command, "--data-allocator") != "1":
         raise ConfigError(
             f"--data-sharding {options.data_sharding} would be ignored; add --data-allocator 1 to "
             "the command, or leave it out"

@@ -23,14 +23,7 @@ from parallel.parameter_server import buckets
 from parallel.parameter_server.assignment import Assignment
 from parallel.parameter_server.messages import TAIL, Settings, Tail
 from parallel.parameter_server.schemes import Scheme, group_of
-from parallel.parameter_server.shared_table import (
-    FINISHED,
-    LEFT,
-    Column,
-    FailureDetector,
-    SharedTable,
-    wait_for_slowest,
-)
+from parallel.parameter_server.shared_table import Column, FailureDetector, SharedTable, State
 from parallel.parameter_server.store import Store
 from parallel.parameter_server.trace import Trace
 from parallel.world import World
@@ -66,13 +59,8 @@ class Exchange:
     ) -> None:
         """Create it; ``start`` connects to the servers.
 
-        Args:
-            scheme: how workers exchange.
-            assignment: of this worker.
-            group: the workers that push as one; rank 0, the leader, pushes.
-            staleness: the bound of SSP, None for none.
-            images_per_step: of all workers of the group.
-            clock: seconds from any origin.
+        Rank 0 of the group, its leader, pushes for all its workers, whose images of a step are
+        ``images_per_step``. ``staleness`` is the bound of SSP.
         """
         self._scheme, self._group = scheme, group
         self._bound, self._clock = staleness, clock
@@ -94,7 +82,7 @@ class Exchange:
 
         Args:
             parameters: NDArrays, the same on every worker; ``step`` overwrites them.
-            decays: the factor of weight decay of each.
+            decays: the factor of weight decay of each parameter.
             momentum: of SGD.
             weight_decay: of SGD.
             version: updates that the weights have had in an earlier run.
@@ -121,12 +109,7 @@ class Exchange:
         self.has_started = True
 
     def step(self, gradients: Sequence[Any], lr: float) -> None:
-        """Exchange gradients for the weights of the next step.
-
-        Args:
-            gradients: NDArrays like the parameters, summed over the group.
-            lr: the learning rate.
-        """
+        """Exchange gradients, NDArrays summed over the group, for the weights of the next step."""
         self._row[Column.CLOCK] += 1
         self._row[Column.RATE] = self._rate()
         self._row[Column.PAUSES] = 0
@@ -136,8 +119,8 @@ class Exchange:
             self._trace.write("push")
             self._store.push()
             self._send_row()
-            self._row[Column.LEAD] = wait_for_slowest(
-                self._read_table, self._detector, self._pusher, self._bound
+            self._row[Column.LEAD] = self._detector.wait_for_slowest(
+                self._read_table, self._pusher, self._bound
             )
         self._pull()
         self._expected_pauses = 0
@@ -182,13 +165,12 @@ class Exchange:
     def finish(self, *, waits: bool) -> None:
         """Enter into the table that this worker has done its steps.
 
-        Args:
-            waits: whether to wait for all others, and then to pull the final weights.
+        A worker that ``waits`` waits for all others and pulls the final weights.
         """
-        self._row[Column.STATE] = FINISHED
+        self._row[Column.STATE] = State.FINISHED
         self._send_row()
         if waits:
-            self._wait_for(FINISHED)
+            self._wait_for(State.FINISHED)
             self._pull()
 
     def leave(self) -> None:
@@ -197,22 +179,18 @@ class Exchange:
         With groups all workers wait for all, because Horovod ends for all at once; without, they
         wait for the first worker, which may be saving and needs the job.
         """
-        self._row[Column.STATE] = LEFT
+        self._row[Column.STATE] = State.LEFT
         self._send_row()
-        self._wait_for(LEFT, None if self._scheme.has_groups else 0)
+        self._wait_for(State.LEFT, None if self._scheme.has_groups else 0)
 
     def clear_table(self) -> None:
         """Set the table to zeros; one worker calls this after all have left."""
         self._store.add_to_table(-self._store.read_table().rows)
 
     def regroup(self, assignment: Assignment, images_per_step: int) -> None:
-        """Continue in other groups with the newest weights.
+        """Continue in other groups, those of the assignment, with the newest weights.
 
         All workers call this together, after all have left and the table has been cleared.
-
-        Args:
-            assignment: of this worker, with the new groups.
-            images_per_step: of all workers of its group.
         """
         self._join(assignment, images_per_step)
         self._begin()
@@ -245,14 +223,13 @@ class Exchange:
         return self._table
 
     def _send_row(self) -> None:
-        if self._group.rank != 0:
-            return
-        change = SharedTable.empty(self._assignment.num_workers).rows
-        change[self._pusher] = self._row - self._sent_row
-        self._store.add_to_table(change)
-        self._sent_row = self._row.copy()
+        if self._group.rank == 0:
+            change = SharedTable.empty(self._assignment.num_workers).rows
+            change[self._pusher] = self._row - self._sent_row
+            self._store.add_to_table(change)
+            self._sent_row = self._row.copy()
 
-    def _wait_for(self, state: int, pusher: Optional[int] = None) -> None:
+    def _wait_for(self, state: State, pusher: Optional[int] = None) -> None:
         """Wait until all pushers, or one, have reached a state; every worker reads the table."""
         while True:
             table = self._read_table()

@@ -42,7 +42,7 @@ class Column(IntEnum):
     LEAD = 4
     """Steps by which the pusher was ahead of the slowest when it began its latest step."""
     STATE = 5
-    """One of RUNNING, FINISHED and LEFT."""
+    """A ``State``."""
     STOP = 6
     """The exit status with which a signal asked the pusher to stop, or 0."""
     PAUSES = 7
@@ -51,7 +51,14 @@ class Column(IntEnum):
     """Messages of the pusher that were refused; counted by the server of the table alone."""
 
 
-RUNNING, FINISHED, LEFT = range(3)
+class State(IntEnum):
+    """How far a pusher is."""
+
+    RUNNING = 0
+    FINISHED = 1
+    LEFT = 2
+
+
 # They change when a pusher makes progress.
 _PROGRESS = (Column.CLOCK, Column.STATE, Column.PAUSES)
 
@@ -88,14 +95,14 @@ class SharedTable:
         paused: NDArray[np.bool_] = self.rows[:, Column.PAUSES] > 0
         return paused
 
-    def have_reached(self, state: int) -> NDArray[np.bool_]:
+    def have_reached(self, state: State) -> NDArray[np.bool_]:
         """Which pushers are in a state or past it."""
         reached: NDArray[np.bool_] = self.rows[:, Column.STATE] >= state
         return reached
 
     def slowest(self, alive: NDArray[np.bool_], own: int) -> int:
         """The fewest steps of the pushers that are alive and have not finished, or are ``own``."""
-        counted = alive & ~self.have_reached(FINISHED)
+        counted = alive & ~self.have_reached(State.FINISHED)
         counted[own] = True
         return int(self.clocks[counted].min())
 
@@ -152,7 +159,7 @@ class FailureDetector:
         patience = np.where(table.is_paused, _PAUSE_SILENCE, _SILENCE)
         silence = now - self._progressed
         silent = silence > np.maximum(patience, _SILENT_STEPS * usual_step)
-        silent &= ~table.have_reached(FINISHED)
+        silent &= ~table.have_reached(State.FINISHED)
         for row in map(int, np.flatnonzero(silent)):
             if row not in self._warned:
                 self._warned.add(row)
@@ -163,24 +170,25 @@ class FailureDetector:
         alive: NDArray[np.bool_] = ~silent
         return alive
 
+    def wait_for_slowest(
+        self, read: Callable[[], SharedTable], own: int, bound: Optional[int]
+    ) -> int:
+        """Wait until a pusher is at most ``bound`` steps ahead of the slowest that is alive.
 
-def wait_for_slowest(
-    read: Callable[[], SharedTable], detector: FailureDetector, own: int, bound: Optional[int]
-) -> int:
-    """Wait until a pusher is at most ``bound`` steps ahead of the slowest; returns its lead then.
+        Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+        Server", NIPS 2013.
 
-    Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
-    Server", NIPS 2013.
+        Args:
+            read: reads the table.
+            own: the pusher's row, in which the steps that it has done stand already.
+            bound: steps; None does not wait.
 
-    Args:
-        read: reads the table.
-        detector: of the pushers that count.
-        own: the row of this pusher, in which the steps that it has done stand already.
-        bound: steps; None does not wait.
-    """
-    while True:
-        table = read()
-        lead = int(table.clocks[own]) - table.slowest(detector.alive(table), own)
-        if bound is None or lead <= bound or table.stop:
-            return lead
-        time.sleep(_POLL_SECONDS)
+        Returns:
+            The lead with which the pusher begins its next step.
+        """
+        while True:
+            table = read()
+            lead = int(table.clocks[own]) - table.slowest(self.alive(table), own)
+            if bound is None or lead <= bound or table.stop:
+                return lead
+            time.sleep(_POLL_SECONDS)

@@ -22,14 +22,7 @@ class Store:
     """The arrays of the servers, seen from one worker."""
 
     def __init__(self, kind: str, buckets: Sequence[Bucket], table: int, pushers: int) -> None:
-        """Connect to the scheduler.
-
-        Args:
-            kind: dist_sync or dist_async.
-            buckets: the arrays that the servers keep.
-            table: the key of the shared table.
-            pushers: the rows of the table.
-        """
+        """Connect to the scheduler, for dist_sync or dist_async; ``table`` is a key."""
         self._kv = mx.kv.create(kind)
         self._keys = [bucket.key for bucket in buckets]
         self._table_key = table

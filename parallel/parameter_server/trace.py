@@ -26,11 +26,7 @@ class Trace:
     """The file of one process, if there is a folder for it."""
 
     def __init__(self, folder: str, name: str) -> None:
-        """Open the file.
-
-        Args:
-            folder: is made if it is missing; empty: nothing is written.
-            name: of the file, different for each process of the job.
+        """Open the file ``name``, different for each process; without a folder nothing is written.
 
         Raises:
             ConfigError: the file cannot be written.

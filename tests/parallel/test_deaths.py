@@ -18,7 +18,7 @@ from tests.support.locks import holder
 pytestmark = pytest.mark.grouping
 
 ROOT = Path(__file__).resolve().parents[2]
-# What is promised.
+# The longest time in which a job may end.
 SECONDS = 30
 # Hours of small images: the jobs do not end by themselves.
 ENDLESS = (
@@ -71,7 +71,7 @@ class Job:
                 found[f"{role}-{number}"] = running.pid
         return found
 
-    def everybody(self) -> list[int]:
+    def all_pids(self) -> list[int]:
         """All processes of the job, guards and launcher among them."""
         return [running.pid for running in processes.of_job(self.folder)]
 
@@ -89,15 +89,15 @@ class Job:
         os.kill(pids[0], signal.SIGKILL)
 
     def ends(self) -> int:
-        """The status, after which nobody is left."""
+        """The status, after which no process is left."""
         begin = time.monotonic()
         status = self.process.wait(SECONDS)
         print(f"ended after {time.monotonic() - begin:.1f} s with status {status}")
-        assert not self.everybody()
+        assert not self.all_pids()
         return status
 
     def end(self) -> None:
-        processes.kill(self.everybody())
+        processes.kill(self.all_pids())
         self.process.wait(SECONDS)
 
 
@@ -116,7 +116,7 @@ def start(tmp_path):
 
 @pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_ssync", "dist_gsync"])
 @pytest.mark.parametrize(
-    ("who", "named"),
+    ("victim", "named"),
     [
         ("worker-2", "worker 2 on 127.0.0.1"),  # of a group, the leader
         ("worker-3", "worker 3 on 127.0.0.1"),
@@ -124,10 +124,10 @@ def start(tmp_path):
         ("scheduler", "scheduler on 127.0.0.1"),
     ],
 )
-def test_whoever_is_killed_the_job_ends_and_names_it(start, scheme, who, named):
+def test_a_killed_process_ends_the_job_and_is_named(start, scheme, victim, named):
     job = start(scheme)
     job.wait_until("update 10/")
-    job.kill(who)
+    job.kill(victim)
     assert job.ends() == 128 + signal.SIGKILL
     announced = [line for line in job.said().splitlines() if line.startswith("launch: ")]
     assert len(announced) == 1 and announced[0].startswith(f"launch: {named}"), announced
@@ -135,19 +135,19 @@ def test_whoever_is_killed_the_job_ends_and_names_it(start, scheme, who, named):
 
 
 @pytest.mark.parametrize("scheme", ["dist_async", "dist_gsync"])
-def test_a_killed_launcher_leaves_nobody(start, scheme):
+def test_a_killed_launcher_leaves_no_process(start, scheme):
     job = start(scheme)
     job.wait_until("update 10/")
     job.process.kill()
     job.process.wait()
     end = time.monotonic() + SECONDS
-    while job.everybody():
+    while job.all_pids():
         assert time.monotonic() < end, job.processes()
         time.sleep(0.1)
 
 
 @pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_gsync"])
-def test_being_told_to_end_leaves_a_checkpoint(start, scheme):
+def test_a_signal_leaves_a_checkpoint(start, scheme):
     job = start(scheme)
     job.wait_until("update 10/")
     assert " classify.py " in holder(job.folder / "models")
@@ -156,8 +156,8 @@ def test_being_told_to_end_leaves_a_checkpoint(start, scheme):
     assert list((job.folder / "models" / "checkpoints").glob("update-*/manifest.json")), job.said()
 
 
-def test_being_told_to_end_while_a_group_waits_for_the_other(start, tmp_path):
-    """With --rebalance; the second group is slow, and has not come to the meeting yet."""
+def test_a_signal_while_a_group_waits_for_the_other(start, tmp_path):
+    """With --rebalance; the second group is slow, and does not wait for the new groups yet."""
     slow = ("-m", "benchmarks.grouping_worker", str(tmp_path), "1,1,8,8")
     training = (*ENDLESS[:5], "6400", *ENDLESS[6:], "--rebalance", "1")
     job = start("dist_gsync", training=training, program=slow)
@@ -170,7 +170,7 @@ def test_being_told_to_end_while_a_group_waits_for_the_other(start, tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["dist_async", "dist_ssync"])
-def test_a_tolerant_job_goes_on_without_a_dead_worker(start, scheme):
+def test_a_tolerant_job_continues_without_a_dead_worker(start, scheme):
     # 800 updates of each worker, of which the killed one has done a few.
     short = (*ENDLESS[:5], "12800", *ENDLESS[6:], "--epochs", "4")
     job = start(scheme, "--tolerate-workers", training=short)
@@ -178,5 +178,5 @@ def test_a_tolerant_job_goes_on_without_a_dead_worker(start, scheme):
     job.kill("worker-2")
     job.wait_until("worker 2 on 127.0.0.1 ended with status 137 (SIGKILL); the job goes on")
     assert job.process.wait(280) == 0, job.said()
-    assert "update 800/800" in job.said() and not job.everybody()
+    assert "update 800/800" in job.said() and not job.all_pids()
     assert "worker 2 has done nothing for" in job.said()

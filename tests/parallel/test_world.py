@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
     "formations",
     [
         [((2, 1, 0),)],
-        # One group anew, all as one, and the groups of the beginning.
+        # Other groups, one of all ranks, and again the first groups.
         [((0, 2), (1,)), ((0,), (1, 2)), ((0, 1, 2),), ((0, 2), (1,))],
     ],
 )

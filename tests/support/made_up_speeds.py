@@ -1,7 +1,7 @@
 """``classify.py`` whose workers measure given speeds, however busy the machine of a test is.
 
 Run as ``python -m tests.support.made_up_speeds 100,25/50,50 OPTIONS...``: the speed of each worker
-at the first meeting, at the second and so on.
+at the first change of the groups, at the second and so on.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from training.exchange import server_workers
 def main() -> int:
     here = assignment.find(os.environ)
     assert here is not None
-    meetings = iter(sys.argv[1].split("/"))
+    changes = iter(sys.argv[1].split("/"))
     measured = server_workers.own_speed
 
     def given(throughput, contributors):
         assert measured(throughput, contributors) > 0
-        return float(next(meetings).split(",")[here.worker])
+        return float(next(changes).split(",")[here.worker])
 
     server_workers.own_speed = given
     return classify.classify(images.parse(sys.argv[2:]))

@@ -15,7 +15,7 @@ from runtime import processors
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[3]
-# Each writes its process id into a file of its name, so that the test knows whom to look for.
+# Each writes its process id into a file of its name, so that the test finds it.
 PRESENT = """
 import os, pathlib, signal, sys, time
 role, worker = os.environ["DMLC_ROLE"], int(os.environ["GROUPING_WORKER"])
@@ -25,7 +25,7 @@ path.with_suffix(".new").write_text(str(os.getpid()))
 path.with_suffix(".new").rename(path)
 """
 STAY = PRESENT + "time.sleep(300)"
-# It takes its time for a last word; what it has started itself and what does not listen goes too.
+# It ignores signals and has a child.
 STUBBORN = (
     "import subprocess; child = subprocess.Popen(['sleep', '300'])\n"
     + PRESENT
@@ -82,7 +82,7 @@ class Dummies:
             time.sleep(0.02)
 
     def ends(self, within: float = 60) -> tuple[int, str, str]:
-        """Its status, output and errors; nobody is left."""
+        """Its status, output and errors; no process is left."""
         begin = time.monotonic()
         output, errors = self.process.communicate(timeout=200)
         assert time.monotonic() - begin < within
@@ -105,7 +105,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_output_has_names_and_all_workers_done_is_status_0(tmp_path):
+def test_output_has_names_and_the_success_of_all_workers_is_status_0(tmp_path):
     worker = PRESENT + (
         "print('loss', worker)\nprint('look', file=sys.stderr)\nsys.stdout.write('no end of line')"
     )
@@ -117,16 +117,16 @@ def test_output_has_names_and_all_workers_done_is_status_0(tmp_path):
     assert sorted(errors.splitlines()) == [f"worker {k}: look" for k in range(3)]
 
 
-def test_groups_that_make_no_difference_are_told(tmp_path):
+def test_groups_that_make_no_difference_are_a_line(tmp_path):
     groups = tmp_path / "groups"
     groups.write_text("127.0.0.1 127.0.0.1\n127.0.0.1\n")
     job = Dummies(tmp_path, PRESENT, "-n", 3, "-s", 1, "--groups", groups, kv_store="dist_sync")
-    told = f"launch: --groups {groups} makes no difference to --kv-store dist_sync\n"
-    assert job.ends() == (0, "", told)
+    line = f"launch: --groups {groups} makes no difference to --kv-store dist_sync\n"
+    assert job.ends() == (0, "", line)
 
 
-def test_everybody_is_told_its_place(tmp_path):
-    tell = PRESENT + (
+def test_every_process_has_its_assignment(tmp_path):
+    program = PRESENT + (
         "from parallel.parameter_server.assignment import find\n"
         "print(find(os.environ), os.environ['OMP_NUM_THREADS'])"
     )
@@ -136,7 +136,7 @@ def test_everybody_is_told_its_place(tmp_path):
     options = ("-n", 3, "-s", 1, "--groups", groups, "--data-sharding", shares)
     options += ("--bucket-elements", 5000, "--trace", tmp_path / "trace")
     more = ("--data-allocator", "1")
-    job = Dummies(tmp_path, tell, *options, serve=tell + "\ntime.sleep(300)", more=more)
+    job = Dummies(tmp_path, program, *options, serve=program + "\ntime.sleep(300)", more=more)
     _, output, _ = job.ends()
     assert "worker 2: Assignment(role='worker', root_host='127.0.0.1'" in output
     assert "groups=((0, 1), (2,)), shares=(Share(start=0.0, end=0.4), Share(" in output
@@ -145,13 +145,14 @@ def test_everybody_is_told_its_place(tmp_path):
     assert output.count(last) >= 3
 
 
-def test_servers_are_dealt_out_and_their_speeds_follow_mxnets_numbers(tmp_path):
+def test_servers_run_on_the_hosts_in_turn_and_speeds_are_in_mxnets_order(tmp_path):
     module = "parallel.parameter_server.assignment"
-    tell = PRESENT + f"from {module} import find\nprint(find(os.environ))"
+    program = PRESENT + f"from {module} import find\nprint(find(os.environ))"
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1\n127.0.0.2\n127.0.0.2\n")
     options = ("-n", 3, "-s", 3, "-H", hosts, "--server-speeds", "1,4,1")
-    _, output, errors = Dummies(tmp_path, tell, *options, serve=tell + "\ntime.sleep(300)").ends()
+    job = Dummies(tmp_path, program, *options, serve=program + "\ntime.sleep(300)")
+    _, output, errors = job.ends()
     assert output.count("server_speeds=(4.0, 1.0, 1.0)") >= 3, errors
     assert "worker 2: Assignment(role='worker', root_host='127.0.0.1'" in output
     assert output.count("node_host='127.0.0.2', interface='lo', num_workers=3") >= 2
@@ -171,7 +172,7 @@ def test_a_dead_worker_ends_the_job_with_its_status(tmp_path, end, status, said)
     assert ended == status and said in errors
 
 
-def test_who_does_not_listen_is_killed_with_what_it_started(tmp_path):
+def test_a_process_that_ignores_signals_is_killed_with_its_children(tmp_path):
     job = Dummies(tmp_path, STUBBORN, "-n", 2, "-s", 1)
     pids = job.wait_for("worker-0", "worker-1", "child-0", "child-1", count=6)
     os.kill(pids["worker-0"], signal.SIGKILL)
@@ -188,13 +189,13 @@ def test_a_dead_server_ends_even_a_tolerant_job(tmp_path, role):
     assert status == 137 and f"{named} on 127.0.0.1 ended with status 137 (SIGKILL)" in errors
 
 
-def test_a_server_that_leaves_early_is_dead_too(tmp_path):
+def test_a_server_that_ends_early_ends_the_job(tmp_path):
     serve = "import os, time; time.sleep(300 * (os.environ['DMLC_ROLE'] == 'scheduler'))"
     status, _, errors = Dummies(tmp_path, STAY, serve=serve).ends()
     assert status == 1 and "ended with status 0; ending the job" in errors
 
 
-def test_a_killed_guard_takes_its_process_along(tmp_path):
+def test_a_killed_guard_ends_its_process(tmp_path):
     job = Dummies(tmp_path, STAY, "-n", 2, "-s", 1)
     pids = job.wait_for(count=4)
     guard = int(Path(f"/proc/{pids['worker-1']}/stat").read_text().split()[3])
@@ -204,7 +205,7 @@ def test_a_killed_guard_takes_its_process_along(tmp_path):
     assert status == 137 and "worker 1 on 127.0.0.1" in errors
 
 
-def test_a_killed_launcher_leaves_nobody(tmp_path):
+def test_a_killed_launcher_leaves_no_process(tmp_path):
     job = Dummies(tmp_path, STUBBORN, "-n", 2, "-s", 1)
     pids = job.wait_for("worker-0", "worker-1", "child-0", "child-1", count=6)
     job.process.kill()
@@ -212,7 +213,7 @@ def test_a_killed_launcher_leaves_nobody(tmp_path):
     assert_gone(pids, within=20)
 
 
-def test_a_tolerant_job_goes_on_and_says_so(tmp_path):
+def test_a_tolerant_job_continues_and_prints_so(tmp_path):
     worker = PRESENT + "time.sleep(1)\nsys.exit(7 * (worker == 1))"
     status, _, errors = Dummies(tmp_path, worker, "-n", 3, "-s", 1, "--tolerate-workers").ends()
     assert status == 0
@@ -246,7 +247,7 @@ def test_a_second_signal_ends_at_once(tmp_path):
     assert job.ends(within=15)[0] == 130
 
 
-def test_nobody_who_listens_ends_the_job(tmp_path):
+def test_a_closed_output_ends_the_job(tmp_path):
     job = Dummies(tmp_path, STAY.replace("time.sleep", "print('x', flush=True)\ntime.sleep"))
     job.process.stdout.close()
     job.process.stdout = subprocess.DEVNULL  # nothing for communicate() to read
@@ -266,7 +267,7 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
         '[ "$1" = 127.0.0.1 ] && cd / && exec env -u MXNET_KEPT PRESENCE="$PRESENCE" sh -c "$2"\n'
     )
     ssh.chmod(0o755)
-    # Before it says that it is ready, and may be told to end.
+    # Before it says that it is ready, and may get a signal.
     worker = "import os\nprint(os.getcwd(), os.environ['MXNET_KEPT'], flush=True)\n" + SAVE
     job = Dummies(
         tmp_path,
@@ -306,7 +307,7 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
         (("-n", 2, "-s", 1, "-H", "{far}"), "dist_sync", "host 192.0.2.1 cannot be reached on -i"),
     ],
 )
-def test_a_mistake_is_one_line_and_starts_nobody(tmp_path, options, kv_store, message):
+def test_a_mistake_is_one_line_and_starts_no_process(tmp_path, options, kv_store, message):
     (tmp_path / "hosts").write_text("192.0.2.1\n192.0.2.2\n")
     options = [str(tmp_path / "hosts") if word == "{far}" else word for word in options]
     job = Dummies(tmp_path, STAY, *options, kv_store=kv_store)

@@ -16,7 +16,7 @@ import pytest
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[3]
-# Says that it listens; answers a signal after a moment with a status of its own.
+# Prints that it is ready; answers a signal after a moment with a status of its own.
 LISTENS = (
     "trap 'sleep 0.3; echo saved; exit 3' TERM INT HUP; echo ready; while :; do sleep 0.01; done"
 )
@@ -24,7 +24,7 @@ LISTENS = (
 
 @contextmanager
 def guarded(*command: str, sharers: int = 1, **variables: str) -> Iterator[subprocess.Popen]:
-    # A shell that was told to ignore a signal hands that on.
+    # A process that ignores a signal hands that on to its children.
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (2, 1)}
     try:
         process = subprocess.Popen(
@@ -93,7 +93,7 @@ def test_a_command_gets_the_signals_that_the_guard_holds_back_at_its_start() -> 
         assert process.stdout.read() == "set()\n"
 
 
-def test_a_signal_between_the_start_and_the_handlers_is_handed_on() -> None:
+def test_a_signal_between_the_start_and_the_handlers_is_forwarded() -> None:
     process = subprocess.run(
         [sys.executable, "-c", HASTY, "1", "sh", "-c", LISTENS],
         cwd=ROOT, env=clean_environment(), stdin=subprocess.PIPE, timeout=60, check=False,
@@ -102,7 +102,7 @@ def test_a_signal_between_the_start_and_the_handlers_is_handed_on() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_to_the_guard_are_handed_on(number: int) -> None:
+def test_signals_to_the_guard_are_forwarded(number: int) -> None:
     with guarded("sh", "-c", LISTENS) as process:
         assert process.stdout.readline() == "ready\n"
         wait_for_handlers(process)
@@ -120,7 +120,7 @@ def test_a_line_is_a_signal(name: str, status: int) -> None:
         assert process.wait(60) == status
 
 
-def test_the_end_of_its_input_is_a_request_before_it_is_the_end() -> None:
+def test_the_end_of_its_input_is_a_request_before_the_kill() -> None:
     with guarded("sh", "-c", LISTENS) as process:
         assert process.stdout.readline() == "ready\n"
         process.stdin.close()
@@ -128,14 +128,14 @@ def test_the_end_of_its_input_is_a_request_before_it_is_the_end() -> None:
         assert process.stdout.readline() == "saved\n"
 
 
-def test_who_does_not_listen_is_killed_after_the_grace() -> None:
+def test_a_process_that_ignores_signals_is_killed_after_the_grace() -> None:
     with guarded("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.01; done") as process:
         assert process.stdout.readline() == "ready\n"
         process.stdin.close()
         assert process.wait(60) == 137
 
 
-def test_what_the_command_left_goes_with_it(tmp_path: Path) -> None:
+def test_children_that_the_command_left_are_killed(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with guarded("sh", "-c", f"sleep 300 >&- 2>&- & echo $! > {file}") as process:
         assert process.wait(60) == 0

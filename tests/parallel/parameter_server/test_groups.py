@@ -49,7 +49,7 @@ def test_two_groups_learn(tmp_path: Path) -> None:
 
 @pytest.mark.launcher
 @pytest.mark.timeout(300)
-def test_groups_are_made_anew_while_training(tmp_path: Path) -> None:
+def test_new_groups_while_training(tmp_path: Path) -> None:
     """Workers 1 and 3 are slow, each in the group of a fast one; later all are alike."""
     groups = "127.0.0.1 127.0.0.1\n127.0.0.1 127.0.0.1\n"
     program = ["-m", "tests.support.made_up_speeds", "100,25,100,25/90,90,90,90"]

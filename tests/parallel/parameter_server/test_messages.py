@@ -22,11 +22,11 @@ def test_a_sum_has_the_count_of_its_pushes() -> None:
 
 
 @pytest.mark.parametrize("invalid", [float("nan"), float("inf"), -1.0, 0.5])
-@pytest.mark.parametrize("place", range(TAIL))
-def test_a_tail_is_whole_numbers_and_a_rate(invalid: float, place: int) -> None:
+@pytest.mark.parametrize("index", range(TAIL))
+def test_a_tail_is_whole_numbers_and_a_rate(invalid: float, index: int) -> None:
     numbers = Tail(7, 0.25, 3).encode()
-    numbers[place] = invalid
-    if (place, invalid) == (2, 0.5):
+    numbers[index] = invalid
+    if (index, invalid) == (2, 0.5):
         assert Tail.decode(numbers).lr == 0.5
     else:
         with pytest.raises(ValueError, match="its tail"):

@@ -76,7 +76,7 @@ def test_three_workers_that_pulled_the_same_version() -> None:
 
 
 def test_a_scripted_interleaving() -> None:
-    """Each line: who pushes, and what staleness its gradient has; then it pulls."""
+    """Each line: a worker that pushes and then pulls, and the staleness of its gradient."""
     server, rng = Server(), np.random.default_rng(3)
     pulled = [0, 0, 0]
     script = [(0, 1), (0, 1), (1, 3), (0, 2), (2, 5), (1, 3), (1, 1), (0, 4), (2, 4)]

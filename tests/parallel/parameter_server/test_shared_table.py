@@ -10,14 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from parallel.parameter_server.shared_table import (
-    FINISHED,
-    LEFT,
-    Column,
-    FailureDetector,
-    SharedTable,
-    wait_for_slowest,
-)
+from parallel.parameter_server.shared_table import Column, FailureDetector, SharedTable, State
 
 WORKERS, STEPS = 4, 2500
 
@@ -33,8 +26,8 @@ def table(clocks, **columns) -> SharedTable:
 def test_the_slowest_is_among_the_pushers_that_are_alive_and_running() -> None:
     all_of_them = np.ones(3, np.bool_)
     assert table([5, 3, 9]).slowest(all_of_them, own=0) == 3
-    assert table([5, 3, 9], STATE=[0, FINISHED, 0]).slowest(all_of_them, own=0) == 5
-    assert table([5, 3, 9], STATE=[FINISHED, LEFT, 0]).slowest(all_of_them, own=2) == 9
+    assert table([5, 3, 9], STATE=[0, State.FINISHED, 0]).slowest(all_of_them, own=0) == 5
+    assert table([5, 3, 9], STATE=[State.FINISHED, State.LEFT, 0]).slowest(all_of_them, own=2) == 9
 
 
 def test_the_numbers_of_a_report() -> None:
@@ -98,7 +91,8 @@ def test_a_pusher_that_validates_or_saves_has_more_time() -> None:
 def test_progress_changes_with_steps_pauses_and_states_alone() -> None:
     before = table([5, 3]).progress()
     assert table([5, 3], RATE=7, STALENESS=2, LARGEST=3, LEAD=1).progress() == before
-    changed = [table([5, 4]), table([5, 3], PAUSES=[1, 0]), table([5, 3], STATE=[0, FINISHED])]
+    finished = table([5, 3], STATE=[0, State.FINISHED])
+    changed = [table([5, 4]), table([5, 3], PAUSES=[1, 0]), finished]
     assert all(one.progress() != before for one in changed)
     assert table([5, 3], PAUSES=[2, 0]).is_paused.tolist() == [True, False]
 
@@ -107,7 +101,7 @@ def test_a_pusher_that_has_finished_is_not_given_up() -> None:
     clock = Clock()
     detector = FailureDetector(2, "worker", tolerates=True, clock=clock)
     clock.now += 1000
-    assert detector.alive(table([5, 0], STATE=[0, FINISHED])).all()
+    assert detector.alive(table([5, 0], STATE=[0, State.FINISHED])).all()
 
 
 class TableInMemory:
@@ -129,7 +123,7 @@ class TableInMemory:
     def begin(self, worker: int) -> None:
         with self._lock:
             table = SharedTable(self._rows)
-            running = ~table.have_reached(FINISHED)
+            running = ~table.have_reached(State.FINISHED)
             lead = int(table.clocks[worker] - table.clocks[running].min())
             self.largest_lead = max(self.largest_lead, lead)
 
@@ -142,8 +136,8 @@ def work(table: TableInMemory, worker: int, bound: int | None) -> None:
         if rng.random() < 0.02:
             time.sleep(rng.uniform(0, 0.002))
         table.add(worker, Column.CLOCK, 1)
-        wait_for_slowest(table.read, detector, worker, bound)
-    table.add(worker, Column.STATE, FINISHED)
+        detector.wait_for_slowest(table.read, worker, bound)
+    table.add(worker, Column.STATE, State.FINISHED)
 
 
 @pytest.mark.parametrize("bound", [0, 2, 5, None])
@@ -167,4 +161,4 @@ def test_a_stop_ends_the_wait() -> None:
     rows = SharedTable.empty(2).rows
     rows[0, Column.CLOCK], rows[1, Column.STOP] = 9, 143
     detector = FailureDetector(2, "worker", tolerates=False)
-    assert wait_for_slowest(lambda: SharedTable(rows), detector, 0, bound=1) == 9
+    assert detector.wait_for_slowest(lambda: SharedTable(rows), 0, bound=1) == 9
