@@ -1,12 +1,14 @@
 """CIFAR-10: small color images of ten classes, in its "python" and its "binary" version.
 
-Both have 10,000 images in each file. The first are pickles, read without running what they may
-carry; in the second an image is a byte for the label and 3,072 bytes: the planes of red, green and
-blue, 32 x 32 each (Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009).
+Both have 10,000 images in each file. Files of the python version are pickles, which are read
+without running code that they may carry. In the binary version an image is a byte for the label and
+3,072 bytes for the pixels: the planes of red, green and blue, 32 x 32 each (Krizhevsky, Learning
+Multiple Layers of Features from Tiny Images, 2009).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +33,7 @@ _FOLDERS = (".", "cifar-10-batches-py", "cifar-10-batches-bin")
 
 
 class _File(NamedTuple):
-    """What is in a file: labels uint8 ``[n]``, pixels uint8 ``[n, 3072]``."""
+    """The content of a file: labels uint8 ``[n]``, pixels uint8 ``[n, 3072]``."""
 
     labels: NDArray[np.uint8]
     pixels: NDArray[np.uint8]
@@ -41,11 +43,11 @@ def read(folder: Path, part: str) -> ImagesInMemory:
     """Read a part of the set: images [32, 32, 3], RGB, of the classes 0 … 9.
 
     Args:
-        folder: holds the files of one version, or the folder that they are published in.
+        folder: holds the files of one version, or the folder in which they are published.
         part: "training" or "validation".
 
     Raises:
-        DataError: a file is missing, of the wrong length, or something else.
+        DataError: a file is missing, of the wrong length, or no CIFAR-10 file.
     """
     files = [_read_file(path) for path in _find(folder, _FILES[part])]
     labels = np.concatenate([file.labels for file in files])
@@ -55,19 +57,16 @@ def read(folder: Path, part: str) -> ImagesInMemory:
 
 def _find(folder: Path, names: Sequence[str]) -> list[Path]:
     """Return the paths of the files, all of one version."""
-    best: list[Path] = []
-    missing = folder / names[0]
-    for place in _FOLDERS:
-        for ending in ("", ".bin"):
-            paths = [folder / place / f"{name}{ending}" for name in names]
-            found = [path for path in paths if path.is_file()]
-            if len(found) == len(paths):
-                return found
-            if len(found) > len(best):
-                best = found
-                missing = next(path for path in paths if path not in found)
+    fewest_missing = [folder / name for name in names]
+    for subfolder, suffix in itertools.product(_FOLDERS, ("", ".bin")):
+        paths = [folder / subfolder / f"{name}{suffix}" for name in names]
+        missing = [path for path in paths if not path.is_file()]
+        if not missing:
+            return paths
+        if len(missing) < len(fewest_missing):
+            fewest_missing = missing
     raise DataError(
-        f"{missing} does not exist; --data-dir needs {_FILES['training'][0]} to "
+        f"{fewest_missing[0]} does not exist; --data-dir needs {_FILES['training'][0]} to "
         f"{_FILES['training'][-1]} and {_FILES['validation'][0]} of CIFAR-10's python or binary "
         "version, published as The CIFAR-10 dataset (www.cs.toronto.edu/~kriz/cifar.html)"
     )

@@ -1,44 +1,44 @@
-"""Decoding: the one place where encoded bytes become pixels, and pixels what networks take.
+"""Decoding of images: the only module in which OpenCV makes pixels of encoded bytes.
 
-MXNet's networks want RGB while OpenCV decodes to BGR unless told otherwise, and OpenCV answers
-broken images sometimes with None and sometimes with an exception of its own. Everybody who needs
-pixels asks here.
+MXNet's networks take RGB while OpenCV decodes to BGR by default, and OpenCV answers broken images
+sometimes with None and sometimes with an exception of its own.
 
-There are two ways. Records come from strangers: of them, four formats are decoded. A folder of
-files is one's own: of them, everything that OpenCV makes 8-bit pixels of. Images come upright
-either way, as their EXIF block says; MXNet's readers of records turn a JPEG as well.
+Record files come from strangers: of their images, four formats are decoded. A folder of image files
+is the user's own: of these, every format that OpenCV decodes to 8-bit pixels. Either way images are
+turned upright, as their EXIF block says; MXNet's readers of records turn a JPEG as well.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+from typing import Optional
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from data.images import exif
+from data.images import headers
 from data.records.recordio import BrokenRecordError, Payload
 
 Image = NDArray[np.uint8]
 
-# Read when OpenCV first needs it. Its wider instructions gain nothing on images of this size, but
-# lower the clock of some processors, and with it the speed of decoding, by a tenth.
+# OpenCV reads it at its first use. Wider instructions gain nothing on images of this size but lower
+# the clock of some processors, and with it the speed of decoding, by a tenth.
 os.environ.setdefault("OPENCV_IPP", "sse42")
 
 FILE_ENDINGS = (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".dib", ".webp", ".tif", ".tiff") + (
     ".pgm", ".ppm", ".pbm", ".pnm", ".ras", ".sr", ".hdr", ".pic"
 )  # fmt: skip
-"""The endings of image files, in small letters.
+"""The endings of image files, in lower case.
 
-Not those that hold light instead of 8-bit pixels (.pfm, .exr), nor what OpenCV is built without
-(.gif, .avif); nor .pam, whose red and blue it exchanges, and .jp2, of which damaged files end the
-process.
+Without those that hold light instead of 8-bit pixels (.pfm, .exr), those that OpenCV is built
+without (.gif, .avif), .pam, whose red and blue it exchanges, and .jp2, of which damaged files end
+the process.
 """
 
-# JPEG, PNG, BMP, WebP. OpenCV knows a dozen formats more, which no set has, and each is another
-# decoder to be attacked.
+# JPEG, PNG, BMP, WebP. OpenCV knows a dozen more formats, which no set has; each is another decoder
+# to be attacked.
 _BEGINNINGS_OF_RECORDS = (b"\xff\xd8", b"\x89P", b"BM", b"RI")
 # TIFF, portable maps, Sun raster, Radiance.
 _BEGINNINGS_OF_FILES = (
@@ -48,7 +48,7 @@ _BEGINNINGS_OF_FILES = (
 
 _CHUNK = struct.Struct(">I4s")
 
-_AS_SEEN = cv2.IMREAD_COLOR_RGB
+_UPRIGHT = cv2.IMREAD_COLOR_RGB
 _AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
 
 
@@ -63,11 +63,11 @@ def decode_rgb(payload: Payload) -> Image:
     """
     if bytes(payload[:2]) not in _BEGINNINGS_OF_RECORDS:
         raise BrokenRecordError("the image cannot be decoded: it is no JPEG, PNG, BMP or WebP")
-    return _decode(payload, _AS_SEEN)
+    return _decode(payload, _UPRIGHT)
 
 
 def decode_file(payload: Payload) -> Image:
-    """Decode an image file of one's own, of any format in ``FILE_ENDINGS``.
+    """Decode an image file of the user's own, of any format in ``FILE_ENDINGS``.
 
     Returns:
         uint8 ``[height, width, 3]``, RGB, upright.
@@ -77,7 +77,28 @@ def decode_file(payload: Payload) -> Image:
     """
     if bytes(payload[:2]) not in _BEGINNINGS_OF_FILES:
         raise BrokenRecordError("the image cannot be decoded: it is of no format that is known")
-    return exif.turn_upright(_decode(payload, _AS_STORED), exif.orientation(payload))
+    return turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
+
+
+def decode_jpeg(payload: NDArray[np.uint8]) -> Optional[Image]:
+    """Decode a payload that begins as a JPEG does, without checks; None if that fails."""
+    return _decode_any(payload, _UPRIGHT)
+
+
+def turn_upright(image: Image, orientation: int) -> Image:
+    """Return an image as it is to be seen.
+
+    Args:
+        image: uint8 ``[height, width, channels]``, as stored.
+        orientation: that of its EXIF block, 1 to 8; from 5 on, height and width are exchanged.
+    """
+    if orientation >= 5:
+        image = image.transpose(1, 0, 2)
+    if orientation in (3, 4, 7, 8):
+        image = image[::-1]
+    if orientation in (2, 3, 6, 7):
+        image = image[:, ::-1]
+    return np.ascontiguousarray(image)
 
 
 def _decode(payload: Payload, flags: int) -> Image:
@@ -91,21 +112,16 @@ def _decode(payload: Payload, flags: int) -> Image:
     return image
 
 
-def decode_jpeg(payload: NDArray[np.uint8]) -> Image | None:
-    """Decode what begins like a JPEG, the shortest way; None if it cannot be decoded."""
-    return _decode_any(payload, _AS_SEEN)
-
-
-def _decode_any(payload: NDArray[np.uint8], flags: int) -> Image | None:
+def _decode_any(payload: NDArray[np.uint8], flags: int) -> Optional[Image]:
     try:
-        image: Image | None = cv2.imdecode(payload, flags)
+        image: Optional[Image] = cv2.imdecode(payload, flags)
     except cv2.error:
         return None
     return image
 
 
 def _has_whole_chunks(payload: Payload) -> bool:
-    """Whether a PNG's chunks lie within it; OpenCV makes memory of what their lengths say."""
+    """Whether a PNG's chunks lie within it; OpenCV allocates the lengths that they announce."""
     position = 8
     while position + _CHUNK.size <= len(payload):
         position += 12 + _CHUNK.unpack_from(payload, position)[0]

@@ -1,7 +1,7 @@
-"""Labeled images for classifiers: what a set of them has to offer, and the two kinds there are.
+"""Labeled images for classifiers: the interface of a set, and its two implementations.
 
-A set is asked for single images by number, from any number of threads. Small sets lie decoded in
-memory; large ones are decoded whenever an image is wanted.
+Threads ask a set for single images by number. Small sets are kept decoded in memory; the images of
+large ones are decoded at each request.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from data.images.decoding import Image, decode_rgb
 from data.records.recordio import BrokenRecordError, Payload
@@ -22,11 +23,16 @@ class ImageSet(Protocol):
 
     num_classes: int
 
-    def __len__(self) -> int:
-        """Return the number of images."""
+    def __len__(self) -> int: ...
 
     def decoded(self, index: int) -> tuple[Image, int]:
-        """Return an image uint8 ``[height, width, channels]``, the caller's own, and its class."""
+        """Return an image and its class.
+
+        The image is uint8 ``[height, width, channels]``, RGB or gray; the caller may change it.
+
+        Raises:
+            DataError: the image cannot be decoded.
+        """
 
 
 class EncodedSet(Protocol):
@@ -34,8 +40,7 @@ class EncodedSet(Protocol):
 
     num_classes: int
 
-    def __len__(self) -> int:
-        """Return the number of images."""
+    def __len__(self) -> int: ...
 
     def image(self, index: int) -> tuple[Payload, int]:
         """Return an encoded image and its class."""
@@ -44,7 +49,7 @@ class EncodedSet(Protocol):
         """Name the file of an image, for messages."""
 
 
-class ImagesInMemory:
+class ImagesInMemory(ImageSet):
     """Images of one size, decoded."""
 
     def __init__(
@@ -56,35 +61,28 @@ class ImagesInMemory:
         self._images, self._labels = images, labels
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self._images)
 
+    @override
     def decoded(self, index: int) -> tuple[Image, int]:
-        """See ``ImageSet``."""
         return self._images[index].copy(), int(self._labels[index])
 
 
-class DecodedImages:
-    """Images that are decoded when they are asked for."""
+class DecodedImages(ImageSet):
+    """Images that are decoded at each request."""
 
     def __init__(
         self, encoded: EncodedSet, decode: Callable[[Payload], Image] = decode_rgb
     ) -> None:
-        """Args: where the images come from; what decodes one, that of records unless given."""
+        """Args: the encoded images; what decodes one, by default as an image of a record."""
         self.num_classes = encoded.num_classes
-        self._encoded = encoded
-        self._decode = decode
+        self._encoded, self._decode = encoded, decode
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self._encoded)
 
+    @override
     def decoded(self, index: int) -> tuple[Image, int]:
-        """See ``ImageSet``.
-
-        Raises:
-            DataError: the image cannot be decoded.
-        """
         payload, label = self._encoded.image(index)
         try:
             return self._decode(payload), label

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Optional
 
-from data.images.class_folders import ClassFolders
-from data.images.decoding import decode_file
-from data.images.image_set import DecodedImages
+from typing_extensions import override
+
+from data.identities import is_image
+from data.images.decoding import FILE_ENDINGS, decode_file
+from data.images.image_set import DecodedImages, EncodedSet
 from data.records.record_set import RecordSet
+from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
 
 _PUBLISHED = (
@@ -28,20 +33,20 @@ def read_records(training: Path, validation: Path) -> tuple[DecodedImages, Decod
                 f"{option} {path} does not exist; pack it from images with MXNet's im2rec. "
                 + _PUBLISHED
             )
-    sets = RecordSet(training), RecordSet(validation)
-    if sets[1].num_classes > sets[0].num_classes:
+    training_set, validation_set = RecordSet(training), RecordSet(validation)
+    if validation_set.num_classes > training_set.num_classes:
         raise DataError(
-            f"{validation} has {sets[1].num_classes} classes, {training} only "
-            f"{sets[0].num_classes}; pack both from one list of classes"
+            f"{validation} has {validation_set.num_classes} classes, {training} only "
+            f"{training_set.num_classes}; pack both from one list of classes"
         )
-    return DecodedImages(sets[0]), DecodedImages(sets[1])
+    return DecodedImages(training_set), DecodedImages(validation_set)
 
 
 def read_folders(folder: Path) -> tuple[DecodedImages, DecodedImages]:
-    """Open ``train`` and ``val`` in a folder, which hold a folder of images per class each.
+    """Open the folders ``train`` and ``val`` in a folder, each with a folder of images per class.
 
     Raises:
-        DataError: they are missing or empty, or validation has classes that training lacks.
+        DataError: one is missing or empty, or validation has classes that training lacks.
     """
     for part in ("train", "val"):
         if not (folder / part).is_dir():
@@ -52,3 +57,57 @@ def read_folders(folder: Path) -> tuple[DecodedImages, DecodedImages]:
     training = ClassFolders(folder / "train")
     validation = ClassFolders(folder / "val", training.classes)
     return DecodedImages(training, decode_file), DecodedImages(validation, decode_file)
+
+
+class ClassFolders(EncodedSet):
+    """The images in a folder per class, in the order of their names.
+
+    Attributes:
+        classes: the names of the folders, in the order of their labels.
+    """
+
+    def __init__(self, folder: Path, classes: Optional[Sequence[str]] = None) -> None:
+        """List the files.
+
+        Args:
+            folder: holds a folder per class.
+            classes: the names in the order of their labels; those of the folders unless given.
+
+        Raises:
+            DataError: there are no images, or a class that is not one of ``classes``.
+        """
+        found = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        self.classes = found if classes is None else list(classes)
+        self.num_classes = len(self.classes)
+        unknown = sorted(set(found) - set(self.classes))
+        if unknown:
+            raise DataError(
+                f"{folder / unknown[0]} is a class without training images; remove it, or add them"
+            )
+        labels = {name: label for label, name in enumerate(self.classes)}
+        self._files = [
+            (path, labels[name])
+            for name in found
+            for path in sorted((folder / name).iterdir())
+            if is_image(path.name)
+        ]
+        if not self._files:
+            raise DataError(
+                f"{folder} holds no folders with images ({', '.join(FILE_ENDINGS)}); it needs "
+                "one folder per class"
+            )
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @override
+    def image(self, index: int) -> tuple[Payload, int]:
+        path, label = self._files[index]
+        try:
+            return path.read_bytes(), label
+        except OSError as error:
+            raise BrokenRecordError(f"{path} cannot be read: {error.strerror}") from None
+
+    @override
+    def where(self, index: int) -> str:
+        return str(self._files[index][0])

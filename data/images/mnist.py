@@ -1,7 +1,7 @@
 """MNIST: handwritten digits in IDX files, compressed or not.
 
-An IDX file is a magic number that tells type and dimensions, each dimension as a big-endian word,
-and the bytes (LeCun, Cortes and Burges, The MNIST Database of Handwritten Digits).
+An IDX file is a magic number that says the type and the number of dimensions, each dimension as a
+big-endian word, and the bytes (LeCun, Cortes and Burges, The MNIST Database of Handwritten Digits).
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from data.images.image_set import ImagesInMemory
 from runtime.errors import DataError
 
 NUM_CLASSES = 10
-_PARTS = {"training": "train", "validation": "t10k"}
+_FILES = {
+    "training": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "validation": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
 # Type "unsigned byte" and the number of dimensions.
 _IMAGES_MAGIC, _LABELS_MAGIC = 0x0803, 0x0801
 _SIDE = 28
-# What a compressed file may unpack to: of the sets in MNIST's form, EMNIST has most digits.
+# Bytes to which a compressed file may unpack: of the sets in MNIST's form, EMNIST is the largest.
 _MAX_UNPACKED = 280_000 * _SIDE * _SIDE
 
 
@@ -32,14 +35,13 @@ def read(folder: Path, part: str) -> ImagesInMemory:
     """Read a part of the set: images [28, 28, 1] of the classes 0 … 9.
 
     Args:
-        folder: holds the files, as they are or compressed (``.gz``).
+        folder: holds the files, plain or compressed (``.gz``).
         part: "training" or "validation".
 
     Raises:
-        DataError: a file is missing, truncated, or something else.
+        DataError: a file is missing, truncated, or no IDX file.
     """
-    names = [f"{_PARTS[part]}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
-    image_path, label_path = (_find(folder, name) for name in names)
+    image_path, label_path = (_find(folder, name) for name in _FILES[part])
     images = _read_idx(image_path, _IMAGES_MAGIC)
     labels = _read_idx(label_path, _LABELS_MAGIC)
     if images.shape[1:] != (_SIDE, _SIDE) or len(images) != len(labels):
@@ -57,11 +59,7 @@ def _find(folder: Path, name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return path
-    names = ", ".join(
-        f"{part}-{kind}-ubyte"
-        for part in _PARTS.values()
-        for kind in ("images-idx3", "labels-idx1")
-    )
+    names = ", ".join(name for names in _FILES.values() for name in names)
     raise DataError(
         f"{folder / name} does not exist, with or without .gz; --data-dir needs {names}, published "
         "as The MNIST Database of Handwritten Digits (yann.lecun.com/exdb/mnist)"
@@ -69,7 +67,6 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def _read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
-    """Return the array of a file, uint8."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return _read_array(path, file, magic)
@@ -78,7 +75,7 @@ def _read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
 
 
 def _read_array(path: Path, file: io.BufferedIOBase, magic: int) -> NDArray[np.uint8]:
-    """Read what the header announces, and no more: a small file may unpack to any size."""
+    """Read the bytes that the header announces: a small compressed file may unpack to any size."""
     dimensions = magic & 0xFF
     header = struct.Struct(f">{1 + dimensions}I")
     begin = file.read(header.size)

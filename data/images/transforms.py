@@ -1,7 +1,8 @@
-"""What is done to the images of a classifier: random changes to train on, one fixed cut to test.
+"""Changes of images on their way into a batch: random ones to train on, a fixed crop to test.
 
-As with faces, the random numbers of a whole global batch are drawn at once, from a generator that
-depends on the update alone, so that batches are the same on any number of ranks and threads.
+Batches have to be the same on any number of ranks and threads. So the random numbers of a whole
+global batch are drawn at once, from a generator that depends on the update alone, and are applied
+image by image wherever an image is decoded.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import Protocol
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from data.images.augmentation import color_matrix
 from data.images.decoding import Image
 
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+# The middle of a pixel's range, which the face networks' normalization maps to 0.
+_GRAY = 127.5
 # Of the colors of ImageNet's pixels, 0 … 255: standard deviations along the principal axes, and
 # the axes (Krizhevsky et al., ImageNet Classification with Deep CNNs, 2012, section 4.1).
 _AXES_DEVIATIONS = np.array([55.46, 4.794, 1.148], np.float32)
@@ -24,14 +28,15 @@ _AXES = np.array(
     [[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]],
     np.float32,
 )
-# Random parts that do not fit into an image are drawn again, so often.
+# RandomResizedCrop: shapes drawn per image, of which the first that fits is taken; the smallest
+# area as a share of the image's; the largest ratio of the sides.
 _ATTEMPTS = 10
 _SMALLEST_AREA = 0.08
 _LARGEST_RATIO = 4 / 3
 
 
 class ImageTransform(Protocol):
-    """How the images of a set become those of a batch."""
+    """A change of the images of a batch."""
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
         """Draw what ``apply`` needs for ``count`` images: float32 ``[count, …]``."""
@@ -40,37 +45,74 @@ class ImageTransform(Protocol):
         """Return the changed image.
 
         Args:
-            image: uint8 ``[height, width, channels]``; may be changed in place.
+            image: uint8 ``[height, width, channels]``, RGB; may be changed in place.
             draws: this image's row of ``draw``.
         """
 
 
-class Unchanged:
+class Unchanged(ImageTransform):
     """The images as they are."""
 
+    @override
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """See ``ImageTransform``."""
         return np.empty((count, 0), np.float32)
 
+    @override
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
-        """See ``ImageTransform``."""
         return image
 
 
 @dataclass(frozen=True)
-class PadCropFlip:
-    """Move an image by some pixels over black ground and mirror half of them, as for CIFAR-10."""
+class Augmentation(ImageTransform):
+    """Random colors and a gray square, for faces; all draws lie in 0 … 1."""
+
+    color_jitter: float = 0.0
+    """Largest relative change of brightness, contrast and saturation, 0 … 1; 0 is off."""
+
+    cutout: float = 0.0
+    """Side of the gray square as a fraction of the image's sides, 0 … 1; 0 is off.
+
+    The square's center is anywhere in the image, so that part of it may lie outside (DeVries and
+    Taylor, Improved Regularization of Convolutional Neural Networks with Cutout, 2017).
+    """
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.color_jitter <= 1 and 0 <= self.cutout <= 1, self
+
+    @override
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
+        return rng.random((count, 5), np.float32)
+
+    @override
+    def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
+        if self.color_jitter:
+            image = cv2.transform(image, _color_matrix(self.color_jitter, draws[:3]))
+        if self.cutout:
+            self._cut_out(image, draws[3:])
+        return image
+
+    def _cut_out(self, image: Image, draws: NDArray[np.float32]) -> None:
+        height, width = image.shape[:2]
+        half_height, half_width = self.cutout * height / 2, self.cutout * width / 2
+        row, column = draws[0] * height, draws[1] * width
+        rows = slice(max(0, round(row - half_height)), round(row + half_height))
+        columns = slice(max(0, round(column - half_width)), round(column + half_width))
+        image[rows, columns] = round(_GRAY)
+
+
+@dataclass(frozen=True)
+class PadCropFlip(ImageTransform):
+    """Shift an image by some pixels over black, mirror half of the images: for CIFAR-10."""
 
     padding: int = 4
 
+    @override
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """See ``ImageTransform``."""
         return rng.random((count, 3), np.float32)
 
+    @override
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
-        """See ``ImageTransform``."""
-        height, width = image.shape[:2]
-        pad = self.padding
+        (height, width), pad = image.shape[:2], self.padding
         padded = np.zeros((height + 2 * pad, width + 2 * pad, image.shape[2]), np.uint8)
         padded[pad : pad + height, pad : pad + width] = image
         row, column = (int(draw * (2 * pad + 1)) for draw in draws[:2])
@@ -79,8 +121,8 @@ class PadCropFlip:
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop:
-    """Cut a random part, bring it to size, mirror half, change the colors: ImageNet's transform.
+class RandomResizedCrop(ImageTransform):
+    """Crop a random part, resize it, mirror half of the images, change the colors: for ImageNet.
 
     Szegedy et al., Going Deeper with Convolutions, arXiv:1409.4842, section 6: 8 to 100 % of the
     area, sides from 3:4 to 4:3; with the color changes of the MXNet and Horovod example.
@@ -95,42 +137,38 @@ class RandomResizedCrop:
     lighting: float = 0.1
     """Standard deviation of the shift along the principal axes of ImageNet's colors."""
 
+    @override
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """See ``ImageTransform``."""
         uniform = rng.random((count, 2 * _ATTEMPTS + 6), np.float32)
         return np.hstack([uniform, rng.standard_normal((count, 3), np.float32)])
 
+    @override
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
-        """See ``ImageTransform``."""
-        shapes, (row, column, flip), jitter, lighting = (
-            draws[: 2 * _ATTEMPTS].reshape(_ATTEMPTS, 2),
-            draws[2 * _ATTEMPTS : -6],
-            draws[-6:-3],
-            draws[-3:],
-        )
+        shapes = draws[: 2 * _ATTEMPTS].reshape(_ATTEMPTS, 2)
+        (row, column, flip), jitter, lighting = draws[-9:-6], draws[-6:-3], draws[-3:]
         height, width = _random_shape(image, shapes)
         top = int(row * (image.shape[0] - height + 1))
         left = int(column * (image.shape[1] - width + 1))
         image = _resized(image[top : top + height, left : left + width], self.size, self.size)
-        matrix = color_matrix(self.color_jitter, jitter)
+        matrix = _color_matrix(self.color_jitter, jitter)
         matrix[:, 3] += _AXES @ (self.lighting * lighting * _AXES_DEVIATIONS)
         image = cv2.transform(image, matrix)
         return image[:, ::-1] if flip < 0.5 else image
 
 
 @dataclass(frozen=True)
-class CenterCrop:
-    """Scale the shorter side to 8/7 of the size and cut the middle, as ImageNet is tested."""
+class CenterCrop(ImageTransform):
+    """Scale the shorter side to 8/7 of the size and crop the center, as ImageNet is tested."""
 
     size: int
     """Height and width of the result."""
 
+    @override
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """See ``ImageTransform``."""
         return np.empty((count, 0), np.float32)
 
+    @override
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
-        """See ``ImageTransform``."""
         height, width = image.shape[:2]
         scale = self.size * 8 / 7 / min(height, width)
         height, width = max(self.size, round(scale * height)), max(self.size, round(scale * width))
@@ -139,8 +177,19 @@ class CenterCrop:
         return image[top : top + self.size, left : left + self.size]
 
 
+def _color_matrix(strength: float, draws: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the 3 x 4 matrix that changes brightness, contrast and saturation at once.
+
+    The largest relative change of each is ``strength``; ``draws`` are three numbers of 0 … 1.
+    """
+    brightness, contrast, saturation = 1 + strength * (2 * draws - 1)
+    mixing = saturation * np.eye(3, dtype=np.float32) + (1 - saturation) * _LUMA
+    offset = np.full((3, 1), (1 - contrast) * _GRAY, np.float32)
+    return np.hstack([brightness * contrast * mixing, offset])
+
+
 def _random_shape(image: Image, shapes: NDArray[np.float32]) -> tuple[int, int]:
-    """Return height and width of the first random part that fits; the whole where none does."""
+    """Return height and width of the first part that fits into the image; its own if none does."""
     height, width = image.shape[:2]
     for area_draw, ratio_draw in shapes.tolist():
         area = (_SMALLEST_AREA + (1 - _SMALLEST_AREA) * area_draw) * height * width
@@ -152,6 +201,5 @@ def _random_shape(image: Image, shapes: NDArray[np.float32]) -> tuple[int, int]:
 
 
 def _resized(image: Image, height: int, width: int) -> Image:
-    shrinks = height < image.shape[0]
-    method = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    method = cv2.INTER_AREA if height < image.shape[0] else cv2.INTER_LINEAR
     return np.asarray(cv2.resize(image, (width, height), interpolation=method), np.uint8)

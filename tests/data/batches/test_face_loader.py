@@ -14,8 +14,8 @@ import pytest
 from data.batches import loader as loader_module
 from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.batches.position import Position
-from data.images.augmentation import Augmentation
 from data.images.decoding import decode_rgb
+from data.images.transforms import Augmentation
 from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
 from data.records.recordio import encode

@@ -30,7 +30,7 @@ def test_classes_take_turns() -> None:
     assert [dataset.decoded(number)[1] for number in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_a_image_is_its_pattern_moved_by_an_eighth_at_most_in_some_light_under_noise() -> None:
+def test_an_image_is_its_pattern_moved_by_an_eighth_at_most_in_some_light_under_noise() -> None:
     dataset = DrawnImages("training", **OPTIONS)
     pattern = dataset._patterns[1]
     assert pattern.std() == pytest.approx(40, rel=0.4)

@@ -7,8 +7,9 @@ import cv2
 import numpy as np
 import pytest
 
-from data.images.decoding import FILE_ENDINGS, decode_file, decode_rgb
+from data.images.decoding import FILE_ENDINGS, decode_file, decode_rgb, turn_upright
 from data.records.recordio import BrokenRecordError
+from tests.support.oriented_images import SEEN, stored
 
 
 def test_colors_come_as_rgb_and_gray_images_as_three_planes(make_image) -> None:
@@ -111,3 +112,10 @@ def test_a_png_whose_chunk_is_longer_than_the_file_gets_no_memory(make_image, pl
     image[place : place + 4] = (2**31 - 1).to_bytes(4, "big")
     with pytest.raises(BrokenRecordError, match="cut off or damaged"):
         decode_rgb(memoryview(bytes(image)))
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_what_is_stored_turned_is_seen_upright(number: int) -> None:
+    upright = turn_upright(stored(number), number)
+    np.testing.assert_array_equal(upright, SEEN)
+    assert upright.flags.c_contiguous

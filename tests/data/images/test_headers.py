@@ -1,3 +1,5 @@
+"""Sizes and orientations from headers; OpenCV turns images alike where it knows the format."""
+
 from __future__ import annotations
 
 import struct
@@ -5,34 +7,47 @@ import struct
 import cv2
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from data.images.headers import encoded_size, is_copied
+from data.images.decoding import decode_file, decode_rgb
+from data.images.headers import encoded_size, is_copied, orientation
 from data.records.recordio import BrokenRecordError
-from tests.support.oriented_images import file_with
+from tests.support.oriented_images import (
+    SEEN,
+    assert_seen,
+    encode,
+    exif_block,
+    file_with,
+    jpeg_with,
+    png_with,
+    stored,
+    webp_with,
+)
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (21, 34, 3), np.uint8)
+ALL = range(1, 9)
+SUFFIXES = [".jpg", ".png", ".webp", ".tiff"]
 
 
-def encode(suffix: str, image: np.ndarray = IMAGE, *options: int) -> bytes:
-    done, encoded = cv2.imencode(suffix, image, options)
-    assert done
-    return encoded.tobytes()
+def encode_noise(suffix: str, image: np.ndarray = IMAGE, *options: int) -> bytes:
+    return encode(suffix, image, *options)
 
 
 @pytest.mark.parametrize("image", [IMAGE, IMAGE[..., 0]], ids=["color", "gray"])
 @pytest.mark.parametrize("options", [(), (cv2.IMWRITE_JPEG_PROGRESSIVE, 1)])
 def test_jpegs_tell_their_size(image, options) -> None:
-    assert encoded_size(encode(".jpg", image, *options)) == (21, 34)
+    assert encoded_size(encode_noise(".jpg", image, *options)) == (21, 34)
 
 
 def test_pngs_tell_their_size() -> None:
-    assert encoded_size(encode(".png")) == (21, 34)
+    assert encoded_size(encode_noise(".png")) == (21, 34)
 
 
 def test_a_thumbnail_is_not_the_image() -> None:
-    thumbnail = encode(".jpg", IMAGE[:8, :8])
+    thumbnail = encode_noise(".jpg", IMAGE[:8, :8])
     segment = b"\xff\xe1" + struct.pack(">H", 2 + len(thumbnail)) + thumbnail
-    jpeg = encode(".jpg")
+    jpeg = encode_noise(".jpg")
     assert encoded_size(jpeg[:2] + segment + b"\xff" + jpeg[2:]) == (21, 34)
 
 
@@ -40,13 +55,13 @@ def test_a_thumbnail_is_not_the_image() -> None:
 def test_tables_are_no_frames(marker: int) -> None:
     """ITU-T T.81, table B.1: of C0 to CF these three begin no frame."""
     segment = bytes([0xFF, marker]) + struct.pack(">H", 12) + bytes(10)
-    jpeg = encode(".jpg")
+    jpeg = encode_noise(".jpg")
     assert encoded_size(jpeg[:2] + segment + jpeg[2:]) == (21, 34)
 
 
 @pytest.mark.parametrize("marker", [m for m in range(0xC0, 0xD0) if m not in (0xC4, 0xC8, 0xCC)])
 def test_all_other_markers_of_the_table_are_frames(marker: int) -> None:
-    jpeg = encode(".jpg")
+    jpeg = encode_noise(".jpg")
     frame = jpeg.index(b"\xff\xc0")
     assert encoded_size(jpeg[: frame + 1] + bytes([marker]) + jpeg[frame + 2 :]) == (21, 34)
 
@@ -57,13 +72,13 @@ def test_a_frame_that_is_cut_behind_an_end_is_left_to_the_decoder() -> None:
 
 
 def test_other_formats_are_left_to_the_decoder() -> None:
-    assert encoded_size(encode(".bmp")) is None
+    assert encoded_size(encode_noise(".bmp")) is None
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.5, 0.99])
 def test_what_is_cut_off_is_left_to_the_decoder(suffix: str, share: float) -> None:
-    payload = encode(suffix)
+    payload = encode_noise(suffix)
     assert encoded_size(payload[: int(share * len(payload))]) is None
 
 
@@ -72,14 +87,14 @@ def test_a_header_that_leads_nowhere_is_left_to_the_decoder() -> None:
 
 
 def test_no_size_is_no_size() -> None:
-    payload = bytearray(encode(".png"))
+    payload = bytearray(encode_noise(".png"))
     payload[16:20] = bytes(4)
     assert encoded_size(bytes(payload)) is None
 
 
 @pytest.mark.parametrize(("height", "fits"), [(8192, True), (8193, False)])
 def test_an_image_of_more_pixels_than_are_decoded_is_refused(height: int, fits: bool) -> None:
-    payload = bytearray(encode(".png"))
+    payload = bytearray(encode_noise(".png"))
     payload[16:24] = struct.pack(">II", 8192, height)
     if fits:
         assert encoded_size(bytes(payload)) == (height, 8192)
@@ -95,3 +110,95 @@ def test_an_image_of_more_pixels_than_are_decoded_is_refused(height: int, fits: 
 )  # fmt: skip
 def test_upright_jpegs_and_pngs_are_copied(suffix: str, orientation: int, copied: bool) -> None:
     assert is_copied(file_with(suffix, orientation)) == copied
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("number", ALL)
+def test_a_file_is_decoded_upright(suffix: str, number: int) -> None:
+    assert_seen(decode_file(file_with(suffix, number)))
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+@pytest.mark.parametrize("number", ALL)
+def test_a_record_is_decoded_upright(suffix: str, number: int) -> None:
+    payload = file_with(suffix, number)
+    assert_seen(decode_rgb(payload))
+    assert orientation(payload) == number
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("write", [jpeg_with, png_with, webp_with])
+def test_both_byte_orders_and_any_place_among_the_entries(order: str, write) -> None:
+    for before in (0, 5, 30):
+        assert orientation(write(SEEN, exif_block(6, order, before))) == 6
+
+
+def test_another_block_may_come_first() -> None:
+    """OpenCV looks at the first segment of the kind alone."""
+    payload = jpeg_with(stored(8), exif_block(8), other_first=True)
+    assert orientation(payload) == 8
+    assert_seen(decode_file(payload))
+
+
+def test_what_only_looks_like_a_segment_of_a_jpeg_is_passed_over() -> None:
+    block = b"\xff\xe1" + struct.pack(">H", 100) + b"Exif\0\0" + exif_block(3)
+    comment = b"\xff\xfe" + struct.pack(">H", 2 + len(block)) + block
+    plain = encode(".jpg", SEEN)
+    assert orientation(plain[:2] + comment + plain[2:]) == 1
+    assert orientation(plain[:2] + b"\xff" + comment + b"\xff" + plain[2:]) == 1
+    assert orientation(plain + block) == 1
+    pixels = b"\xff\xda" + struct.pack(">H", 2) + block
+    assert orientation(plain[:2] + pixels) == 1
+
+
+def test_a_chunk_with_the_beginning_of_a_segment() -> None:
+    for write in (png_with, webp_with):
+        assert orientation(write(SEEN, b"Exif\0\0" + exif_block(5))) == 5
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"",
+        b"II*\0",
+        b"XX" + exif_block(6)[2:],
+        exif_block(0),
+        exif_block(9),
+        exif_block(6)[:20],
+        b"II*\0" + struct.pack("<I", 2**32 - 1) + exif_block(6)[8:],
+        # A long number in the place of the short one.
+        exif_block(6).replace(struct.pack("<HH", 0x112, 3), struct.pack("<HH", 0x112, 4)),
+    ],
+)
+@pytest.mark.parametrize("write", [jpeg_with, png_with, webp_with])
+def test_a_damaged_block_says_nothing(write, block: bytes) -> None:
+    assert orientation(write(SEEN, block)) == 1
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".bmp", ".ppm"])
+def test_a_file_without_a_block_is_upright(suffix: str) -> None:
+    assert orientation(encode(suffix, SEEN)) == 1
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_no_damage_is_more_than_no_orientation(data: st.DataObject) -> None:
+    payload = bytearray(file_with(data.draw(st.sampled_from(SUFFIXES)), 6))
+    for _ in range(data.draw(st.integers(1, 4))):
+        payload[data.draw(st.integers(0, min(len(payload), 120) - 1))] = data.draw(
+            st.integers(0, 255)
+        )
+    assert 1 <= orientation(bytes(payload[: data.draw(st.integers(0, len(payload)))])) <= 8
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    number=st.integers(0, 10),
+    order=st.sampled_from(["<", ">"]),
+    before=st.integers(0, 20),
+    write=st.sampled_from([jpeg_with, png_with]),
+)
+def test_opencv_finds_the_same(number: int, order: str, before: int, write) -> None:
+    payload = write(SEEN, exif_block(number, order, before))
+    theirs = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
+    np.testing.assert_array_equal(decode_file(payload), theirs)

@@ -41,7 +41,7 @@ def test_plain_and_compressed_files(folder: Path) -> None:
     assert len(mnist.read(folder, "validation")) == 7
 
 
-def test_a_image_is_the_callers_own(folder: Path) -> None:
+def test_an_image_is_the_callers_own(folder: Path) -> None:
     dataset = mnist.read(folder, "training")
     dataset.decoded(0)[0][:] = 0
     assert dataset.decoded(0)[0].any()
