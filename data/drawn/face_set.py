@@ -1,11 +1,11 @@
 """A record set of drawn faces, made on first use.
 
-``make train`` on a machine without any data has to train on something, in the format and through
-the code that real sets take. So a set is drawn by ``data.drawn.faces``, packed into ``train.rec``,
-and verified on identities that training never sees (``unseen.bin``). Several processes may ask at
-once: one makes the set, the others wait; a set is either complete or not there. A set of another
-kind is made anew in the same folder, unless there is a file in it that this program has not
-written, or that has changed since: nothing of the user's own is ever removed.
+``make train`` on a machine without any data trains on this set, in the format and through the code
+of real sets: faces of ``data.drawn.faces`` in ``train.rec``, and pairs of identities that are not
+in training (``unseen.bin``). Several processes may ask for the set at once: one makes it, the
+others wait; the folder appears only when it is complete. If another set is asked for in the same
+folder, it replaces the former, unless the folder holds a file that this program has not written or
+that has changed since: no file of the user's own is ever removed.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _FOLDS = 10
 _JPEG_QUALITY = 90
 _DESCRIPTION = "synthetic.json"
 _FILES = ("train.rec", "train.idx", "property", "unseen.bin")
-# Written into the folder by whoever reads the set.
+# Written into the folder by the readers of the set.
 _CACHES = ("train.idx.cache", "train.labels.cache")
-# Raise it when the drawing changes, so that sets of the old kind are made anew.
+# Raise it when the drawing changes, so that sets of the old kind are replaced.
 _VERSION = 2
 # The first number of every seed, so that no two uses share their random numbers.
 _PERSON, _IMAGE = range(2)
-# Fewer images are drawn before another process has started.
+# Another process is started for each so many images.
 _WORTH_A_PROCESS = 250
 _CHUNK = 1 << 20
 
@@ -71,11 +71,10 @@ def ensure(
     image_size: tuple[int, int] = (112, 112),
     seed: int = 0,
 ) -> Path:
-    """Make the set if it is not there yet, or is another one than asked for.
+    """Make the set unless the folder holds it already.
 
     Args:
-        root: the folder to make; it gets ``train.rec``, ``train.idx``, ``property`` and
-            ``unseen.bin``.
+        root: the folder to make.
         identities: the number of identities to train on.
         images_per_identity: images of each.
         image_size: height and width.
@@ -85,7 +84,7 @@ def ensure(
         ``root``.
 
     Raises:
-        DataError: the folder holds something else, or cannot be written.
+        DataError: the folder holds other files, or cannot be written.
     """
     description = {
         "version": _VERSION,
@@ -94,19 +93,20 @@ def ensure(
         "image_size": list(image_size),
         "seed": seed,
     }
+    training = _Job(0, identities, images_per_identity, *image_size, seed)
     # The set takes the place of the folder, not that of a link to it.
     folder = root.resolve()
     with _locked(folder):
-        if not _is_there(folder, description):
+        if not _is_complete(folder, description):
             partial = folder.with_name(f".{folder.name}.part")
             shutil.rmtree(partial, ignore_errors=True)
             try:
-                _write_training(partial, identities, images_per_identity, image_size, seed)
-                _write_verification(partial, identities, image_size, seed)
-                files = {path.name: _checksum(path) for path in sorted(partial.iterdir())}
-                text = json.dumps({**description, "files": files})
+                _write_training(partial, training)
+                _write_verification(partial, training)
+                checksums = {path.name: _checksum(path) for path in sorted(partial.iterdir())}
+                text = json.dumps({**description, "files": checksums})
                 write_atomically(partial / _DESCRIPTION, text.encode())
-                _remove_former(folder)
+                _remove_set(folder)
                 partial.replace(folder)
             except OSError as error:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -122,64 +122,54 @@ def _unwritable(root: Path, error: OSError) -> DataError:
 
 
 @contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """Let one process at a time look at the set and make it."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time check and make the set."""
     try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        lock = root.with_name(f".{root.name}.lock").open("w")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = folder.with_name(f".{folder.name}.lock").open("w")
     except OSError as error:
-        raise _unwritable(root, error) from None
+        raise _unwritable(folder, error) from None
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _is_there(root: Path, description: Mapping[str, Any]) -> bool:
-    """Whether the set is there.
+def _is_complete(folder: Path, description: Mapping[str, Any]) -> bool:
+    """Whether the folder holds the set of this description; if not, it may be replaced.
 
     Raises:
-        DataError: what is there instead is not this program's to remove.
+        DataError: it must not be replaced, because not all of its files are of a synthetic set.
     """
-    if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
-    found = _described(root)
-    if all(found.get(name) == value for name, value in description.items()):
-        return True
-    foreign = _foreign_file(root, found.get("files"))
-    if foreign is not None:
-        raise DataError(
-            f"{foreign} is not part of a synthetic set as this program has written it, and another "
-            f"set is to be made in {root}; move it away or choose another folder"
-        )
-    return False
-
-
-def _described(root: Path) -> dict[str, Any]:
-    """What the description in a folder says.
-
-    Raises:
-        DataError: there is none.
-    """
     try:
-        found = json.loads((root / _DESCRIPTION).read_text())
+        found = json.loads((folder / _DESCRIPTION).read_text())
     except (OSError, ValueError):
         found = None
     if not isinstance(found, dict):
         raise DataError(
-            f"{root} exists and is no synthetic set; move it away or choose another folder"
+            f"{folder} exists and is no synthetic set; move it away or choose another folder"
         )
-    return found
+    if all(found.get(name) == value for name, value in description.items()):
+        return True
+    foreign = _find_foreign_file(folder, found.get("files"))
+    if foreign is not None:
+        raise DataError(
+            f"{foreign} is not part of a synthetic set as this program has written it, and another "
+            f"set is to be made in {folder}; move it away or choose another folder"
+        )
+    return False
 
 
-def _foreign_file(root: Path, checksums: Any) -> Optional[Path]:
-    """A file in a folder that is not as this program has written it, if there is any.
+def _find_foreign_file(folder: Path, checksums: Any) -> Optional[Path]:
+    """Return a file that is not as this program has written it, if the folder has one.
 
     Args:
-        root: the folder.
-        checksums: those of the files when they were written. Earlier versions of this program
-            have left none: their names have to do.
+        folder: of the set.
+        checksums: those of the files when they were written, by name; from earlier versions of this
+            program, which wrote none, None: then the names are compared.
     """
-    for path in sorted(root.iterdir()):
+    for path in sorted(folder.iterdir()):
         if path.is_symlink() or not path.is_file():
             return path
         if path.name in (_DESCRIPTION, *_CACHES):
@@ -200,52 +190,48 @@ def _checksum(path: Path) -> int:
     return checksum
 
 
-def _remove_former(root: Path) -> None:
-    """Remove a former set file by file, so that what has come meanwhile stays."""
-    if root.exists():
+def _remove_set(folder: Path) -> None:
+    """Remove a set file by file; other files, which came meanwhile, make the last step fail."""
+    if folder.exists():
         for name in (*_FILES, *_CACHES, _DESCRIPTION):
-            (root / name).unlink(missing_ok=True)
-        root.rmdir()
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
 
 
-def _write_training(
-    folder: Path, identities: int, images_per_identity: int, size: tuple[int, int], seed: int
-) -> None:
-    with RecordWriter(folder, image_size=size) as writer:
-        drawn = _draw_identities(range(identities), images_per_identity, size, seed)
-        for label, images in enumerate(drawn):
+def _write_training(folder: Path, job: _Job) -> None:
+    with RecordWriter(folder, image_size=(job.height, job.width)) as writer:
+        for label, images in enumerate(_draw_identities(job)):
             for image in images:
                 writer.write(image, label)
 
 
-def _write_verification(folder: Path, first: int, size: tuple[int, int], seed: int) -> None:
-    """Write pairs of the identities from ``first`` on, which are not in the training set."""
-    numbers = range(first, first + _VERIFICATION_IDENTITIES)
-    images = list(_draw_identities(numbers, _VERIFICATION_IMAGES, size, seed))
+def _write_verification(folder: Path, training: _Job) -> None:
+    """Write pairs of identities that follow those of the training set."""
+    first, stop = training.stop, training.stop + _VERIFICATION_IDENTITIES
+    job = training._replace(first=first, stop=stop, images=_VERIFICATION_IMAGES)
+    images = list(_draw_identities(job))
     counts = [_VERIFICATION_IMAGES] * _VERIFICATION_IDENTITIES
-    pairs = draw_pairs(counts, count=_VERIFICATION_PAIRS, folds=_FOLDS, seed=seed)
-    places = [place for pair in pairs for place in (pair.first, pair.second)]
-    encoded = [images[identity][image] for identity, image in places]
+    pairs = draw_pairs(counts, count=_VERIFICATION_PAIRS, folds=_FOLDS, seed=job.seed)
+    chosen = [image for pair in pairs for image in (pair.first, pair.second)]
+    encoded = [images[identity][number] for identity, number in chosen]
     write_bin(folder / "unseen.bin", encoded, [pair.same for pair in pairs])
 
 
-def _draw_identities(
-    numbers: range, images: int, size: tuple[int, int], seed: int
-) -> Iterator[list[bytes]]:
+def _draw_identities(job: _Job) -> Iterator[list[bytes]]:
     """Yield the encoded images of each identity, which depend on its number and the seed only."""
-    parts = min(processors.available(), len(numbers) * images // _WORTH_A_PROCESS)
-    job = _Job(numbers.start, numbers.stop, images, *size, seed)
-    drawn = _draw_in_processes(job, parts) if parts > 1 else _draw_part(job, 0, 1)
-    for _ in numbers:
-        yield list(islice(drawn, images))
+    identities = job.stop - job.first
+    processes = min(processors.available(), identities * job.images // _WORTH_A_PROCESS)
+    drawn = _draw_in_processes(job, processes) if processes > 1 else _draw_every(job, 0, 1)
+    for _ in range(identities):
+        yield list(islice(drawn, job.images))
 
 
-def _draw_part(job: _Job, part: int, parts: int) -> Iterator[bytes]:
-    """Yield every ``parts``-th image of a job, from image ``part`` on."""
+def _draw_every(job: _Job, start: int, step: int) -> Iterator[bytes]:
+    """Yield the images ``start``, ``start + step``, … of a job."""
     for number in range(job.first, job.stop):
         person = draw_person(np.random.default_rng((_PERSON, job.seed, number)))
-        skipped = (part - (number - job.first) * job.images) % parts
-        for image in range(skipped, job.images, parts):
+        skipped = (start - (number - job.first) * job.images) % step
+        for image in range(skipped, job.images, step):
             yield _draw_image(person, (_IMAGE, job.seed, number, image), (job.height, job.width))
 
 
@@ -257,33 +243,33 @@ def _draw_image(person: Person, seeds: tuple[int, ...], size: tuple[int, int]) -
     return encoded.tobytes()
 
 
-def _draw_in_processes(job: _Job, parts: int) -> Iterator[bytes]:
+def _draw_in_processes(job: _Job, processes: int) -> Iterator[bytes]:
     """Yield all images of a job in order, drawn by several processes.
 
     Drawing is Python work, which threads would do one after the other. The processes are plain
-    programs that write to pipes, not forks: MXNet and Horovod may already run here, and a pipe
-    that nobody reads any more ends its writer, so that none is left behind.
+    programs that write to pipes, not forks: MXNet and Horovod may already run here. A process whose
+    pipe is closed ends at its next write, so that none is left behind.
     """
-    command = [sys.executable, "-m", "data.drawn.face_set"]
+    command = [sys.executable, "-m", "data.drawn.face_set", *map(str, job)]
     root = Path(__file__).resolve().parents[2]
     with ExitStack() as stack:
         pipes: list[IO[bytes]] = []
-        for part in range(parts):
-            arguments = [str(number) for number in (*job, part, parts)]
-            process = subprocess.Popen(command + arguments, stdout=subprocess.PIPE, cwd=root)
+        for start in range(processes):
+            arguments = [*command, str(start), str(processes)]
+            process = subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=root)
             stack.enter_context(process)
             stack.callback(process.terminate)
             assert process.stdout is not None
             pipes.append(process.stdout)
         for number in range((job.stop - job.first) * job.images):
-            yield pickle.load(pipes[number % parts])
+            yield pickle.load(pipes[number % processes])
 
 
 def _main() -> None:
-    """Draw one part of a job, for ``_draw_in_processes``."""
+    """Draw some images of a job, for ``_draw_in_processes``."""
     cv2.setNumThreads(0)
-    *job, part, parts = (int(word) for word in sys.argv[1:])
-    for image in _draw_part(_Job(*job), part, parts):
+    *job, start, step = map(int, sys.argv[1:])
+    for image in _draw_every(_Job(*job), start, step):
         pickle.dump(image, sys.stdout.buffer)
 
 

@@ -1,10 +1,9 @@
-"""Faces drawn by a program: known identities in unknown light.
+"""Faces drawn by a program, for first runs, tests and examples on machines without data.
 
-A first run, a test and an example need faces that are at hand on every machine, belong to nobody,
-and pose the problem of real ones: what tells two people apart (the shape of face, eyes, brows,
-nose and mouth, hair, beard, glasses) has to be found behind what does not (pose, expression,
-light and its color, background, sharpness, noise). A ``Person`` is the former, a ``View`` the
-latter.
+They pose the problem of real faces: a network has to find what tells two people apart (the shape
+of face, eyes, brows, nose and mouth, hair, beard, glasses: a ``Person``) behind what differs
+between two images of one person (pose and expression, a ``View``; background, light and its color,
+sharpness, noise).
 
 Coordinates of a face: x to the right, y down, z towards the viewer; the head reaches from -1 to 1
 in y, eyes lie a little above 0.
@@ -24,40 +23,42 @@ from data.images.decoding import Image
 Points = NDArray[np.float64]
 Color = NDArray[np.float64]
 
-# Of a head seen at scale 1, as a part of the image's height.
+# Half the height of a head at scale 1, as a fraction of the image's height.
 _HALF_HEAD = 0.37
-# OpenCV takes coordinates with this many binary digits behind the point.
+# The number of fractional bits of the coordinates that OpenCV gets.
 _SHIFT = 4
-_TURN = np.linspace(0, 2 * np.pi, 40, endpoint=False)
-_COSINE, _SINE = np.cos(_TURN), np.sin(_TURN)
+_ANGLES = np.linspace(0, 2 * np.pi, 40, endpoint=False)
+_COSINE, _SINE = np.cos(_ANGLES), np.sin(_ANGLES)
 _ACROSS = np.linspace(-1, 1, 17)
 _LIGHT_SKIN, _DARK_SKIN = np.array([236.0, 196.0, 172.0]), np.array([128.0, 86.0, 64.0])
 _HAIR_COLORS = np.array(
     [[30, 24, 22], [62, 42, 30], [104, 70, 42], [168, 124, 70], [150, 70, 36], [150, 148, 146]],
     float,
 )
-# What a change of contrast leaves as it is.
+_IRIS_COLORS = np.array([[70, 44, 26], [60, 100, 150], [70, 110, 70], [110, 110, 110]])
+_GLASSES_COLORS = np.array([[20, 20, 20], [120, 60, 30], [160, 140, 80]])
+_WHITE, _BLACK = np.full(3, 245.0), np.full(3, 12.0)
+# The brightness that a change of contrast leaves as it is.
 _MIDDLE = 110.0
 # Noise by table: ten times faster than normal random numbers.
 _NORMAL_QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 256) for i in range(256)])
-_WHITE, _BLACK = np.full(3, 245.0), np.full(3, 12.0)
 
 
 class Person(NamedTuple):
-    """What an identity keeps in all its images. Lengths are in half heads."""
+    """What all images of an identity have in common. Lengths are in half heads."""
 
     skin: Color
     hair: Color
     iris: Color
     width: float
     jaw: float
-    """Exponent of the lower contour: below 1 a square jaw, above 1 a pointed one."""
+    """Exponent of the lower contour: square below 1, pointed above."""
     hairline: float
     hairline_bend: float
     parting: float
     volume: float
     hair_length: float
-    """Where the hair ends beside the face, in y; -1 for short hair."""
+    """The y at which the hair beside the face ends; -1 for short hair."""
     bald: bool
     ear: float
     eye_distance: float
@@ -77,13 +78,13 @@ class Person(NamedTuple):
     moustache: float
     """Thickness; 0 for none."""
     beard: float
-    """Where the beard begins below the mouth's height, in y; 0 for none."""
+    """How far below the mouth's height the beard begins; 0 for none."""
     glasses: float
     """Exponent of the frame: 1 round, below 1 angular; 0 for none."""
     glasses_size: float
     glasses_color: Color
     mole: Points
-    """Where it is, ``[2]``; beyond the face for none."""
+    """Its position ``[2]``; outside of the face for none."""
 
 
 class View(NamedTuple):
@@ -116,9 +117,7 @@ def draw_person(rng: np.random.Generator) -> Person:
     return Person(
         skin=skin,
         hair=hair,
-        iris=np.array([[70, 44, 26], [60, 100, 150], [70, 110, 70], [110, 110, 110]])[
-            rng.integers(4)
-        ],
+        iris=_IRIS_COLORS[rng.integers(4)],
         width=between(0.62, 0.86),
         jaw=between(0.55, 1.25),
         hairline=between(0.42, 0.78),
@@ -146,13 +145,13 @@ def draw_person(rng: np.random.Generator) -> Person:
         beard=sometimes(0.25, between(0.02, 0.3)),
         glasses=sometimes(0.3, between(0.35, 1.0)),
         glasses_size=between(0.19, 0.28),
-        glasses_color=np.array([[20, 20, 20], [120, 60, 30], [160, 140, 80]])[rng.integers(3)],
+        glasses_color=_GLASSES_COLORS[rng.integers(3)],
         mole=np.array([between(-0.5, 0.5), between(0.1, 0.8)]) + (rng.random() > 0.3) * 9.0,
     )
 
 
 def draw_view(rng: np.random.Generator) -> View:
-    """Draw the circumstances of one image."""
+    """Draw pose and expression of one image."""
     return View(
         yaw=float(np.clip(rng.normal(0, 0.22), -0.6, 0.6)),
         pitch=float(np.clip(rng.normal(0, 0.12), -0.3, 0.3)),
@@ -168,16 +167,13 @@ def draw_view(rng: np.random.Generator) -> View:
 
 
 def render(person: Person, view: View, size: tuple[int, int], rng: np.random.Generator) -> Image:
-    """Draw an image.
+    """Return an image of a person: uint8 ``[height, width, 3]``, RGB.
 
     Args:
-        person: who.
-        view: how.
+        person: the identity.
+        view: pose and expression.
         size: height and width in pixels.
-        rng: for background, light, blur and noise.
-
-    Returns:
-        uint8 ``[height, width, 3]``, RGB.
+        rng: for clothes, background, light, blur and noise.
     """
     image = _background(size, rng)
     sketch = _Sketch(person, view)
@@ -228,20 +224,18 @@ class _Sketch:
         for shape, length in zip(self._shapes, lengths):
             start, stop = stop, stop + length
             piece, color = pixels[start:stop], shape.color.tolist()
-            if shape.line_width:
-                cv2.polylines(
-                    image, [piece], shape.closed, color, shape.line_width, cv2.LINE_AA, _SHIFT
-                )
+            if width := shape.line_width:
+                cv2.polylines(image, [piece], shape.closed, color, width, cv2.LINE_AA, _SHIFT)
             else:
                 cv2.fillPoly(image, [piece], color, cv2.LINE_AA, _SHIFT)
 
     def _project(
         self, points: Points, depths: NDArray[np.float64], size: tuple[int, int]
     ) -> NDArray[np.int32]:
-        """Turn the head, then put it into the image; returns OpenCV's fixed-point pixels."""
+        """Rotate the head and move it into the image; return OpenCV's fixed-point pixels."""
         view = self._view
         x, y = points.T
-        # The head as half an ellipsoid: its front moves when it turns, its outline hardly does.
+        # The head is half an ellipsoid: its front moves when it turns, its outline hardly does.
         bulge = 1 - 0.8 * (x / self._person.width) ** 2 - 0.6 * y**2
         z = 0.7 * depths * np.sqrt(np.maximum(bulge, 0.0))
         turned_x = np.cos(view.yaw * depths) * x + np.sin(view.yaw) * z
@@ -306,55 +300,49 @@ def _draw_eyes(sketch: _Sketch, person: Person, view: View) -> None:
     for side in (-1, 1):
         x, y = side * person.eye_distance, person.eye_height
         tilt = side * person.eye_tilt
-        sketch.fill(
-            _ellipse(x, y, person.eye_width * 1.25, opening * 1.6, tilt), person.skin * 0.82
-        )
-        sketch.fill(_ellipse(x, y, person.eye_width, opening, tilt), _WHITE)
+        socket = _ellipse(x, y, person.eye_width * 1.25, opening * 1.6, tilt)
+        sketch.fill(socket, person.skin * 0.82)
+        eye = _ellipse(x, y, person.eye_width, opening, tilt)
+        sketch.fill(eye, _WHITE)
         iris = min(opening, person.eye_width * 0.55)
         x_iris = x + view.gaze * person.eye_width
         sketch.fill(_ellipse(x_iris, y, iris, iris), person.iris * 1.0)
         sketch.fill(_ellipse(x_iris, y, iris * 0.5, iris * 0.5), _BLACK)
-        lid = _ellipse(x, y, person.eye_width, opening, tilt)[20:]
-        sketch.line(lid, person.skin * 0.35)
+        sketch.line(eye[20:], person.skin * 0.35)
         _draw_brow(sketch, person, side, brow)
 
 
 def _draw_brow(sketch: _Sketch, person: Person, side: int, y: float) -> None:
-    along = _ACROSS
-    x = side * (person.eye_distance + person.brow_length * along)
-    middle = y + person.brow_tilt * person.brow_length * along + 0.03 * along**2
-    half = person.brow_thickness / 2 * (1.2 - 0.7 * along)
+    x = side * (person.eye_distance + person.brow_length * _ACROSS)
+    middle = y + person.brow_tilt * person.brow_length * _ACROSS + 0.03 * _ACROSS**2
+    half = person.brow_thickness / 2 * (1.2 - 0.7 * _ACROSS)
     upper, lower = _points(x, middle - half), _points(x, middle + half)
     color = np.minimum(person.hair, person.skin * 0.7) * 0.8
     sketch.fill(np.concatenate([upper, lower[::-1]]), color)
 
 
 def _draw_nose(sketch: _Sketch, person: Person) -> None:
-    root = person.eye_height + 0.02
+    root, half = person.eye_height + 0.02, person.nose_width
     tip = root + person.nose_length
-    half = person.nose_width
     bridge = np.array([[0.2 * half, root], [0.45 * half, tip - 0.1], [half, tip]])
     sketch.fill(np.concatenate([bridge, [[0, tip + 0.02]]]), person.skin * 0.88)
-    sketch.fill(
-        _ellipse(0, tip - 0.03, half * 0.5, half * 0.45), np.minimum(person.skin * 1.1, 255)
-    )
+    highlight = np.minimum(person.skin * 1.1, 255)
+    sketch.fill(_ellipse(0, tip - 0.03, half * 0.5, half * 0.45), highlight)
     for side in (-1, 1):
         sketch.fill(_ellipse(side * half * 0.55, tip + 0.02, half * 0.35, 0.03), person.skin * 0.45)
-        wing = np.array(
-            [[side * half * 0.8, tip - 0.08], [side * half, tip], [side * half * 0.7, tip + 0.03]]
-        )
+        x = side * half
+        wing = np.array([[x * 0.8, tip - 0.08], [x, tip], [x * 0.7, tip + 0.03]])
         sketch.line(wing, person.skin * 0.6)
 
 
 def _draw_mouth(sketch: _Sketch, person: Person, view: View) -> None:
-    across = _ACROSS
-    x = across * person.mouth_width * (1 + view.smile)
-    middle = person.mouth_height + view.smile * (1 - 2 * across**2) * 0.8
-    arch = 1 - across**2
+    x = _ACROSS * person.mouth_width * (1 + view.smile)
+    middle = person.mouth_height + view.smile * (1 - 2 * _ACROSS**2) * 0.8
+    arch = 1 - _ACROSS**2
     upper = middle - arch * (person.lips * 0.7 + view.mouth_opening * 0.3)
     lower = middle + arch * (person.lips + view.mouth_opening)
     if person.moustache:
-        top = upper - person.moustache * (1.3 - np.abs(across))
+        top = upper - person.moustache * (1.3 - np.abs(_ACROSS))
         shape = [_points(x * 1.15, top), _points(x * 1.15, upper + 0.02)[::-1]]
         sketch.fill(np.concatenate(shape), 0.15 * person.skin + 0.85 * person.hair)
     lips = person.skin * [0.86, 0.6, 0.6]
@@ -380,19 +368,18 @@ def _draw_hair(sketch: _Sketch, person: Person) -> None:
 
 
 def _draw_glasses(sketch: _Sketch, person: Person) -> None:
-    size = person.glasses_size
-    color = person.glasses_color * 1.0
+    size, color = person.glasses_size, person.glasses_color * 1.0
     x = size * np.sign(_COSINE) * np.abs(_COSINE) ** person.glasses
     y = 0.85 * size * np.sign(_SINE) * np.abs(_SINE) ** person.glasses
+    distance = max(person.eye_distance, size + 0.03)
     for side in (-1, 1):
-        center = np.array([side * max(person.eye_distance, size + 0.03), person.eye_height + 0.03])
+        center = np.array([side * distance, person.eye_height + 0.03])
         sketch.line(_points(x, y) + center, color, closed=True, width=2)
-        edge = side * (abs(center[0]) + size)
+        edge = side * (distance + size)
         sketch.line(np.array([[edge, center[1]], [side * person.width, center[1] - 0.05]]), color)
-    bridge = max(person.eye_distance, size + 0.03) - size
-    sketch.line(
-        np.array([[-bridge, person.eye_height], [bridge, person.eye_height]]), color, width=2
-    )
+    bridge = distance - size
+    ends = np.array([[-bridge, person.eye_height], [bridge, person.eye_height]])
+    sketch.line(ends, color, width=2)
 
 
 def _background(size: tuple[int, int], rng: np.random.Generator) -> Image:

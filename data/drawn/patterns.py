@@ -1,7 +1,7 @@
-"""Images that are drawn when they are asked for: a set to learn from without any files.
+"""Images that are drawn at each request: a set for classifiers without any files.
 
-Each class has a smooth pattern of its own; an image is the pattern of its class, shifted and seen
-in some light, under noise as strong as the pattern.
+Each class has a smooth pattern of its own; an image is the pattern of its class, shifted, brighter
+or darker, under noise as strong as the pattern.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from data.images.decoding import Image
+from data.images.image_set import ImageSet
 
 _PARTS = {"training": 0, "validation": 1}
 # The first number of every seed, so that no two uses share their random numbers.
@@ -20,8 +22,8 @@ _CONTRAST, _NOISE, _GRAY = 40.0, 40.0, 127.5
 _LARGEST_SHIFT = 0.125
 
 
-class DrawnImages:
-    """An image set whose pixels depend on the seed, the part and the image's number alone."""
+class DrawnImages(ImageSet):
+    """Images whose pixels depend on the seed, the part and the image's number alone."""
 
     def __init__(
         self, part: str, *, num_classes: int, count: int, shape: tuple[int, int, int], seed: int
@@ -29,8 +31,8 @@ class DrawnImages:
         """Draw the patterns.
 
         Args:
-            part: "training" or "validation": of the same classes, different images.
-            num_classes: how many patterns there are.
+            part: "training" or "validation", which have the same classes and different images.
+            num_classes: how many patterns to draw.
             count: the number of images; their classes take turns.
             shape: height, width and channels.
             seed: of everything that is drawn.
@@ -44,11 +46,10 @@ class DrawnImages:
         ]
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return self._count
 
+    @override
     def decoded(self, index: int) -> tuple[Image, int]:
-        """See ``ImageSet``."""
         label = index % self.num_classes
         rng = np.random.default_rng((*self._seeds, index))
         limits = [round(_LARGEST_SHIFT * side) for side in self._shape[:2]]

@@ -159,11 +159,11 @@ def test_files_that_come_while_another_set_is_drawn_stay(tmp_path: Path, monkeyp
     ensure_small(root)
     write = face_set._write_verification
 
-    def come(*arguments: object) -> None:
+    def write_thesis(*arguments: object) -> None:
         (root / "thesis.txt").write_text("years of work")
         write(*arguments)
 
-    monkeypatch.setattr(face_set, "_write_verification", come)
+    monkeypatch.setattr(face_set, "_write_verification", write_thesis)
     with pytest.raises(DataError, match="not empty"):
         face_set.ensure(root, **{**SMALL, "seed": 4})
     assert (root / "thesis.txt").read_text() == "years of work"
