@@ -3,11 +3,11 @@
     python -m data.pack FOLDER OUT_DIR [--resize 112 --crop] [--min-images N] [--holdout-every K]
     python -m data.pack --pairs PAIRS.txt FOLDER OUT.bin
 
-The first form writes ``train.rec``, ``train.idx`` and ``property``, and with ``--holdout-every``
-leaves every K-th identity out of training and writes pairs of them to ``holdout.bin``, so that one
-can see what the network makes of people it has never met. The second form writes the verification
-set of a published list of pairs. The order of the images depends on their names alone, and files
-get their names when they are complete.
+The first form writes ``train.rec``, ``train.idx`` and ``property``. With ``--holdout-every`` it
+leaves every K-th identity out of them and writes pairs of these to ``holdout.bin``, on which a
+network can be verified that was trained on the others. The second form writes the verification set
+of a published list of pairs. The order of the images depends on their names alone, and files get
+their names when they are complete.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from data.identities import Identity, find_identities, image_paths, split_holdout
-from data.pack.image_files import EncodedImage, Preparation, usable_images
+from data.pack.image_files import ImageReader
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from data.verification.pairs import Pair, draw_pairs, read_pairs
@@ -31,20 +31,17 @@ from runtime.stopping import run_stoppable, undisturbed
 
 _MAX_SIDE = 4096
 
-# What is left to choose about reading files: which, and what the progress bar says.
-_Reader = Callable[[Sequence[str], str], Iterator[EncodedImage]]
-
 
 def pack_training(
-    folder: Path, identities: Sequence[Identity], out_dir: Path, read: _Reader
+    folder: Path, identities: Sequence[Identity], out_dir: Path, reader: ImageReader
 ) -> tuple[int, int]:
     """Write a training set; identities get the classes 0, 1, 2, … in the order given.
 
     Args:
         folder: holds a folder per identity.
-        identities: the names.
-        out_dir: gets the three files.
-        read: yields the images of paths.
+        identities: those to write.
+        out_dir: the folder of ``train.rec``, ``train.idx`` and ``property``.
+        reader: reads and prepares the images.
 
     Returns:
         Height and width of the images.
@@ -53,29 +50,29 @@ def pack_training(
         DataError: an image is broken, or of another size than the first.
     """
     labels = (label for label, (_, images) in enumerate(identities) for _ in images)
-    encoded = read(image_paths(folder, identities), "packing images")
+    encoded = reader.read_all(image_paths(folder, identities), "packing images")
     first = next(encoded)
     with ExitStack() as stack:
         with undisturbed():
             writer = stack.enter_context(RecordWriter(out_dir, image_size=first.size))
         writer.write(first.payload, next(labels))
-        # The images first: they may end with an error, which zip would not see behind the labels.
+        # The images first: if labels ended first, zip would miss an error behind the last image.
         for image, label in zip(encoded, labels):
             writer.write(image.payload, label)
-        # Now three files get their names, and must be of the same set.
+        # The three files get their names here, and all or none of them must be replaced.
         with undisturbed():
             stack.close()
     return first.size
 
 
-def pack_pairs(pairs: Sequence[Pair], path: Path, read: _Reader) -> None:
+def pack_pairs(pairs: Sequence[Pair], path: Path, reader: ImageReader) -> None:
     """Write a verification set.
 
     Raises:
         DataError: an image is broken, or of another size than the first.
     """
     files = [str(file) for pair in pairs for file in (pair.first, pair.second)]
-    images = read(list(dict.fromkeys(files)), "reading pairs")
+    images = reader.read_all(list(dict.fromkeys(files)), "reading pairs")
     distinct = {image.path: image.payload for image in images}
     with undisturbed():
         write_bin(path, [distinct[file] for file in files], [pair.same for pair in pairs])
@@ -84,14 +81,12 @@ def pack_pairs(pairs: Sequence[Pair], path: Path, read: _Reader) -> None:
 def _draw_holdout(
     folder: Path, held_out: Sequence[Identity], options: argparse.Namespace
 ) -> list[Pair]:
+    def file(identity: int, image: int) -> Path:
+        return folder / held_out[identity].name / held_out[identity].images[image]
+
     counts = [len(identity.images) for identity in held_out]
-
-    def file(place: tuple[int, int]) -> Path:
-        identity, image = held_out[place[0]], place[1]
-        return folder / identity.name / identity.images[image]
-
     drawn = draw_pairs(counts, count=options.holdout_pairs, folds=options.folds, seed=options.seed)
-    return [Pair(file(pair.first), file(pair.second), pair.same) for pair in drawn]
+    return [Pair(file(*pair.first), file(*pair.second), pair.same) for pair in drawn]
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -114,58 +109,34 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("folder", type=Path, help="holds a folder of images per identity")
     add("out", type=Path, help="the folder, or with --pairs the .bin file, to write")
-    add(
-        "--pairs",
-        type=Path,
-        metavar="FILE",
-        help="make a verification set of these pairs (LFW's format)",
+    pairs_help = "make a verification set of these pairs (LFW's format)"
+    add("--pairs", type=Path, metavar="FILE", help=pairs_help)
+    resize_help = (
+        "bring the images to this size, as JPEG of quality 95; one number is a square. JPEGs "
+        "and PNGs that have it already, and all without this option, are copied unchanged"
     )
-    add(
-        "--resize",
-        type=_size,
-        metavar="HxW",
-        help="bring the images to this size, as JPEG of quality 95; one number is a square. JPEGs "
-        "and PNGs that have it already, and all without this option, are copied unchanged",
+    add("--resize", type=_size, metavar="HxW", help=resize_help)
+    crop_help = (
+        "with --resize: of images of another shape, take the center. Without it they are "
+        "refused, since a stretched face is another face"
     )
-    add(
-        "--crop",
-        action="store_true",
-        help="with --resize: of images of another shape, take the center. Without it they are "
-        "refused, since a stretched face is another face",
+    add("--crop", action="store_true", help=crop_help)
+    png_help = (
+        "write what is not copied (resized images, those of other formats such as .bmp and "
+        ".pgm, those that a camera stored on their side) as PNG, without loss, instead of JPEG"
     )
-    add(
-        "--png",
-        action="store_true",
-        help="write what is not copied (resized images, those of other formats such as .bmp and "
-        ".pgm, those that a camera stored on their side) as PNG, without loss, instead of JPEG",
+    add("--png", action="store_true", help=png_help)
+    check_help = (
+        "decode every image and name all broken files; otherwise only their first and last "
+        "bytes are looked at, and the first broken file ends the packing"
     )
-    add(
-        "--check",
-        action="store_true",
-        help="decode every image and name all broken files; otherwise only their first and last "
-        "bytes are looked at, and the first broken file ends the packing",
-    )
-    add(
-        "--min-images",
-        type=int,
-        default=1,
-        metavar="N",
-        help="leave out identities with fewer images",
-    )
-    add(
-        "--holdout-every",
-        type=int,
-        default=0,
-        metavar="K",
-        help="hold every K-th identity out of training and make holdout.bin of them",
-    )
-    add(
-        "--holdout-pairs",
-        type=int,
-        default=3000,
-        metavar="P",
-        help="pairs in holdout.bin (%(default)s)",
-    )
+    add("--check", action="store_true", help=check_help)
+    min_help = "leave out identities with fewer images"
+    add("--min-images", type=int, default=1, metavar="N", help=min_help)
+    holdout_help = "hold every K-th identity out of training and make holdout.bin of them"
+    add("--holdout-every", type=int, default=0, metavar="K", help=holdout_help)
+    count_help = "pairs in holdout.bin (%(default)s)"
+    add("--holdout-pairs", type=int, default=3000, metavar="P", help=count_help)
     add("--folds", type=int, default=10, help="folds of holdout.bin (%(default)s)")
     add("--seed", type=int, default=0, help="of the pairs in holdout.bin (%(default)s)")
     add_workers(parser)
@@ -190,26 +161,23 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _pack(options: argparse.Namespace) -> None:
-    preparation = Preparation(options.resize, options.crop, options.check, options.png)
-
-    def read(paths: Sequence[str], what: str) -> Iterator[EncodedImage]:
-        return usable_images(paths, preparation, options.workers, what)
-
+    reader = ImageReader(options.resize, options.crop, options.check, options.png, options.workers)
     if options.pairs:
         pairs = read_pairs(options.pairs, options.folder)
-        pack_pairs(pairs, options.out, read)
+        pack_pairs(pairs, options.out, reader)
         print(f"{options.out}: {len(pairs)} pairs")
         return
     training = find_identities(options.folder, options.min_images, options.workers)
     if options.holdout_every:
         training, held_out = split_holdout(training, options.holdout_every)
         pairs = _draw_holdout(options.folder, held_out, options)
-    height, width = pack_training(options.folder, training, options.out, read)
+    height, width = pack_training(options.folder, training, options.out, reader)
     images = sum(len(identity.images) for identity in training)
     print(f"{options.out}: {len(training)} identities, {images} images of {height} x {width}")
     if options.holdout_every:
-        pack_pairs(pairs, options.out / "holdout.bin", read)
-        print(f"{options.out / 'holdout.bin'}: {len(pairs)} pairs of {len(held_out)} identities")
+        path = options.out / "holdout.bin"
+        pack_pairs(pairs, path, reader)
+        print(f"{path}: {len(pairs)} pairs of {len(held_out)} identities")
 
 
 def main() -> None:
@@ -219,7 +187,7 @@ def main() -> None:
     try:
         _pack(options)
     except OSError as error:
-        # Errors of reading are named where they occur.
+        # Of writing: errors of reading are DataErrors already.
         raise DataError(
             f"{options.out} cannot be written: {error.strerror}; "
             "choose a place with enough room where you may write"

@@ -1,20 +1,19 @@
-"""Image files on their way into a set: read, checked, and brought to one size if asked for.
+"""Image files that go into a set: read, checked, and resized if the user asks for it.
 
-A set has images of one size, which ``property`` states. JPEGs and PNGs that have it go in byte for
-byte: decoding and encoding once more would blur them. Images of another size are a mistake to be
-named, unless the user wants them resized. A face must keep its proportions, so an image of another
-shape is cropped, or refused; it is never stretched.
+All images of a set have one size, which ``property`` states. JPEGs and PNGs of this size are copied
+byte for byte, because decoding and encoding them again would blur them. Images of another size are
+an error, unless the user wants them resized. A face must keep its proportions: an image of another
+shape is cropped or refused, never stretched.
 
-Files of other formats are encoded anew, since readers of sets know JPEG and PNG. So are images that
-a camera stored on their side: not every reader turns them upright.
+Files of other formats are encoded as JPEG or PNG, which every reader of sets knows. So are images
+that a camera stored on their side, because not every reader turns them upright.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple, Union
+from typing import NamedTuple, Optional, Union
 
 import cv2
 
@@ -25,11 +24,11 @@ from data.worker_threads import map_in_order, say, track
 from runtime.errors import DataError
 
 JPEG_QUALITY = 95
-"""Of images that are encoded anew: hardly a visible loss, and a third of what 100 would take."""
+"""Of images that are encoded: hardly a visible loss, and a third of the bytes of quality 100."""
 
 
 class EncodedImage(NamedTuple):
-    """A file's name, what goes into the set, and its height and width."""
+    """The path of a file, the bytes that go into the set, and the image's height and width."""
 
     path: str
     payload: bytes
@@ -37,26 +36,61 @@ class EncodedImage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Preparation:
-    """What is done to every file.
+class ImageReader:
+    """Reads image files and prepares them for a set.
 
     Attributes:
-        size: height and width to bring the images to; None leaves them as they are.
+        size: height and width to resize images to; None leaves them as they are.
         crop: whether images of another shape than ``size`` are cropped to it, at their center.
         check: whether every image is decoded, and all broken ones are named.
-        lossless: whether images that are encoded anew become PNGs instead of JPEGs.
+        lossless: whether images that are encoded become PNGs instead of JPEGs.
+        workers: the number of threads.
     """
 
-    size: tuple[int, int] | None = None
+    size: Optional[tuple[int, int]] = None
     crop: bool = False
     check: bool = False
     lossless: bool = False
+    workers: int = 1
+
+    def read_all(self, paths: Sequence[str], activity: str) -> Iterator[EncodedImage]:
+        """Yield the images of files in the order of the paths; threads read and prepare them.
+
+        With ``check``, no image follows a bad one, but all files are read, and each bad one is
+        named on standard error.
+
+        Args:
+            paths: the files.
+            activity: for the progress bar, such as ``packing images``.
+
+        Raises:
+            DataError: an image is broken, or of another size than the first.
+        """
+        size = None
+        bad = 0
+        with map_in_order(self._try_to_read, paths, self.workers) as results:
+            for result in track(results, len(paths), activity):
+                if isinstance(result, EncodedImage):
+                    size = size or result.size
+                    result = _check_size(result, size)
+                if isinstance(result, DataError):
+                    if not self.check:
+                        raise result
+                    say(f"bad: {result}")
+                    bad += 1
+                elif not bad:
+                    yield result
+        if bad:
+            raise DataError(
+                f"{bad:,} of {len(paths):,} images cannot be used, the lines above name them; "
+                "remove or replace them (nothing was written)"
+            )
 
     def read(self, path: str) -> EncodedImage:
         """Read and prepare a file.
 
         Raises:
-            DataError: it cannot be read or decoded, or has another shape and shall not be cropped.
+            DataError: it cannot be read or decoded, or has another shape and is not to be cropped.
         """
         try:
             with open(path, "rb", buffering=0) as file:
@@ -65,6 +99,13 @@ class Preparation:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None
         except BrokenRecordError as error:
             raise DataError(f"{path}: {error}; remove or replace it") from None
+
+    def _try_to_read(self, path: str) -> Union[EncodedImage, DataError]:
+        """Return an error as a result, so that one bad file does not hide those that follow."""
+        try:
+            return self.read(path)
+        except DataError as error:
+            return error
 
     def _prepare(self, path: str, payload: bytes) -> EncodedImage:
         copied = is_copied(payload)
@@ -91,7 +132,7 @@ class Preparation:
 
 
 def fit(image: Image, size: tuple[int, int]) -> Image:
-    """Crop an image to the shape of ``size``, as large as possible, at its center; resize that.
+    """Resize the largest part of an image that has the shape of ``size`` and the same center.
 
     Args:
         image: uint8 ``[h, w, 3]``.
@@ -101,60 +142,15 @@ def fit(image: Image, size: tuple[int, int]) -> Image:
     scale = max(new_height / height, new_width / width)
     rows, columns = min(height, round(new_height / scale)), min(width, round(new_width / scale))
     top, left = (height - rows) // 2, (width - columns) // 2
-    # Averages areas where it shrinks, so that no fine texture turns into a coarse one.
+    # Shrinking averages areas, so that no fine texture turns into a coarse one.
     method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     cropped = image[top : top + rows, left : left + columns]
     resized: Image = cv2.resize(cropped, (new_width, new_height), interpolation=method)
     return resized
 
 
-def usable_images(
-    paths: Sequence[str], preparation: Preparation, workers: int, what: str
-) -> Iterator[EncodedImage]:
-    """Yield the images of files, in order; they are read and prepared by threads.
-
-    With ``preparation.check``, no more images come after a bad one, but all files are looked at,
-    and each bad one is named on standard error.
-
-    Args:
-        paths: the files.
-        preparation: what is done to them.
-        workers: the number of threads.
-        what: for the progress bar.
-
-    Raises:
-        DataError: an image is broken, or of another size than the first.
-    """
-    size = None
-    bad = 0
-    with map_in_order(partial(_try_to_read, preparation), paths, workers) as results:
-        for result in track(results, len(paths), what):
-            if isinstance(result, EncodedImage):
-                size = size or result.size
-                result = _of_size(result, size)
-            if isinstance(result, DataError):
-                if not preparation.check:
-                    raise result
-                say(f"bad: {result}")
-                bad += 1
-            elif not bad:
-                yield result
-    if bad:
-        raise DataError(
-            f"{bad:,} of {len(paths):,} images cannot be used, the lines above name them; remove "
-            "or replace them (nothing was written)"
-        )
-
-
-def _try_to_read(preparation: Preparation, path: str) -> Union[EncodedImage, DataError]:
-    """Hand an error over as a result: one bad file shall not hide those behind it."""
-    try:
-        return preparation.read(path)
-    except DataError as error:
-        return error
-
-
-def _of_size(image: EncodedImage, size: tuple[int, int]) -> Union[EncodedImage, DataError]:
+def _check_size(image: EncodedImage, size: tuple[int, int]) -> Union[EncodedImage, DataError]:
+    """Return the image, or an error if it is not of the size of the others."""
     if image.size == size:
         return image
     return DataError(
@@ -165,7 +161,7 @@ def _of_size(image: EncodedImage, size: tuple[int, int]) -> Union[EncodedImage, 
 
 
 def _same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether one becomes the other by scaling, up to the rounding of a side to whole pixels."""
+    """Whether scaling makes one of the other, up to the rounding of a side to whole pixels."""
     scaled = other[1] * size[0] / size[1]
     return abs(scaled - other[0]) <= 1
 

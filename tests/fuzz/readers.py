@@ -21,7 +21,7 @@ import cv2
 import numpy as np
 
 from data.images.decoding import decode_jpeg, decode_rgb
-from data.pack.image_files import Preparation
+from data.pack.image_files import ImageReader
 from data.records import index_cache
 from data.records.joined_set import JoinedSet
 from data.records.record_set import RecordSet
@@ -220,9 +220,9 @@ def _read_image(folder: Path, content: bytes) -> None:
     path = folder / "image"
     path.write_bytes(content)
     with _refusals():
-        Preparation(check=True).read(str(path))
+        ImageReader(check=True).read(str(path))
     with _refusals():
-        Preparation((24, 24), crop=True).read(str(path))
+        ImageReader((24, 24), crop=True).read(str(path))
     decode_rgb(content)
 
 

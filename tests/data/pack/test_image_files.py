@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data.images.decoding import decode_rgb
-from data.pack.image_files import Preparation, fit, usable_images
+from data.pack.image_files import ImageReader, fit
 from runtime.errors import DataError
 
 
@@ -45,13 +45,13 @@ def write(path: Path, image: np.ndarray) -> str:
 
 def test_an_image_of_the_right_size_is_copied(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jpg", columns(20, 10))
-    for preparation in (Preparation(), Preparation((20, 10)), Preparation((20, 10), True, True)):
-        image = preparation.read(path)
+    for reader in (ImageReader(), ImageReader((20, 10)), ImageReader((20, 10), True, True)):
+        image = reader.read(path)
         assert image == (path, Path(path).read_bytes(), (20, 10))
 
 
 def test_a_resized_image_is_a_good_jpeg(tmp_path: Path) -> None:
-    image = Preparation((10, 10), crop=True).read(write(tmp_path / "a.png", columns(20, 40)))
+    image = ImageReader((10, 10), crop=True).read(write(tmp_path / "a.png", columns(20, 40)))
     assert image.size == (10, 10) and image.payload.startswith(b"\xff\xd8")
     fitted = fit(columns(20, 40), (10, 10))
     # The quality that InsightFace's packers have.
@@ -63,19 +63,19 @@ def test_a_resized_image_is_a_good_jpeg(tmp_path: Path) -> None:
 
 def test_a_shape_may_differ_by_rounding_only(tmp_path: Path) -> None:
     path = write(tmp_path / "a.png", columns(100, 101))
-    assert Preparation((50, 50)).read(path).size == (50, 50)
+    assert ImageReader((50, 50)).read(path).size == (50, 50)
     path = write(tmp_path / "b.png", columns(100, 110))
     with pytest.raises(DataError, match="100 x 110 pixels, which is another shape than 50 x 50"):
-        Preparation((50, 50)).read(path)
+        ImageReader((50, 50)).read(path)
 
 
 def test_files_are_read_by_several_threads_and_come_in_order(tmp_path: Path, monkeypatch) -> None:
     paths = [write(tmp_path / f"{i:03d}.png", columns(4, 4)) for i in range(200)]
     names = set()
     several = threading.Event()
-    read = Preparation.read
+    read = ImageReader.read
 
-    def spy(self: Preparation, path: str):
+    def spy(self: ImageReader, path: str):
         names.add(threading.current_thread().name)
         if len(names) > 1:
             several.set()
@@ -83,7 +83,7 @@ def test_files_are_read_by_several_threads_and_come_in_order(tmp_path: Path, mon
         several.wait(30)
         return read(self, path)
 
-    monkeypatch.setattr(Preparation, "read", spy)
-    images = list(usable_images(paths, Preparation(), 4, "reading"))
+    monkeypatch.setattr(ImageReader, "read", spy)
+    images = list(ImageReader(workers=4).read_all(paths, "reading"))
     assert [image.path for image in images] == paths
     assert several.is_set() and "MainThread" not in names
