@@ -1,13 +1,12 @@
-"""Images of a set: how its images spread over the identities, and what they look like.
+"""Sheets that ``data.inspect`` writes: a histogram of the images per identity, and samples.
 
-Wrong crops, swapped colors and two people under one name are seen at a glance and in no number.
+Samples show at a glance what no number does: wrong crops, swapped colors, two people in one class.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import cv2
@@ -26,28 +25,25 @@ _TILE_SIDE = 112
 _GAP, _WIDE_GAP = 4, 24
 _HEADING_HEIGHT, _LINE_HEIGHT, _TITLE_WIDTH, _NAME_WIDTH = 32, 20, 720, 124
 _FONT, _FONT_SCALE = cv2.FONT_HERSHEY_SIMPLEX, 0.45
-_PAPER, _INK, _PALE, _ALARM = (255, 255, 255), (30, 30, 30), (228, 228, 228), (200, 30, 30)
+_WHITE, _DARK, _PALE, _RED = (255, 255, 255), (30, 30, 30), (228, 228, 228), (200, 30, 30)
 
-# Up to so many different numbers each gets a bar of its own.
-_MOST_SINGLE_BARS = 60
-_BARS = 24
-_SIDE_ROOM = 5
-# One axis holds both if the largest is no more than so many times the smallest.
+# In a histogram of at most so many numbers of images, each number has a bar of its own.
+_MAX_SINGLE_BARS = 60
+_LOGARITHMIC_BARS = 24
+_SIDE_MARGIN = 5
+# An axis is linear if the largest number is at most so many times the smallest.
 _LINEAR_RATIO = 30
 _INCHES, _DPI = (9, 5), 110
 
 
 def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
-    """Draw how many identities have how many images.
+    """Return a histogram of the images per identity, a PNG.
 
     Args:
         image_counts: the images of each identity, int64 ``[identities]``, at least 1 each.
-        title: of the image.
-
-    Returns:
-        A PNG.
+        title: of the histogram.
     """
-    # It takes longer to import than a wrong option shall take to be answered.
+    # Importing matplotlib takes longer than a wrong option may take to be answered.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -60,9 +56,9 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
     axes.bar(edges[:-1], bars, np.diff(edges), align="edge", edgecolor="white", linewidth=0.5)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
-    # Room for the legend above the bars, and for whole numbers beside a single one.
+    # Space for the legend above the bars, and for whole numbers beside a single bar.
     axes.set_ylim(0, 1.2 * bars.max())
-    axes.set_xlim(edges[0] - _SIDE_ROOM, edges[-1] + _SIDE_ROOM)
+    axes.set_xlim(edges[0] - _SIDE_MARGIN, edges[-1] + _SIDE_MARGIN)
     if _is_wide(image_counts):
         _make_logarithmic(axes.set_xscale, axes.xaxis)
         axes.set_xlim(0.8 * edges[0], 1.2 * edges[-1])
@@ -70,11 +66,9 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
         _make_logarithmic(axes.set_yscale, axes.yaxis)
         # A bar that ends at 1, for one identity, has to begin below.
         axes.set_ylim(0.7, 4 * bars.max())
-    for value, name, style in (
-        (float(np.median(image_counts)), "median", "-"),
-        (float(image_counts.mean()), "mean", "--"),
-    ):
-        axes.axvline(value, color="black", linestyle=style, label=f"{name} {value:,.1f}")
+    median, mean = float(np.median(image_counts)), float(image_counts.mean())
+    axes.axvline(median, color="black", linestyle="-", label=f"median {median:,.1f}")
+    axes.axvline(mean, color="black", linestyle="--", label=f"mean {mean:,.1f}")
     axes.legend()
     target = io.BytesIO()
     figure.savefig(target, format="png")
@@ -82,61 +76,58 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
 
 
 def draw_identities(records: RecordSet, labels: NDArray[np.int64], title: str) -> bytes:
-    """Draw a row of images for each of some identities.
+    """Return a sheet with a row of images for each of some identities, a PNG.
 
-    They are spread over the images of the set, not over its identities: the more images an identity
-    has, the more likely it is there, as in training.
+    They are the identities of evenly spaced images: as in training, an identity with more images is
+    more likely to be drawn.
 
     Args:
         records: the set.
         labels: the identity of each image, int64 ``[len(records)]``, -1 where it is unreadable.
-        title: of the image.
-
-    Returns:
-        A PNG.
+        title: of the sheet.
     """
+
+    def read(index: int) -> Payload:
+        return records.image(index)[0]
+
     order = np.argsort(labels, kind="stable")
     order = order[labels[order] >= 0]
-    identities = np.unique(labels[_spread(order, _ROWS)])
+    identities = np.unique(labels[_evenly_spaced(order, _ROWS)])
     rows = []
     for identity in identities:
         images = order[slice(*np.searchsorted(labels[order], [identity, identity + 1]))]
-        tiles = [_tile(partial(_payload, records, i)) for i in _spread(images, _COLUMNS)]
         name = [f"identity {identity}", f"{len(images):,} image{'s' * (len(images) > 1)}"]
-        rows.append(_beside([_text(name, _TILE_SIDE, _NAME_WIDTH), *tiles], _GAP))
+        tiles = [_tile(read, index) for index in _evenly_spaced(images, _COLUMNS)]
+        rows.append(_join_row([_text(name, _TILE_SIDE, _NAME_WIDTH), *tiles], _GAP))
     return _sheet(rows, title)
 
 
 def draw_pairs(pairs: VerificationSet, title: str) -> bytes:
-    """Draw pairs of the same identity on the left, of different ones on the right.
-
-    Returns:
-        A PNG.
-    """
-    blocks = []
+    """Return a sheet with pairs of one identity on the left, of two on the right, a PNG."""
+    halves = []
     for same, heading in ((True, "same identity"), (False, "different identities")):
-        chosen = _spread(np.flatnonzero(pairs.same == same), _PAIR_ROWS * _PAIR_COLUMNS)
+        chosen = _evenly_spaced(np.flatnonzero(pairs.same == same), _PAIR_ROWS * _PAIR_COLUMNS)
         drawn = [
-            _beside([_tile(partial(_image, pairs, 2 * i + side)) for side in (0, 1)], 0)
-            for i in chosen
+            _join_row([_tile(pairs.images.__getitem__, 2 * pair + side) for side in (0, 1)], 0)
+            for pair in chosen
         ]
         missing = _PAIR_ROWS * _PAIR_COLUMNS - len(drawn)
-        drawn += [_blank(_TILE_SIDE, 2 * _TILE_SIDE, _PAPER)] * missing
+        drawn += [_blank(_TILE_SIDE, 2 * _TILE_SIDE, _WHITE)] * missing
         rows = [
-            _beside(drawn[start : start + _PAIR_COLUMNS], _GAP * 2)
+            _join_row(drawn[start : start + _PAIR_COLUMNS], _GAP * 2)
             for start in range(0, len(drawn), _PAIR_COLUMNS)
         ]
-        blocks.append(_stack([_text([heading], _HEADING_HEIGHT, rows[0].shape[1]), *rows]))
-    return _sheet([_beside(blocks, _WIDE_GAP)], title)
+        halves.append(_join_column([_text([heading], _HEADING_HEIGHT, rows[0].shape[1]), *rows]))
+    return _sheet([_join_row(halves, _WIDE_GAP)], title)
 
 
 def _bins(image_counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the edges of the bars, between whole numbers."""
     low, high = int(image_counts.min()), int(image_counts.max())
     if _is_wide(image_counts):
-        borders = np.geomspace(low, high + 1, _BARS + 1).round()
+        borders = np.geomspace(low, high + 1, _LOGARITHMIC_BARS + 1).round()
     else:
-        width = 1 + (high - low) // _MOST_SINGLE_BARS
+        width = 1 + (high - low) // _MAX_SINGLE_BARS
         borders = np.arange(low, high + 1 + width, width, np.float64)
     edges: NDArray[np.float64] = np.unique(borders) - 0.5
     return edges
@@ -156,29 +147,21 @@ def _make_logarithmic(set_scale: Callable[[str], None], axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _spread(items: NDArray[np.int64], count: int) -> list[int]:
-    """Choose some items, evenly spaced."""
-    places = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(np.int64)
-    return [int(item) for item in items[places]]
+def _evenly_spaced(items: NDArray[np.int64], count: int) -> list[int]:
+    """Return ``count`` of the items, or all if there are fewer."""
+    chosen = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(np.int64)
+    return [int(item) for item in items[chosen]]
 
 
-def _payload(records: RecordSet, index: int) -> Payload:
-    return records.read(index).payload
-
-
-def _image(pairs: VerificationSet, index: int) -> Payload:
-    return pairs.images[index]
-
-
-def _tile(read: Callable[[], Payload]) -> Image:
-    """Draw an image in a square, or a cross where it cannot be decoded."""
+def _tile(read: Callable[[int], Payload], index: int) -> Image:
+    """Draw an image in a square, or a cross if it cannot be decoded."""
     tile = _blank(_TILE_SIDE, _TILE_SIDE, _PALE)
     last = _TILE_SIDE - 1
     try:
-        image = decode_rgb(read())
+        image = decode_rgb(read(index))
     except DataError:
         for corners in (((0, 0), (last, last)), ((0, last), (last, 0))):
-            cv2.line(tile, *corners, _ALARM, 2, cv2.LINE_AA)
+            cv2.line(tile, *corners, _RED, 2, cv2.LINE_AA)
         return tile
     scale = _TILE_SIDE / max(image.shape[:2])
     height, width = (max(1, round(side * scale)) for side in image.shape[:2])
@@ -193,38 +176,36 @@ def _blank(height: int, width: int, color: tuple[int, int, int]) -> Image:
 
 
 def _text(lines: Sequence[str], height: int, width: int) -> Image:
-    """Write lines onto paper, in the middle of its height."""
-    paper = _blank(height, width, _PAPER)
+    """Return an image with lines of text, centered vertically."""
+    image = _blank(height, width, _WHITE)
     top = (height - _LINE_HEIGHT * len(lines)) // 2
     for number, line in enumerate(lines, 1):
         baseline = top + _LINE_HEIGHT * number - _LINE_HEIGHT // 4
-        cv2.putText(paper, line, (0, baseline), _FONT, _FONT_SCALE, _INK, 1, cv2.LINE_AA)
-    return paper
+        cv2.putText(image, line, (0, baseline), _FONT, _FONT_SCALE, _DARK, 1, cv2.LINE_AA)
+    return image
 
 
-def _beside(images: Sequence[Image], gap: int) -> Image:
-    space = _blank(images[0].shape[0], gap, _PAPER)
+def _join_row(images: Sequence[Image], gap: int) -> Image:
+    space = _blank(images[0].shape[0], gap, _WHITE)
     spaced = [part for image in images for part in (space, image)]
     return np.concatenate(spaced[1:], axis=1)
 
 
-def _stack(rows: Sequence[Image]) -> Image:
-    """Put rows below one another, to the left."""
+def _join_column(rows: Sequence[Image]) -> Image:
+    """Return the rows below one another, aligned to the left."""
     width = max(row.shape[1] for row in rows)
-    padded = [
-        cv2.copyMakeBorder(row, 0, _GAP, 0, width - row.shape[1], cv2.BORDER_CONSTANT, value=_PAPER)
-        for row in rows
-    ]
-    return np.concatenate(padded)
+    return np.concatenate([_pad(row, 0, _GAP, 0, width - row.shape[1]) for row in rows])
+
+
+def _pad(image: Image, top: int, bottom: int, left: int, right: int) -> Image:
+    return np.pad(image, ((top, bottom), (left, right), (0, 0)), constant_values=max(_WHITE))
 
 
 def _sheet(rows: Sequence[Image], title: str) -> bytes:
+    """Return the rows under their title, with a margin around, as a PNG."""
     margin = 2 * _GAP
-    drawn = _stack([_text([title], _HEADING_HEIGHT, _TITLE_WIDTH), *rows])
-    paper = cv2.copyMakeBorder(
-        drawn, margin, margin, margin, margin, cv2.BORDER_CONSTANT, value=_PAPER
-    )
-    done, encoded = cv2.imencode(".png", cv2.cvtColor(paper, cv2.COLOR_RGB2BGR))
+    drawn = _join_column([_text([title], _HEADING_HEIGHT, _TITLE_WIDTH), *rows])
+    sheet = _pad(drawn, margin, margin, margin, margin)
+    done, encoded = cv2.imencode(".png", cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR))
     assert done
-    payload: bytes = encoded.tobytes()
-    return payload
+    return bytes(encoded)

@@ -1,6 +1,6 @@
-"""What there is in a set: every image looked at once.
+"""The survey of a set: every image is decoded once.
 
-Whoever trains for weeks wants to know before it which images are broken, which are the same image
+Before a training of weeks, the user wants to know which images are broken, which are the same image
 under two identities, and how many identities have too few images to learn from.
 """
 
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,9 @@ class Survey:
 
     Attributes:
         bytes: of all encoded images.
-        sizes: how many images have which height and width.
+        sizes: the number of images by height and width.
         bad: a line for each image that cannot be used, with its key or number.
-        labels: int64 ``[images]``: the identity of each, -1 where it is unreadable; empty in a
+        labels: int64 ``[images]``: the identity of each, -1 where it is unreadable or the set is a
             verification set.
         repeated: pairs of indices, int64 ``[n, 2]``: an image, and an earlier one with the same
             bytes.
@@ -50,68 +50,65 @@ class Survey:
     repeated: NDArray[np.int64]
 
 
-class _Finding(NamedTuple):
-    """What is found out about one image."""
-
+class _CheckedImage(NamedTuple):
     label: int
     bytes: int
     digest: int
-    size: Size | None
+    size: Optional[Size]
+    """None if it cannot be decoded."""
     problem: str
+    """Why it cannot be used; empty if it can."""
 
 
 def survey_records(records: RecordSet, workers: int) -> Survey:
-    """Decode every image of a record set.
-
-    Args:
-        records: the set.
-        workers: how many decode at once.
-    """
-    return _survey(partial(_look_at_record, records), range(len(records)), workers)
+    """Decode every image of a record set in ``workers`` threads."""
+    return _survey(partial(_check_record, records), range(len(records)), workers)
 
 
 def survey_pairs(pairs: VerificationSet, workers: int) -> Survey:
-    """Decode every image of a verification set; the images of several pairs count once for each."""
-    return _survey(partial(_look_at_image, pairs), range(len(pairs)), workers)
+    """Decode every image of a verification set; one in several pairs counts once for each."""
+    return _survey(
+        lambda index: _check_image(pairs.images[index], _NO_LABEL, f"image {index}"),
+        range(len(pairs)),
+        workers,
+    )
 
 
-def _survey(look: Callable[[int], _Finding], images: Sequence[int], workers: int) -> Survey:
+def _survey(check: Callable[[int], _CheckedImage], images: Sequence[int], workers: int) -> Survey:
     sizes: Counter[Size] = Counter()
     bad = []
     total = 0
-    # Plain arrays: millions of findings as objects would fill the memory.
+    # Plain arrays: millions of results as objects would fill the memory.
     labels, digests = np.empty((2, len(images)), np.int64)
-    with map_in_order(look, images, workers) as findings:
-        for index, finding in enumerate(track(findings, len(images), "checking images")):
-            labels[index], digests[index] = finding.label, finding.digest
-            total += finding.bytes
-            if finding.problem:
-                bad.append(finding.problem)
-            if finding.size is not None:
-                sizes[finding.size] += 1
+    with map_in_order(check, images, workers) as results:
+        for index, image in enumerate(track(results, len(images), "checking images")):
+            labels[index], digests[index] = image.label, image.digest
+            total += image.bytes
+            if image.problem:
+                bad.append(image.problem)
+            if image.size is not None:
+                sizes[image.size] += 1
     return Survey(total, sizes, bad, labels, _find_repeated(digests))
 
 
-def _look_at_record(records: RecordSet, index: int) -> _Finding:
+def _check_record(records: RecordSet, index: int) -> _CheckedImage:
     try:
         payload, label, key = records.read(index)
     except DataError as error:
-        return _Finding(_NO_LABEL, 0, -index - 1, None, _without(f"{records.path}: ", error))
-    finding = _look(payload, label, f"record {key}")
-    if finding.size is None or finding.size == records.image_size:
-        return finding
-    (height, width), (right_height, right_width) = finding.size, records.image_size
-    return finding._replace(
+        problem = str(error).removeprefix(f"{records.path}: ")
+        # A digest that no other image has.
+        return _CheckedImage(_NO_LABEL, 0, -index - 1, None, problem)
+    image = _check_image(payload, label, f"record {key}")
+    if image.size is None or image.size == records.image_size:
+        return image
+    (height, width), (right_height, right_width) = image.size, records.image_size
+    return image._replace(
         problem=f"record {key}: the image has {height} x {width} pixels, the set "
         f"{right_height} x {right_width}"
     )
 
 
-def _look_at_image(pairs: VerificationSet, index: int) -> _Finding:
-    return _look(pairs.images[index], _NO_LABEL, f"image {index}")
-
-
-def _look(payload: Payload, label: int, name: str) -> _Finding:
+def _check_image(payload: Payload, label: int, name: str) -> _CheckedImage:
     size, problem = None, ""
     try:
         height, width = decode_rgb(payload).shape[:2]
@@ -119,7 +116,9 @@ def _look(payload: Payload, label: int, name: str) -> _Finding:
     except BrokenRecordError as error:
         problem = f"{name}: {error}"
     digest = hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()
-    return _Finding(label, len(payload), int.from_bytes(digest, "little") >> 1, size, problem)
+    # Without its last bit it is a positive int64.
+    number = int.from_bytes(digest, "little") >> 1
+    return _CheckedImage(label, len(payload), number, size, problem)
 
 
 def _find_repeated(digests: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -130,7 +129,3 @@ def _find_repeated(digests: NDArray[np.int64]) -> NDArray[np.int64]:
     pairs = np.stack([order, firsts], axis=1)[~is_first]
     repeated: NDArray[np.int64] = pairs[np.argsort(pairs[:, 0])]
     return repeated
-
-
-def _without(prefix: str, error: DataError) -> str:
-    return str(error).removeprefix(prefix)

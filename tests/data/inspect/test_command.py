@@ -29,18 +29,18 @@ def test_a_good_set_is_counted(monkeypatch, capsys, write_set, tmp_path: Path, o
     folder = write_set([1, 3, 12, 60, 4])
     out = tmp_path / "out"
     status, lines = inspect(monkeypatch, capsys, folder, "--out", out, *options)
-    told = described(lines)
+    rows = described(lines)
     assert status == 0
     assert lines[0].startswith(f"{folder / 'train.rec'}: identity-grouped, 0.0 MB")
-    assert told["images"].startswith("80 of 16 x 16")
-    assert told["identities"] == "5 with images, of 5 classes"
-    assert told["images per identity"] == "1 to 60, median 4, mean 16.0"
+    assert rows["images"].startswith("80 of 16 x 16")
+    assert rows["identities"] == "5 with images, of 5 classes"
+    assert rows["images per identity"] == "1 to 60, median 4, mean 16.0"
     assert (
-        told["1"] == "1 (20.0%) of the identities"
-        and told["2 to 9"] == "2 (40.0%) of the identities"
+        rows["1"] == "1 (20.0%) of the identities"
+        and rows["2 to 9"] == "2 (40.0%) of the identities"
     )
-    assert told["10 to 49"] == told["50 or more"] == "1 (20.0%) of the identities"
-    assert told.get("bad images") == ("0" if not options else None)
+    assert rows["10 to 49"] == rows["50 or more"] == "1 (20.0%) of the identities"
+    assert rows.get("bad images") == ("0" if not options else None)
     names = ["faces-images-per-identity.png", "faces-samples.png"]
     assert sorted(file.name for file in out.iterdir()) == names
     assert all(str(out / name) in lines for name in names)
@@ -64,7 +64,7 @@ def test_bad_records_are_listed_by_key(monkeypatch, capsys, tmp_path: Path, make
     ]
 
 
-def test_one_image_of_two_identities_is_told(
+def test_one_image_of_two_identities_is_reported(
     monkeypatch, capsys, tmp_path: Path, make_image
 ) -> None:
     with RecordWriter(tmp_path / "faces", image_size=(16, 16)) as writer:
@@ -72,8 +72,8 @@ def test_one_image_of_two_identities_is_told(
             writer.write(make_image(number), label)
     status, lines = inspect(monkeypatch, capsys, tmp_path / "faces", "--out", tmp_path / "out")
     assert status == 0
-    told = described(lines)
-    assert told["repeated images"] == "2" and told["of other identities"] == "1"
+    rows = described(lines)
+    assert rows["repeated images"] == "2" and rows["of other identities"] == "1"
     assert "    record 3 = record 5" in lines
 
 
@@ -81,15 +81,15 @@ def test_a_verification_set_is_counted(monkeypatch, capsys, tmp_path: Path, make
     images = [make_image(i % 7) for i in range(40)]
     write_bin(tmp_path / "lfw.bin", images, [True, False] * 10)
     status, lines = inspect(monkeypatch, capsys, tmp_path / "lfw.bin", "--out", tmp_path / "out")
-    told = described(lines)
+    rows = described(lines)
     assert status == 0
-    assert told["pairs"] == "20: 10 same, 10 different"
-    assert told["same pairs by fold"] == "1 1 1 1 1 1 1 1 1 1"
-    assert told["images"].startswith("40, 7 different") and told["of 16 x 16"] == "40"
+    assert rows["pairs"] == "20: 10 same, 10 different"
+    assert rows["same pairs by fold"] == "1 1 1 1 1 1 1 1 1 1"
+    assert rows["images"].startswith("40, 7 different") and rows["of 16 x 16"] == "40"
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["lfw-samples.png"]
 
 
-def test_a_set_without_a_readable_image_is_told(monkeypatch, capsys, tmp_path: Path) -> None:
+def test_a_set_without_a_readable_image_is_reported(monkeypatch, capsys, tmp_path: Path) -> None:
     with RecordWriter(tmp_path / "faces", image_size=(16, 16)) as writer:
         writer.write(b"junk", 0)
     status, lines = inspect(monkeypatch, capsys, tmp_path / "faces", "--out", tmp_path / "out")
