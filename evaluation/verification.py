@@ -1,10 +1,10 @@
-"""Verification accuracy on pairs of images: same person or not?
+"""Verification accuracy on pairs of images: do both show the same person?
 
-It is the number that tells whether training works, so it has to mean the same here as in
-publications: flip test, squared Euclidean distance of L2-normalized embeddings, and ten folds in
-file order, each judged with the threshold that suits the nine others best (the protocol of LFW,
-Huang et al. 2007, in the form of InsightFace). What extracts features and where images come from is
-handed in. The ranks of a run share the pairs, since a rank that waits for another trains nothing.
+This number says whether training works, so it has to mean the same here as in publications: flip
+test, squared Euclidean distance of L2-normalized embeddings, and ten folds in file order, each
+judged with the threshold that is best on the nine others (the protocol of LFW, Huang et al. 2007,
+in the form of InsightFace). Network and images are arguments. The ranks of a run share the pairs,
+so that none waits while another embeds them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Optional, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +33,24 @@ ACCURACY_THRESHOLDS = np.arange(400) / 100
 ROC_THRESHOLDS = np.arange(4000) / 1000
 
 
+class Ranks(NamedTuple):
+    """This process among the ranks that share the pairs."""
+
+    rank: int = 0
+    world_size: int = 1
+    allgather: Optional[Allgather] = None
+    """Not needed by a single rank."""
+
+
+_SINGLE_RANK = Ranks()
+
+
 class Target(Protocol):
     """A verification set: images ``2 i`` and ``2 i + 1`` are pair ``i``."""
 
     @property
     def name(self) -> str:
-        """What logs call the set."""
+        """The name of the set in logs."""
 
     @property
     def same(self) -> npt.NDArray[np.bool_]:
@@ -50,18 +62,18 @@ class Target(Protocol):
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """What one verification found."""
+    """Accuracy and acceptance rates of one verification."""
 
     accuracy: float
-    """Mean over the folds of the share of pairs that are judged right."""
+    """Mean over the folds of the share of pairs that are judged correctly."""
     accuracy_std: float
     """Standard deviation of that share over the folds."""
     threshold: float
     """Mean of the folds' thresholds on the squared distance."""
     tar_at_far: dict[float, float]
-    """Share of the same-person pairs that are accepted, by the share of others that are, too."""
+    """True accept rate by false accept rate: shares of accepted same-person and other pairs."""
     xnorm: float
-    """Mean norm of the features before normalization; it exposes networks that diverge."""
+    """Mean norm of the features before normalization; it shows when a network diverges."""
 
     def __str__(self) -> str:
         rates = "".join(f", TAR {tar:.4f} @ FAR {far:g}" for far, tar in self.tar_at_far.items())
@@ -76,9 +88,7 @@ def evaluate(
     target: Target,
     *,
     batch_size: int,
-    rank: int = 0,
-    world_size: int = 1,
-    allgather: Allgather | None = None,
+    ranks: Ranks = _SINGLE_RANK,
     flip: bool = True,
     image_size: tuple[int, int] = FACE_SIZE,
 ) -> VerificationResult:
@@ -90,14 +100,12 @@ def evaluate(
         extract: the network, from images to features.
         target: the pairs.
         batch_size: images per call of ``extract``; the last batch is filled up.
-        rank: of this process.
-        world_size: number of ranks.
-        allgather: needed when there are several ranks.
+        ranks: those that share the pairs.
         flip: embed the mirror images, too.
         image_size: height and width that the network takes.
 
     Raises:
-        DataError: if the set has fewer pairs than folds, or pairs of one kind only.
+        DataError: the set has fewer pairs than folds, or pairs of one kind only.
     """
     pairs = len(target.same)
     if pairs < FOLDS or target.same.all() or not target.same.any():
@@ -105,16 +113,17 @@ def evaluate(
             f"verification set {target.name!r} has {pairs} pairs, {np.sum(target.same)} of one "
             f"person; {FOLDS} folds need at least {FOLDS} pairs, and both kinds of them"
         )
-    start, stop = pairs * rank // world_size, pairs * (rank + 1) // world_size
+    start = pairs * ranks.rank // ranks.world_size
+    stop = pairs * (ranks.rank + 1) // ranks.world_size
 
     def decode(first: int, last: int) -> Images:
         return target.decode(2 * start + first, 2 * start + last, image_size)
 
     embeddings, norms = embed(extract, decode, 2 * (stop - start), batch_size, flip=flip)
-    if world_size > 1:
-        assert allgather is not None, "several ranks need an allgather"
+    if ranks.world_size > 1:
+        assert ranks.allgather is not None, "several ranks need an allgather"
         rows = np.concatenate([embeddings, norms[:, np.newaxis]], axis=1)
-        rows = allgather(rows, f"verification.{target.name}")
+        rows = ranks.allgather(rows, f"verification.{target.name}")
         embeddings, norms = rows[:, :-1], rows[:, -1]
     return verify(embeddings, target.same, xnorm=float(norms.mean()))
 
@@ -129,10 +138,10 @@ def embed(
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Return L2-normalized embeddings [count, D] and feature norms [count] of ``count`` images.
 
-    With ``flip``, an embedding is that of the sum of the features of an image and its mirror image,
-    and a norm is the mean of theirs. A last batch that is not full is filled up with black, so that
-    the network is planned for one shape only. Without images there still is one batch, because
-    nothing else knows D.
+    With ``flip``, an embedding is the normalized sum of the features of an image and its mirror
+    image, and a norm is the mean of both. The last batch is filled up with black images, so that
+    MXNet plans the network for one shape only. Without images there is one batch nevertheless,
+    because only the network knows D.
 
     Args:
         extract: the network, from images to features.
@@ -168,8 +177,8 @@ def verify(
 
     Args:
         embeddings: L2-normalized [2 P, D]; rows ``2 i`` and ``2 i + 1`` are pair ``i``.
-        same: whether pair ``i`` shows one person [P], of both kinds.
-        xnorm: mean norm before normalization, which is reported along.
+        same: whether pair ``i`` shows one person [P]; there are pairs of both kinds.
+        xnorm: mean norm before normalization, for the result.
         folds: at most P.
     """
     assert len(embeddings) == 2 * len(same), (len(embeddings), len(same))
@@ -177,7 +186,7 @@ def verify(
     distances = np.square(first - second).sum(axis=1)
     fold = np.repeat(np.arange(folds), [len(part) for part in np.array_split(same, folds)])
     accuracies, thresholds = _accuracies(distances, same, fold)
-    # A rate of 1e-4 cannot be told from zero with fewer than 10,000 pairs of different people.
+    # Of fewer than 10,000 pairs of different people, 1e-4 is less than one pair.
     rates = (1e-3, 1e-4) if np.sum(~same) >= 10_000 else (1e-3,)
     return VerificationResult(
         accuracy=float(accuracies.mean()),
@@ -189,7 +198,7 @@ def verify(
 
 
 def _normalize(features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return rows of norm one; a row of zeros stays one."""
+    """Return the rows with norm 1; a row of zeros stays zero."""
     norms = np.linalg.norm(features, axis=1, keepdims=True)
     normalized: npt.NDArray[np.float32] = features / np.maximum(norms, np.finfo(np.float32).tiny)
     return normalized
@@ -239,24 +248,20 @@ def _accepted(
     return counts.cumsum(axis=1)[:, :-1]
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m evaluation.verification",
         description="Verify pairs of faces with a trained network.",
     )
-    parser.add_argument(
-        "--model",
-        required=True,
-        type=_checkpoint,
-        metavar="PREFIX,EPOCH",
-        help="the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0",
+    add = parser.add_argument
+    model_help = (
+        "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0"
     )
-    parser.add_argument("--target", required=True, metavar="FILE.bin", help="the pairs")
-    parser.add_argument(
-        "--batch-size", type=int, default=64, help="images per batch (default %(default)s)"
-    )
-    parser.add_argument("--no-flip", action="store_true", help="do not embed mirror images")
-    parser.add_argument(
+    add("--model", required=True, type=_checkpoint, metavar="PREFIX,EPOCH", help=model_help)
+    add("--target", required=True, metavar="FILE.bin", help="the pairs")
+    add("--batch-size", type=int, default=64, help="images per batch (default %(default)s)")
+    add("--no-flip", action="store_true", help="do not embed mirror images")
+    add(
         "--image-size",
         nargs=2,
         type=int,
@@ -279,10 +284,10 @@ def _checkpoint(value: str) -> tuple[str, int]:
     return prefix, int(epoch)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Optional[Sequence[str]] = None) -> None:
     """Verify the pairs of a file with a checkpoint and print the result."""
     options = _parse(argv)
-    # The rooms know nothing of each other; a program is where they meet.
+    # Here, because the rest of this module, which training imports, may not know other rooms.
     from backbones.model import Backbone
     from data.verification.bin_file import read_bin
 

@@ -42,14 +42,14 @@ class Verifier(Stateful):
     def verify(self, update: int) -> None:
         """Verify every target, and report and remember the accuracies."""
         average_statistics(self._backbone, self._world)
+        gather = partial(allgather_numpy, self._world)
+        ranks = verification.Ranks(self._world.rank, self._world.size, gather)
         for target in self._targets:
             result = verification.evaluate(
                 self._backbone.extract,
                 target,
                 batch_size=self._batch_size,
-                rank=self._world.rank,
-                world_size=self._world.size,
-                allgather=partial(allgather_numpy, self._world),
+                ranks=ranks,
                 image_size=self._image_size,
             )
             self.first.setdefault(target.name, result.accuracy)

@@ -11,7 +11,7 @@ from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from data.verification.bin_file import VerificationSet, write_bin
 from evaluation import verification
-from evaluation.verification import embed, evaluate, verify
+from evaluation.verification import Ranks, embed, evaluate, verify
 from runtime.errors import ConfigError, DataError
 
 
@@ -178,7 +178,7 @@ class TestEmbed:
 
 
 class _Sent(Exception):
-    """Carries what a rank gave to the allgather."""
+    """Carries the rows that a rank sends to the allgather."""
 
 
 def evaluate_over_ranks(target: FakeTarget, world_size: int) -> list:
@@ -193,9 +193,7 @@ def evaluate_over_ranks(target: FakeTarget, world_size: int) -> list:
             corner,
             target,
             batch_size=4,
-            rank=rank,
-            world_size=world_size,
-            allgather=allgather,
+            ranks=Ranks(rank, world_size, allgather),
             image_size=(4, 4),
         )
 

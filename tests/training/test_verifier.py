@@ -76,9 +76,10 @@ def test_the_rank_evaluates_its_share_of_the_network_of_all(make) -> None:
         ("extract", "cfp"),
     ]
     options = calls[0][2]
-    gathered = options.pop("allgather")("array")
-    assert gathered == (verifier._world, "array")
-    assert options == {"batch_size": 5, "rank": 2, "world_size": 3, "image_size": (8, 9)}
+    ranks = options.pop("ranks")
+    assert ranks[:2] == (2, 3)
+    assert ranks.allgather("array") == (verifier._world, "array")
+    assert options == {"batch_size": 5, "image_size": (8, 9)}
 
 
 def test_a_run_that_goes_on_remembers(make) -> None:
