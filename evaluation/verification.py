@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from typing import NamedTuple, Optional, Protocol
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
 
-Images = npt.NDArray[np.uint8]
-Extract = Callable[[Images], npt.NDArray[np.float32]]
-"""From RGB images uint8 [b, 3, h, w] to features float32 [b, D]."""
-Allgather = Callable[[npt.NDArray[np.float32], str], npt.NDArray[np.float32]]
+Images = NDArray[np.uint8]
+Features = NDArray[np.float32]
+Extract = Callable[[Images], Features]
+"""The network: from RGB images uint8 [b, 3, h, w] to features float32 [b, D]."""
+Allgather = Callable[[Features, str], Features]
 """From this rank's rows and a stable name to the rows of all ranks, in rank order."""
 
 FACE_SIZE = (112, 112)
@@ -53,7 +54,7 @@ class Target(Protocol):
         """The name of the set in logs."""
 
     @property
-    def same(self) -> npt.NDArray[np.bool_]:
+    def same(self) -> NDArray[np.bool_]:
         """Whether pair ``i`` shows one person: bool [P]."""
 
     def decode(self, start: int, stop: int, size: tuple[int, int]) -> Images:
@@ -97,7 +98,7 @@ def evaluate(
     Each rank embeds its part of the pairs; one allgather brings the embeddings together.
 
     Args:
-        extract: the network, from images to features.
+        extract: the network.
         target: the pairs.
         batch_size: images per call of ``extract``; the last batch is filled up.
         ranks: those that share the pairs.
@@ -135,7 +136,7 @@ def embed(
     batch_size: int,
     *,
     flip: bool = True,
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+) -> tuple[Features, NDArray[np.float32]]:
     """Return L2-normalized embeddings [count, D] and feature norms [count] of ``count`` images.
 
     With ``flip``, an embedding is the normalized sum of the features of an image and its mirror
@@ -143,12 +144,7 @@ def embed(
     MXNet plans the network for one shape only. Without images there is one batch nevertheless,
     because only the network knows D.
 
-    Args:
-        extract: the network, from images to features.
-        decode: returns the images ``first … last - 1``.
-        count: number of images, possibly 0.
-        batch_size: images per call of ``extract``.
-        flip: embed the mirror images, too.
+    ``decode(start, stop)`` returns the images ``start … stop - 1``; ``count`` may be 0.
     """
     embeddings, norms = [], []
     for start in range(0, max(count, 1), batch_size):
@@ -163,8 +159,8 @@ def embed(
 
 
 def verify(
-    embeddings: npt.NDArray[np.float32],
-    same: npt.NDArray[np.bool_],
+    embeddings: Features,
+    same: NDArray[np.bool_],
     *,
     xnorm: float,
     folds: int = FOLDS,
@@ -197,16 +193,16 @@ def verify(
     )
 
 
-def _normalize(features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _normalize(features: Features) -> Features:
     """Return the rows with norm 1; a row of zeros stays zero."""
     norms = np.linalg.norm(features, axis=1, keepdims=True)
-    normalized: npt.NDArray[np.float32] = features / np.maximum(norms, np.finfo(np.float32).tiny)
+    normalized: Features = features / np.maximum(norms, np.finfo(np.float32).tiny)
     return normalized
 
 
 def _accuracies(
-    distances: npt.NDArray[np.float64], same: npt.NDArray[np.bool_], fold: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    distances: NDArray[np.float64], same: NDArray[np.bool_], fold: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the accuracy and the threshold of each fold."""
     folds = fold[-1] + 1
     accepted = _accepted(distances[same], fold[same], folds, ACCURACY_THRESHOLDS)
@@ -219,10 +215,7 @@ def _accuracies(
 
 
 def _true_accept_rate(
-    distances: npt.NDArray[np.float64],
-    same: npt.NDArray[np.bool_],
-    fold: npt.NDArray[np.int64],
-    far: float,
+    distances: NDArray[np.float64], same: NDArray[np.bool_], fold: NDArray[np.int64], far: float
 ) -> float:
     """Return the share of same-person pairs accepted at a false accept rate of ``far``."""
     folds = fold[-1] + 1
@@ -236,11 +229,11 @@ def _true_accept_rate(
 
 
 def _accepted(
-    distances: npt.NDArray[np.float64],
-    fold: npt.NDArray[np.int64],
+    distances: NDArray[np.float64],
+    fold: NDArray[np.int64],
     folds: int,
-    thresholds: npt.NDArray[np.float64],
-) -> npt.NDArray[np.int64]:
+    thresholds: NDArray[np.float64],
+) -> NDArray[np.int64]:
     """Return how many pairs of each fold lie below each threshold: [folds, thresholds]."""
     first_above = np.searchsorted(thresholds, distances, side="right")
     counts = np.zeros((folds, len(thresholds) + 1), np.int64)

@@ -71,17 +71,9 @@ def ensure(
     image_size: tuple[int, int] = (112, 112),
     seed: int = 0,
 ) -> Path:
-    """Make the set unless the folder holds it already.
+    """Make the set unless the folder ``root`` holds it already; return ``root``.
 
-    Args:
-        root: the folder to make.
-        identities: the number of identities to train on.
-        images_per_identity: images of each.
-        image_size: height and width.
-        seed: of everything that is drawn.
-
-    Returns:
-        ``root``.
+    ``identities`` are those to train on; ``image_size`` is height and width.
 
     Raises:
         DataError: the folder holds other files, or cannot be written.
@@ -164,10 +156,8 @@ def _is_complete(folder: Path, description: Mapping[str, Any]) -> bool:
 def _find_foreign_file(folder: Path, checksums: Any) -> Optional[Path]:
     """Return a file that is not as this program has written it, if the folder has one.
 
-    Args:
-        folder: of the set.
-        checksums: those of the files when they were written, by name; from earlier versions of this
-            program, which wrote none, None: then the names are compared.
+    ``checksums`` are those of the files when they were written, by name; earlier versions of this
+    program wrote none, then the names are compared.
     """
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or not path.is_file():

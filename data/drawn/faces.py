@@ -169,11 +169,7 @@ def draw_view(rng: np.random.Generator) -> View:
 def render(person: Person, view: View, size: tuple[int, int], rng: np.random.Generator) -> Image:
     """Return an image of a person: uint8 ``[height, width, 3]``, RGB.
 
-    Args:
-        person: the identity.
-        view: pose and expression.
-        size: height and width in pixels.
-        rng: for clothes, background, light, blur and noise.
+    Clothes, background, light, blur and noise are drawn from ``rng``; ``size`` is height and width.
     """
     image = _background(size, rng)
     sketch = _Sketch(person, view)

@@ -28,12 +28,12 @@ class DrawnImages(ImageSet):
     def __init__(
         self, part: str, *, num_classes: int, count: int, shape: tuple[int, int, int], seed: int
     ) -> None:
-        """Draw the patterns.
+        """Draw the patterns, one per class.
 
         Args:
             part: "training" or "validation", which have the same classes and different images.
-            num_classes: how many patterns to draw.
-            count: the number of images; their classes take turns.
+            num_classes: image ``i`` is of class ``i % num_classes``.
+            count: the number of images.
             shape: height, width and channels.
             seed: of everything that is drawn.
         """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,29 +30,22 @@ _FILES = {
     "validation": ("test_batch",),
 }
 _FOLDERS = (".", "cifar-10-batches-py", "cifar-10-batches-bin")
-
-
-class _File(NamedTuple):
-    """The content of a file: labels uint8 ``[n]``, pixels uint8 ``[n, 3072]``."""
-
-    labels: NDArray[np.uint8]
-    pixels: NDArray[np.uint8]
+# The content of a file: labels ``[n]``, pixels uint8 ``[n, 3072]``.
+_Content = tuple[NDArray[Any], NDArray[np.uint8]]
 
 
 def read(folder: Path, part: str) -> ImagesInMemory:
-    """Read a part of the set: images [32, 32, 3], RGB, of the classes 0 … 9.
+    """Read the part "training" or "validation": images [32, 32, 3], RGB, of the classes 0 … 9.
 
-    Args:
-        folder: holds the files of one version, or the folder in which they are published.
-        part: "training" or "validation".
+    ``folder`` holds the files of one version, or the folder in which they are published.
 
     Raises:
         DataError: a file is missing, of the wrong length, or no CIFAR-10 file.
     """
     files = [_read_file(path) for path in _find(folder, _FILES[part])]
-    labels = np.concatenate([file.labels for file in files])
-    planes = np.concatenate([file.pixels for file in files]).reshape(-1, 3, _SIDE, _SIDE)
-    return ImagesInMemory(np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels, NUM_CLASSES)
+    labels, pixels = (np.concatenate(arrays) for arrays in zip(*files))
+    images = pixels.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
+    return ImagesInMemory(np.ascontiguousarray(images), labels.astype(np.uint8), NUM_CLASSES)
 
 
 def _find(folder: Path, names: Sequence[str]) -> list[Path]:
@@ -72,20 +65,20 @@ def _find(folder: Path, names: Sequence[str]) -> list[Path]:
     )
 
 
-def _read_file(path: Path) -> _File:
+def _read_file(path: Path) -> _Content:
     try:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    file = _parse_binary(path, content) if path.suffix == ".bin" else _parse_pickle(path, content)
-    if file.labels.max() >= NUM_CLASSES:
-        raise DataError(
-            f"{path} has label {file.labels.max()}, but there are 0 to 9; copy it again"
-        )
-    return file
+    parse = _parse_binary if path.suffix == ".bin" else _parse_pickle
+    labels, pixels = parse(path, content)
+    wrong = labels[(labels < 0) | (labels >= NUM_CLASSES)]
+    if len(wrong):
+        raise DataError(f"{path} has label {wrong[0]}, but there are 0 to 9; copy it again")
+    return labels, pixels
 
 
-def _parse_binary(path: Path, content: bytes) -> _File:
+def _parse_binary(path: Path, content: bytes) -> _Content:
     expected = _IMAGES_PER_FILE * (1 + _IMAGE_BYTES)
     if len(content) != expected:
         raise DataError(
@@ -93,30 +86,28 @@ def _parse_binary(path: Path, content: bytes) -> _File:
             f"of {1 + _IMAGE_BYTES}; it is truncated or no CIFAR-10 file: copy it again"
         )
     rows = np.frombuffer(content, np.uint8).reshape(_IMAGES_PER_FILE, 1 + _IMAGE_BYTES)
-    return _File(rows[:, 0], rows[:, 1:])
+    return rows[:, 0], rows[:, 1:]
 
 
-def _parse_pickle(path: Path, content: bytes) -> _File:
+def _parse_pickle(path: Path, content: bytes) -> _Content:
     try:
         values = plain_pickle.load(content)
         if not isinstance(values, dict):
             raise TypeError("it is no dictionary")
         # Python 2 wrote the keys as bytes, Python 3 writes strings.
         named = {key.decode() if isinstance(key, bytes) else key: values[key] for key in values}
-        pixels, labels = named["data"], [int(label) for label in named["labels"]]
-        if not isinstance(pixels, bytes):
+        if not isinstance(named["data"], bytes):
             raise TypeError("its data is no array of bytes")
-    except (UnsafePickleError, KeyError, TypeError, ValueError) as error:
+        pixels = np.frombuffer(named["data"], np.uint8)
+        labels = np.array([int(label) for label in named["labels"]], np.int64)
+    except (UnsafePickleError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(
             f"{path} is no CIFAR-10 batch ({type(error).__name__}: {error}); copy it again"
         ) from None
-    rows, classes = np.frombuffer(pixels, np.uint8), np.array(labels, np.int64)
-    if rows.size != _IMAGES_PER_FILE * _IMAGE_BYTES or len(classes) != _IMAGES_PER_FILE:
+    if pixels.size != _IMAGES_PER_FILE * _IMAGE_BYTES or len(labels) != _IMAGES_PER_FILE:
         raise DataError(
-            f"{path} has {rows.size} bytes of pixels and {len(classes)} labels, not the "
+            f"{path} has {pixels.size} bytes of pixels and {len(labels)} labels, not the "
             f"{_IMAGES_PER_FILE * _IMAGE_BYTES} and {_IMAGES_PER_FILE} of a CIFAR-10 batch; "
             "copy it again"
         )
-    if classes.min() < 0 or classes.max() >= NUM_CLASSES:
-        raise DataError(f"{path} has other labels than 0 to 9; copy it again")
-    return _File(classes.astype(np.uint8), rows.reshape(_IMAGES_PER_FILE, _IMAGE_BYTES))
+    return labels, pixels.reshape(_IMAGES_PER_FILE, _IMAGE_BYTES)

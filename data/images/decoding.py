@@ -53,10 +53,7 @@ _AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 def decode_rgb(payload: Payload) -> Image:
-    """Decode an image of a record: a JPEG or PNG, BMP or WebP.
-
-    Returns:
-        uint8 ``[height, width, 3]``, RGB, upright.
+    """Decode a JPEG, PNG, BMP or WebP of a record: uint8 ``[height, width, 3]``, RGB, upright.
 
     Raises:
         BrokenRecordError: the bytes are no image.
@@ -67,10 +64,7 @@ def decode_rgb(payload: Payload) -> Image:
 
 
 def decode_file(payload: Payload) -> Image:
-    """Decode an image file of the user's own, of any format in ``FILE_ENDINGS``.
-
-    Returns:
-        uint8 ``[height, width, 3]``, RGB, upright.
+    """Decode a file of any format in ``FILE_ENDINGS``: uint8 ``[height, width, 3]``, RGB, upright.
 
     Raises:
         BrokenRecordError: the bytes are no image.

@@ -67,11 +67,7 @@ class ClassFolders(EncodedSet):
     """
 
     def __init__(self, folder: Path, classes: Optional[Sequence[str]] = None) -> None:
-        """List the files.
-
-        Args:
-            folder: holds a folder per class.
-            classes: the names in the order of their labels; those of the folders unless given.
+        """List the files of a folder per class; ``classes`` are the names of these by default.
 
         Raises:
             DataError: there are no images, or a class that is not one of ``classes``.

@@ -32,11 +32,9 @@ _MAX_UNPACKED = 280_000 * _SIDE * _SIDE
 
 
 def read(folder: Path, part: str) -> ImagesInMemory:
-    """Read a part of the set: images [28, 28, 1] of the classes 0 … 9.
+    """Read the part "training" or "validation": images [28, 28, 1] of the classes 0 … 9.
 
-    Args:
-        folder: holds the files, plain or compressed (``.gz``).
-        part: "training" or "validation".
+    ``folder`` holds the files, plain or compressed (``.gz``).
 
     Raises:
         DataError: a file is missing, truncated, or no IDX file.

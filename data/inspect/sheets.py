@@ -39,9 +39,7 @@ _INCHES, _DPI = (9, 5), 110
 def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
     """Return a histogram of the images per identity, a PNG.
 
-    Args:
-        image_counts: the images of each identity, int64 ``[identities]``, at least 1 each.
-        title: of the histogram.
+    ``image_counts`` has the images of each identity, int64 ``[identities]``, at least 1 each.
     """
     # Importing matplotlib takes longer than a wrong option may take to be answered.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -79,12 +77,8 @@ def draw_identities(records: RecordSet, labels: NDArray[np.int64], title: str) -
     """Return a sheet with a row of images for each of some identities, a PNG.
 
     They are the identities of evenly spaced images: as in training, an identity with more images is
-    more likely to be drawn.
-
-    Args:
-        records: the set.
-        labels: the identity of each image, int64 ``[len(records)]``, -1 where it is unreadable.
-        title: of the sheet.
+    more likely to be drawn. ``labels`` has the identity of each image, int64 ``[len(records)]``,
+    -1 where it is unreadable.
     """
 
     def read(index: int) -> Payload:

@@ -35,16 +35,9 @@ _MAX_SIDE = 4096
 def pack_training(
     folder: Path, identities: Sequence[Identity], out_dir: Path, reader: ImageReader
 ) -> tuple[int, int]:
-    """Write a training set; identities get the classes 0, 1, 2, … in the order given.
+    """Write a training set of some identities of a folder; return height and width of the images.
 
-    Args:
-        folder: holds a folder per identity.
-        identities: those to write.
-        out_dir: the folder of ``train.rec``, ``train.idx`` and ``property``.
-        reader: reads and prepares the images.
-
-    Returns:
-        Height and width of the images.
+    The identities get the classes 0, 1, 2, … in the order given.
 
     Raises:
         DataError: an image is broken, or of another size than the first.

@@ -57,11 +57,7 @@ class ImageReader:
         """Yield the images of files in the order of the paths; threads read and prepare them.
 
         With ``check``, no image follows a bad one, but all files are read, and each bad one is
-        named on standard error.
-
-        Args:
-            paths: the files.
-            activity: for the progress bar, such as ``packing images``.
+        named on standard error. The progress bar shows ``activity``.
 
         Raises:
             DataError: an image is broken, or of another size than the first.
@@ -134,9 +130,7 @@ class ImageReader:
 def fit(image: Image, size: tuple[int, int]) -> Image:
     """Resize the largest part of an image that has the shape of ``size`` and the same center.
 
-    Args:
-        image: uint8 ``[h, w, 3]``.
-        size: height and width of the result.
+    The image is uint8 ``[h, w, 3]``; ``size`` is height and width of the result.
     """
     (height, width), (new_height, new_width) = image.shape[:2], size
     scale = max(new_height / height, new_width / width)

@@ -93,7 +93,7 @@ def test_an_impossible_label_of_the_python_version(tmp_path: Path, label: int) -
     labels, pixels = content(5)
     wrong = {"labels": [label, *labels.tolist()[1:]], "data": pixels.tobytes()}
     (tmp_path / FILES[5]).write_bytes(pickle.dumps(wrong, 2))
-    with pytest.raises(DataError, match=f"{FILES[5]} has other labels than 0 to 9"):
+    with pytest.raises(DataError, match=f"{FILES[5]} has label {label}, but there are 0 to 9"):
         cifar10.read(tmp_path, "validation")
 
 
@@ -119,6 +119,7 @@ def test_a_published_file_has_10000_images() -> None:
         ({"data": np.zeros((COUNT, 3072), np.uint8), "labels": [0]}, "and 1 labels"),
         ({"data": np.zeros((COUNT, 3072), np.uint8), "labels": [10] * COUNT}, "0 to 9"),
         ({"data": np.zeros((COUNT, 3072), np.uint8), "labels": [-1] * COUNT}, "0 to 9"),
+        ({"data": np.zeros((COUNT, 3072), np.uint8), "labels": [1 << 70]}, "no CIFAR-10 batch"),
         ({"data": np.zeros((COUNT, 3072)), "labels": [0] * COUNT}, "no CIFAR-10 batch"),
         ({"data": np.asfortranarray(np.zeros((COUNT, 3072), np.uint8)), "labels": []}, "Fortran"),
         ({"labels": [0] * COUNT}, "no CIFAR-10 batch"),
