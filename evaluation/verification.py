@@ -154,7 +154,10 @@ def embed(
         views = [filled, np.ascontiguousarray(filled[..., ::-1])] if flip else [filled]
         features = np.stack([extract(view)[: len(images)] for view in views])
         norms.append(np.linalg.norm(features, axis=2).mean(axis=0))
-        embeddings.append(_normalize(features.sum(axis=0)))
+        total = features.sum(axis=0)
+        lengths = np.linalg.norm(total, axis=1, keepdims=True)
+        # A row of zeros stays zero.
+        embeddings.append(total / np.maximum(lengths, np.finfo(np.float32).tiny))
     return np.concatenate(embeddings), np.concatenate(norms)
 
 
@@ -191,13 +194,6 @@ def verify(
         tar_at_far={far: _true_accept_rate(distances, same, fold, far) for far in rates},
         xnorm=xnorm,
     )
-
-
-def _normalize(features: Features) -> Features:
-    """Return the rows with norm 1; a row of zeros stays zero."""
-    norms = np.linalg.norm(features, axis=1, keepdims=True)
-    normalized: Features = features / np.maximum(norms, np.finfo(np.float32).tiny)
-    return normalized
 
 
 def _accuracies(

@@ -26,7 +26,7 @@ from typing import IO, Any, NamedTuple, Optional
 import cv2
 import numpy as np
 
-from data.drawn.faces import Person, draw_person, draw_view, render
+from data.drawn.faces import draw_person, draw_view, render
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from data.verification.pairs import draw_pairs
@@ -222,15 +222,10 @@ def _draw_every(job: _Job, start: int, step: int) -> Iterator[bytes]:
         person = draw_person(np.random.default_rng((_PERSON, job.seed, number)))
         skipped = (start - (number - job.first) * job.images) % step
         for image in range(skipped, job.images, step):
-            yield _draw_image(person, (_IMAGE, job.seed, number, image), (job.height, job.width))
-
-
-def _draw_image(person: Person, seeds: tuple[int, ...], size: tuple[int, int]) -> bytes:
-    rng = np.random.default_rng(seeds)
-    bgr = cv2.cvtColor(render(person, draw_view(rng), size, rng), cv2.COLOR_RGB2BGR)
-    done, encoded = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
-    assert done
-    return encoded.tobytes()
+            rng = np.random.default_rng((_IMAGE, job.seed, number, image))
+            rgb = render(person, draw_view(rng), (job.height, job.width), rng)
+            bgr = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
+            yield bytes(cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])[1])
 
 
 def _draw_in_processes(job: _Job, processes: int) -> Iterator[bytes]:

@@ -185,7 +185,7 @@ def render(person: Person, view: View, size: tuple[int, int], rng: np.random.Gen
 
 
 class _Shape(NamedTuple):
-    """A polygon or a line on the head; ``depth`` 1 lies on its front, 0 in its outline."""
+    """A polygon or a line on the head; at ``depth`` 1 on its front, at 0 in its outline."""
 
     points: Points
     color: Color
@@ -247,6 +247,11 @@ class _Sketch:
 
 def _points(x: NDArray[np.float64], y: NDArray[np.float64]) -> Points:
     return np.array([x, y]).T
+
+
+def _band(x: NDArray[np.float64], upper: Points, lower: Points) -> Points:
+    """Return the polygon between two lines over the same x."""
+    return np.concatenate([_points(x, upper), _points(x, lower)[::-1]])
 
 
 def _ellipse(x: float, y: float, width: float, height: float, tilt: float = 0.0) -> Points:
@@ -312,9 +317,8 @@ def _draw_brow(sketch: _Sketch, person: Person, side: int, y: float) -> None:
     x = side * (person.eye_distance + person.brow_length * _ACROSS)
     middle = y + person.brow_tilt * person.brow_length * _ACROSS + 0.03 * _ACROSS**2
     half = person.brow_thickness / 2 * (1.2 - 0.7 * _ACROSS)
-    upper, lower = _points(x, middle - half), _points(x, middle + half)
     color = np.minimum(person.hair, person.skin * 0.7) * 0.8
-    sketch.fill(np.concatenate([upper, lower[::-1]]), color)
+    sketch.fill(_band(x, middle - half, middle + half), color)
 
 
 def _draw_nose(sketch: _Sketch, person: Person) -> None:
@@ -339,13 +343,12 @@ def _draw_mouth(sketch: _Sketch, person: Person, view: View) -> None:
     lower = middle + arch * (person.lips + view.mouth_opening)
     if person.moustache:
         top = upper - person.moustache * (1.3 - np.abs(_ACROSS))
-        shape = [_points(x * 1.15, top), _points(x * 1.15, upper + 0.02)[::-1]]
-        sketch.fill(np.concatenate(shape), 0.15 * person.skin + 0.85 * person.hair)
+        color = 0.15 * person.skin + 0.85 * person.hair
+        sketch.fill(_band(x * 1.15, top, upper + 0.02), color)
     lips = person.skin * [0.86, 0.6, 0.6]
-    sketch.fill(np.concatenate([_points(x, upper), _points(x, lower)[::-1]]), lips)
+    sketch.fill(_band(x, upper, lower), lips)
     gap = arch * view.mouth_opening
-    opened = np.concatenate([_points(x, middle - gap * 0.3), _points(x, middle + gap)[::-1]])
-    sketch.fill(opened, np.array([90.0, 30.0, 30.0]))
+    sketch.fill(_band(x, middle - gap * 0.3, middle + gap), np.array([90.0, 30.0, 30.0]))
     sketch.line(_points(x, middle), lips * 0.55)
 
 
@@ -387,7 +390,7 @@ def _background(size: tuple[int, int], rng: np.random.Generator) -> Image:
 
 
 def _photograph(image: Image, rng: np.random.Generator) -> Image:
-    """Add what the light and the camera do: direction and color of light, blur, noise."""
+    """Add direction and color of the light, contrast, blur and noise."""
     height, width = image.shape[:2]
     angle, strength = rng.uniform(0, 2 * np.pi), rng.uniform(0, 0.6)
     gains = rng.uniform(0.55, 1.25) * rng.uniform(0.8, 1.2, 3)

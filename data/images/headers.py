@@ -21,9 +21,9 @@ from data.records.recordio import BrokenRecordError, Payload
 UPRIGHT = 1
 """The orientation of an image that is stored as it is to be seen."""
 
-_JPEG_BEGIN, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
-_PNG_BEGIN, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND"
-_PNG_FIRST_CHUNK = b"\0\0\0\rIHDR"
+_JPEG_BEGIN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
+_PNG_MAGIC, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND"
+_PNG_BEGIN = _PNG_MAGIC + b"\0\0\0\rIHDR"
 _SEGMENT_BEGIN = 0xFF
 # The segments that begin a frame are C0 to CF, but for these three (ITU-T T.81, table B.1).
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -37,9 +37,8 @@ _ENTRY_BYTES, _MAX_ENTRIES = 12, 1024
 
 
 def is_copied(payload: bytes) -> bool:
-    """Whether a file goes into a set as it is: a JPEG or PNG, which every reader takes, upright."""
-    is_known = payload.startswith((_PNG_BEGIN, _JPEG_BEGIN + b"\xff"))
-    return is_known and orientation(payload) == UPRIGHT
+    """Whether a file goes into a set as it is: an upright JPEG or PNG, which every reader takes."""
+    return payload.startswith((_PNG_MAGIC, _JPEG_BEGIN)) and orientation(payload) == UPRIGHT
 
 
 def encoded_size(payload: bytes) -> Optional[tuple[int, int]]:
@@ -54,29 +53,28 @@ def encoded_size(payload: bytes) -> Optional[tuple[int, int]]:
     Raises:
         BrokenRecordError: the image is larger than any that is decoded.
     """
-    size = None
-    if payload.startswith(_PNG_BEGIN + _PNG_FIRST_CHUNK):
-        size = _png_size(payload)
-    elif payload.startswith(_JPEG_BEGIN + b"\xff"):
-        size = _jpeg_size(payload)
-    if size is None or 0 in size:
-        return None
-    height, width = size
+    height = width = 0
+    if payload.startswith(_PNG_BEGIN):
+        first = len(_PNG_BEGIN)
+        if payload.rfind(_PNG_END, first + 8) > 0:
+            width, height = struct.unpack_from(">II", payload, first)
+    elif payload.startswith(_JPEG_BEGIN):
+        height, width = _jpeg_size(payload)
     if height * width > MAX_PIXELS:
         raise BrokenRecordError(
             f"the image has {height} x {width} pixels, more than the {MAX_PIXELS:,} that are "
             "decoded"
         )
-    return size
+    return (height, width) if height * width else None
 
 
 def orientation(payload: Payload) -> int:
     """Return the orientation of an encoded image, 1 (upright) to 8; 1 where it has none."""
     content = memoryview(payload)
     begin = bytes(content[:12])
-    if begin.startswith(_JPEG_BEGIN):
+    if begin.startswith(_JPEG_BEGIN[:2]):
         blocks = _exif_segments(content)
-    elif begin.startswith(_PNG_BEGIN):
+    elif begin.startswith(_PNG_MAGIC):
         blocks = _chunks(content, 8, ">I4s", b"eXIf")
     elif begin[:4] == b"RIFF" and begin[8:] == b"WEBP":
         blocks = _chunks(content, 12, "<4sI", b"EXIF")
@@ -85,23 +83,15 @@ def orientation(payload: Payload) -> int:
     return next(map(_block_orientation, blocks), UPRIGHT)
 
 
-def _png_size(payload: bytes) -> Optional[tuple[int, int]]:
-    first = len(_PNG_BEGIN + _PNG_FIRST_CHUNK)
-    if payload.rfind(_PNG_END, first) < 0:
-        return None
-    width, height = struct.unpack_from(">II", payload, first)
-    return height, width
-
-
-def _jpeg_size(payload: bytes) -> Optional[tuple[int, int]]:
-    """Return the size in the first frame; that of a thumbnail lies within a segment."""
+def _jpeg_size(payload: bytes) -> tuple[int, int]:
+    """Return the size in the first frame, 0 x 0 without one; thumbnails lie within a segment."""
     for marker, position in _segments(payload):
         if marker in _FRAME_MARKERS:
             if position + 9 > len(payload) or payload.rfind(_JPEG_END, position) < 0:
-                return None
+                break
             height, width = struct.unpack_from(">HH", payload, position + 5)
             return height, width
-    return None
+    return 0, 0
 
 
 def _segments(jpeg: Payload) -> Iterator[tuple[int, int]]:

@@ -86,6 +86,11 @@ def test_a_header_that_leads_nowhere_is_left_to_the_decoder() -> None:
     assert encoded_size(b"\xff\xd8\xff\xe0\xff\xff" + bytes(100)) is None
 
 
+@pytest.mark.parametrize("width", [b"", bytes(3), bytes(7)])
+def test_a_png_that_ends_in_its_size_is_left_to_the_decoder(width: bytes) -> None:
+    assert encoded_size(encode_noise(".png")[:16] + b"IEND" + width) is None
+
+
 def test_no_size_is_no_size() -> None:
     payload = bytearray(encode_noise(".png"))
     payload[16:20] = bytes(4)
