@@ -67,7 +67,7 @@ class TestVerify:
         assert result.accuracy_std == pytest.approx(0.125)
         assert result.threshold == pytest.approx((0.21 + 0.11) / 2)
 
-    def test_folds_of_unequal_size_count_alike(self) -> None:
+    def test_folds_of_unequal_size_count_equally(self) -> None:
         # Folds of three and two pairs; at the other's threshold 2/3 and 2/2 are right.
         embeddings = embedded(0.105, 0.505, 0.405, 0.205, 0.305)
         result = verify(embeddings, bools("SSDSD"), xnorm=1.0, folds=2)

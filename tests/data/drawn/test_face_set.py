@@ -45,7 +45,7 @@ def test_the_set_is_in_the_real_format(tmp_path: Path) -> None:
     assert (target.name, len(target), target.same.sum()) == ("unseen", 80, 20)
 
 
-def test_verification_shows_other_people(tmp_path: Path) -> None:
+def test_verification_has_other_identities_than_training(tmp_path: Path) -> None:
     root = face_set.ensure(tmp_path / "synthetic", **SMALL)
     more = face_set.ensure(tmp_path / "more", **{**SMALL, "identities": 11})
     records, extended = RecordSet(root), RecordSet(more)
@@ -105,7 +105,7 @@ def test_processes_that_race_make_one_set(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".synthetic.lock", "synthetic"]
 
 
-def test_an_interrupted_making_is_begun_again(tmp_path: Path, monkeypatch) -> None:
+def test_an_interrupted_set_is_made_again(tmp_path: Path, monkeypatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -118,7 +118,7 @@ def test_an_interrupted_making_is_begun_again(tmp_path: Path, monkeypatch) -> No
     assert len(RecordSet(root)) == 24
 
 
-def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_other_folders_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(DataError, match="mine exists and is no synthetic set"):
@@ -138,8 +138,8 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "lfw.bin", "photos/me.jpg", "train.rec", "link"])
-def test_files_of_others_in_a_set_are_left_alone(name: str, tmp_path: Path) -> None:
-    """When another set is asked for; as long as the set itself is, they do not matter."""
+def test_other_files_in_the_folder_of_a_set_are_not_touched(name: str, tmp_path: Path) -> None:
+    """If another set is asked for; if the set itself is asked for, they do not matter."""
     root = tmp_path / "synthetic"
     ensure_small(root)
     (root / name).parent.mkdir(exist_ok=True)
@@ -169,7 +169,7 @@ def test_files_that_come_while_another_set_is_drawn_stay(tmp_path: Path, monkeyp
     assert (root / "thesis.txt").read_text() == "years of work"
 
 
-def test_caches_of_readers_and_sets_of_earlier_versions_are_no_files_of_others(
+def test_caches_of_readers_and_sets_of_earlier_versions_are_replaced(
     tmp_path: Path,
 ) -> None:
     root = tmp_path / "synthetic"
@@ -199,5 +199,5 @@ def test_a_link_to_a_folder_and_an_empty_folder_are_filled(tmp_path: Path) -> No
 
 
 def test_verification_has_3000_pairs_in_10_folds_of_100_people() -> None:
-    """As LFW has half as many; accuracies in the docs are measured on them."""
+    """Half as many pairs as in LFW; accuracies in the docs are measured on them."""
     assert VERIFICATION == (100, 15, 3000, 10)

@@ -70,7 +70,7 @@ def crc(arrays: Iterable[Any]) -> int:
     return total
 
 
-def test_the_same_seed_draws_the_same_face_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_draws_the_same_face_in_every_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured on drawn faces is comparable while these numbers stay as they are.
 
     Persons and views are random numbers, which NumPy keeps as they are; lines and areas are
@@ -93,7 +93,7 @@ def test_the_same_seed_draws_the_same_face_as_ever(monkeypatch: pytest.MonkeyPat
     assert crc(drawn) == SHAPES
 
 
-def test_background_and_light_are_the_same_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_and_light_are_alike_in_every_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """Means of a quarter of an image each: OpenCV rounds differently on different processors."""
     for name in ("fillPoly", "polylines"):
         monkeypatch.setattr(cv2, name, lambda *arguments: None)

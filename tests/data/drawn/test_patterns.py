@@ -16,7 +16,7 @@ VALIDATION = [115.74, 64.54, 126.41, 54.48, 125.09, 62.51, 119.38, 60.89]
 
 
 @pytest.mark.parametrize("part, expected", [("training", TRAINING), ("validation", VALIDATION)])
-def test_the_same_seed_draws_the_same_images_as_ever(part: str, expected) -> None:
+def test_a_seed_draws_the_same_images_in_every_version(part: str, expected) -> None:
     """To a rounding of a pixel, which depends on the processor."""
     dataset = DrawnImages(part, **OPTIONS)
     found = [dataset.decoded(number)[0].astype(float) for number in range(4)]

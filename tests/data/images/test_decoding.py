@@ -115,7 +115,7 @@ def test_a_png_whose_chunk_is_longer_than_the_file_gets_no_memory(make_image, pl
 
 
 @pytest.mark.parametrize("number", range(1, 9))
-def test_what_is_stored_turned_is_seen_upright(number: int) -> None:
+def test_every_orientation_is_turned_upright(number: int) -> None:
     upright = turn_upright(stored(number), number)
     np.testing.assert_array_equal(upright, SEEN)
     assert upright.flags.c_contiguous

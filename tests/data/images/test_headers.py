@@ -36,11 +36,11 @@ def encode_noise(suffix: str, image: np.ndarray = IMAGE, *options: int) -> bytes
 
 @pytest.mark.parametrize("image", [IMAGE, IMAGE[..., 0]], ids=["color", "gray"])
 @pytest.mark.parametrize("options", [(), (cv2.IMWRITE_JPEG_PROGRESSIVE, 1)])
-def test_jpegs_tell_their_size(image, options) -> None:
+def test_the_size_of_a_jpeg(image, options) -> None:
     assert encoded_size(encode_noise(".jpg", image, *options)) == (21, 34)
 
 
-def test_pngs_tell_their_size() -> None:
+def test_the_size_of_a_png() -> None:
     assert encoded_size(encode_noise(".png")) == (21, 34)
 
 
@@ -82,7 +82,7 @@ def test_what_is_cut_off_is_left_to_the_decoder(suffix: str, share: float) -> No
     assert encoded_size(payload[: int(share * len(payload))]) is None
 
 
-def test_a_header_that_leads_nowhere_is_left_to_the_decoder() -> None:
+def test_a_segment_that_ends_beyond_the_file_is_left_to_the_decoder() -> None:
     assert encoded_size(b"\xff\xd8\xff\xe0\xff\xff" + bytes(100)) is None
 
 
@@ -91,7 +91,7 @@ def test_a_png_that_ends_in_its_size_is_left_to_the_decoder(width: bytes) -> Non
     assert encoded_size(encode_noise(".png")[:16] + b"IEND" + width) is None
 
 
-def test_no_size_is_no_size() -> None:
+def test_a_width_of_zero_is_left_to_the_decoder() -> None:
     payload = bytearray(encode_noise(".png"))
     payload[16:20] = bytes(4)
     assert encoded_size(bytes(payload)) is None
@@ -133,7 +133,7 @@ def test_a_record_is_decoded_upright(suffix: str, number: int) -> None:
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("write", [jpeg_with, png_with, webp_with])
-def test_both_byte_orders_and_any_place_among_the_entries(order: str, write) -> None:
+def test_both_byte_orders_and_any_position_among_the_entries(order: str, write) -> None:
     for before in (0, 5, 30):
         assert orientation(write(SEEN, exif_block(6, order, before))) == 6
 
@@ -145,7 +145,7 @@ def test_another_block_may_come_first() -> None:
     assert_seen(decode_file(payload))
 
 
-def test_what_only_looks_like_a_segment_of_a_jpeg_is_passed_over() -> None:
+def test_what_only_looks_like_a_segment_of_a_jpeg_is_skipped() -> None:
     block = b"\xff\xe1" + struct.pack(">H", 100) + b"Exif\0\0" + exif_block(3)
     comment = b"\xff\xfe" + struct.pack(">H", 2 + len(block)) + block
     plain = encode(".jpg", SEEN)
@@ -176,7 +176,7 @@ def test_a_chunk_with_the_beginning_of_a_segment() -> None:
     ],
 )
 @pytest.mark.parametrize("write", [jpeg_with, png_with, webp_with])
-def test_a_damaged_block_says_nothing(write, block: bytes) -> None:
+def test_a_damaged_exif_block_has_no_orientation(write, block: bytes) -> None:
     assert orientation(write(SEEN, block)) == 1
 
 
@@ -187,7 +187,7 @@ def test_a_file_without_a_block_is_upright(suffix: str) -> None:
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_no_damage_is_more_than_no_orientation(data: st.DataObject) -> None:
+def test_no_damage_raises_an_error(data: st.DataObject) -> None:
     payload = bytearray(file_with(data.draw(st.sampled_from(SUFFIXES)), 6))
     for _ in range(data.draw(st.integers(1, 4))):
         payload[data.draw(st.integers(0, min(len(payload), 120) - 1))] = data.draw(

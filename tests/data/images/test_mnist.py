@@ -120,7 +120,7 @@ def test_a_compressed_file_is_unpacked_as_far_as_its_header_promises(
 
 
 def test_a_plain_file_may_have_any_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot be larger than it is."""
+    """Reading it needs no more memory than its size."""
     monkeypatch.setattr(mnist, "_MAX_UNPACKED", 100)
     assert len(mnist.read(folder, "training")) == 20
 

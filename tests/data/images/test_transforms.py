@@ -1,4 +1,4 @@
-"""The changes of images, by hand."""
+"""The changes of images, against numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plain(size: int, lighting: float = 0.0) -> RandomResizedCrop:
 
 @pytest.fixture
 def image() -> np.ndarray:
-    """40 × 30 pixels, whose color is their place."""
+    """40 × 30 pixels, whose color is their position."""
     image = np.zeros((40, 30, 3), np.uint8)
     image[..., 0], image[..., 1] = np.arange(40)[:, None], np.arange(30)
     return image
@@ -90,7 +90,7 @@ def test_jitter_changes_the_brightness_by_its_size_at_most() -> None:
     assert RandomResizedCrop(4, lighting=0.0).apply(gray, drawn)[0, 0].tolist() == [60] * 3
 
 
-def test_draws_are_uniform_but_those_of_the_light() -> None:
+def test_draws_are_uniform_except_those_of_the_light() -> None:
     drawn = RandomResizedCrop(4).draw(np.random.default_rng(0), 500)
     assert drawn.shape == (500, 10 * 2 + 3 + 3 + 3) and drawn.dtype == np.float32
     uniform, normal = drawn[:, :26], drawn[:, 26:]

@@ -141,7 +141,7 @@ def test_unreadable_images_have_no_identity(write_set) -> None:
     assert sheet.shape[0] == 8 + 36 + 116 + 8
 
 
-def test_an_image_of_another_shape_stands_in_the_middle(tmp_path: Path, make_image) -> None:
+def test_an_image_that_is_not_square_is_centered(tmp_path: Path, make_image) -> None:
     images = [make_image(1, (8, 16)), make_image(2, (16, 8))]
     write_bin(tmp_path / "set.bin", images, [True])
     sheet = decode_rgb(draw_pairs(read_bin(tmp_path / "set.bin"), "set"))
@@ -161,7 +161,7 @@ def test_large_sets_are_sampled_evenly_over_their_images(write_set) -> None:
     assert {0, 99, 109} <= shown and len(shown) == 8 + 1
 
 
-def test_a_broken_image_is_a_cross_in_its_place(write_set) -> None:
+def test_a_broken_image_is_drawn_as_a_cross(write_set) -> None:
     folder = write_set([2])
     path = folder / "train.rec"
     path.write_bytes(path.read_bytes().replace(b"IHDR", b"XXXX", 1))
@@ -177,7 +177,7 @@ def test_a_broken_image_is_a_cross_in_its_place(write_set) -> None:
 
 
 @pytest.mark.parametrize("same", [[True, False], [True, True], [False]])
-def test_pairs_stand_on_their_side(tmp_path: Path, make_image, same: list[bool]) -> None:
+def test_same_pairs_are_on_the_left(tmp_path: Path, make_image, same: list[bool]) -> None:
     images = [make_image(number, (8, 16)) for number in range(2 * len(same))]
     write_bin(tmp_path / "set.bin", images, same)
     sheet = decode_rgb(draw_pairs(read_bin(tmp_path / "set.bin"), "set"))

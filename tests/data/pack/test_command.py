@@ -42,7 +42,7 @@ def pack(monkeypatch, *arguments: object) -> None:
 
 @pytest.fixture
 def start_packing(people: Path, tmp_path: Path):
-    """Start a packing that gets stuck at its last image, a pipe that nobody writes to."""
+    """Start a packing that gets stuck at its last image, a pipe without a writer."""
     os.mkfifo(people / "p9" / "p9_9999.png")
     root = Path(__file__).parents[3]
     started = []
@@ -184,7 +184,7 @@ def gray_of(person: str, number: int) -> int:
 
 
 def test_of_files_that_opencv_refuses_each_is_one_line(formats: Path, tmp_path: Path) -> None:
-    """In a process of its own, in which nobody has imported OpenCV before."""
+    """In a new process, which has not imported OpenCV yet."""
     (formats / "ann" / "cut.pgm").write_bytes(b"P5\n64 64\n255\nabc")
     # Sound, and with fewer pixels than OpenCV by itself takes.
     (formats / "ann" / "large.pbm").write_bytes(b"P4\n8200 8200\n" + bytes(8200 * 1025))
@@ -264,7 +264,7 @@ def test_a_stopped_packing_leaves_nothing(start_packing, tmp_path: Path, number)
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_killed_packing_leaves_the_set_before(
+def test_a_killed_packing_leaves_the_former_set_unchanged(
     monkeypatch, write_set, start_packing, tmp_path: Path
 ) -> None:
     before = {file.name: file.read_bytes() for file in write_set([2, 3], "out").iterdir()}

@@ -13,7 +13,7 @@ from runtime.errors import DataError
 
 
 def columns(height: int, width: int) -> np.ndarray:
-    """An image whose columns tell where they come from, from 0 on the left to 200."""
+    """An image whose columns rise from 0 on the left to 200 on the right."""
     row = np.linspace(0, 200, width).round().astype(np.uint8)
     return np.broadcast_to(row[None, :, None], (height, width, 3)).copy()
 
@@ -31,7 +31,7 @@ def columns(height: int, width: int) -> np.ndarray:
         ((100, 100), (50, 25), 50, 150),
     ],
 )
-def test_the_center_is_what_remains(shape, size, left: int, right: int) -> None:
+def test_fit_keeps_the_center(shape, size, left: int, right: int) -> None:
     image = fit(columns(*shape), size)
     assert image.shape == (*size, 3)
     assert abs(int(image[0, 0, 0]) - left) <= 4 and abs(int(image[0, -1, 0]) - right) <= 4
