@@ -27,7 +27,7 @@ _HEADING_HEIGHT, _LINE_HEIGHT, _TITLE_WIDTH, _NAME_WIDTH = 32, 20, 720, 124
 _FONT, _FONT_SCALE = cv2.FONT_HERSHEY_SIMPLEX, 0.45
 _WHITE, _DARK, _PALE, _RED = (255, 255, 255), (30, 30, 30), (228, 228, 228), (200, 30, 30)
 
-# In a histogram of at most so many numbers of images, each number has a bar of its own.
+# Within a range of so many numbers of images, each number has a bar of its own.
 _MAX_SINGLE_BARS = 60
 _LOGARITHMIC_BARS = 24
 _SIDE_MARGIN = 5
