@@ -85,7 +85,7 @@ def orientation(payload: Payload) -> int:
 
 def _jpeg_size(payload: bytes) -> tuple[int, int]:
     """Return the size in the first frame, 0 x 0 without one; thumbnails lie within a segment."""
-    for marker, position in _segments(payload):
+    for marker, position, _ in _segments(payload):
         if marker in _FRAME_MARKERS:
             if position + 9 > len(payload) or payload.rfind(_JPEG_END, position) < 0:
                 break
@@ -94,25 +94,25 @@ def _jpeg_size(payload: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-def _segments(jpeg: Payload) -> Iterator[tuple[int, int]]:
-    """Yield marker and position of each segment, as far as one follows another."""
+def _segments(jpeg: Payload) -> Iterator[tuple[int, int, int]]:
+    """Yield marker, position and length of each segment, as far as one follows another."""
     position = 2
     while position + 4 <= len(jpeg) and jpeg[position] == _SEGMENT_BEGIN:
         marker = jpeg[position + 1]
         if marker == _SEGMENT_BEGIN:
-            # A byte that fills up.
+            # A fill byte before the marker.
             position += 1
             continue
-        yield marker, position
-        position += 2 + struct.unpack_from(">H", jpeg, position + 2)[0]
+        (length,) = struct.unpack_from(">H", jpeg, position + 2)
+        yield marker, position, length
+        position += 2 + length
 
 
 def _exif_segments(content: memoryview) -> Iterator[memoryview]:
     """Yield the EXIF blocks among the segments before the pixels."""
-    for marker, position in _segments(content):
+    for marker, position, length in _segments(content):
         if marker in _LAST_MARKERS:
             return
-        (length,) = struct.unpack_from(">H", content, position + 2)
         segment = content[position + 4 : position + 2 + length]
         if marker == _EXIF_MARKER and segment[: len(_EXIF_BEGIN)] == _EXIF_BEGIN:
             yield segment[len(_EXIF_BEGIN) :]
@@ -121,7 +121,7 @@ def _exif_segments(content: memoryview) -> Iterator[memoryview]:
 def _chunks(content: memoryview, position: int, form: str, wanted: bytes) -> Iterator[memoryview]:
     """Yield the chunks of a kind; each begins with kind and length, in either order."""
     head = struct.Struct(form)
-    # A PNG has a checksum behind each chunk; a WebP fills up to an even length.
+    # In a PNG a checksum follows each chunk; in a WebP a byte fills an odd length up.
     is_png = form[0] == ">"
     while position + head.size <= len(content):
         words = head.unpack_from(content, position)
