@@ -116,7 +116,7 @@ def _check_image(payload: Payload, label: int, name: str) -> _CheckedImage:
     except BrokenRecordError as error:
         problem = f"{name}: {error}"
     digest = hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()
-    # Without its last bit it is a positive int64.
+    # Shifted by one bit, it fits into a positive int64.
     number = int.from_bytes(digest, "little") >> 1
     return _CheckedImage(label, len(payload), number, size, problem)
 
