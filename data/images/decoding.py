@@ -23,8 +23,8 @@ from data.records.recordio import BrokenRecordError, Payload
 
 Image = NDArray[np.uint8]
 
-# OpenCV reads it at its first use. Wider instructions gain nothing on images of this size but lower
-# the clock of some processors, and with it the speed of decoding, by a tenth.
+# Read when OpenCV first needs it. Its wider instructions gain nothing on images of this size, but
+# lower the clock of some processors, and with it the speed of decoding, by a tenth.
 os.environ.setdefault("OPENCV_IPP", "sse42")
 
 FILE_ENDINGS = (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".dib", ".webp", ".tif", ".tiff") + (
