@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from data.images.decoding import FILE_ENDINGS
+from data.decoding import FILE_ENDINGS
 from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
 

@@ -20,7 +20,7 @@ from typing_extensions import override
 from data.batches.loader import Batch, Filling, Loader
 from data.batches.planes import IMAGES_AT_ONCE, write_planes
 from data.batches.position import Position
-from data.images.decoding import Image, decode_jpeg, decode_rgb
+from data.decoding import Image, decode_jpeg, decode_rgb
 from data.images.transforms import Augmentation
 from data.options import FaceDataOptions
 from data.records.record_set import LabeledRecords

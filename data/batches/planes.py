@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from data.images.decoding import Image
+from data.decoding import Image
 from runtime.compiled import unlocked_kernel
 
 _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)

@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from data.images.decoding import Image
+from data.decoding import Image
 
 Points = NDArray[np.float64]
 Color = NDArray[np.float64]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.images.decoding import Image
+from data.decoding import Image
 from data.images.image_set import ImageSet
 
 _PARTS = {"training": 0, "validation": 1}

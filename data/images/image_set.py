@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.images.decoding import Image, decode_rgb
+from data.decoding import Image, decode_rgb
 from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
 

@@ -8,8 +8,8 @@ from typing import Optional
 
 from typing_extensions import override
 
+from data.decoding import FILE_ENDINGS, decode_file
 from data.identities import is_image
-from data.images.decoding import FILE_ENDINGS, decode_file
 from data.images.image_set import DecodedImages, EncodedSet
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.images.decoding import Image
+from data.decoding import Image
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 # The middle of a pixel's range, which the face networks' normalization maps to 0.

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from data.images.decoding import Image, decode_rgb
+from data.decoding import Image, decode_rgb
 from data.records.record_set import RecordSet
 from data.records.recordio import Payload
 from data.verification.bin_file import VerificationSet

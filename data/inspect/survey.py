@@ -16,7 +16,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from data.images.decoding import decode_rgb
+from data.decoding import decode_rgb
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
 from data.verification.bin_file import VerificationSet

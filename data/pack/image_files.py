@@ -17,8 +17,8 @@ from typing import NamedTuple, Optional, Union
 
 import cv2
 
-from data.images.decoding import Image, decode_file
-from data.images.headers import encoded_size, is_copied
+from data.decoding import Image, decode_file
+from data.headers import encoded_size, is_copied
 from data.records.recordio import BrokenRecordError
 from data.worker_threads import map_in_order, say, track
 from runtime.errors import DataError

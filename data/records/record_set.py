@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.images.decoding import decode_rgb
+from data.decoding import decode_rgb
 from data.records.index import MAX_KEY, RecordIndex
 from data.records.index_cache import Arrays, cached_arrays
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, Payload, RecordFile

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import plain_pickle
-from data.images.decoding import decode_rgb
+from data.decoding import decode_rgb
 from data.plain_pickle import UnsafePickleError
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError

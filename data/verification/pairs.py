@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.images.decoding import FILE_ENDINGS
+from data.decoding import FILE_ENDINGS
 from runtime.errors import ConfigError, DataError
 
 _LONGEST_NAME = 200

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from data.images.decoding import decode_jpeg, decode_rgb
+from data.decoding import decode_jpeg, decode_rgb
 from data.pack.image_files import ImageReader
 from data.records import index_cache
 from data.records.joined_set import JoinedSet

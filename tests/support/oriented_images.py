@@ -8,7 +8,7 @@ import zlib
 import cv2
 import numpy as np
 
-from data.images.decoding import Image
+from data.decoding import Image
 
 SEEN: Image = np.zeros((24, 36, 3), np.uint8)
 """What a camera saw: red above green on the left, blue above white on the right."""

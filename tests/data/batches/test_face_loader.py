@@ -14,7 +14,7 @@ import pytest
 from data.batches import loader as loader_module
 from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.batches.position import Position
-from data.images.decoding import decode_rgb
+from data.decoding import decode_rgb
 from data.images.transforms import Augmentation
 from data.options import FaceDataOptions
 from data.records.record_set import RecordSet

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data.decoding import decode_rgb
 from data.drawn import face_set
-from data.images.decoding import decode_rgb
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin
 from runtime.errors import DataError

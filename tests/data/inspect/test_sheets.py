@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from data.images.decoding import decode_rgb
+from data.decoding import decode_rgb
 from data.inspect.sheets import draw_histogram, draw_identities, draw_pairs
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin, write_bin

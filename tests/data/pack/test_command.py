@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from data.images.decoding import decode_rgb
+from data.decoding import decode_rgb
 from data.pack.__main__ import main
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin

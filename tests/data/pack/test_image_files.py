@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from data.images.decoding import decode_rgb
+from data.decoding import decode_rgb
 from data.pack.image_files import ImageReader, fit
 from runtime.errors import DataError
 

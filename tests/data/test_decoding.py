@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from data.images.decoding import FILE_ENDINGS, decode_file, decode_rgb, turn_upright
+from data.decoding import FILE_ENDINGS, decode_file, decode_rgb, turn_upright
 from data.records.recordio import BrokenRecordError
 from tests.support.oriented_images import SEEN, stored
 

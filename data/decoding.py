@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from data.images import headers
+from data import headers
 from data.records.recordio import BrokenRecordError, Payload
 
 Image = NDArray[np.uint8]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.images.decoding import decode_file, decode_rgb
-from data.images.headers import encoded_size, is_copied, orientation
+from data.decoding import decode_file, decode_rgb
+from data.headers import encoded_size, is_copied, orientation
 from data.records.recordio import BrokenRecordError
 from tests.support.oriented_images import (
     SEEN,
