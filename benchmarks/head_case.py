@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.centers import initial_centers
-from partial_fc.shard import Shard
+from partial_fc.shard import Shard, initial_centers
 
 SCALE = 64.0
 # CosFace: the margin that costs the alternatives least, since its derivative is 1.

@@ -1,7 +1,7 @@
-"""The number format bfloat16 in NumPy and Numba, which do not know it: the upper half of a float32.
+"""The number format bfloat16 in NumPy and Numba, which lack it: the upper half of a float32.
 
-MXNet's arrays of this type are seen as ``uint16`` (see ``runtime.ndarray.memory``). The row kernels
-are written once: they read through ``widened`` and write through ``narrowed``, which do nothing
+MXNet's arrays of this type appear as ``uint16`` (see ``runtime.ndarray.memory``). Each row kernel
+serves both types: it reads through ``widened`` and writes through ``narrowed``, which do nothing
 where the array is float32, so that sums, norms and updates are float32 in either case.
 """
 
@@ -46,15 +46,15 @@ def _narrowed(value, array):  # type: ignore[no-untyped-def]
 
 
 def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """The values of an array of either type."""
+    """The values of an array of float32 or bfloat16."""
     if values.dtype != np.uint16:
         return values
     return (values.astype(np.uint32) << 16).view(np.float32)
 
 
-def like(array: NDArray[Any], values: NDArray[np.float32]) -> NDArray[Any]:
-    """``values`` in the type of ``array``, rounded to the nearest, ties to even."""
-    if array.dtype != np.uint16:
+def from_float32(values: NDArray[np.float32], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The values as ``dtype``: uint16 holds bfloat16, rounded to the nearest, ties to even."""
+    if dtype != np.uint16:
         return values
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

@@ -1,4 +1,4 @@
-"""What the head needs of the world of ranks, which it does not know itself."""
+"""The collectives that the head calls; ``parallel.world`` implements them over Horovod."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ from typing import Any, Protocol
 
 
 class Communicator(Protocol):
-    """The collectives of the head; each has one stable name."""
+    """The ranks of a run; each collective has one name for the whole run."""
 
-    @property
-    def rank(self) -> int:
-        """This rank."""
-
-    @property
-    def size(self) -> int:
-        """The number of ranks."""
+    rank: int
+    size: int
 
     def allgather(self, array: Any, name: str) -> Any:
         """Concatenate the arrays of all ranks along their first axis."""

@@ -10,20 +10,22 @@ from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
-from partial_fc.rows import SMALLEST_NORM, Array, Int64Array
+from partial_fc.rows import SMALLEST_NORM, Array, Rows
+from partial_fc.sampling import Int64Array
 from runtime.mxnet import mx
 from runtime.ndarray import invoke
 
 _MAX_ELEMENTS = 2**31 - 1
-# The rules for negatives need temporary arrays: of this part of the logits at a time.
+# The rules for negatives need temporary arrays, made for one of so many parts of the logits.
 _PARTS = 16
 
 
-class DeviceRows:
-    """See ``Rows``."""
+class DeviceRows(Rows):
+    """Blocks of rows in MXNet's arrays."""
 
     def __init__(
         self,
@@ -33,12 +35,12 @@ class DeviceRows:
         max_elements: int = _MAX_ELEMENTS,
     ) -> None:
         """Copies ``centers_CD`` (float32 [C, D]) to the device."""
-        num_rows, embedding_size = centers_CD.shape
         self._optimizer = optimizer
         self._context = context
-        self._height = max(1, max_elements // embedding_size)
-        blocks = [slice(start, start + self._height) for start in range(0, num_rows, self._height)]
-        centers = [mx.nd.array(centers_CD[block], ctx=context) for block in blocks]
+        self._height = max(1, max_elements // centers_CD.shape[1])
+        starts = range(0, len(centers_CD), self._height)
+        blocks = (centers_CD[start : start + self._height] for start in starts)
+        centers = [mx.nd.array(block, ctx=context) for block in blocks]
         self._arrays = {"centers": centers}
         for name, state in optimizer.states.items():
             self._arrays[name] = [
@@ -47,20 +49,20 @@ class DeviceRows:
             ]
 
     @property
+    @override
     def row_shapes(self) -> dict[str, tuple[int, ...]]:
-        """See ``Rows.row_shapes``."""
         return {name: blocks[0].shape[1:] for name, blocks in self._arrays.items()}
 
     def _cut(self, rows: Int64Array) -> Iterator[tuple[int, slice, Any]]:
-        """The blocks that sorted ``rows`` touch: block number, part of ``rows``, rows in it."""
+        """The number of each block that has some of the sorted ``rows``; which; rows in it."""
         bounds = np.searchsorted(rows, self._height * np.arange(len(self._arrays["centers"]) + 1))
         for block in np.flatnonzero(np.diff(bounds)):
             part = slice(int(bounds[block]), int(bounds[block + 1]))
             inside = rows[part] - block * self._height
             yield int(block), part, mx.nd.array(inside, ctx=self._context, dtype="int32")
 
+    @override
     def gather(self, rows: Int64Array, normalized_SD: Any) -> Any:
-        """See ``Rows.gather``."""
         for block, part, inside in self._cut(rows):
             normalized_SD[part] = mx.nd.take(self._arrays["centers"][block], inside)
         norms_S = mx.nd.norm(normalized_SD, axis=1)
@@ -68,8 +70,8 @@ class DeviceRows:
         mx.nd.broadcast_mul(normalized_SD, inverse_norms_S.expand_dims(1), out=normalized_SD)
         return inverse_norms_S
 
+    @override
     def update(self, rows: Int64Array, inverse_norms_S: Any, gradient_SD: Any, lr: float) -> None:
-        """See ``Rows.update``."""
         for block, part, inside in self._cut(rows):
             sampled = {
                 name: mx.nd.take(blocks[block], inside) for name, blocks in self._arrays.items()
@@ -79,77 +81,75 @@ class DeviceRows:
             tangent_SD = self.project(gradient_SD[part], units_SD, inverse_norms_S1)
             updated = self._optimizer.update_device(sampled, tangent_SD, lr)
             for name, values in updated.items():
-                _scatter(self._arrays[name][block], inside, values)
+                _set_entries(self._arrays[name][block], inside.expand_dims(0), values)
 
-    def maxima(self, logits_BS: Any, negatives: Optional[Negatives] = None) -> Any:
-        """See ``Rows.maxima``."""
-        if negatives is None:
+    @override
+    def maxima(self, logits_BS: Any, rules: Optional[Negatives] = None) -> Any:
+        if rules is None:
             return mx.nd.max(logits_BS, axis=1)
         maxima = [
-            mx.nd.max(_ruled_tensor(logits_BS[part], part, negatives)[0], axis=1)
+            mx.nd.max(_ruled(logits_BS[part], part, rules)[0], axis=1)
             for part in _parts(logits_BS.shape[0])
         ]
         return mx.nd.concat(*maxima, dim=0)
 
-    def exponentiate(
-        self, logits_BS: Any, shift_B: Any, negatives: Optional[Negatives] = None
-    ) -> Any:
-        """See ``Rows.exponentiate``."""
-        if negatives is None:
+    @override
+    def exponentiate(self, logits_BS: Any, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
+        if rules is None:
             mx.nd.broadcast_sub(logits_BS, shift_B.expand_dims(1), out=logits_BS)
             mx.nd.exp(logits_BS, out=logits_BS)
             return mx.nd.sum(logits_BS, axis=1)
         sums = []
         for part in _parts(logits_BS.shape[0]):
-            values, slopes = _ruled_tensor(logits_BS[part], part, negatives)
+            values, slopes = _ruled(logits_BS[part], part, rules)
             values = mx.nd.exp(mx.nd.broadcast_sub(values, shift_B[part].expand_dims(1)))
             sums.append(mx.nd.sum(values, axis=1))
             logits_BS[part] = values * slopes
         return mx.nd.concat(*sums, dim=0)
 
+    @override
     def get_columns(self, matrix_BS: Any, columns_B: Int64Array) -> Any:
-        """See ``Rows.get_columns``."""
         return mx.nd.gather_nd(matrix_BS, self._entries(columns_B))
 
+    @override
     def set_columns(self, matrix_BS: Any, columns_B: Int64Array, values_B: Any) -> None:
-        """See ``Rows.set_columns``."""
         _set_entries(matrix_BS, self._entries(columns_B), values_B)
 
     def _entries(self, columns_B: Int64Array) -> Any:
         indices = np.stack([np.arange(columns_B.size), columns_B])
         return mx.nd.array(indices, ctx=self._context, dtype="int32")
 
+    @override
     def export(self) -> dict[str, NDArray[Any]]:
-        """See ``Rows.export``."""
         return {
             name: np.concatenate([block.asnumpy() for block in blocks])
             for name, blocks in self._arrays.items()
         }
 
+    @override
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        """See ``Rows.snapshot``."""
         return self.export()
 
+    @override
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
-        """See ``Rows.load``."""
         for number, block in enumerate(self._arrays[name]):
             start = number * self._height
             begin, end = max(first, start), min(first + len(values), start + len(block))
             if begin < end:
                 block[begin - start : end - start] = values[begin - first : end - first]
 
+    @override
     def normalize(self, features_bD: Any) -> tuple[Any, Any]:
-        """See ``Rows.normalize``."""
         norms_b1 = mx.nd.norm(features_bD, axis=1, keepdims=True)
         inverse_norms_b1 = 1.0 / mx.nd.maximum(norms_b1, SMALLEST_NORM)
         return features_bD * inverse_norms_b1, inverse_norms_b1
 
+    @override
     def multiply_rows(self, matrix_BD: Any, factors_B1: Any) -> Any:
-        """See ``Rows.multiply_rows``."""
         return matrix_BD * factors_B1
 
+    @override
     def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
-        """See ``Rows.project``."""
         radial_b1 = mx.nd.sum(gradient_bD * units_bD, axis=1, keepdims=True)
         return (gradient_bD - radial_b1 * units_bD) * inverse_norms_b1
 
@@ -159,22 +159,17 @@ def _parts(batch: int) -> list[slice]:
     return [slice(start, min(start + height, batch)) for start in range(0, batch, height)]
 
 
-def _ruled_tensor(logits: Any, part: slice, negatives: Negatives) -> tuple[Any, Any]:
-    """The logits of some samples under the rules, and the derivatives."""
-    thresholds = negatives.thresholds_B[part].expand_dims(1)
-    hardness = negatives.hardness.reshape((1, 1))
+def _ruled(logits: Any, part: slice, rules: Negatives) -> tuple[Any, Any]:
+    """The logits of some samples after the rules, and the derivatives."""
+    thresholds = rules.thresholds_B[part].expand_dims(1)
+    hardness = rules.hardness.reshape((1, 1))
     hard = mx.nd.broadcast_greater(logits, thresholds)
-    values = mx.nd.where(
-        hard, logits * mx.nd.broadcast_add(logits / negatives.scale, hardness), logits
-    )
-    slopes = mx.nd.broadcast_add(2.0 / negatives.scale * logits, hardness)
+    harder = logits * mx.nd.broadcast_add(logits / rules.scale, hardness)
+    values = mx.nd.where(hard, harder, logits)
+    slopes = mx.nd.broadcast_add(2.0 / rules.scale * logits, hardness)
     slopes = mx.nd.where(hard, slopes, mx.nd.ones_like(logits))
     left_out = mx.nd.full((1,), LEFT_OUT, ctx=logits.context).broadcast_like(logits)
-    return mx.nd.where(logits > negatives.limit, left_out, values), slopes
-
-
-def _scatter(table: Any, rows: Any, values: Any) -> None:
-    _set_entries(table, rows.expand_dims(0), values)
+    return mx.nd.where(logits > rules.limit, left_out, values), slopes
 
 
 def _set_entries(array: Any, indices: Any, values: Any) -> None:

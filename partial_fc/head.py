@@ -2,10 +2,9 @@
 
 The class centers are spread over the ranks. Every rank sees the features of the whole global
 batch, computes logits for the sampled classes of its own shard, and two small reductions make one
-softmax out of the shards (An et al., "Partial FC", 2021, section 3). Nothing of the size of the
-logits is made but the logits themselves: they become unnormalized probabilities in place, and
-these the gradient, because what a row is still to be multiplied with is put on the small side of
-the products.
+softmax out of the shards (An et al., "Partial FC", 2021, section 3). The logits are the only matrix
+of their size: they become unnormalized probabilities in place, which serve as the gradient because
+the factors of the rows are applied to the small matrices of the products.
 
 The gradient scale: the loss is the mean over the global batch, and the returned gradient is the
 exact one of the whole loss, so backbone gradients are summed over the ranks, not averaged.
@@ -23,30 +22,29 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from partial_fc import margin as margins
 from partial_fc import products
-from partial_fc.centers import initial_centers
 from partial_fc.communicator import Communicator
 from partial_fc.device_rows import DeviceRows
 from partial_fc.host_rows import HostRows
-from partial_fc.margin import Margin
+from partial_fc.margin import Margin, Targets
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
 from partial_fc.options import HeadOptions
 from partial_fc.rows import Rows
 from partial_fc.sampling import Sample, Sampler
-from partial_fc.shard import Shard
-from partial_fc.targets import Targets
+from partial_fc.shard import Shard, initial_centers
 from runtime import amx
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16
-from runtime.state import SHARDED, Saved, State, Stored
+from runtime.state import SHARDED, Saved, State, Stateful, Stored
 
 _log = logging.getLogger(__name__)
 
-# What the products may read and write, as MXNet's dtypes.
+# MXNet's dtypes for ``--head-dtype``.
 TYPES = {"float32": np.float32, "bfloat16": BFLOAT16}
 
 
@@ -55,9 +53,9 @@ class HeadStep:
     """The result of one step.
 
     Attributes:
-        loss: NDArray [1], mean cross-entropy over the global batch (the same on every rank).
+        loss: NDArray [1], mean cross-entropy over the global batch, the same on every rank.
         gradient: NDArray [b, D], of that loss with respect to this rank's features.
-        update_centers: to be called before the next step if the step was told to hold them.
+        update_centers: the update that ``hold`` leaves to the caller, due before the next step.
     """
 
     loss: Any
@@ -65,7 +63,7 @@ class HeadStep:
     update_centers: Callable[[], None]
 
 
-class PartialFC:
+class PartialFC(Stateful):
     """The head of one rank: its shard of the class centers, and the step that trains them."""
 
     def __init__(
@@ -77,16 +75,9 @@ class PartialFC:
         shard: Shard,
         world: Communicator,
     ) -> None:
-        """Assemble the head.
+        """Of the options the head reads the scale, the filter and the type of the products.
 
-        Args:
-            options: scale, filter and number format. In bfloat16 the products read and write that;
-                sums, norms, softmax and update are float32 in either case.
-            margin: of the targets.
-            rows: the shard's centers with their optimizer, on the host or a device.
-            sampler: chooses the rows of each step.
-            shard: the classes of this rank.
-            world: the collectives.
+        The products read and write that type; sums, norms, softmax and update are float32.
         """
         self.rows = rows
         self.shard = shard
@@ -109,18 +100,18 @@ class PartialFC:
         optimizer: RowOptimizer,
         seed: int,
     ) -> PartialFC:
-        """Cut the classes over the ranks and draw this rank's centers, on its device.
+        """Cut the classes over the ranks and draw this rank's centers.
 
         Args:
-            options: all choices.
+            options: margin, scale, filter, sampling and the type of the products.
             shape: of the centers of all ranks: classes, at least one per rank, and D.
             world: the ranks.
-            context: the MXNet device of the features.
+            context: the MXNet device of features and centers.
             optimizer: of the centers.
             seed: of the centers and the samples.
 
         Raises:
-            ConfigError: the device has no products in the number format that is wanted.
+            ConfigError: the device has no products of that type.
         """
         num_classes, embedding_size = shape
         options = replace(options, head_dtype=usable_dtype(options.head_dtype, context))
@@ -136,16 +127,16 @@ class PartialFC:
             world,
         )
 
+    @override
     def export_state(self, update: int) -> State:
-        """See ``Stateful``: the shard's centers with their optimizer, and the margin's memory."""
         start, total = self.shard.start, self.shard.num_classes
         arrays = {
             name: Stored(SHARDED, rows, start, total) for name, rows in self.rows.snapshot().items()
         }
         return State({**arrays, **self.margin.export_state(update).arrays})
 
+    @override
     def load_state(self, saved: Saved) -> None:
-        """See ``Stateful``."""
         shard = self.shard
         for name, row_shape in self.rows.row_shapes.items():
             pieces = saved.pieces(name, shard.start, shard.stop, shard.num_classes, row_shape)
@@ -169,8 +160,8 @@ class PartialFC:
             labels: int64 [b], their class ids.
             update: the number of the step, which the sample depends on.
             lr: the learning rate of the centers in this step.
-            hold: leave the centers to the caller, who may find that the update must not happen;
-                otherwise their update hides the reduction of the gradient.
+            hold: leave the update of the centers to the caller, who may have to skip it; otherwise
+                it runs during the reduction of the gradient.
         """
         units_bD, inverse_norms_b1 = self.rows.normalize(features)
         units_BD = self._world.allgather(units_bD, "head.features")
@@ -185,7 +176,7 @@ class PartialFC:
         gradient_SD = self._buffer("gradient", centers_SD.shape, features)
         scaled_BD = self.rows.multiply_rows(units_BD, row_scale_B1)
         gradient_BD = products.gradients(weights_BS, scaled_BD, centers_SD, out=gradient_SD)
-        # Queued, not waited for: the reduction runs while the centers are updated.
+        # Not waited for: the reduction runs while the centers are updated.
         gradient_BD = self.rows.multiply_rows(gradient_BD, row_scale_B1)
         gradient_BD = self._world.allreduce(gradient_BD, "head.gradient")
         update_centers = partial(self.rows.update, sample.rows, inverse_norms_S, gradient_SD, lr)
@@ -241,13 +232,13 @@ class PartialFC:
         return loss, factor_B.expand_dims(1)
 
     def _gather_labels(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        # On the CPU whatever the device: the sampler works there, and nothing has to be waited for.
+        # On the CPU whatever the device: the sampler works there, without waiting for the device.
         labels_b = mx.nd.array(labels, ctx=mx.cpu(), dtype="int64")
         gathered: NDArray[np.int64] = self._world.allgather(labels_b, "head.labels").asnumpy()
         return gathered
 
     def _buffer(self, name: str, shape: tuple[int, int], like: Any) -> Any:
-        """The reused array ``name``: fresh memory of this size costs as much as a pass over it."""
+        """The reused array ``name``: new memory of this size costs as much as a pass over it."""
         array = self._buffers.get(name)
         if array is None or array.shape != shape:
             self._buffers[name] = array = mx.nd.empty(shape, ctx=like.context, dtype=self._dtype)
@@ -255,10 +246,10 @@ class PartialFC:
 
 
 def usable_dtype(dtype: str, device: Any) -> str:
-    """The type of the head's products: ``dtype``, or float32 where bfloat16 would not be faster.
+    """The type of the products: ``dtype``, or float32 on a CPU where bfloat16 would be slower.
 
     Raises:
-        ConfigError: bfloat16 is wanted on a GPU.
+        ConfigError: ``dtype`` is bfloat16 and the device a GPU.
     """
     if dtype == "bfloat16":
         if device.device_type != "cpu":

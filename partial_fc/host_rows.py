@@ -1,7 +1,7 @@
 """Rows in the host's memory, with Numba kernels.
 
-The small passes over features are kernels, too: MXNet's broadcasting operators take some 3 ms each
-for 256 × 512 numbers on a CPU, and a step has six of them, a tenth of its time.
+The small passes over features are kernels, too: on a CPU MXNet's broadcasting operators take some
+3 ms each for 256 × 512 numbers, and the six of a step a tenth of its time.
 
 Shapes: see ``partial_fc.rows``.
 """
@@ -13,19 +13,21 @@ from typing import Any, Optional
 import numba
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from partial_fc import bfloat16
 from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowGradients, RowOptimizer
-from partial_fc.rows import SMALLEST_NORM, Array, Int64Array
+from partial_fc.rows import SMALLEST_NORM, Array, Rows
+from partial_fc.sampling import Int64Array
 from runtime.compiled import inlined, parallel_kernel
 from runtime.mxnet import mx
 from runtime.ndarray import memory
 
 
-class HostRows:
-    """See ``Rows``."""
+class HostRows(Rows):
+    """Rows of NumPy arrays."""
 
     def __init__(self, centers_CD: Array, optimizer: RowOptimizer) -> None:
         """Takes over ``centers_CD`` (float32 [C, D], contiguous) and updates it in place."""
@@ -37,86 +39,85 @@ class HostRows:
         self._copies: dict[str, NDArray[Any]] = {}
 
     @property
+    @override
     def row_shapes(self) -> dict[str, tuple[int, ...]]:
-        """See ``Rows.row_shapes``."""
         return {name: array.shape[1:] for name, array in self._arrays.items()}
 
+    @override
     def gather(self, rows: Int64Array, normalized_SD: Any) -> Array:
-        """See ``Rows.gather``."""
         inverse_norms_S = np.empty(rows.size, dtype=np.float32)
-        _gather_normalize(self._arrays["centers"], rows, memory(normalized_SD), inverse_norms_S)
+        _normalize(self._arrays["centers"], rows, memory(normalized_SD), inverse_norms_S)
         return inverse_norms_S
 
+    @override
     def update(self, rows: Int64Array, inverse_norms_S: Array, gradient_SD: Any, lr: float) -> None:
-        """See ``Rows.update``."""
         gradients = RowGradients(rows, inverse_norms_S, memory(gradient_SD))
         self._optimizer.update_host(self._arrays, gradients, lr)
 
-    def maxima(self, logits_BS: Any, negatives: Optional[Negatives] = None) -> Any:
-        """See ``Rows.maxima``."""
+    @override
+    def maxima(self, logits_BS: Any, rules: Optional[Negatives] = None) -> Any:
         maxima_B = mx.nd.empty((logits_BS.shape[0],))
-        if negatives is None:
+        if rules is None:
             _row_maxima(memory(logits_BS), memory(maxima_B))
         else:
-            _ruled_maxima(memory(logits_BS), memory(maxima_B), *_numbers(negatives))
+            _ruled_maxima(memory(logits_BS), memory(maxima_B), *_numbers(rules))
         return maxima_B
 
-    def exponentiate(
-        self, logits_BS: Any, shift_B: Any, negatives: Optional[Negatives] = None
-    ) -> Any:
-        """See ``Rows.exponentiate``."""
+    @override
+    def exponentiate(self, logits_BS: Any, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
         sums_B = mx.nd.empty((logits_BS.shape[0],))
         arrays = memory(logits_BS), memory(shift_B), memory(sums_B)
-        if negatives is None:
+        if rules is None:
             _row_exponentials(*arrays)
         else:
-            _ruled_exponentials(*arrays, *_numbers(negatives))
+            _ruled_exponentials(*arrays, *_numbers(rules))
         return sums_B
 
+    @override
     def get_columns(self, matrix_BS: Any, columns_B: Int64Array) -> Any:
-        """See ``Rows.get_columns``."""
         entries = memory(matrix_BS)[np.arange(columns_B.size), columns_B]
         return mx.nd.array(bfloat16.to_float32(entries))
 
+    @override
     def set_columns(self, matrix_BS: Any, columns_B: Int64Array, values_B: Any) -> None:
-        """See ``Rows.set_columns``."""
         matrix = memory(matrix_BS)
-        entries = bfloat16.like(matrix, memory(values_B))
+        entries = bfloat16.from_float32(memory(values_B), matrix.dtype)
         matrix[np.arange(columns_B.size), columns_B] = entries
 
+    @override
     def export(self) -> dict[str, NDArray[Any]]:
-        """See ``Rows.export``."""
         return dict(self._arrays)
 
+    @override
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        """See ``Rows.snapshot``."""
-        # Always into the same memory: to get new pages from the system takes longer than to fill
-        # them, on a virtual machine ten times as long.
+        # Into the same memory each time: new pages from the system take longer to get than to
+        # fill, on a virtual machine ten times as long.
         if not self._copies:
             self._copies = {name: np.empty_like(array) for name, array in self._arrays.items()}
         for name, array in self._arrays.items():
             np.copyto(self._copies[name], array)
         return dict(self._copies)
 
+    @override
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
-        """See ``Rows.load``."""
         self._arrays[name][first : first + len(values)] = values
 
+    @override
     def normalize(self, features_bD: Any) -> tuple[Any, Any]:
-        """See ``Rows.normalize``."""
         units_bD = mx.nd.empty(features_bD.shape)
         inverse_norms_b1 = mx.nd.empty((features_bD.shape[0], 1))
-        _normalize(memory(features_bD), memory(units_bD), memory(inverse_norms_b1))
+        rows, inverse_norms_b = np.arange(len(features_bD)), memory(inverse_norms_b1).reshape(-1)
+        _normalize(memory(features_bD), rows, memory(units_bD), inverse_norms_b)
         return units_bD, inverse_norms_b1
 
+    @override
     def multiply_rows(self, matrix_BD: Any, factors_B1: Any) -> Any:
-        """See ``Rows.multiply_rows``."""
         product_BD = mx.nd.empty(matrix_BD.shape)
         _multiply_rows(memory(matrix_BD), memory(factors_B1), memory(product_BD))
         return product_BD
 
+    @override
     def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
-        """See ``Rows.project``."""
         projected_bD = mx.nd.empty(gradient_bD.shape)
         arrays = (gradient_bD, units_bD, inverse_norms_b1, projected_bD)
         _project(*(memory(array) for array in arrays))
@@ -124,16 +125,16 @@ class HostRows:
 
 
 @parallel_kernel
-def _gather_normalize(centers, rows, normalized, inverse_norms):  # type: ignore[no-untyped-def]
+def _normalize(vectors, rows, normalized, inverse_norms):  # type: ignore[no-untyped-def]
     for s in numba.prange(rows.size):
-        center = centers[rows[s]]
+        vector = vectors[rows[s]]
         squares = np.float32(0.0)
-        for d in range(center.size):
-            squares += center[d] * center[d]
+        for d in range(vector.size):
+            squares += vector[d] * vector[d]
         inverse = np.float32(1.0) / max(np.sqrt(squares), np.float32(SMALLEST_NORM))
         inverse_norms[s] = inverse
-        for d in range(center.size):
-            normalized[s, d] = narrowed(center[d] * inverse, normalized)
+        for d in range(vector.size):
+            normalized[s, d] = narrowed(vector[d] * inverse, normalized)
 
 
 @parallel_kernel
@@ -185,13 +186,10 @@ def _row_exponentials(logits, shift, sums):  # type: ignore[no-untyped-def]
         sums[b] = total
 
 
-def _numbers(negatives: Negatives) -> tuple[np.float32, Array, np.float32, np.float32]:
-    return (
-        np.float32(negatives.limit),
-        memory(negatives.thresholds_B),
-        memory(negatives.hardness)[0],
-        np.float32(1.0 / negatives.scale),
-    )
+def _numbers(rules: Negatives) -> tuple[np.float32, Array, np.float32, np.float32]:
+    """The limit, thresholds, hardness and inverse scale of the kernels."""
+    limit, inverse_scale = np.float32(rules.limit), np.float32(1.0 / rules.scale)
+    return limit, memory(rules.thresholds_B), memory(rules.hardness)[0], inverse_scale
 
 
 @inlined
@@ -240,19 +238,6 @@ def _ruled_exponentials(  # type: ignore[no-untyped-def]
             value *= slope if logit > threshold else np.float32(1.0)
             row[s] = narrowed(value, row)
         sums[b] = total
-
-
-@parallel_kernel
-def _normalize(features, units, inverse_norms):  # type: ignore[no-untyped-def]
-    for b in numba.prange(features.shape[0]):
-        feature = features[b]
-        squares = np.float32(0.0)
-        for d in range(feature.size):
-            squares += feature[d] * feature[d]
-        inverse = np.float32(1.0) / max(np.sqrt(squares), np.float32(SMALLEST_NORM))
-        inverse_norms[b, 0] = inverse
-        for d in range(feature.size):
-            units[b, d] = feature[d] * inverse
 
 
 @parallel_kernel

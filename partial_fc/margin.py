@@ -1,35 +1,66 @@
 """Margins of the softmax, applied to the target logits alone.
 
-A margin changes B numbers of the B × S logits, so it takes the cosines of the targets and gives
-back the changed cosines with their derivatives; the head puts both where they belong. One form
+A margin changes B numbers of the B × S logits, so it takes the cosines of the targets and returns
+the changed cosines with their derivatives; the head writes them into logits and gradient. One form
 covers the usual losses: cos(m1·θ + m2) − m3 (Deng et al., "ArcFace", CVPR 2019, equation 4), with
 SphereFace's m1, ArcFace's m2 and CosFace's m3 (Wang et al., "CosFace", CVPR 2018, equation 4).
-AdaFace chooses m2 and m3 for each image; CurricularFace adds a rule for the negatives.
 
-Shapes: B global batch.
+Shapes: b batch of a rank, B global batch.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Optional, Protocol
+from typing import Any, Optional
 
+from typing_extensions import override
+
+from partial_fc.communicator import Communicator
 from partial_fc.negatives import Curriculum
 from partial_fc.options import LOSSES, HeadOptions
-from partial_fc.targets import Targets
 from runtime.mxnet import mx
 from runtime.state import REPLICATED, Saved, State, Stateful, Stored
 
 # The derivative of arccos is infinite at ±1, which rounding reaches (and passes): angles are kept
 # this far away from 0 and π in the cosine.
 _COSINE_LIMIT = 1.0 - 1e-6
-
 # Before the names of a margin's arrays among those of the head.
 _PREFIX = "margin."
-# What remains of a running statistic after a step.
-_RUNNING = 0.99
+# The share that a running mean keeps of itself in an update.
+_KEPT = 0.99
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The targets of a global batch, as one rank knows them.
+
+    Not every margin depends on the numbers of other ranks: those that do gather them, by a
+    collective that all ranks have to call.
+
+    Attributes:
+        cosines_B: NDArray [B], between the features and the centers of their classes; any number
+            where the class belongs to another rank.
+        local_B: NDArray [B], 1 where the class belongs to this rank, else 0.
+        inverse_norms_b1: NDArray [b, 1], 1 / the norms of this rank's features.
+        world: the ranks.
+    """
+
+    cosines_B: Any
+    local_B: Any
+    inverse_norms_b1: Any
+    world: Communicator
+
+    def all_cosines(self) -> Any:
+        """The cosines of all targets, NDArray [B], the same on every rank."""
+        return self.world.allreduce(self.cosines_B * self.local_B, "head.targets")
+
+    def all_norms(self) -> Any:
+        """The norms of all features, NDArray [B], the same on every rank."""
+        norms_b = 1.0 / self.inverse_norms_b1.reshape((-1,))
+        return self.world.allgather(norms_b, "head.norms")
 
 
 @dataclass(frozen=True)
@@ -47,26 +78,50 @@ class Margined:
     curriculum: Optional[Curriculum] = None
 
 
-class Margin(Stateful, Protocol):
-    """What the head asks of a margin, which replaces the arrays that it remembers, all [1].
+class Margin(Stateful):
+    """Changes the cosines of targets; keeps running means, if it needs them, in checkpoints."""
 
-    Their names begin with "margin." in the head's part of a checkpoint.
-    """
+    # NDArrays [1] by name; an update replaces them, so that a copy of the margin keeps its own.
+    _means: Mapping[str, Any] = {}
 
+    @abstractmethod
     def __call__(self, targets: Targets) -> Margined:
         """Apply the margin to the targets of one update."""
 
+    def _running_mean(self, name: str, value: Any, first_share: float = 1.0) -> Any:
+        """The mean after this value, an NDArray [1]; the first value enters with its own share."""
+        before = self._means.get(name)
+        if before is None:
+            mean = first_share * value
+        else:
+            mean = _KEPT * before.as_in_context(value.context) + (1 - _KEPT) * value
+        self._means = {**self._means, name: mean}
+        return mean
 
-@dataclass(frozen=True)
-class CombinedMargin:
+    @override
+    def export_state(self, update: int) -> State:
+        means = self._means.items()
+        return State({_PREFIX + name: Stored(REPLICATED, mean.asnumpy()) for name, mean in means})
+
+    @override
+    def load_state(self, saved: Saved) -> None:
+        self._means = {
+            name[len(_PREFIX) :]: mx.nd.array(saved.replicated(name, (1,)))
+            for name in saved.names()
+            if name.startswith(_PREFIX)
+        }
+
+
+@dataclass
+class CombinedMargin(Margin):
     """The margin cos(m1·θ + m2) − m3 on the angle θ between an embedding and its class center."""
 
     m1: float = 1.0
     m2: float = 0.0
     m3: float = 0.0
 
+    @override
     def __call__(self, targets: Targets) -> Margined:
-        """See ``Margin``."""
         return Margined(*self.apply(targets.cosines_B))
 
     def apply(self, cosines_B: Any) -> tuple[Any, Any]:
@@ -78,15 +133,8 @@ class CombinedMargin:
         slopes_B = self.m1 * mx.nd.sin(angle_B) / mx.nd.sin(theta_B)
         return mx.nd.cos(angle_B) - self.m3, slopes_B
 
-    def export_state(self, update: int) -> State:
-        """See ``Stateful``: nothing."""
-        return State()
 
-    def load_state(self, saved: Saved) -> None:
-        """See ``Stateful``: nothing."""
-
-
-class AdaFace:
+class AdaFace(Margin):
     """Margins that depend on the quality of an image (Kim et al., "AdaFace", CVPR 2022).
 
     The norm of a feature stands for the quality. With ẑ the norm's distance from the running mean
@@ -103,14 +151,15 @@ class AdaFace:
         """Args: the margin and the concentration of the paper."""
         self._m = m
         self._h = h
-        self._mean: Any = None
-        self._deviation: Any = None
 
+    @override
     def __call__(self, targets: Targets) -> Margined:
-        """See ``Margin``."""
         norms_B = targets.all_norms()
-        self._follow(norms_B)
-        distance_B = (norms_B - self._mean) / (self._deviation + self._EPSILON)
+        mean = mx.nd.mean(norms_B)
+        deviation = mx.nd.sqrt(mx.nd.mean(mx.nd.square(norms_B - mean)))
+        mean = self._running_mean("norm_mean", mean)
+        deviation = self._running_mean("norm_deviation", deviation)
+        distance_B = (norms_B - mean) / (deviation + self._EPSILON)
         margin_B = self._m * mx.nd.clip(self._h * distance_B, -1.0, 1.0)
         theta_B = _angle(targets.cosines_B)
         # Where the margin would leave [0, π] the angle stays at its end, and the slope is 0.
@@ -118,27 +167,8 @@ class AdaFace:
         slopes_B = mx.nd.sin(angle_B) / mx.nd.sin(theta_B)
         return Margined(mx.nd.cos(angle_B) - margin_B - self._m, slopes_B)
 
-    def _follow(self, norms_B: Any) -> None:
-        mean = mx.nd.mean(norms_B)
-        deviation = mx.nd.sqrt(mx.nd.mean(mx.nd.square(norms_B - mean)))
-        if self._mean is None:
-            self._mean, self._deviation = mean, deviation
-        else:
-            self._mean = _RUNNING * _beside(mean, self._mean) + (1 - _RUNNING) * mean
-            deviation_before = _beside(mean, self._deviation)
-            self._deviation = _RUNNING * deviation_before + (1 - _RUNNING) * deviation
 
-    def export_state(self, update: int) -> State:
-        """See ``Stateful``; nothing before the first update."""
-        return _state({"norm_mean": self._mean, "norm_deviation": self._deviation})
-
-    def load_state(self, saved: Saved) -> None:
-        """See ``Stateful``."""
-        self._mean = _restored(saved, "norm_mean")
-        self._deviation = _restored(saved, "norm_deviation")
-
-
-class CurricularFace:
+class CurricularFace(Margin):
     """ArcFace, and hard negatives that count more as training goes on.
 
     Huang et al., "CurricularFace", CVPR 2020: a negative's cosine c above the target's cosine with
@@ -150,25 +180,15 @@ class CurricularFace:
     def __init__(self, m: float = 0.5) -> None:
         """Args: the margin on the angle of the target."""
         self._arc = CombinedMargin(m2=m)
-        self._hardness: Any = None
 
+    @override
     def __call__(self, targets: Targets) -> Margined:
-        """See ``Margin``."""
         # All ranks need all thresholds: the negatives of a sample are everywhere.
         cosines_B = targets.all_cosines()
-        mean = (1 - _RUNNING) * mx.nd.mean(cosines_B)
-        before = self._hardness
-        self._hardness = mean if before is None else _RUNNING * _beside(mean, before) + mean
+        mean = mx.nd.mean(cosines_B)
+        hardness = self._running_mean("hardness", mean, first_share=1 - _KEPT)
         margined_B, slopes_B = self._arc.apply(cosines_B)
-        return Margined(margined_B, slopes_B, Curriculum(margined_B, self._hardness))
-
-    def export_state(self, update: int) -> State:
-        """See ``Stateful``; nothing before the first update."""
-        return _state({"hardness": self._hardness})
-
-    def load_state(self, saved: Saved) -> None:
-        """See ``Stateful``."""
-        self._hardness = _restored(saved, "hardness")
+        return Margined(margined_B, slopes_B, Curriculum(margined_B, hardness))
 
 
 def build(options: HeadOptions) -> Margin:
@@ -177,27 +197,6 @@ def build(options: HeadOptions) -> Margin:
         return CombinedMargin(*options.applied_margins)
     margin: Margin = globals()[LOSSES[options.loss].margin]()
     return margin
-
-
-def _state(memory: Mapping[str, Any]) -> State:
-    """What is not None, NDArrays [1] by name."""
-    return State(
-        {
-            f"{_PREFIX}{name}": Stored(REPLICATED, array.asnumpy())
-            for name, array in memory.items()
-            if array is not None
-        }
-    )
-
-
-def _restored(saved: Saved, name: str) -> Any:
-    full = f"{_PREFIX}{name}"
-    return mx.nd.array(saved.replicated(full, (1,))) if full in saved.names() else None
-
-
-def _beside(array: Any, restored: Any) -> Any:
-    """What ``load_state`` has made, on the device of ``array``."""
-    return restored.as_in_context(array.context)
 
 
 def _angle(cosines_B: Any) -> Any:

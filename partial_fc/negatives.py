@@ -1,9 +1,9 @@
-"""How negatives enter the softmax, where they do not enter as they are.
+"""Rules that change the logits of some negatives.
 
-Two rules change single entries of the B × S logits. A negative whose cosine exceeds a threshold may
-be a mislabeled positive and is left out (inter-class filtering). A negative that is more similar
-than the target with its margin is hard and gets another weight (CurricularFace). The passes over
-the logits apply both as they go, so that nothing else of that size is made.
+A negative whose cosine exceeds a threshold may be a mislabeled positive and is left out
+(inter-class filtering). A negative that is more similar than the target with its margin is hard and
+gets another weight (CurricularFace). The passes over the B × S logits apply both as they go, so
+that there is no second matrix of that size.
 
 Shapes: B global batch.
 """
@@ -53,13 +53,10 @@ class Negatives:
     def rules(
         cls, curriculum: Optional[Curriculum], filter_threshold: float, targets_B: Any, scale: float
     ) -> Optional[Negatives]:
-        """The rules, or None when all negatives enter as they are.
+        """The rules of a curriculum and a filter, or None when no logit changes.
 
-        Args:
-            curriculum: of the margin, if it has one.
-            filter_threshold: the cosine above which negatives are left out; 1 keeps them all.
-            targets_B: NDArray [B], for its size and device.
-            scale: the factor of the cosines.
+        The filter leaves out negatives above its cosine; 1 keeps them all. Size and device of the
+        thresholds are those of ``targets_B``, an NDArray [B].
         """
         limit = filter_threshold * scale if filter_threshold < 1.0 else _NEVER
         if curriculum is not None:

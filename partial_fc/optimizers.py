@@ -1,14 +1,12 @@
 """The optimizers of the class centers: SGD with momentum, Adam and AdamW, on the sampled rows.
 
-All are lazy: a row that is not sampled neither decays nor moves, and its state waits for it. Each
-has two forms that do the same: a Numba kernel that projects the gradient and updates in one pass
-over the rows, and MXNet operators for devices. The backbone's optimizer is MXNet's own
-(``training.update.optimizer``).
+All are lazy: a row that is not sampled neither decays nor moves, and its state does not change.
+Each has two forms that do the same: a Numba kernel that projects the gradient and updates in one
+pass over the rows, and MXNet operators for devices.
 
-Adam corrects the bias of its moments by the number of updates they have seen, and lazily sampled
-rows have seen different numbers, so each row has a count of its own. With one count for all, a row
-that is sampled late for the first time would get no correction and step 0.1 / sqrt(0.001), three
-times, too far.
+Adam corrects the bias of its moments by the number of updates that they have seen. Sampled rows
+have seen different numbers, so each row has a count. With one count for all, a row that is sampled
+late for the first time would get no correction and step 0.1 / sqrt(0.001), three times, too far.
 
 Shapes: D embedding, S sampled rows, C rows of the shard.
 """
@@ -18,23 +16,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from partial_fc.bfloat16 import widened
-from partial_fc.states import STATES, RowState
+from partial_fc.shard import STATES, RowState
 from runtime.compiled import inlined, parallel_kernel
 from runtime.mxnet import mx
 
-Array = NDArray[np.float32]
-Int64Array = NDArray[np.int64]
+# Arrays by name: "centers" and those of ``partial_fc.shard.STATES``; on the host, on a device.
+HostArrays = Mapping[str, NDArray[Any]]
+DeviceArrays = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class RowGradients:
+class RowGradients(NamedTuple):
     """The gradient with respect to the unit vectors of sampled rows, on the host.
 
     Attributes:
@@ -43,27 +42,22 @@ class RowGradients:
         gradient: [S, D], float32 or bfloat16 (see ``partial_fc.bfloat16``).
     """
 
-    rows: Int64Array
-    inverse_norms: Array
+    rows: NDArray[np.int64]
+    inverse_norms: NDArray[np.float32]
     gradient: NDArray[Any]
 
 
 class RowOptimizer(Protocol):
     """An optimizer of class centers."""
 
-    @property
-    def states(self) -> Mapping[str, RowState]:
-        """The arrays it keeps beside the centers, by name; all start at zero."""
+    states: Mapping[str, RowState]
+    """The arrays it keeps beside the centers, by name; all start at zero."""
 
-    def update_host(
-        self, arrays: Mapping[str, NDArray[Any]], gradients: RowGradients, lr: float
-    ) -> None:
+    def update_host(self, arrays: HostArrays, gradients: RowGradients, lr: float) -> None:
         """Update the rows of ``arrays`` ("centers" [C, D] and the states), in place."""
 
-    def update_device(
-        self, sampled: Mapping[str, Any], tangent_SD: Any, lr: float
-    ) -> dict[str, Any]:
-        """The new values of sampled rows.
+    def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> DeviceArrays:
+        """Return the new values of sampled rows.
 
         Args:
             sampled: NDArrays "centers" [S, D] and the states; may be overwritten.
@@ -73,36 +67,20 @@ class RowOptimizer(Protocol):
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(RowOptimizer):
     """Momentum SGD; weight decay is added to the gradient."""
 
+    states = STATES["sgd"]
     momentum: float
     weight_decay: float
 
-    @property
-    def states(self) -> Mapping[str, RowState]:
-        """See ``RowOptimizer.states``."""
-        return STATES["sgd"]
+    @override
+    def update_host(self, arrays: HostArrays, gradients: RowGradients, lr: float) -> None:
+        numbers = (np.float32(number) for number in (lr, self.momentum, self.weight_decay))
+        _sgd(arrays["centers"], arrays["momenta"], *gradients, *numbers)
 
-    def update_host(
-        self, arrays: Mapping[str, NDArray[Any]], gradients: RowGradients, lr: float
-    ) -> None:
-        """See ``RowOptimizer.update_host``."""
-        _sgd(
-            arrays["centers"],
-            arrays["momenta"],
-            gradients.rows,
-            gradients.inverse_norms,
-            gradients.gradient,
-            np.float32(lr),
-            np.float32(self.momentum),
-            np.float32(self.weight_decay),
-        )
-
-    def update_device(
-        self, sampled: Mapping[str, Any], tangent_SD: Any, lr: float
-    ) -> dict[str, Any]:
-        """See ``RowOptimizer.update_device``."""
+    @override
+    def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> DeviceArrays:
         centers, momenta = sampled["centers"], sampled["momenta"]
         decay = {"momentum": self.momentum, "wd": self.weight_decay}
         mx.nd.sgd_mom_update(centers, tangent_SD, momenta, lr=lr, **decay, out=centers)
@@ -110,7 +88,7 @@ class SGD:
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(RowOptimizer):
     """Adam (Kingma and Ba, ICLR 2015, algorithm 1), with a step count for each row.
 
     Weight decay is added to the gradient (Adam) or shrinks the centers beside it (AdamW: Loshchilov
@@ -119,48 +97,28 @@ class Adam:
     ``weight_decay`` and the base learning rate.
     """
 
+    states = STATES["adam"]
     weight_decay: float
     decoupled: bool
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    @property
-    def states(self) -> Mapping[str, RowState]:
-        """See ``RowOptimizer.states``."""
-        return STATES["adam"]
-
     def _decays(self, lr: float) -> tuple[float, float]:
-        """What of a center is added to its gradient, and what it keeps of itself."""
+        """The share of a center that is added to its gradient, and the share that it keeps."""
         if self.decoupled:
             return 0.0, 1.0 - lr * self.weight_decay
         return self.weight_decay, 1.0
 
-    def update_host(
-        self, arrays: Mapping[str, NDArray[Any]], gradients: RowGradients, lr: float
-    ) -> None:
-        """See ``RowOptimizer.update_host``."""
+    @override
+    def update_host(self, arrays: HostArrays, gradients: RowGradients, lr: float) -> None:
         decay, kept = self._decays(lr)
-        _adam(
-            arrays["centers"],
-            arrays["first_moments"],
-            arrays["second_moments"],
-            arrays["step_counts"],
-            gradients.rows,
-            gradients.inverse_norms,
-            gradients.gradient,
-            lr,
-            self.beta1,
-            self.beta2,
-            np.float32(self.epsilon),
-            np.float32(decay),
-            np.float32(kept),
-        )
+        states = arrays["first_moments"], arrays["second_moments"], arrays["step_counts"]
+        numbers = (np.float32(number) for number in (self.epsilon, decay, kept))
+        _adam(arrays["centers"], *states, *gradients, lr, self.beta1, self.beta2, *numbers)
 
-    def update_device(
-        self, sampled: Mapping[str, Any], tangent_SD: Any, lr: float
-    ) -> dict[str, Any]:
-        """See ``RowOptimizer.update_device``."""
+    @override
+    def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> DeviceArrays:
         decay, kept = self._decays(lr)
         gradient = tangent_SD + decay * sampled["centers"]
         first = self.beta1 * sampled["first_moments"] + (1 - self.beta1) * gradient
@@ -181,11 +139,11 @@ class Adam:
 
 
 class OptimizerChoice(Protocol):
-    """What is asked of the options of a run."""
+    """The options that choose the optimizer of the class centers."""
 
     @property
     def rule(self) -> str:
-        """A key of ``partial_fc.states.STATES``."""
+        """A key of ``STATES``."""
 
     @property
     def momentum(self) -> float:
@@ -197,7 +155,7 @@ class OptimizerChoice(Protocol):
 
 
 def build(options: OptimizerChoice) -> RowOptimizer:
-    """The optimizer of the class centers that was chosen."""
+    """Build the optimizer of the class centers."""
     if options.rule == "sgd":
         return SGD(options.momentum, options.wd)
     assert options.rule in ("adam", "adamw"), options.rule

@@ -19,16 +19,13 @@ class Loss(NamedTuple):
     margin: str
     """The class in ``partial_fc.margin``."""
     margins: Optional[Margins] = None
-    """Of a combined margin: m1, m2 and m3; None where the margin adapts them."""
+    """The m1, m2 and m3 of a combined margin; None where the margin adapts them."""
     collective: str = ""
     """A collective of its own in every update, of a number for each image of the global batch."""
 
 
-# cos(m1 * angle + m2) - m3 on the target. ArcFace: Deng et al. 2019, arXiv:1801.07698. CosFace:
-# Wang et al. 2018, arXiv:1801.09414. Its 0.35 is also InsightFace's first value; their Partial FC
-# recipes use 0.4 (--margins 1,0,0.4), and so do the Glint360K presets.
-# AdaFace (Kim et al. 2022, arXiv:2204.00964) and CurricularFace (Huang et al. 2020,
-# arXiv:2004.00288) adapt theirs while training and are no such form.
+# Sources: ``partial_fc.margin``. CosFace's 0.35 is the paper's and InsightFace's first value; the
+# latter's Partial FC recipes use 0.4 (--margins 1,0,0.4), and so do the Glint360K presets.
 LOSSES: Mapping[str, Loss] = {
     "arcface": Loss("CombinedMargin", (1.0, 0.5, 0.0)),
     "cosface": Loss("CombinedMargin", (1.0, 0.0, 0.35)),
@@ -37,9 +34,11 @@ LOSSES: Mapping[str, Loss] = {
     "curricularface": Loss("CurricularFace", collective="allreduce head.targets"),
 }
 COMBINED = "combined"
-"""The name of ``--margins`` where the name of a loss stands."""
-DTYPES = ("float32", "bfloat16")
-"""Of the products."""
+"""The name of the loss of ``--margins`` in checkpoints and config.json."""
+
+
+def _share(meaning: str) -> Range:
+    return Range(lambda value: 0 < value <= 1, f"must be above 0 and at most 1; {meaning}")
 
 
 @dataclass(frozen=True)
@@ -55,21 +54,10 @@ class HeadOptions(Options):
     scale: float = number(64.0, POSITIVE.saying("must be above 0; 64 is usual"))
     """Factor on the cosines before the softmax."""
 
-    filter_threshold: float = number(
-        1.0,
-        Range(
-            lambda value: 0 < value <= 1, "must be above 0 and at most 1; 1 turns the filter off"
-        ),
-    )
+    filter_threshold: float = number(1.0, _share("1 turns the filter off"))
     """Leave out negatives more similar than this cosine, above 0 to 1 (off): wrong labels."""
 
-    sample_ratio: float = number(
-        1.0,
-        Range(
-            lambda value: 0 < value <= 1,
-            "must be above 0 and at most 1; 1 uses all class centers, 0.1 a tenth of them",
-        ),
-    )
+    sample_ratio: float = number(1.0, _share("1 uses all class centers, 0.1 a tenth of them"))
     """Share of the class centers that take part in an update, above 0 to 1; positives always do."""
 
     center_lr: Optional[float] = number(
@@ -77,7 +65,7 @@ class HeadOptions(Options):
     )
     """Learning rate of the class centers after warm-up; that of --lr unless given."""
 
-    head_dtype: str = name("float32", DTYPES)
+    head_dtype: str = name("float32", ("float32", "bfloat16"))
     """Number format of the head's products: float32, or bfloat16 (CPUs with AMX only)."""
 
     @property
@@ -87,7 +75,7 @@ class HeadOptions(Options):
 
     @property
     def identity(self) -> str:
-        """The name of the loss in checkpoints, where ``--margins`` have one of their own."""
+        """The name of the loss in checkpoints: ``COMBINED`` with ``--margins``."""
         return self.loss if self.margins is None else COMBINED
 
     @property
@@ -96,40 +84,30 @@ class HeadOptions(Options):
         return LOSSES[self.loss].collective if self.margins is None else ""
 
     def check(self) -> None:
-        """Refuse margins under which the target would not be harder."""
-        if self.applied_margins is not None:
-            _check_margins(self.applied_margins)
+        """Refuse margins out of range, and those that push some targets away from their centers."""
+        if self.applied_margins is None:
+            return
+        m1, m2, m3 = self.applied_margins
+        if m1 < 1 or not 0 <= m2 < math.pi / 2 or not 0 <= m3 < 1:
+            raise ConfigError(
+                f"--margins {m1:g},{m2:g},{m3:g} is out of range: "
+                "m1 at least 1, m2 from 0 to below pi/2, m3 from 0 to below 1; ArcFace is 1,0.5,0"
+            )
+        # cos(m1 t + m2) falls with the angle t up to pi, and rises behind it: the gradient would
+        # push a target that is 90 degrees from its center away from it.
+        if m1 * (math.pi / 2) + m2 > math.pi:
+            raise ConfigError(
+                f"--margins {m1:g},{m2:g},{m3:g} turns a target at 90 degrees by "
+                f"{math.degrees(m1 * math.pi / 2 + m2):.0f} degrees, and beyond 180 it is pushed "
+                "away from its center: m1 * pi/2 + m2 must be at most pi; with this m2 lower m1 to "
+                f"at most {2 - 2 * m2 / math.pi:.4g}"
+            )
 
 
 def check_given(given: Mapping[str, Any]) -> None:
-    """Refuse margins that were typed for a loss that adapts its own.
-
-    Args:
-        given: the options of the command line, by field.
-
-    Raises:
-        ConfigError: both were typed.
-    """
+    """Raise ``ConfigError`` if the command line, by field, gives margins to an adaptive loss."""
     loss = LOSSES.get(given.get("loss", ""))
     if "margins" in given and loss is not None and loss.margins is None:
         raise ConfigError(
             f"--margins mean nothing to --loss {given['loss']}, which adapts its own; leave one out"
-        )
-
-
-def _check_margins(margins: Margins) -> None:
-    m1, m2, m3 = margins
-    if m1 < 1 or not 0 <= m2 < math.pi / 2 or not 0 <= m3 < 1:
-        raise ConfigError(
-            f"--margins {m1:g},{m2:g},{m3:g} is out of range: "
-            "m1 at least 1, m2 from 0 to below pi/2, m3 from 0 to below 1; ArcFace is 1,0.5,0"
-        )
-    # cos(m1 t + m2) falls with the angle t up to pi, and rises behind it: the gradient would push a
-    # target that is 90 degrees from its center away from it.
-    if m1 * (math.pi / 2) + m2 > math.pi:
-        raise ConfigError(
-            f"--margins {m1:g},{m2:g},{m3:g} turns a target at 90 degrees by "
-            f"{math.degrees(m1 * math.pi / 2 + m2):.0f} degrees, and beyond 180 it is pushed away "
-            "from its center: m1 * pi/2 + m2 must be at most pi; with this m2 lower m1 to at most "
-            f"{2 - 2 * m2 / math.pi:.4g}"
         )

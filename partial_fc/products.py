@@ -1,12 +1,12 @@
 """The three matrix products of the head, through the fastest operator that MXNet has for them.
 
 ``FullyConnected`` and its backward run in oneDNN on the CPU (about three times as fast as
-``nd.dot``) and in cuBLAS on a GPU. The backward is called as an operator of its own instead of
-through a recorded graph, because the head hands it other arrays than the forward product read:
-the probabilities instead of a gradient of the logits, and rescaled features.
+``nd.dot``) and in cuBLAS on a GPU. The backward is called as an operator of its own and not through
+a recorded graph, because its inputs are not those of the forward product: the probabilities take
+the place of the logits' gradient, and the features are rescaled.
 
-The products are computed in the type of the centers and logits that they are handed, float32 or
-bfloat16, and summed in float32 in either case; features are float32 outside.
+The type of the products is that of the given centers and logits, float32 or bfloat16; sums are
+float32 in either case, and so are the features outside.
 """
 
 from __future__ import annotations
@@ -19,13 +19,8 @@ from runtime.ndarray import invoke
 
 def logits(features_BD: Any, centers_SD: Any, out: Any) -> Any:
     """Compute ``out [B, S] = features · centersᵀ``."""
-    return mx.nd.FullyConnected(
-        _cast(features_BD, centers_SD.dtype),
-        centers_SD,
-        no_bias=True,
-        num_hidden=centers_SD.shape[0],
-        out=out,
-    )
+    features_BD, size = _cast(features_BD, centers_SD.dtype), centers_SD.shape[0]
+    return mx.nd.FullyConnected(features_BD, centers_SD, no_bias=True, num_hidden=size, out=out)
 
 
 def gradients(weights_BS: Any, features_BD: Any, centers_SD: Any, out: Any) -> Any:

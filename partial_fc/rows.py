@@ -1,10 +1,10 @@
 """The passes of the head over rows: of class centers, of logits, of features.
 
 The head is a few matrix products and memory traffic around them, so each pass reads and writes a
-row once. Two implementations: ``HostRows`` keeps the centers in NumPy arrays and works on the
-memory of MXNet's arrays with Numba kernels; ``DeviceRows`` keeps them on a device and uses MXNet
-operators. In both only the sampled rows enter a tensor of MXNet, whose 32-bit sizes end at 2^31
-elements, so a shard may have any size.
+row once. ``HostRows`` keeps the centers in NumPy arrays and runs Numba kernels on the memory of
+MXNet's arrays; ``DeviceRows`` keeps them on a device and uses MXNet operators. In both only the
+sampled rows enter a tensor of MXNet, whose 32-bit sizes end at 2^31 elements, so a shard may have
+any size.
 
 Shapes: b batch of a rank, B global batch, D embedding, S sampled rows, C rows of the shard.
 """
@@ -17,16 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partial_fc.negatives import Negatives
+from partial_fc.sampling import Int64Array
 
 Array = NDArray[np.float32]
-Int64Array = NDArray[np.int64]
-
+# Vectors shorter than this are divided by it.
 SMALLEST_NORM = 1e-12
-"""Shorter vectors are divided by this."""
 
 
 class Rows(Protocol):
-    """The class centers of a shard with their optimizer, and the passes over what they meet."""
+    """The class centers of a shard with their optimizer, and the passes of a step over rows."""
 
     @property
     def row_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -38,16 +37,14 @@ class Rows(Protocol):
     def update(self, rows: Int64Array, inverse_norms_S: Any, gradient_SD: Any, lr: float) -> None:
         """Update ``rows`` by the gradient with respect to their unit vectors."""
 
-    def maxima(self, logits_BS: Any, negatives: Optional[Negatives] = None) -> Any:
-        """The largest logit of each sample under the rules ``negatives``, NDArray [B]."""
+    def maxima(self, logits_BS: Any, rules: Optional[Negatives] = None) -> Any:
+        """The largest logit of each sample after the rules, NDArray [B]."""
 
-    def exponentiate(
-        self, logits_BS: Any, shift_B: Any, negatives: Optional[Negatives] = None
-    ) -> Any:
+    def exponentiate(self, logits_BS: Any, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
         """Replace the logits by exp(logit − shift), in place; returns the sums, NDArray [B].
 
-        Where ``negatives`` turns a logit x into another one f(x), exp(f(x) − shift) is summed and
-        replaces it times f'(x), the weight that it has in the gradient.
+        Where the rules turn a logit x into f(x), exp(f(x) − shift) enters the sum, and its product
+        with f'(x), the weight in the gradient, replaces x.
         """
 
     def get_columns(self, matrix_BS: Any, columns_B: Int64Array) -> Any:
@@ -57,17 +54,13 @@ class Rows(Protocol):
         """Replace one entry of each row, in place."""
 
     def export(self) -> dict[str, NDArray[Any]]:
-        """Everything kept by row, on the host: "centers" float32 [C, D] and the states [C, …].
-
-        The states are those of ``partial_fc.states.STATES``. The arrays may be the ones that the
-        next update changes.
-        """
+        """The arrays "centers", float32 [C, D], and the optimizer's states; updates change them."""
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        """As ``export``, in arrays that no update changes; the next snapshot may."""
+        """As ``export``, in arrays that the next snapshot may change but updates do not."""
 
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
-        """Overwrite the rows from ``first`` on of "centers" or a state."""
+        """Overwrite rows of "centers" or a state, beginning with ``first``."""
 
     def normalize(self, features_bD: Any) -> tuple[Any, Any]:
         """The unit vectors [b, D], and 1 / norms [b, 1]."""

@@ -2,9 +2,9 @@
 
 Partial FC (An et al., "Partial FC: Training 10 Million Identities on a Single Machine", 2021,
 section 3.2) computes logits for a part of the class centers only: every class that occurs in the
-global batch and random others. Each rank samples its own shard. The cost must grow with the
-sample and not with the shard, because a shard may hold millions of rows: nothing here allocates
-or scans an array of the shard's length unless the sample itself is that long.
+global batch and random others. Each rank samples its own shard. A shard may hold millions of rows,
+so the cost grows with the sample: nothing here allocates or scans an array of the shard's length
+unless the sample itself is that long.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ class Sample:
 
 
 class Sampler:
-    """Draws the rows of each step, as a pure function of (seed, update, rank)."""
+    """Draws a share of a shard for each step, as a pure function of (seed, update, rank)."""
 
     def __init__(self, shard: Shard, ratio: float, seed: int) -> None:
-        """Args: the rank's shard; the share of it to draw, in (0, 1]; the seed of the run."""
         assert 0.0 < ratio <= 1.0, ratio
         assert shard.size > 0, shard
         self._shard = shard
@@ -46,14 +45,10 @@ class Sampler:
         self.num_rows = max(1, round(shard.size * ratio))
 
     def sample(self, labels: Int64Array, update: int) -> Sample:
-        """Sample the shard for one global batch.
+        """Sample the shard for a global batch with these class ids, int64 [B].
 
         All positives are kept: a batch that holds more of them than ``num_rows`` makes the sample
         larger, because a target without its row would have no logit.
-
-        Args:
-            labels: int64 [B], the class ids of the global batch.
-            update: the number of the step.
         """
         local = (labels >= self._shard.start) & (labels < self._shard.stop)
         positives = np.unique(labels[local]) - self._shard.start
@@ -69,7 +64,7 @@ class Sampler:
             return positives
         generator = np.random.default_rng((self._seed, update, self._shard.rank))
         negatives = draw_distinct(generator, self._shard.size - positives.size, missing)
-        # Drawn among the classes that are no positives: move each past the positives before it.
+        # Drawn as positions among the other classes: add the number of positives before each.
         gaps = positives - np.arange(positives.size)
         negatives += np.searchsorted(gaps, negatives, side="right")
         return np.insert(negatives, np.searchsorted(negatives, positives), positives)
@@ -78,10 +73,10 @@ class Sampler:
 def draw_distinct(generator: np.random.Generator, population: int, count: int) -> Int64Array:
     """Draw ``count`` of ``range(population)`` uniformly without replacement; sorted int64 [count].
 
-    Draws with replacement until enough distinct values are there and then drops random ones. No
-    value is treated differently from another on the way, so every subset is equally likely. More
-    than half of the population is drawn through its complement, which keeps the number of draws
-    below 1.4 times the population's half; less costs O(count log count) whatever the population.
+    Draws with replacement until there are enough distinct values and then drops random ones. All
+    values are treated alike, so every subset is equally likely. More than half of the population is
+    drawn through its complement, which keeps the number of draws below 1.4 times the population's
+    half; less costs O(count log count) whatever the population.
     """
     assert 0 <= count <= population, (count, population)
     if 2 * count > population:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 
 import backbones
-from partial_fc.shard import Shard
-from partial_fc.states import STATES
+from partial_fc.shard import STATES, Shard
 from runtime.errors import ConfigError
 from training.config.faces import FaceConfig
 

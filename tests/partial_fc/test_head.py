@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partial_fc.centers import initial_centers
 from partial_fc.device_rows import DeviceRows
 from partial_fc.head import PartialFC, usable_dtype
 from partial_fc.host_rows import HostRows
@@ -19,7 +18,7 @@ from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace
 from partial_fc.optimizers import SGD, Adam
 from partial_fc.options import HeadOptions
 from partial_fc.sampling import Sampler
-from partial_fc.shard import Shard
+from partial_fc.shard import Shard, initial_centers
 from runtime import amx
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
@@ -370,7 +369,7 @@ def test_bfloat16_products_stay_near_the_reference(world_size, loss, scale):
 
 
 @pytest.mark.parametrize(("granted", "expected"), [(True, "bfloat16"), (False, "float32")])
-def test_bfloat16_falls_back_aloud(
+def test_bfloat16_falls_back_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, granted: bool, expected: str
 ) -> None:
     monkeypatch.setattr(amx, "request_tiles", lambda: granted)

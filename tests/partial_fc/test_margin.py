@@ -7,9 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace, build
+from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace, Targets, build
 from partial_fc.options import LOSSES, HeadOptions
-from partial_fc.targets import Targets
 from runtime.mxnet import mx
 from runtime.state import REPLICATED
 from tests.support.thread_world import run_ranks

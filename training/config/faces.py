@@ -16,7 +16,7 @@ from backbones.options import BackboneOptions
 from data.options import FaceDataOptions, check_same_dataset
 from partial_fc.options import COMBINED, LOSSES, HeadOptions
 from partial_fc.options import check_given as check_given_head
-from partial_fc.states import STATES
+from partial_fc.shard import STATES
 from runtime import command_line, options
 from runtime.errors import ConfigError
 from runtime.options import name
