@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,8 @@ class HeadStep:
     """The result of one step.
 
     Attributes:
-        loss: NDArray [1], mean cross-entropy over the global batch, the same on every rank.
+        loss: NDArray [1], the mean over the global batch of cross-entropy and the margin's penalty,
+            the same on every rank.
         gradient: NDArray [b, D], of that loss with respect to this rank's features.
         update_centers: the update that ``hold`` leaves to the caller, due before the next step.
     """
@@ -171,7 +172,7 @@ class PartialFC(Stateful):
 
         weights_BS = self._buffer("logits", (units_BD.shape[0], sample.rows.size), features)
         products.logits(units_BD * self._scale, centers_SD, out=weights_BS)
-        loss, row_scale_B1 = self._softmax(weights_BS, sample, inverse_norms_b1)
+        loss, row_scale_B1, radial_B1 = self._softmax(weights_BS, sample, inverse_norms_b1)
 
         gradient_SD = self._buffer("gradient", centers_SD.shape, features)
         scaled_BD = self.rows.multiply_rows(units_BD, row_scale_B1)
@@ -185,11 +186,15 @@ class PartialFC(Stateful):
         self._world.wait(gradient_BD)
 
         start = self._world.rank * features.shape[0]
-        own_bD = gradient_BD[start : start + features.shape[0]]
-        projected_bD = self.rows.project(own_bD, units_bD, inverse_norms_b1)
-        return HeadStep(loss, projected_bD, update_centers)
+        own = slice(start, start + features.shape[0])
+        gradient_bD = self.rows.project(gradient_BD[own], units_bD, inverse_norms_b1)
+        if radial_B1 is not None:
+            gradient_bD = gradient_bD + self.rows.multiply_rows(units_bD, radial_B1[own])
+        return HeadStep(loss, gradient_bD, update_centers)
 
-    def _softmax(self, weights_BS: Any, sample: Sample, inverse_norms_b1: Any) -> tuple[Any, Any]:
+    def _softmax(
+        self, weights_BS: Any, sample: Sample, inverse_norms_b1: Any
+    ) -> tuple[Any, Any, Optional[Any]]:
         """Turn logits into the weights of the gradient, in place.
 
         With M the largest logit of a sample over all ranks and Z = Σ exp(logit − M), the gradient
@@ -201,7 +206,8 @@ class PartialFC(Stateful):
         change what enters the sum, and multiply what the matrix keeps by their derivative.
 
         Returns:
-            The loss, NDArray [1], and the factor of each row, NDArray [B, 1].
+            The loss, NDArray [1]; the factor of each row, NDArray [B, 1]; and the loss's derivative
+            with respect to the norm of each feature, NDArray [B, 1], if the margin depends on it.
         """
         rows, world = self.rows, self._world
         local_B = mx.nd.array(sample.local, ctx=weights_BS.context)
@@ -220,8 +226,11 @@ class PartialFC(Stateful):
         maxima_B = world.allreduce(maxima_B, "head.maximum", op="max")
         others_B = rows.exponentiate(weights_BS, maxima_B, negatives)
         target_B = mx.nd.where(local_B, target_B - maxima_B, mx.nd.zeros_like(target_B))
-        totals_2B = world.allreduce(mx.nd.stack(others_B, target_B), "head.denominator")
-        others_B, target_B = totals_2B[0], totals_2B[1]
+        addends, terms = [others_B, target_B], margined.norm_terms
+        if terms is not None:
+            addends.append(mx.nd.where(local_B, terms.slopes_B, mx.nd.zeros_like(target_B)))
+        totals = world.allreduce(mx.nd.stack(*addends), "head.denominator")
+        others_B, target_B = totals[0], totals[1]
 
         denominator_B = others_B + mx.nd.exp(target_B)
         loss = mx.nd.mean(mx.nd.log(denominator_B) - target_B)
@@ -229,7 +238,11 @@ class PartialFC(Stateful):
         entry_B = mx.nd.where(local_B, -margined.slopes_B * others_B, kept_B)
         rows.set_columns(weights_BS, sample.targets, entry_B)
         factor_B = (self._scale / sample.targets.size) / denominator_B
-        return loss, factor_B.expand_dims(1)
+        if terms is None:
+            return loss, factor_B.expand_dims(1), None
+        radial_B = terms.penalty_slopes_B / sample.targets.size - factor_B * others_B * totals[2]
+        loss = loss + mx.nd.mean(terms.penalties_B)
+        return loss, factor_B.expand_dims(1), radial_B.expand_dims(1)
 
     def _gather_labels(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
         # On the CPU whatever the device: the sampler works there, without waiting for the device.

@@ -64,6 +64,22 @@ class Targets:
 
 
 @dataclass(frozen=True)
+class NormTerms:
+    """The terms of the loss that depend on the norms of the features, with a gradient.
+
+    Attributes:
+        slopes_B: NDArray [B], the derivatives of the targets' cosines after the margin with respect
+            to the norms; any number where the class belongs to another rank.
+        penalties_B: NDArray [B], added to the losses of the images; the same on every rank.
+        penalty_slopes_B: NDArray [B], the derivatives of the penalties.
+    """
+
+    slopes_B: Any
+    penalties_B: Any
+    penalty_slopes_B: Any
+
+
+@dataclass(frozen=True)
 class Margined:
     """The targets after the margin.
 
@@ -71,11 +87,13 @@ class Margined:
         cosines_B: NDArray [B].
         slopes_B: NDArray [B], their derivatives with respect to the cosines before the margin.
         curriculum: the rule for hard negatives, if the margin has one.
+        norm_terms: if a gradient flows through the norms of the features.
     """
 
     cosines_B: Any
     slopes_B: Any
     curriculum: Optional[Curriculum] = None
+    norm_terms: Optional[NormTerms] = None
 
 
 class Margin(Stateful):

@@ -20,8 +20,9 @@ class Loss(NamedTuple):
     """The class in ``partial_fc.margin``."""
     margins: Optional[Margins] = None
     """The m1, m2 and m3 of a combined margin; None where the margin adapts them."""
-    collective: str = ""
-    """A collective of its own in every update, of a number for each image of the global batch."""
+    collectives: Mapping[str, int] = {}
+    """Collectives of an update that other losses lack or that are smaller there: by its name, the
+    numbers that each sends for an image of the global batch."""
 
 
 # Sources: ``partial_fc.margin``. CosFace's 0.35 is the paper's and InsightFace's first value; the
@@ -30,8 +31,8 @@ LOSSES: Mapping[str, Loss] = {
     "arcface": Loss("CombinedMargin", (1.0, 0.5, 0.0)),
     "cosface": Loss("CombinedMargin", (1.0, 0.0, 0.35)),
     "softmax": Loss("CombinedMargin", (1.0, 0.0, 0.0)),
-    "adaface": Loss("AdaFace", collective="allgather head.norms"),
-    "curricularface": Loss("CurricularFace", collective="allreduce head.targets"),
+    "adaface": Loss("AdaFace", collectives={"allgather head.norms": 1}),
+    "curricularface": Loss("CurricularFace", collectives={"allreduce head.targets": 1}),
 }
 COMBINED = "combined"
 """The name of the loss of ``--margins`` in checkpoints and config.json."""
@@ -79,9 +80,9 @@ class HeadOptions(Options):
         return self.loss if self.margins is None else COMBINED
 
     @property
-    def collective(self) -> str:
-        """See ``Loss.collective``; empty if there is none."""
-        return LOSSES[self.loss].collective if self.margins is None else ""
+    def collectives(self) -> Mapping[str, int]:
+        """See ``Loss.collectives``."""
+        return LOSSES[self.loss].collectives if self.margins is None else {}
 
     def check(self) -> None:
         """Refuse margins out of range, and those that push some targets away from their centers."""

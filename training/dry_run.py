@@ -91,8 +91,8 @@ def collective_bytes(config: FaceConfig, world_size: int) -> dict[str, int]:
         "allreduce head.gradient": global_batch * _embedding(config) * _FLOAT,
         "allreduce of the backbone": _backbone_bytes(config),
     }
-    if config.head.collective:
-        sizes[config.head.collective] = global_batch * _FLOAT
+    for name, numbers in config.head.collectives.items():
+        sizes[name] = numbers * global_batch * _FLOAT
     return sizes
 
 

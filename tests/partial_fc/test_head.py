@@ -16,6 +16,7 @@ from partial_fc.head import PartialFC, usable_dtype
 from partial_fc.host_rows import HostRows
 from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace
 from partial_fc.optimizers import SGD, Adam
+from partial_fc.options import LOSSES as NAMED_LOSSES
 from partial_fc.options import HeadOptions
 from partial_fc.sampling import Sampler
 from partial_fc.shard import Shard, initial_centers
@@ -24,9 +25,11 @@ from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.reference_head import margin_logit, reference_step, target_cosines
 from tests.support.reference_losses import (
+    NormMargin,
     ReferenceAdaFace,
     ReferenceCombined,
     ReferenceCurricularFace,
+    ReferenceNormMargin,
 )
 from tests.support.reference_optimizers import reference_update, zero_states
 from tests.support.thread_world import ThreadWorld, run_ranks
@@ -59,8 +62,10 @@ LOSSES = {
 ADAPTIVE_LOSSES = {
     "adaface": Loss(AdaFace, ReferenceAdaFace),
     "curricularface": Loss(CurricularFace, ReferenceCurricularFace),
+    "norm margin": Loss(NormMargin, ReferenceNormMargin),
     "filtered arcface": replace(LOSSES["arcface"], filter_threshold=0.2),
     "filtered curricularface": Loss(CurricularFace, ReferenceCurricularFace, 0.2),
+    "filtered norm margin": Loss(NormMargin, ReferenceNormMargin, 0.2),
 }
 
 
@@ -185,6 +190,48 @@ def test_adaptive_losses_equal_the_reference(world_size, loss, scale, rows_of):
     assert_three_steps_equal_the_reference(world_size, 61, loss, scale, 0.3, rows_of)
 
 
+class RecordingWorld:
+    """A rank that records the size of each collective's result."""
+
+    def __init__(self, world: ThreadWorld) -> None:
+        self.rank, self.size, self.wait, self._world = world.rank, world.size, world.wait, world
+        self.sizes: dict[str, int] = {}
+
+    def allgather(self, array: Any, name: str) -> Any:
+        gathered = self._world.allgather(array, name)
+        self.sizes[f"allgather {name}"] = gathered.size
+        return gathered
+
+    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+        self.sizes[f"allreduce {name}"] = array.size
+        return self._world.allreduce(array, name, op)
+
+
+@pytest.mark.parametrize("loss", NAMED_LOSSES)
+def test_every_loss_sends_what_its_row_says(loss):
+    def rank_main(thread_world: ThreadWorld):
+        world, options = RecordingWorld(thread_world), HeadOptions(loss)
+        head = PartialFC.create(
+            options, (61, EMBEDDING), world, mx.cpu(), optimizer=SGD_09, seed=0
+        )
+        features, labels = next(make_batches(61, 1))
+        own = slice(6 * world.rank, 6 * world.rank + 6)
+        head.step(mx.nd.array(features[own]), labels[own], 0, LR)
+        expected = {
+            "allgather head.features": GLOBAL_BATCH * EMBEDDING,
+            "allgather head.labels": GLOBAL_BATCH,
+            "allreduce head.maximum": GLOBAL_BATCH,
+            "allreduce head.denominator": 2 * GLOBAL_BATCH,
+            "allreduce head.gradient": GLOBAL_BATCH * EMBEDDING,
+        }
+        for name, numbers in options.collectives.items():
+            expected[name] = numbers * GLOBAL_BATCH
+        return world.sizes, expected
+
+    for sizes, expected in run_ranks(2, rank_main):
+        assert sizes == expected
+
+
 @pytest.mark.parametrize("loss", sorted(MARGINS))
 def test_operators_of_a_device_equal_the_kernels_of_the_host(loss):
     host, host_centers = train_sharded(2, 61, LOSSES[loss], 64.0, 0.3, updates=3)
@@ -221,12 +268,18 @@ def test_reference_gradient_equals_finite_differences():
     centers = generator.normal(size=(5, 4))
     labels, classes = np.array([0, 3, 3]), np.arange(5)
     adaface = ReferenceAdaFace()(np.linalg.norm(features, axis=1), np.zeros(3))
-    cases = [{"margins": margins} for margins in MARGINS.values()]
-    cases += [adaface, {"margins": (1.0, 0.5, 0.0), "hardness": 0.3}]
-    cases += [{**case, "filter_threshold": 0.1} for case in cases]
-    for case in cases:
-        loss_of = partial(reference_step, features, labels, centers, classes, scale=8.0, **case)
-        step = loss_of()
+    cases = [partial(dict, margins=margins) for margins in MARGINS.values()]
+    cases += [lambda: adaface, lambda: {"margins": (1.0, 0.5, 0.0), "hardness": 0.3}]
+    # With a gradient through the norms, so not the same after a step of the features.
+    cases += [lambda: ReferenceNormMargin()(np.linalg.norm(features, axis=1), np.zeros(3))]
+    def step_of(case, filter_threshold):
+        return reference_step(
+            features, labels, centers, classes, scale=8.0,
+            filter_threshold=filter_threshold, **case(),
+        )  # fmt: skip
+
+    for case, filter_threshold in itertools.product(cases, [1.0, 0.1]):
+        step = step_of(case, filter_threshold)
         for gradient, array in (
             (step.features_gradient, features),
             (step.centers_gradient, centers),
@@ -235,7 +288,7 @@ def test_reference_gradient_equals_finite_differences():
             for index in np.ndindex(*array.shape):
                 for sign in (1, -1):
                     array[index] += sign * 1e-6
-                    numeric[index] += sign * loss_of().loss / 2e-6
+                    numeric[index] += sign * step_of(case, filter_threshold).loss / 2e-6
                     array[index] -= sign * 1e-6
             assert np.abs(numeric - gradient).max() < 1e-7
 

@@ -11,6 +11,7 @@ from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace, Targets, 
 from partial_fc.options import LOSSES, HeadOptions
 from runtime.mxnet import mx
 from runtime.state import REPLICATED
+from tests.support.reference_losses import NormMargin
 from tests.support.thread_world import run_ranks
 
 
@@ -55,27 +56,36 @@ def test_the_combined_margin_is_its_formula(margins):
         partial(CombinedMargin, 1.0, 0.5, 0.0),
         partial(CombinedMargin, 0.9, 0.4, 0.15),
         partial(CombinedMargin, 1.3, 0.2, 0.0),
-        partial(CombinedMargin, 1.0, 0.0, 0.35),
-        partial(CombinedMargin),
-        AdaFace,
-        CurricularFace,
+        NormMargin,
+        *(partial(build, HeadOptions(loss)) for loss in LOSSES),
     ],
 )
 def test_slopes_equal_differences(make):
-    """Of the margin's own values, between cosines that are near each other."""
+    """Of the margin's own values, between cosines or norms that are near each other."""
     cosines, step = np.linspace(-0.9, 0.9, 37), 2e-3
-    norms = np.linspace(0.5, 3.0, 37)
+    norms, norm_step = np.linspace(5.0, 130.0, 37), 0.05
 
-    def rank_main(world):
-        # A new margin each time: what it remembers depends on the cosines, too.
-        return [
-            [array.asnumpy().astype(float) for array in (margined.cosines_B, margined.slopes_B)]
-            for shift in (-step, 0.0, step)
-            for margined in [make()(make_targets(world, cosines + shift, norms))]
-        ]
+    def margined(cosine_shift=0.0, norm_shift=0.0):
+        # A new margin each time: its running means depend on cosines and norms.
+        def rank_main(world):
+            return make()(make_targets(world, cosines + cosine_shift, norms + norm_shift))
 
-    (below, _), (_, slopes), (above, _) = run_ranks(1, rank_main)[0]
-    assert slopes == pytest.approx((above - below) / (2 * step), abs=2e-3, rel=2e-3)
+        return run_ranks(1, rank_main)[0]
+
+    def difference(above, below):
+        return above.asnumpy().astype(float) - below.asnumpy().astype(float)
+
+    found, above, below = margined(), margined(cosine_shift=step), margined(cosine_shift=-step)
+    slopes = difference(above.cosines_B, below.cosines_B) / (2 * step)
+    assert found.slopes_B.asnumpy() == pytest.approx(slopes, abs=2e-3, rel=2e-3)
+    if found.norm_terms is None:
+        return
+    above, below = margined(norm_shift=norm_step), margined(norm_shift=-norm_step)
+    slopes = difference(above.cosines_B, below.cosines_B) / (2 * norm_step)
+    assert found.norm_terms.slopes_B.asnumpy() == pytest.approx(slopes, abs=1e-5, rel=2e-3)
+    penalties = above.norm_terms.penalties_B, below.norm_terms.penalties_B
+    slopes = difference(*penalties) / (2 * norm_step)
+    assert found.norm_terms.penalty_slopes_B.asnumpy() == pytest.approx(slopes, abs=1e-4, rel=2e-3)
 
 
 @pytest.mark.parametrize("cosine", [1.0, -1.0, 1.0000002, -1.0000002])

@@ -1,7 +1,7 @@
 """The head in one process and float64, written down from the formulas and nothing else.
 
-What adapts while training (AdaFace's margins, CurricularFace's t) is handed to a step as numbers,
-since no gradient flows through it.
+What adapts while training (AdaFace's margins, CurricularFace's t) is a number for each step, since
+no gradient flows through it; what depends on the norms with a gradient comes with its derivatives.
 """
 
 from __future__ import annotations
@@ -17,6 +17,15 @@ class ReferenceStep:
     loss: float
     features_gradient: np.ndarray
     centers_gradient: np.ndarray
+
+
+@dataclass
+class ReferenceNormTerms:
+    """The derivatives [B] of m2 by the norms; penalties [B] of the images and their derivatives."""
+
+    margin_slopes: np.ndarray
+    penalties: np.ndarray
+    penalty_slopes: np.ndarray
 
 
 def margin_logit(cosine: np.ndarray, m1: float, m2: float, m3: float) -> np.ndarray:
@@ -46,6 +55,7 @@ def reference_step(
     scale: float,
     hardness: Optional[float] = None,
     filter_threshold: float = 1.0,
+    norm_terms: Optional[ReferenceNormTerms] = None,
 ) -> ReferenceStep:
     """Loss and gradients over ``classes``, the sorted ids that take part in the softmax.
 
@@ -86,10 +96,15 @@ def reference_step(
 
     units_gradient = gradient @ row_units
     rows_gradient = gradient.T @ units
+    features_gradient = _through_norm(units_gradient, units, feature_norms)
+    if norm_terms is not None:
+        m1, m2, _ = margins
+        by_angle = -scale * -np.sin(m1 * np.arccos(own_cosines) + m2) * others.sum(axis=1)
+        by_norm = by_angle * norm_terms.margin_slopes + norm_terms.penalty_slopes
+        features_gradient += by_norm[:, None] * units / labels.size
+        loss += float(norm_terms.penalties.mean())
     return ReferenceStep(
-        loss,
-        _through_norm(units_gradient, units, feature_norms),
-        _through_norm(rows_gradient, row_units, row_norms),
+        loss, features_gradient, _through_norm(rows_gradient, row_units, row_norms)
     )
 
 
