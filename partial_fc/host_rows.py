@@ -60,7 +60,7 @@ class HostRows(Rows):
         if rules is None:
             _row_maxima(memory(logits_BS), memory(maxima_B))
         else:
-            _ruled_maxima(memory(logits_BS), memory(maxima_B), *_numbers(rules))
+            _ruled_maxima(memory(logits_BS), memory(maxima_B), _numbers(rules))
         return maxima_B
 
     @override
@@ -70,7 +70,7 @@ class HostRows(Rows):
         if rules is None:
             _row_exponentials(*arrays)
         else:
-            _ruled_exponentials(*arrays, *_numbers(rules))
+            _ruled_exponentials(*arrays, _numbers(rules))
         return sums_B
 
     @override
@@ -199,9 +199,8 @@ def _ruled(logit, limit, threshold, hardness, inverse_scale):  # type: ignore[no
 
 
 @parallel_kernel
-def _ruled_maxima(  # type: ignore[no-untyped-def]
-    logits, maxima, limit, thresholds, hardness, inverse_scale
-):
+def _ruled_maxima(logits, maxima, rules):  # type: ignore[no-untyped-def]
+    limit, thresholds, hardness, inverse_scale = rules
     for b in numba.prange(logits.shape[0]):
         row = logits[b]
         threshold = thresholds[b]
@@ -222,9 +221,8 @@ def _ruled_maxima(  # type: ignore[no-untyped-def]
 
 
 @parallel_kernel
-def _ruled_exponentials(  # type: ignore[no-untyped-def]
-    logits, shift, sums, limit, thresholds, hardness, inverse_scale
-):
+def _ruled_exponentials(logits, shift, sums, rules):  # type: ignore[no-untyped-def]
+    limit, thresholds, hardness, inverse_scale = rules
     for b in numba.prange(logits.shape[0]):
         row = logits[b]
         largest = shift[b]

@@ -76,8 +76,8 @@ class SGD(RowOptimizer):
 
     @override
     def update_host(self, arrays: HostArrays, gradients: RowGradients, lr: float) -> None:
-        numbers = (np.float32(number) for number in (lr, self.momentum, self.weight_decay))
-        _sgd(arrays["centers"], arrays["momenta"], *gradients, *numbers)
+        rates = np.float32(lr), np.float32(self.momentum), np.float32(self.weight_decay)
+        _sgd(arrays["centers"], arrays["momenta"], *gradients, rates)
 
     @override
     def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> DeviceArrays:
@@ -114,8 +114,9 @@ class Adam(RowOptimizer):
     def update_host(self, arrays: HostArrays, gradients: RowGradients, lr: float) -> None:
         decay, kept = self._decays(lr)
         states = arrays["first_moments"], arrays["second_moments"], arrays["step_counts"]
-        numbers = (np.float32(number) for number in (self.epsilon, decay, kept))
-        _adam(arrays["centers"], *states, *gradients, lr, self.beta1, self.beta2, *numbers)
+        numbers = map(np.float32, (self.epsilon, decay, kept))
+        rates = (lr, self.beta1, self.beta2, *numbers)
+        _adam(arrays["centers"], states, *gradients, rates)
 
     @override
     def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> DeviceArrays:
@@ -172,9 +173,8 @@ def _radial(slope, center):  # type: ignore[no-untyped-def]
 
 
 @parallel_kernel
-def _sgd(  # type: ignore[no-untyped-def]
-    centers, momenta, rows, inverse_norms, gradient, lr, momentum, weight_decay
-):
+def _sgd(centers, momenta, rows, inverse_norms, gradient, rates):  # type: ignore[no-untyped-def]
+    lr, momentum, weight_decay = rates
     for s in numba.prange(rows.size):
         center = centers[rows[s]]
         velocity = momenta[rows[s]]
@@ -189,21 +189,9 @@ def _sgd(  # type: ignore[no-untyped-def]
 
 
 @parallel_kernel
-def _adam(  # type: ignore[no-untyped-def]
-    centers,
-    first_moments,
-    second_moments,
-    counts,
-    rows,
-    inverse_norms,
-    gradient,
-    lr,
-    beta1,
-    beta2,
-    epsilon,
-    decay,
-    kept,
-):
+def _adam(centers, states, rows, inverse_norms, gradient, rates):  # type: ignore[no-untyped-def]
+    first_moments, second_moments, counts = states
+    lr, beta1, beta2, epsilon, decay, kept = rates
     first_share, second_share = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     first_rest, second_rest = np.float32(beta1), np.float32(beta2)
     for s in numba.prange(rows.size):
