@@ -209,6 +209,37 @@ class CurricularFace(Margin):
         return Margined(margined_B, slopes_B, Curriculum(margined_B, hardness))
 
 
+class MagFace(Margin):
+    """ArcFace with a margin that grows with the norm of the feature, and a penalty on the norm.
+
+    Meng et al., "MagFace", CVPR 2021, section 3.2: the margin m(a) on the angle rises linearly from
+    0.45 at a norm a of 10 to 0.8 at 110 and is constant outside; the penalty is
+    35 · (a / 110² + 1 / a), smallest at 110. Gradients flow through both, so that good images get
+    long features. The authors' program clips the norm of the penalty, too; here the penalty draws
+    norms back into the range. The constants are the paper's, for a scale of 64, and no options.
+    """
+
+    _NORMS = 10.0, 110.0
+    _MARGINS = 0.45, 0.8
+    _PENALTY = 35.0
+
+    @override
+    def __call__(self, targets: Targets) -> Margined:
+        norms_B = targets.all_norms()
+        (shortest, longest), (least, most) = self._NORMS, self._MARGINS
+        growth = (most - least) / (longest - shortest)
+        clipped_B = mx.nd.clip(norms_B, shortest, longest)
+        theta_B = _angle(targets.cosines_B)
+        angle_B = theta_B + least + growth * (clipped_B - shortest)
+        sines_B = mx.nd.sin(angle_B)
+        terms = NormTerms(
+            -growth * sines_B * (clipped_B == norms_B),
+            self._PENALTY * (norms_B / longest**2 + 1.0 / norms_B),
+            self._PENALTY * (1.0 / longest**2 - 1.0 / mx.nd.square(norms_B)),
+        )
+        return Margined(mx.nd.cos(angle_B), sines_B / mx.nd.sin(theta_B), norm_terms=terms)
+
+
 def build(options: HeadOptions) -> Margin:
     """The margin of ``--loss`` or ``--margins``."""
     if options.applied_margins is not None:

@@ -33,6 +33,9 @@ LOSSES: Mapping[str, Loss] = {
     "softmax": Loss("CombinedMargin", (1.0, 0.0, 0.0)),
     "adaface": Loss("AdaFace", collectives={"allgather head.norms": 1}),
     "curricularface": Loss("CurricularFace", collectives={"allreduce head.targets": 1}),
+    "magface": Loss(
+        "MagFace", collectives={"allgather head.norms": 1, "allreduce head.denominator": 3}
+    ),
 }
 COMBINED = "combined"
 """The name of the loss of ``--margins`` in checkpoints and config.json."""

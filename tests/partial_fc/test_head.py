@@ -14,7 +14,7 @@ import pytest
 from partial_fc.device_rows import DeviceRows
 from partial_fc.head import PartialFC, usable_dtype
 from partial_fc.host_rows import HostRows
-from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace
+from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace, MagFace
 from partial_fc.optimizers import SGD, Adam
 from partial_fc.options import LOSSES as NAMED_LOSSES
 from partial_fc.options import HeadOptions
@@ -23,7 +23,12 @@ from partial_fc.shard import Shard, initial_centers
 from runtime import amx
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from tests.support.reference_head import margin_logit, reference_step, target_cosines
+from tests.support.reference_head import (
+    ReferenceNormTerms,
+    margin_logit,
+    reference_step,
+    target_cosines,
+)
 from tests.support.reference_losses import (
     NormMargin,
     ReferenceAdaFace,
@@ -60,6 +65,16 @@ class Loss:
     deviations: tuple[float, float] = (3.0, 3.0)
 
 
+def reference_magface(norms, cosines):
+    """Meng et al. 2021, on norms below 10, between 10 and 110, and above 110."""
+    assert norms.min() < 10 and norms.max() > 110
+    margins = np.interp(norms, [10, 110], [0.45, 0.8])
+    slopes = np.where((norms > 10) & (norms < 110), 0.35 / 100, 0.0)
+    penalties, penalty_slopes = norms / 110**2 + 1 / norms, 1 / 110**2 - 1 / norms**2
+    terms = ReferenceNormTerms(slopes, 35 * penalties, 35 * penalty_slopes)
+    return {"margins": (1.0, margins, 0.0), "norm_terms": terms}
+
+
 LOSSES = {
     name: Loss(partial(CombinedMargin, *margins), partial(ReferenceCombined, *margins))
     for name, margins in MARGINS.items()
@@ -67,6 +82,7 @@ LOSSES = {
 ADAPTIVE_LOSSES = {
     "adaface": Loss(AdaFace, ReferenceAdaFace),
     "curricularface": Loss(CurricularFace, ReferenceCurricularFace),
+    "magface": Loss(MagFace, lambda: reference_magface, deviations=(1.0, 30.0)),
     "norm margin": Loss(NormMargin, ReferenceNormMargin, deviations=(1.0, 6.0)),
     "filtered arcface": replace(LOSSES["arcface"], filter_threshold=0.2),
     "filtered curricularface": Loss(CurricularFace, ReferenceCurricularFace, 0.2),
