@@ -26,7 +26,7 @@ if not __package__:
 from benchmarks import measure, worker
 from benchmarks.head_case import DTYPES, HeadCase
 from benchmarks.worker import Worker
-from runtime import amx
+from runtime import processors
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, run_program
 
@@ -261,7 +261,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.ratio is not None and options.classes is None:
         raise ConfigError(f"--ratio {options.ratio:g} is a share of --classes; give both")
-    if options.dtype == "bfloat16" and not amx.request_tiles():
+    if options.dtype == "bfloat16" and not processors.request_tiles():
         raise ConfigError(
             "--dtype bfloat16 would measure an emulation: this processor or its kernel has no AMX "
             "tiles; use float32"

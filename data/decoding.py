@@ -10,7 +10,6 @@ turned upright, as their EXIF block says; MXNet's readers of records turn a JPEG
 
 from __future__ import annotations
 
-import os
 import struct
 from typing import Optional
 
@@ -22,10 +21,6 @@ from data import headers
 from data.records.recordio import BrokenRecordError, Payload
 
 Image = NDArray[np.uint8]
-
-# Read when OpenCV first needs it. Its wider instructions gain nothing on images of this size, but
-# lower the clock of some processors, and with it the speed of decoding, by a tenth.
-os.environ.setdefault("OPENCV_IPP", "sse42")
 
 FILE_ENDINGS = (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".dib", ".webp", ".tif", ".tiff") + (
     ".pgm", ".ppm", ".pbm", ".pnm", ".ras", ".sr", ".hdr", ".pic"

@@ -10,7 +10,6 @@ runs thrash that cache.
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from runtime import environment
 from runtime.errors import ConfigError, launcher_number
 from runtime.mxnet import mx
 
@@ -129,7 +129,7 @@ class HorovodWorld(World):
         import horovod.mxnet as hvd
 
         if regroups:
-            os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+            environment.prepare_process_sets()
         self._hvd = hvd
         self._sets = self._process_sets(groups)
         hvd.init(process_sets=self._sets)

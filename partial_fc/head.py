@@ -36,7 +36,7 @@ from partial_fc.options import HeadOptions
 from partial_fc.rows import Rows
 from partial_fc.sampling import Sample, Sampler
 from partial_fc.shard import Shard, initial_centers
-from runtime import amx
+from runtime import processors
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16
@@ -270,7 +270,7 @@ def usable_dtype(dtype: str, device: Any) -> str:
                 "--head-dtype bfloat16 is for CPUs with AMX: MXNet has no bfloat16 on a GPU; "
                 "use float32"
             )
-        if not amx.request_tiles():
+        if not processors.request_tiles():
             _log.warning(
                 "--head-dtype bfloat16: this processor or its kernel has no AMX tiles, without "
                 "which bfloat16 is slower than float32; the head computes in float32"

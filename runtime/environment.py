@@ -1,23 +1,25 @@
-"""The one place for environment variables that MXNet, Horovod and Numba read.
+"""The one place for environment variables that libraries read.
 
-These libraries read their variables once, while they are imported, so the values have to stand in
-the environment before. Scattered over scripts and modules they would be set too late by one program
-and forgotten by the next; here they are one table. ``prepare()`` sets what is still unset, so
-that a user's own value always wins, and ``python -m runtime.environment`` prints the same values
-for ``config.sh`` to ``eval``. The ranks of one host share its processors: each gets an equal
-part, where every library by itself would take them all.
+MXNet, Horovod, Numba and OpenCV read their variables while they are imported, so these must be set
+before. If scripts and modules each set some of them, one program would set them too late and the
+next would forget them; here they are in one table. Variables that the user has set keep their
+values. ``python -m runtime.environment`` prints the table for ``config.sh`` to ``eval``. The ranks
+of one host share its processors equally, where every library by itself would use all of them.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from runtime import amx, processors
+from runtime import processors
 from runtime.errors import ConfigError, is_launched, launcher_number
 
 _LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_FEW_THREADS = 2
 
 
 class Setting(NamedTuple):
@@ -28,64 +30,20 @@ class Setting(NamedTuple):
     why: str
 
 
-def visible_threads() -> int:
-    """Return how many threads this rank may keep busy, at least 1.
-
-    ``OMP_NUM_THREADS`` decides where it is set, by the user or by ``prepare()``; otherwise it is
-    the rank's share of the processors of this host that the process may use.
-
-    Raises:
-        ConfigError: if ``OMP_NUM_THREADS`` is not a positive integer.
-    """
-    chosen = os.environ.get("OMP_NUM_THREADS")
-    if chosen is None:
-        return max(1, processors.available() // launcher_number(_LOCAL_SIZE_NAMES, default=1))
-    if not chosen.isdecimal() or int(chosen) < 1:
-        raise ConfigError(
-            f"OMP_NUM_THREADS={chosen!r} is not a positive integer; "
-            "unset it to give every rank its share of the processors"
-        )
-    return int(chosen)
-
-
-def sees_one_gpu() -> bool:
-    """Whether ``CUDA_VISIBLE_DEVICES`` shows a single GPU to this process."""
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return len([device for device in shown.split(",") if device.strip()]) == 1
+def prepare() -> None:
+    """Set the variables of the table that the user has not set. Call it before importing MXNet."""
+    for setting in settings():
+        os.environ.setdefault(setting.name, setting.default)
 
 
 def settings() -> tuple[Setting, ...]:
     """Return the table of variables for this rank."""
     table = _for_every_rank()
-    if amx.request_tiles():
+    if processors.request_tiles():
         table += _WITH_TILES
     if visible_threads() <= _FEW_THREADS:
         table += _WITH_FEW_THREADS
     return table if is_launched() else table + _WITHOUT_LAUNCHER
-
-
-_FEW_THREADS = 2
-_WITH_FEW_THREADS = (
-    Setting(
-        "HOROVOD_CYCLE_TIME",
-        "5",
-        "looking for work each millisecond takes a tenth of a processor, each fifth a thirtieth",
-    ),
-)
-
-# MPI would have to start a daemon for a process that no launcher started; Gloo needs nobody.
-_WITHOUT_LAUNCHER = (
-    Setting("HOROVOD_CONTROLLER", "gloo", "one rank by itself has nobody to meet"),
-    Setting("HOROVOD_CPU_OPERATIONS", "gloo", "one rank by itself has nobody to meet"),
-)
-
-_WITH_TILES = (
-    Setting(
-        "DNNL_MAX_CPU_ISA",
-        "AVX512_CORE_AMX",
-        "oneDNN leaves the processor's matrix tiles alone unless told; they were asked for",
-    ),
-)
 
 
 def _for_every_rank() -> tuple[Setting, ...]:
@@ -115,7 +73,7 @@ def _for_every_rank() -> tuple[Setting, ...]:
         Setting(
             "MXNET_CUDNN_AUTOTUNE_DEFAULT",
             "1",
-            "look for the fastest convolution within the workspace limit: centers need the memory",
+            "choose the fastest convolution within the workspace limit: centers need the memory",
         ),
         Setting(
             "OMPI_MCA_mpi_yield_when_idle",
@@ -125,19 +83,63 @@ def _for_every_rank() -> tuple[Setting, ...]:
         Setting(
             "HOROVOD_GLOO_TIMEOUT_SECONDS",
             "300",
-            "ranks that share few processors take longer than 30 s to import and meet",
+            "ranks that share few processors take longer than 30 s to import and connect",
         ),
     )
 
 
+_WITH_TILES = (
+    Setting(
+        "DNNL_MAX_CPU_ISA",
+        "AVX512_CORE_AMX",
+        "oneDNN uses the processor's matrix tiles only if allowed; Linux has granted them",
+    ),
+)
+_WITH_FEW_THREADS = (
+    Setting(
+        "HOROVOD_CYCLE_TIME",
+        "5",
+        "polling each millisecond takes a tenth of a processor, each fifth a thirtieth",
+    ),
+)
+# MPI would have to start a daemon for a process that no launcher started; Gloo needs none.
+_WITHOUT_LAUNCHER = (
+    Setting("HOROVOD_CONTROLLER", "gloo", "a single rank has no other to connect to"),
+    Setting("HOROVOD_CPU_OPERATIONS", "gloo", "a single rank has no other to connect to"),
+)
+
+
+def visible_threads() -> int:
+    """Return how many threads this rank may keep busy, at least 1.
+
+    ``OMP_NUM_THREADS`` decides if it is set, by the user or by ``prepare()``; otherwise it is
+    the rank's share of the processors of this host that the process may use.
+
+    Raises:
+        ConfigError: if ``OMP_NUM_THREADS`` is not a positive integer.
+    """
+    chosen = os.environ.get("OMP_NUM_THREADS")
+    if chosen is None:
+        return max(1, processors.available() // launcher_number(_LOCAL_SIZE_NAMES, default=1))
+    if not chosen.isdecimal() or int(chosen) < 1:
+        raise ConfigError(
+            f"OMP_NUM_THREADS={chosen!r} is not a positive integer; "
+            "unset it to give every rank its share of the processors"
+        )
+    return int(chosen)
+
+
+def prepare_threads(processes: int) -> None:
+    """Set the threads of this process if ``processes`` share the processors equally."""
+    threads = max(1, processors.available() // processes)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+
+
 def prepare_stall_check(seconds: int) -> None:
-    """Have Horovod warn of ranks that wait for each other, and leave the ending to the watchdog.
+    """Have Horovod warn of ranks that wait for each other, but not end the run.
 
-    Horovod's clock goes on while the ranks are suspended, and it does not know that a checkpoint
-    may take longer than an update; so it ends no run unless the user has said so.
-
-    Not in the table, because the time is an option of the program. Call it before Horovod starts;
-    what the user has set stays.
+    The watchdog ends it: Horovod's clock goes on while the ranks are suspended, and Horovod does
+    not know that a checkpoint may take longer than an update. Call it before Horovod starts.
 
     Args:
         seconds: without progress that end the run. A tenth of it, at most a minute, brings a
@@ -148,10 +150,48 @@ def prepare_stall_check(seconds: int) -> None:
     os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0")
 
 
-def prepare() -> None:
-    """Set the variables of the table that the user has not set. Call it before importing MXNet."""
-    for setting in settings():
-        os.environ.setdefault(setting.name, setting.default)
+def prepare_process_sets() -> None:
+    """Let Horovod form process sets after its start. Call it before Horovod starts."""
+    os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+
+
+def prepare_opencv(max_pixels: int) -> None:
+    """Set what OpenCV reads. Call it before importing OpenCV.
+
+    Args:
+        max_pixels: of an image that OpenCV decodes. By its own limit, a file of a few bytes that
+            announces a billion pixels would get the memory for them.
+    """
+    os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(max_pixels))
+    # The reader reports a broken file in one line; OpenCV would add lines of its own.
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "OFF")
+    # OpenCV's wider instructions gain nothing on images of this size, but lower the clock of some
+    # processors, and with it the speed of decoding, by a tenth.
+    os.environ.setdefault("OPENCV_IPP", "sse42")
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    """Unset a variable within the context."""
+    value = os.environ.pop(name)
+    try:
+        yield
+    finally:
+        os.environ[name] = value
+
+
+def sees_one_gpu() -> bool:
+    """Whether ``CUDA_VISIBLE_DEVICES`` shows a single GPU to this process."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return len([device for device in shown.split(",") if device.strip()]) == 1
+
+
+def allows_progress_bar() -> bool:
+    """Whether a terminal as standard output is the user's; mpirun gives every rank its own.
+
+    ``run.sh`` knows whether it writes to a terminal, and says so in ``PROGRESS``.
+    """
+    return not is_launched() or os.environ.get("PROGRESS") == "bar"
 
 
 def main() -> None:

@@ -1,25 +1,19 @@
-"""What launchers tell the processes that they start, and those that cannot start ranks of ours.
-
-Ranks meet through Open MPI or Gloo, for which ``mpirun``, ``horovodrun`` or ``parallel.launch``
-leave variables. Slurm's ``srun`` and the launchers of MPICH and its relatives leave others, which
-say nothing to Horovod: each task would take itself for the only rank, and all of them would train
-on the whole data and write into one folder.
-"""
+"""How a rank begins, and which launchers can start ranks."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Optional
 
 from runtime import environment
 from runtime.errors import ConfigError, is_launched
 from runtime.stopping import StopRequest
 
-# The number of tasks that a foreign launcher has started. Slurm's first variable is of the step
-# that srun has started, the others are of the whole allocation.
-_SIZES = ("PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
-_RANKS = ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+# The number of tasks that a launcher unknown to Horovod has started. Slurm's first variable is of
+# the step that srun has started, the others are of the whole allocation.
+_TASK_COUNTS = ("PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
+_TASK_RANKS = ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
 def begin_rank(stall_timeout: int) -> StopRequest:
@@ -29,7 +23,7 @@ def begin_rank(stall_timeout: int) -> StopRequest:
         stall_timeout: seconds without progress that end the run.
 
     Returns:
-        Whether the process has been asked to end, from now on.
+        Whether a signal has requested the end of this process.
 
     Raises:
         ConfigError: the launcher is one that Horovod does not know.
@@ -44,33 +38,28 @@ def begin_rank(stall_timeout: int) -> StopRequest:
 def refuse_foreign_launcher() -> None:
     """Refuse to run as one of several tasks whose launcher Horovod does not know.
 
+    Ranks connect through Open MPI or Gloo, for which ``mpirun``, ``horovodrun`` or
+    ``parallel.launch`` set variables. Slurm's ``srun`` and the launchers of MPICH and its relatives
+    set others, which Horovod does not read: each task would consider itself the only rank, and all
+    of them would train on the whole data and write into one folder.
+
     Raises:
         ConfigError: with the command to use instead.
     """
-    if is_launched():
+    rank, count = _first_set(_TASK_RANKS), _first_set(_TASK_COUNTS)
+    # PMIx sets the number of a task and not how many there are.
+    shown = count or rank
+    if is_launched() or shown is None or (count and os.environ[count] == "1"):
         return
-    rank = _first(_RANKS, os.environ)
-    size = _first(_SIZES, os.environ)
-    if size is None:
-        # PMIx tells a task its number and not how many there are.
-        if rank is None:
-            return
-        count, what = "several", rank
-    elif size[1] == "1":
-        return
-    else:
-        count, what = size[1], size
+    tasks = os.environ[count] if count else None
+    unset = " ".join(f"-u {name}" for name in (*_TASK_COUNTS, *_TASK_RANKS) if name in os.environ)
     raise ConfigError(
-        f"{what[0]}={what[1]}: srun or an MPI other than Open MPI has started {count} tasks, which "
-        "cannot meet: each would train alone and write what the others write. Start them inside "
-        f"the allocation with: mpirun -np {'N' if size is None else size[1]} -bind-to none bash "
-        f"config.sh; for one rank by itself: env {' '.join(f'-u {name}' for name in _set())} ..."
+        f"{shown}={os.environ[shown]}: srun or an MPI other than Open MPI has started "
+        f"{tasks or 'several'} tasks, which cannot connect: each would train alone and overwrite "
+        "the files of the others. Start them inside the allocation with: mpirun -np "
+        f"{tasks or 'N'} -bind-to none bash config.sh; for a single rank: env {unset} ..."
     )
 
 
-def _first(names: Iterable[str], variables: Mapping[str, str]) -> Optional[tuple[str, str]]:
-    return next(((name, variables[name]) for name in names if name in variables), None)
-
-
-def _set() -> list[str]:
-    return [name for name in (*_SIZES, *_RANKS) if name in os.environ]
+def _first_set(names: Iterable[str]) -> Optional[str]:
+    return next((name for name in names if name in os.environ), None)

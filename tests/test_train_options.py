@@ -26,7 +26,7 @@ from data.records.writer import RecordWriter
 from data.verification import bin_file
 from parallel.world import LoneWorld
 from partial_fc import head, margin, optimizers, sampling
-from runtime import amx, environment, options
+from runtime import environment, options, processors
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16
 from tests.support.witness import (
@@ -389,7 +389,7 @@ def witness(kind: str, folder: Path) -> Witness:
         if kind == "types":
             # No machine of the tests needs to have them.
             seen.replace(devices, "choose", lambda local_rank, dtype: mx.cpu())
-            patch.setattr(amx, "request_tiles", lambda: True)
+            patch.setattr(processors, "request_tiles", lambda: True)
             seen.replace(run, "fit", stop)
         seen.run(train, " ".join(words).replace("{folder}", str(folder)).split())
     return seen

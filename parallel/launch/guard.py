@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 
-from runtime import processors
+from runtime import environment
 
 # Between SIGTERM and SIGKILL, for processes whose launcher is gone.
 _GRACE_SECONDS = 5.0
@@ -34,8 +34,7 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 def main() -> int:
     """Run the command to its end; returns its status, or 128 + the signal that ended it."""
     sharers, command = int(sys.argv[1]), sys.argv[2:]
-    threads = max(1, processors.available() // sharers)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    environment.prepare_threads(sharers)
     libc = ctypes.CDLL(None)
 
     def begin() -> None:

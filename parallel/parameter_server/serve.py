@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Callable
 
 from parallel.parameter_server import assignment
+from runtime import environment
 from runtime.errors import ConfigError, run_program
 
 _CRASH_STATUS = 1
@@ -30,13 +31,11 @@ def main() -> int:
             f"{assignment.ROLE} is {os.environ.get(assignment.ROLE)!r}, but must be server or "
             "scheduler; start the job with python -m parallel.launch"
         )
-    del os.environ[assignment.ROLE]
-    from parallel.parameter_server.messages import Settings
-    from parallel.parameter_server.server import Updater
-    from parallel.parameter_server.trace import Trace
-    from runtime.mxnet import mx
-
-    os.environ[assignment.ROLE] = own.role
+    with environment.without(assignment.ROLE):
+        from parallel.parameter_server.messages import Settings
+        from parallel.parameter_server.server import Updater
+        from parallel.parameter_server.trace import Trace
+        from runtime.mxnet import mx
     # Refused messages are logged to the standard error, which the launcher prints.
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     folder = own.trace if own.role == assignment.SERVER else ""

@@ -17,7 +17,7 @@ from benchmarks.our_head import OurHead
 from benchmarks.textbook_head import TextbookHead
 from partial_fc.sampling import Sampler
 from partial_fc.shard import Shard
-from runtime import amx
+from runtime import processors
 from runtime.errors import ConfigError
 from tests.support.launch import clean_environment
 from tests.support.measurement import measure
@@ -133,13 +133,13 @@ def test_without_pytorch_it_is_left_out(monkeypatch) -> None:
     ],
 )
 def test_wrong_options_are_explained(words, complaint, monkeypatch) -> None:
-    monkeypatch.setattr(amx, "request_tiles", lambda: False)
+    monkeypatch.setattr(processors, "request_tiles", lambda: False)
     with pytest.raises(ConfigError, match=complaint):
         head.main(words)
 
 
 def test_bfloat16_is_measured_beside_our_float32(monkeypatch) -> None:
-    monkeypatch.setattr(amx, "request_tiles", lambda: True)
+    monkeypatch.setattr(processors, "request_tiles", lambda: True)
     options = head._parse(["--classes", "300", "--batch", "8", "--dtype", "bfloat16"])
     (comparison,) = head._comparisons(options)
     contestants = comparison.contestants()

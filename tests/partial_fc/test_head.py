@@ -20,7 +20,7 @@ from partial_fc.options import LOSSES as NAMED_LOSSES
 from partial_fc.options import HeadOptions
 from partial_fc.sampling import Sampler
 from partial_fc.shard import Shard, initial_centers
-from runtime import amx
+from runtime import processors
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.reference_head import (
@@ -449,7 +449,7 @@ def test_bfloat16_products_stay_near_the_reference(world_size, loss, scale):
 def test_bfloat16_falls_back_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, granted: bool, expected: str
 ) -> None:
-    monkeypatch.setattr(amx, "request_tiles", lambda: granted)
+    monkeypatch.setattr(processors, "request_tiles", lambda: granted)
     assert usable_dtype("bfloat16", mx.cpu()) == expected
     assert ("computes in float32" in caplog.text) is not granted
     assert usable_dtype("float32", mx.cpu()) == "float32"

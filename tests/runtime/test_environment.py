@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_gloo_is_chosen_only_for_a_process_by_itself(
 
 @pytest.mark.parametrize(("threads", "cycle"), [("1", "5"), ("2", "5"), ("3", None), ("16", None)])
 def test_horovod_looks_for_work_less_often_where_that_takes_it_from_the_rank(
-    monkeypatch: pytest.MonkeyPatch, threads: str, cycle: str | None
+    monkeypatch: pytest.MonkeyPatch, threads: str, cycle: Optional[str]
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     defaults = {setting.name: setting.default for setting in environment.settings()}

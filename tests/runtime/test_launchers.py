@@ -34,7 +34,7 @@ def start_with(**variables: str) -> None:
         ({"PMIX_RANK": "0", "SLURM_NTASKS": "2"}, "SLURM_NTASKS=2"),
     ],
 )
-def test_tasks_that_cannot_meet_are_refused(variables: dict[str, str], words: str) -> None:
+def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as error:
         start_with(**variables)
     assert "\n" not in str(error.value)
@@ -53,5 +53,5 @@ def test_tasks_that_cannot_meet_are_refused(variables: dict[str, str], words: st
         {"SLURM_NTASKS": "8", "GROUPING_WORKER": "3"},
     ],
 )
-def test_a_task_by_itself_and_known_launchers_pass(variables: dict[str, str]) -> None:
+def test_a_single_task_and_known_launchers_pass(variables: dict[str, str]) -> None:
     start_with(**variables)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
-from runtime import processors
+from runtime import environment, processors
 
 V1 = "32 31 0:29 {top} {mount} rw,relatime - cgroup cgroup rw,cpu,cpuacct"
 V2 = "29 23 0:26 {top} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
@@ -28,7 +30,7 @@ class Tree:
         for name, content in files.items():
             (self.root / folder / name.replace("__", ".")).write_text(content + "\n")
 
-    def quota(self) -> float | None:
+    def quota(self) -> Optional[float]:
         return processors.cgroup_quota(self.root)
 
 
@@ -94,8 +96,56 @@ def test_a_machine_without_control_groups(tree: Tree) -> None:
     [(64, 2.0, 2), (64, 1.5, 2), (64, 0.2, 1), (4, 9.0, 4), (4, None, 4)],
 )
 def test_the_smaller_of_quota_and_binding(
-    monkeypatch: pytest.MonkeyPatch, bound: int, quota: float | None, count: int
+    monkeypatch: pytest.MonkeyPatch, bound: int, quota: Optional[float], count: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(bound)))
     monkeypatch.setattr(processors, "cgroup_quota", lambda: quota)
     assert processors.available() == count
+
+
+@pytest.fixture(autouse=True)
+def forget_granted_tiles() -> Iterator[None]:
+    processors.request_tiles.cache_clear()
+    yield
+    processors.request_tiles.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("fpu sse avx512f amx_bf16 amx_tile amx_int8", True),
+        ("fpu sse avx512f amx_tile amx_int8", False),
+        ("fpu sse avx512f avx512_bf16", False),
+    ],
+)
+def test_the_processors_flags_say_whether_it_has_tiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, expected: bool
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: amx_tile amx_bf16\n")
+    assert processors._has_tiles(cpuinfo) is expected
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert not processors._has_tiles(cpuinfo)
+
+
+def test_a_machine_without_cpuinfo_has_no_tiles(tmp_path: Path) -> None:
+    assert not processors._has_tiles(tmp_path / "cpuinfo")
+
+
+@pytest.mark.parametrize(("has_tiles", "status"), [(True, 0), (True, -1), (False, 0)])
+def test_onednn_may_use_only_tiles_that_were_granted(
+    monkeypatch: pytest.MonkeyPatch, has_tiles: bool, status: int
+) -> None:
+    monkeypatch.setattr(processors, "_has_tiles", lambda: has_tiles)
+    monkeypatch.setattr(processors, "_request_tiles_from_kernel", lambda: status)
+    names = {setting.name for setting in environment.settings()}
+    assert ("DNNL_MAX_CPU_ISA" in names) == (has_tiles and status == 0)
+
+
+def test_the_kernel_refuses_a_feature_that_no_processor_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The system call itself: feature 63 does not exist, on a kernel that knows tiles or not."""
+    monkeypatch.setattr(processors, "_TILE_DATA", 63)
+    assert processors._request_tiles_from_kernel() == -1

@@ -7,7 +7,6 @@ gone): a warning is printed, and the log continues on the other one.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,8 @@ from typing import Any
 from tqdm import tqdm
 from typing_extensions import override
 
-from runtime.errors import discard, is_launched
+from runtime import environment
+from runtime.errors import discard
 
 OFF_SCREEN = {"off_screen": True}
 """``extra`` of a record that goes to the file only."""
@@ -75,8 +75,7 @@ class ScreenHandler(logging.Handler):
     def __init__(self, rank: int) -> None:
         super().__init__(logging.INFO if rank == 0 else logging.WARNING)
         self._stream = sys.stdout
-        # mpirun gives every rank a terminal of its own; run.sh knows whether there is a real one.
-        may_be_real = not is_launched() or os.environ.get("PROGRESS") == "bar"
+        may_be_real = environment.allows_progress_bar()
         self._wants_bar = rank == 0 and may_be_real and self._stream.isatty()
         self._bar: Any = None
 
