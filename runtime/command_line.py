@@ -1,7 +1,7 @@
-"""Command lines and files of options, made from the groups that a program is composed of.
+"""Command lines and ``config.json`` files, parsed by the groups of options of a program.
 
-What is given here alone counts as given: defaults, presets and the file of an earlier run are laid
-under it by the program.
+The results have only the options that the user has given; the program merges them with defaults and
+presets.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from typing import (
     get_type_hints,
 )
 
+from typing_extensions import override
+
 from runtime import options
 from runtime.errors import ConfigError, did_you_mean
 from runtime.options import BARE, NAMES, REPEATABLE, option
@@ -38,36 +40,31 @@ _CONFIG = "config"
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports mistakes in one line and without the usage, as a ``ConfigError``."""
+    """Raises a ``ConfigError`` of one line for a mistake, instead of printing the usage."""
 
+    @override
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print."""
         raise ConfigError(f"{message.removeprefix('argument ')} (--help lists the options)")
 
 
 @dataclasses.dataclass(frozen=True)
 class Program(Generic[_Config]):
-    """What has to be known of a program to understand its command line."""
+    """What a program's command line depends on."""
 
     config_class: type[_Config]
-    """A dataclass whose fields are groups."""
+    """A dataclass whose fields are groups of options."""
     description: str
     """What the program does, in a sentence."""
     epilog: str
     """Stands below the options in the help."""
     resolve: Callable[[Mapping[str, Any], Mapping[str, Any]], _Config]
-    """Lays the values of the command line over those of a file, and both over presets and defaults.
-    """
+    """Merges the values of the command line with those of a file, presets and defaults."""
     check: Callable[[_Config], None]
-    """Raises ``ConfigError`` for groups that do not go together."""
+    """Raises ``ConfigError`` for groups that contradict each other."""
 
 
 def parse(program: Program[_Config], argv: Optional[Sequence[str]] = None) -> _Config:
-    """Resolve a command line into a checked configuration.
-
-    Args:
-        program: whose command line it is.
-        argv: the arguments after the program's name; those of this process if left out.
+    """Resolve a command line into a checked configuration; without ``argv``, this process's.
 
     Raises:
         ConfigError: an option is unknown, malformed, out of range or contradicts another.
@@ -83,16 +80,14 @@ def parse(program: Program[_Config], argv: Optional[Sequence[str]] = None) -> _C
 
 def _types(config_class: type) -> dict[str, Any]:
     """The type of each option."""
-    return {
-        field.name: hints[field.name]
-        for group_class in options.group_classes(config_class).values()
-        for hints in [get_type_hints(group_class)]
-        for field in dataclasses.fields(group_class)
-    }
+    types: dict[str, Any] = {}
+    for group_class in options.group_classes(config_class).values():
+        types.update(get_type_hints(group_class))
+    return types
 
 
 def _read_command_line(program: Program[Any], argv: Optional[Sequence[str]]) -> dict[str, Any]:
-    """Return what was given, and nothing that was not."""
+    """Return the options that are on the command line, and no others."""
     namespace, unknown = _build_parser(program).parse_known_args(argv)
     if unknown:
         word = unknown[0].split("=")[0]
@@ -151,7 +146,7 @@ def _without_optional(annotation: Any) -> Any:
 
 @functools.lru_cache(None)
 def _helps(group_class: type) -> dict[str, str]:
-    """The literal under each field, which Python itself does not keep; of the bases first."""
+    """The literal under each field, read from the source since Python does not keep it."""
     found: dict[str, str] = {}
     for base in reversed(group_class.__mro__[:-1]):
         body = ast.parse(inspect.getsource(base)).body[0]
@@ -169,7 +164,7 @@ def _helps(group_class: type) -> dict[str, str]:
 
 
 def _read_file(path: Path, config_class: type) -> dict[str, Any]:
-    """The values of a ``config.json``, of the types that the options have."""
+    """The values of a ``config.json``, converted to the types of the options."""
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,9 +1,9 @@
-"""How kernels for the CPU are compiled, in one place.
+"""Decorators that compile kernels for the CPU with Numba.
 
-Compiling takes seconds, so Numba keeps what it has compiled: beside the source, or in the user's
-folder. Where neither can be written (a checkout of somebody else, a container without a home) it
-refuses to compile at all, so it is given a folder among the temporary files, which is this user's
-alone: what is read from there is run.
+Compiling takes seconds, so Numba caches compiled kernels, beside the source or in the user's home.
+If it can write neither (a read-only checkout, a container without a home), it refuses to compile;
+then the cache is a temporary folder that only this user can write, because what is read from there
+is executed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numba.core import config  # noqa: E402
 
 
 def _compiler(**options: Any) -> Callable[[Any], Any]:
-    """The decorator of a kernel, which is kept after it has been compiled, wherever possible."""
+    """A decorator that compiles a function, and caches the result if any folder can be written."""
 
     def decorate(function: Any) -> Any:
         with suppress(RuntimeError):
@@ -41,7 +41,7 @@ def _compiler(**options: Any) -> Callable[[Any], Any]:
 
 
 def _private_folder() -> Optional[Path]:
-    """A folder that only this user can write, the same one each time; None if there can be none."""
+    """A folder that only this user can write, the same in each process; None if impossible."""
     try:
         folder = Path(tempfile.gettempdir()) / f"numba-of-user-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -53,12 +53,12 @@ def _private_folder() -> Optional[Path]:
 
 
 # Reductions may be reordered and products fused, so that they vectorize; infinities and NaN keep
-# their meaning, because a diverged run has to show itself.
+# their meaning, so that a diverged run is detected.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 
-# A kernel whose prange is shared out among the threads of this rank.
+# A kernel whose prange is divided among the threads of this rank.
 parallel_kernel = _compiler(parallel=True, fastmath=_FAST)
 # A function of single numbers, compiled into the kernels that call it.
 inlined = _compiler(fastmath=_FAST, inline="always")
-# What one thread of Python does by itself while another has Python's lock.
+# A kernel of one thread that releases Python's lock while it runs.
 unlocked_kernel = _compiler(nogil=True)

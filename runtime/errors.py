@@ -1,10 +1,10 @@
-"""Errors that are the user's to mend, and how a program reports them.
+"""Errors that the user can correct, and how a program reports them.
 
-A wrong option or a broken file is no reason for a traceback, least of all for one per rank. Such
-mistakes are raised as ``ConfigError`` or ``DataError`` with a one-line message that names the
-value, the reason and the remedy; ``run_program`` prints the line and ends the process with status
-2, even while other ranks wait for this one in a collective operation. A standard output that takes
-nothing any more (a full disk, a reader that is gone) is such a mistake, too.
+A wrong option or a broken file needs no traceback, least of all one per rank. It is raised as
+``ConfigError`` or ``DataError`` with one line that names the value, the reason and the remedy;
+``run_program`` prints the line and ends the process with status 2, even while other ranks wait for
+this one in a collective operation. A standard output that fails (a full disk, a closed pipe) is
+reported in the same way.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, BinaryIO, NoReturn, TextIO, cast
+from typing import Any, BinaryIO, NoReturn, Optional, TextIO, cast
 
 USER_ERROR_STATUS = 2
-CLOSED_PIPE_STATUS = 128 + signal.SIGPIPE
-"""Of a program whose reader has gone, as in ``| head``: what a shell reports for one that the
-signal ended."""
 _CRASH_STATUS = 1
+# What a shell reports for a program that SIGPIPE ended.
+_CLOSED_PIPE_STATUS = 128 + signal.SIGPIPE
 _RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "GROUPING_WORKER")
 _LAUNCHER_GRACE_SECONDS = 10.0
 
 
 class UserError(Exception):
-    """A mistake that the user can mend; the message is one line with the remedy."""
+    """An error that the user can correct; the message is one line with the remedy."""
 
 
 class ConfigError(UserError):
@@ -49,12 +48,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def launcher_number(names: Iterable[str], default: int) -> int:
-    """Return the number that a launcher left in the first of some variables that is set.
-
-    Args:
-        names: the variables to look at, in order.
-        default: the answer for a process that no launcher started.
-    """
+    """Return the number in the first of these variables of launchers that is set."""
     return next((int(os.environ[name]) for name in names if name in os.environ), default)
 
 
@@ -63,18 +57,18 @@ def is_launched() -> bool:
     return any(name in os.environ for name in _RANK_NAMES)
 
 
-def run_program(main: Callable[[], int | None]) -> NoReturn:
+def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
     """Run a program and end the process with its exit status.
 
     A ``UserError`` is printed as one line and gives status 2. Any other exception keeps its
     traceback and gives status 1. Neither runs exit handlers: Horovod's would wait for ranks that
     in turn wait for this one. Since a launcher ends all ranks as soon as the first has failed, a
-    rank other than 0 leaves a ``ConfigError`` to rank 0 and speaks up only if it is still alive
-    some seconds later, when rank 0 evidently does not have the same error. So does a rank whose
-    collective fails: the rank that is gone has failed first, and its status is the job's.
+    rank other than 0 reports a ``ConfigError`` only if it is still alive some seconds later, when
+    rank 0 evidently does not have the same error. A rank whose collective fails waits as long: the
+    rank that is missing has failed first, and its status is to be the job's.
 
-    A standard output that cannot be written is one line and status 2; a pipe whose reader has gone
-    is status 141 without a word. Characters that it has no code for are written as escapes.
+    A standard output that cannot be written gives one line and status 2; a pipe that its reader has
+    closed gives status 141 and no line. Characters that the encoding lacks are written as escapes.
     """
     _open_outputs()
     try:
@@ -91,21 +85,21 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     except Exception as error:
         traceback.print_exc()
         sys.stderr.flush()
-        if is_launched() and _comes_from_elsewhere(error):
+        if is_launched() and _is_of_another_rank(error):
             time.sleep(_LAUNCHER_GRACE_SECONDS)
         _exit_now(_CRASH_STATUS)
     sys.exit(status)
 
 
-def _comes_from_elsewhere(error: Exception) -> bool:
-    """Whether a rank fails only because another one is gone, whose status shall be the job's."""
+def _is_of_another_rank(error: Exception) -> bool:
+    """Whether this rank fails only because another one has ended."""
     return "horovod" in f"{type(error).__name__} {error}".lower()
 
 
 def discard(stream: TextIO) -> None:
-    """Let everything that is still written to a stream vanish, because it has failed for good."""
-    with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
+    """Discard everything that is still written to a stream which has failed for good."""
+    with suppress(OSError, ValueError), open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), stream.fileno())
         stream.flush()
 
 
@@ -114,7 +108,7 @@ class _OutputError(OSError):
 
 
 class _StandardOutput(io.FileIO):
-    """Tells its errors from those of other files."""
+    """Distinguishes its errors from those of other files."""
 
     def write(self, data: Any) -> int:
         """Write as ``io.FileIO`` does."""
@@ -125,7 +119,7 @@ class _StandardOutput(io.FileIO):
 
 
 def _open_outputs() -> None:
-    """Let both outputs take any text; one that was closed by the caller takes it to nowhere."""
+    """Let both outputs take any text; one that the parent process has closed discards it."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")
     elif isinstance(sys.stderr, io.TextIOWrapper):
@@ -148,7 +142,7 @@ def _open_outputs() -> None:
 def _end_without_output(error: _OutputError) -> NoReturn:
     discard(sys.stdout)
     if error.errno == errno.EPIPE:
-        _exit_now(CLOSED_PIPE_STATUS)
+        _exit_now(_CLOSED_PIPE_STATUS)
     _end(f"the standard output cannot be written ({error.strerror})", USER_ERROR_STATUS)
 
 

@@ -1,9 +1,8 @@
 """Files that appear under their names only when they are complete and on the disk.
 
-A disk fills up, a machine loses its power, somebody presses Ctrl-C: whoever reads a file later must
-find either what was there before or what was meant to be there. So everything is written under a
-temporary name beside its place, flushed to the disk, and renamed when nothing can go wrong any
-more.
+After a full disk, a power cut or Ctrl-C, a reader must find either the former file or the complete
+new one. So each file is written under a temporary name in the same folder, flushed to the disk, and
+then renamed.
 """
 
 from __future__ import annotations
@@ -12,19 +11,18 @@ import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, Optional
 
-# Small writes cost more than the copying, and a thread that reads its turn.
+# Small writes are slow, and make the threads that read records wait.
 _BUFFER = 1 << 20
 
 
 class StagedFiles:
-    """Files of one folder that belong together and get their names together.
+    """Files that belong together and get their names together.
 
     A context manager: leaving it with an exception removes what has been written; otherwise the
-    files get their names in the order in which they were opened. What was there before stays
-    untouched until all of them are complete and flushed.
+    files get their names in the order in which they were opened. Former files of these names stay
+    untouched until all new ones are complete and flushed.
 
     Raises:
         OSError: when opening, writing or leaving, for want of room or permission.
@@ -41,18 +39,11 @@ class StagedFiles:
         return file
 
     def __enter__(self) -> StagedFiles:
-        """Return the files."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Give the files their names, or remove them."""
+    def __exit__(self, kind: Optional[type[BaseException]], *_: object) -> None:
         try:
-            if error is None:
+            if kind is None:
                 self.publish()
         finally:
             self.discard()
@@ -61,7 +52,7 @@ class StagedFiles:
         """Flush all files to the disk, and then give them their names.
 
         Args:
-            remove_first: files that do not go with the first of the new ones; they are removed
+            remove_first: former files that contradict the first of the new ones; they are removed
                 before it appears.
         """
         for file, _, _ in self._files:
@@ -76,9 +67,9 @@ class StagedFiles:
             _flush_folder(folder)
 
     def discard(self) -> None:
-        """Close the files and remove those that have got no name."""
+        """Close the files and remove those that are not published."""
         for file, partial, _ in self._files:
-            # What it holds back may find no room either, which has been reported.
+            # Its buffer may not fit on the disk either, which has been reported.
             with contextlib.suppress(OSError):
                 file.close()
             partial.unlink(missing_ok=True)
@@ -92,7 +83,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Have the new names survive a power cut."""
+    """Make new names survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""The one import of MXNet: everybody writes ``from runtime.mxnet import mx``.
+"""The only import of MXNet; all other modules write ``from runtime.mxnet import mx``.
 
-MXNet 1.9.1 still names ``np.bool``, an alias that NumPy 1.24 removed; without it the import fails
-on Python 3.12, whose oldest NumPy is 1.26. And MXNet reads its environment variables while it is
-imported. Both have to be put right before, hence in one module that nobody bypasses.
+MXNet 1.9.1 uses ``np.bool``, an alias that NumPy 1.24 removed; without it the import fails on
+Python 3.12, whose oldest NumPy is 1.26. And MXNet reads its environment variables while it is
+imported. Both must be set before, so the import is in one module that no other bypasses.
 """
 
 from __future__ import annotations

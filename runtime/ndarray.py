@@ -1,8 +1,7 @@
-"""What MXNet's Python interface leaves out of its C interface, and kernels on a CPU need.
+"""Access to MXNet's C interface that its Python interface lacks and kernels on a CPU need.
 
-Two things: calling an operator that has no Python function (the backward operators), and touching
-the memory of a CPU array without a copy, so that Numba kernels and MXNet operators work on the
-same arrays.
+It calls operators that have no Python function (the backward operators), and views the memory of a
+CPU array without a copy, so that Numba kernels and MXNet operators work on the same arrays.
 """
 
 from __future__ import annotations
@@ -17,8 +16,12 @@ from numpy.typing import NDArray
 
 from runtime.mxnet import mx
 
-# MXNet's name for the type, as a ``dtype`` of its arrays.
+# MXNet's name for the type, as a ``dtype`` of its arrays. NumPy has no bfloat16 and sees its bits.
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
+_ELEMENTS: dict[int, tuple[Any, Any]] = {
+    4: (np.dtype(np.float32), ctypes.c_float),
+    2: (BFLOAT16, ctypes.c_uint16),
+}
 
 
 @functools.lru_cache(maxsize=None)
@@ -36,18 +39,10 @@ def invoke(name: str, inputs: Sequence[Any], params: Mapping[str, Any], out: lis
     )
 
 
-# NumPy has no bfloat16; its bits are shown as integers.
-_ELEMENTS: dict[int, tuple[Any, Any]] = {
-    4: (np.dtype(np.float32), ctypes.c_float),
-    2: (BFLOAT16, ctypes.c_uint16),
-}
-
-
 def memory(array: Any) -> NDArray[Any]:
-    """A writable NumPy view of a CPU array's memory, once nobody else touches it.
+    """Return a writable NumPy view of a CPU array's memory, once no queued operator uses it.
 
-    Waits until every queued operator that reads or writes the array has run. The view is valid as
-    long as the array lives and until the next operator on it is queued.
+    The view is valid as long as the array lives and until the next operator on it is queued.
 
     Args:
         array: a contiguous NDArray in the memory of the CPU, float32 or bfloat16 (its bits appear
@@ -63,7 +58,7 @@ def memory(array: Any) -> NDArray[Any]:
 
 
 def is_on_host(array: Any) -> bool:
-    """Whether ``memory`` gives access to this array, and its numbers are float32."""
+    """Whether ``memory`` can view this array, and its numbers are float32."""
     return bool(array.context.device_type == "cpu" and array.dtype == np.float32)
 
 

@@ -1,15 +1,13 @@
-"""The options of a program, declared by the parts that obey them.
+"""The options of a program, each declared once, by the part that obeys it.
 
-A part declares its options as the fields of a frozen dataclass, a group: the literal under a field
-is the help of the option, its default is the option's default, and its metadata says which values
-it takes. A program composes groups, as the fields of one dataclass; on the command line all their
-options stand beside each other. So an option is written once, where it is obeyed, and the parser,
-the checks and ``config.json`` follow from that.
+A part declares its options as a group, a frozen dataclass: the literal under a field is the help of
+the option, and the field's metadata says which values it takes. The configuration of a program is a
+dataclass whose fields are groups; its command line has the options of all groups. The parser, the
+checks and ``config.json`` follow from that. Values resolve in one order: default, preset, file of
+an earlier run (``--config``), command line.
 
-Values resolve in one order: default, preset, file of an earlier run (``--config``), command line.
-
-Modules of options import neither MXNet nor Horovod nor Numba nor OpenCV: ``--help`` and a wrong
-option answer at once.
+Modules of options import neither MXNet nor Horovod nor Numba nor OpenCV, so that ``--help`` and a
+wrong option are answered at once.
 """
 
 from __future__ import annotations
@@ -18,15 +16,7 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-    TypeVar,
-    Union,
-    get_type_hints,
-)
+from typing import Any, Callable, NamedTuple, Optional, TypeVar, Union, get_type_hints
 
 from runtime.errors import ConfigError, did_you_mean
 from runtime.files import write_atomically
@@ -38,13 +28,13 @@ RANGE, NAMES, REPEATABLE, BARE = "range", "names", "repeatable", "bare"
 
 
 class Range(NamedTuple):
-    """What a number may be, in the words of an error message, and how to test it."""
+    """The values that a number may have: a test, and the rule for the error message."""
 
     holds: Callable[[float], bool]
     rule: str
 
     def saying(self, rule: str) -> Range:
-        """The same range with another message."""
+        """The same range with another rule in its message."""
         return self._replace(rule=rule)
 
 
@@ -59,7 +49,7 @@ def number(default: Optional[float], allowed: Range) -> Any:
 
 
 def name(default: str, known: Collection[str]) -> Any:
-    """Declare an option whose value is one of several names; its help tells them as {names}."""
+    """Declare an option whose value is one of several names; its help has them as {names}."""
     return dataclasses.field(default=default, metadata={NAMES: known})
 
 
@@ -78,9 +68,7 @@ class Options:
     """A group of options, obeyed by one part of a program."""
 
     def check(self) -> None:
-        """Refuse values that do not go together.
-
-        Ranges and names of single options have been checked before.
+        """Refuse options that contradict each other; each has been checked by itself.
 
         Raises:
             ConfigError: with the option, its value, the reason and the remedy.
@@ -88,7 +76,7 @@ class Options:
 
 
 def check(config: object) -> None:
-    """Check every option by itself, then the groups.
+    """Check every option by itself, then the groups of a configuration.
 
     Raises:
         ConfigError: with the option, its value, the reason and the remedy.
@@ -107,18 +95,11 @@ def option(field: str) -> str:
 
 def compose(config_class: type[_Config], values: Mapping[str, Any]) -> _Config:
     """Put values into the groups by the names of their fields; other fields keep their defaults."""
-    return config_class(
-        **{
-            group: group_class(
-                **{
-                    field.name: values[field.name]
-                    for field in dataclasses.fields(group_class)
-                    if field.name in values
-                }
-            )
-            for group, group_class in group_classes(config_class).items()
-        }
-    )
+    composed = {}
+    for group, group_class in group_classes(config_class).items():
+        fields = {field.name for field in dataclasses.fields(group_class)}
+        composed[group] = group_class(**{name: values[name] for name in fields & values.keys()})
+    return config_class(**composed)
 
 
 def values(config: object) -> dict[str, Any]:
@@ -131,7 +112,7 @@ def values(config: object) -> dict[str, Any]:
 
 
 def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as they come back from JSON."""
+    """The values as a JSON file would return them: tuples are lists."""
     plain: dict[str, Any] = json.loads(json.dumps(values))
     return plain
 
@@ -144,21 +125,20 @@ def replace(config: _Config, **changes: Any) -> _Config:
 def overlay(
     layers: Iterable[Mapping[str, Any]], rivals: Iterable[tuple[str, str]]
 ) -> dict[str, Any]:
-    """Lay values over others.
+    """Merge layers of values.
 
     Args:
         layers: the lowest first.
-        rivals: pairs of options of which the first, where it is given, makes the second of a lower
-            layer void.
+        rivals: pairs of options; where a layer has the first, the second of lower layers is void.
     """
     rivals = list(rivals)
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for layer in layers:
         for chosen, rival in rivals:
             if chosen in layer:
-                found.pop(rival, None)
-        found.update(layer)
-    return found
+                merged.pop(rival, None)
+        merged.update(layer)
+    return merged
 
 
 def write(values: Mapping[str, Any], path: Union[str, Path]) -> None:
@@ -176,7 +156,7 @@ def write(values: Mapping[str, Any], path: Union[str, Path]) -> None:
 
 
 def check_name(option_name: str, value: str, known: Collection[str]) -> None:
-    """Raise ``ConfigError`` if ``--option_name`` has been given another name than those known."""
+    """Raise ``ConfigError`` if the value of ``--option_name`` is not a known name."""
     if value not in known:
         raise ConfigError(
             f"--{option_name} {value!r} is unknown{did_you_mean(value, known)}; "

@@ -1,8 +1,8 @@
-"""What the parts of training remember, and how they get it back.
+"""What the parts of a run (backbone, head, optimizer, ...) keep between updates, for checkpoints.
 
-A checkpoint does not know what a head or an optimizer is. Each part gives named arrays and small
-values, and takes them back; an array is the same on all ranks, each rank's own, or rows cut over
-the ranks. Another kind of training has other parts and the same checkpoints.
+A checkpoint does not know what a head or an optimizer is. Each part exports named arrays and small
+values, and loads them again, possibly on another number of ranks. So another kind of training has
+other parts and the same checkpoints.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-# The same on all ranks; each rank's own; rows cut over the ranks.
+# The same on all ranks; each rank's own; rows divided among the ranks.
 REPLICATED, OWN, SHARDED = "replicated", "own", "sharded"
 
 
@@ -21,7 +21,7 @@ class Stored(NamedTuple):
     """An array of a rank, and how it relates to those of the other ranks.
 
     Attributes:
-        kind: "replicated", "own" or "sharded".
+        kind: ``REPLICATED``, ``OWN`` or ``SHARDED``.
         array: on the host.
         start: the first row of a sharded array that this rank holds.
         total: the rows of a sharded array on all ranks.
@@ -35,7 +35,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class State:
-    """What a part remembers after an update, in memory that does not change any more.
+    """The state of a part after an update, in memory that no later update changes.
 
     Attributes:
         arrays: by name.
@@ -47,19 +47,20 @@ class State:
 
 
 class Saved(Protocol):
-    """What a part has remembered, as one rank reads it.
+    """The saved state of a part, as one rank reads it.
 
-    Its methods raise a ``DataError`` for what is missing or of another shape or type.
+    Its methods raise ``DataError`` for an array or value that is missing or of another shape or
+    type.
     """
 
     def names(self) -> list[str]:
-        """The arrays of the part."""
+        """The names of the arrays."""
 
     def replicated(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """An array that is the same on all ranks."""
 
     def own(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        """This rank's array; the mean of all where another number of ranks has written them."""
+        """This rank's array; the mean of all if another number of ranks has written them."""
 
     def pieces(
         self, name: str, start: int, stop: int, total: int, row_shape: tuple[int, ...]
@@ -77,13 +78,13 @@ class Saved(Protocol):
 
 
 class Stateful(Protocol):
-    """A part of training that remembers something between updates."""
+    """A part of a run that has state between updates."""
 
     def export_state(self, update: int) -> State:
-        """What it remembers after ``update`` finished updates."""
+        """Return the state after ``update`` finished updates."""
 
     def load_state(self, saved: Saved) -> None:
-        """Remember what ``export_state`` gave, possibly on another number of ranks.
+        """Restore what ``export_state`` returned, possibly on another number of ranks.
 
         Raises:
             DataError: something is missing, broken, or of another shape.

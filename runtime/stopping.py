@@ -1,11 +1,10 @@
-"""Programs that end well when they are told to end.
+"""Programs that clean up when a signal stops them.
 
-Python cleans up behind an exception, not when a signal ends the process. There are two ways to put
-that right. A tool that may stop anywhere (``run_stoppable``) turns the signal into an exception. A
-training run must not stop anywhere: its ranks have to agree on the update after which they end. It
-asks a ``StopRequest`` now and then.
+Python cleans up behind an exception, not when a signal ends the process. A tool that may stop
+anywhere (``run_stoppable``) turns the signal into an exception. A training run must not stop
+anywhere, because its ranks have to agree on their last update: it polls a ``StopRequest``.
 
-The status is always the shell's for the signal: 130 for Ctrl-C, 143 for SIGTERM.
+The exit status is the shell's for the signal: 130 for Ctrl-C, 143 for SIGTERM.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, Optional
 
 from runtime.errors import run_program
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# What a shell reports for a program that a signal has ended.
+# A shell reports this plus the signal for a program that a signal has ended.
 _SIGNAL_STATUS = 128
-# mpirun ends all ranks when it gets one of the usual signals, but hands these on to them; so run.sh
-# uses them in their place.
-_HANDED_ON: dict[int, int] = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
+# mpirun ends all ranks when it gets SIGINT or SIGTERM, but forwards these two to the ranks; so
+# run.sh sends them instead.
+_FORWARDED: dict[int, int] = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
 
 
 class Stopped(BaseException):
-    """A signal asks the program to end. No ``Exception``: nobody shall take it for a failure."""
+    """A signal stops the program. Not an ``Exception``, so that no handler of failures gets it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -37,35 +36,29 @@ class Stopped(BaseException):
 
 
 class StopRequest:
-    """Whether somebody has asked this process to end; a second signal ends it at once."""
+    """Whether a signal has requested the end of this process; a second one ends it at once."""
 
     def __init__(self) -> None:
-        self._status = 0
-
-    @property
-    def status(self) -> int:
-        """The exit status that belongs to the request, 0 if there is none."""
-        return self._status
+        self.status = 0
+        """The exit status that belongs to the request, 0 without one."""
 
     def listen(self) -> None:
-        """Take signals as requests, but for those that whoever started the program has ignored."""
-        for number in (signal.SIGINT, signal.SIGTERM, *_HANDED_ON):
+        """Take signals as requests, but for those that the parent process had this one ignore."""
+        for number in (signal.SIGINT, signal.SIGTERM, *_FORWARDED):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._note)
+                signal.signal(number, self._receive)
 
-    def _note(self, number: int, _: FrameType | None) -> None:
-        if self._status:
-            os._exit(self._status)
-        meant = _HANDED_ON.get(number, number)
-        self._status = _SIGNAL_STATUS + meant
+    def _receive(self, number: int, _: Optional[FrameType]) -> None:
+        if self.status:
+            os._exit(self.status)
+        self.status = _SIGNAL_STATUS + _FORWARDED.get(number, number)
 
 
-def run_stoppable(main: Callable[[], int | None]) -> NoReturn:
-    """Run a program that cleans up behind itself when it is told to stop.
+def run_stoppable(main: Callable[[], Optional[int]]) -> NoReturn:
+    """Run a program that cleans up when Ctrl-C, ``kill`` or a closed terminal stops it.
 
-    Ctrl-C, ``kill`` and a closed terminal end it with one line and the shell's status for the
-    signal (130 for Ctrl-C). A signal that whoever started the program had it ignore (``nohup``)
-    stays ignored.
+    It ends with one line and the shell's status for the signal. A signal that the parent process
+    had it ignore (``nohup``) stays ignored.
     """
     for number in _STOP_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -73,7 +66,7 @@ def run_stoppable(main: Callable[[], int | None]) -> NoReturn:
     try:
         run_program(main)
     except Stopped as stopped:
-        # Only here: importing it takes longer than answering a wrong option.
+        # Imported here, because it takes longer than reporting a wrong option.
         from tqdm import tqdm
 
         tqdm.write(
@@ -86,7 +79,7 @@ def run_stoppable(main: Callable[[], int | None]) -> NoReturn:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let a signal to stop wait for the end of a step that must not be left half done."""
+    """Delay a stop to the end of a step that must not be left half done."""
     waiting: list[int] = []
     held = [number for number in _STOP_SIGNALS if signal.getsignal(number) is _stop]
     for number in held:
@@ -100,8 +93,8 @@ def undisturbed() -> Iterator[None]:
         _stop(waiting[0], None)
 
 
-def _stop(number: int, _: FrameType | None) -> None:
-    # Once is enough: a second one would come in the middle of removing files.
+def _stop(number: int, _: Optional[FrameType]) -> None:
+    # A second signal would interrupt the removal of files.
     for other in _STOP_SIGNALS:
         signal.signal(other, signal.SIG_IGN)
     raise Stopped(number)
