@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 if not __package__:
     # Started by its path, which puts this folder where the project's ought to be.
@@ -49,7 +49,7 @@ class Measurement(NamedTuple):
     """What came out for one contestant: seconds of its steps, and its peak of memory in bytes."""
 
     seconds: list[float]
-    memory: int | None
+    memory: Optional[int]
 
     @property
     def median(self) -> float:
@@ -57,7 +57,7 @@ class Measurement(NamedTuple):
         return statistics.median(self.seconds)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure, print the report and write the rows."""
     options = _parse(argv)
     sections: list[str] = []
@@ -143,7 +143,7 @@ is how many times as fast as x the row is in the same round. The peak memory is 
 beyond the created network: gradients, momenta and feature maps.{missing}"""
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.backbone",
         description="Measure a training step of a backbone beside its alternatives.",

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 if not __package__:
     # Started by its path, which puts this folder where the project's ought to be.
@@ -63,7 +63,7 @@ class Cost(NamedTuple):
         return self.lost / (self.lost + _INTERVAL * self.update)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure, print the report and write the rows."""
     options = _parse(argv)
     sections, rows = [_introduction(options)], []
@@ -152,7 +152,7 @@ Medians of {options.rounds} runs. Each saves after {options.updates} updates (an
 that warm up), and trains for as many again while the checkpoint is written."""
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.checkpoint",
         description="Measure what a checkpoint costs the training.",

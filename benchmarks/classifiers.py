@@ -12,6 +12,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Optional
 
 if not __package__:
     # Started by its path, which puts this folder where the project's ought to be.
@@ -32,7 +33,7 @@ _BATCH = 32
 _WORK = {"training": "TrainedClassifier", "inference": "AskedClassifier"}
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure, print the report and write the rows."""
     options = _parse(argv)
     sections, rows = [_introduction(options.rounds)], []
@@ -75,7 +76,7 @@ def _introduction(rounds: int) -> str:
 Medians of {rounds} steps. A training step is forward, backward, SGD; inference is forward alone."""
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.classifiers", description="Measure the CIFAR-10 models."
     )

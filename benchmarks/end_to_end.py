@@ -17,7 +17,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 if not __package__:
     # Started by its path, which puts this folder where the project's ought to be.
@@ -62,7 +62,7 @@ class Measurement(NamedTuple):
         return statistics.median(run.shares[part] for runs in self.rounds for run in runs)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure, print the report and write the rows."""
     options = _parse(argv)
     # Without this, the end of this process would leave its runs behind.
@@ -153,7 +153,7 @@ that are each as fast as one alone in the same round; "÷ runs apart" compares w
 unconnected runs at the same time. The shares are those of the log of rank 0."""
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.end_to_end",
         description="Measure whole training runs, on one rank and on several.",

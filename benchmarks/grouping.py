@@ -17,6 +17,7 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Optional
 
 if not __package__:
     # Started by its path, which puts this folder where the project's ought to be.
@@ -33,7 +34,7 @@ Measurements = Mapping[str, Sequence[Run]]
 """The runs of each scheme, by seed."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Optional[Sequence[str]] = None) -> None:
     """Train, print the report, draw the plot and write the rows."""
     options = _parse(argv)
     # Without this, the end of this process would leave its jobs behind.
@@ -142,7 +143,7 @@ machine with {task.servers} servers. Groups of GSP: workers {grouped}; bound of 
 {task.staleness} steps. Medians of {seeds} seeds, and each seed."""
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.grouping",
         description="Train MNIST with BSP, ASP, SSP and GSP on workers of unequal speed.",

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 if not __package__:
     # Started by its path, which puts this folder where the project's ought to be.
@@ -107,7 +107,7 @@ class Measurement(NamedTuple):
     """What came out for one contestant: seconds of its steps, and its peak of memory in bytes."""
 
     seconds: list[float]
-    memory: int | None
+    memory: Optional[int]
 
     @property
     def milliseconds(self) -> float:
@@ -115,7 +115,7 @@ class Measurement(NamedTuple):
         return 1000 * statistics.median(self.seconds)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure, print the report and write the rows."""
     options = _parse(argv)
     sections: list[str] = []
@@ -196,7 +196,7 @@ def _traffic_cell(who: Contestant) -> str:
     return f"{VARIANTS[who.variant].traffic(who.case) / _MEBIBYTE:,.0f}"
 
 
-def _memory_cells(who: Contestant, peak: int | None) -> tuple[str, str]:
+def _memory_cells(who: Contestant, peak: Optional[int]) -> tuple[str, str]:
     """The peak beside the bound, which is set for ours alone; the products keep no centers."""
     if who.variant == "products" or peak is None:
         return "", ""
@@ -239,7 +239,7 @@ def _comparisons(options: argparse.Namespace) -> list[Comparison]:
     return [comparison(full), comparison(sampled, _LARGE_SIZE)]
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.head",
         description="Measure a step of the Partial FC head beside its alternatives.",

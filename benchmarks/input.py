@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 if not __package__:
     # Started by its path, which puts this folder where the project's ought to be.
@@ -59,7 +59,7 @@ OPENINGS = tuple(
 )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure, print the report and write the rows."""
     options = _parse(argv)
     images = max(1, options.images // BATCH) * BATCH
@@ -110,7 +110,7 @@ def compare(rec: Path, images: int, threads: int, rounds: int) -> dict[str, list
     return {way: [images / taken for taken in own] for way, own in seconds.items()}
 
 
-def compare_openings(records: int, rounds: int) -> dict[Opening, tuple[list[float], int | None]]:
+def compare_openings(records: int, rounds: int) -> dict[Opening, tuple[list[float], Optional[int]]]:
     """Make a set of tiny records and open it in turns; returns seconds and peak bytes of each."""
     with TemporaryDirectory() as folder, ExitStack() as stack:
         _write_tiny_records(Path(folder), records)
@@ -144,7 +144,7 @@ def speed_table(speeds: Mapping[str, Sequence[float]]) -> str:
 
 
 def opening_table(
-    openings: Mapping[Opening, tuple[Sequence[float], int | None]], records: int
+    openings: Mapping[Opening, tuple[Sequence[float], Optional[int]]], records: int
 ) -> str:
     """Lay out the times of opening, and the peak of memory as bytes of each image."""
     lines = [
@@ -160,7 +160,7 @@ def opening_table(
 
 
 @contextmanager
-def _record_set(given: Path | None) -> Iterator[Path]:
+def _record_set(given: Optional[Path]) -> Iterator[Path]:
     """The set of ``--rec``, or one that is drawn and thrown away."""
     if given is not None:
         yield given
@@ -195,7 +195,7 @@ same round; raw decodes what is in memory already and keeps nothing of it. An op
 order of the first epoch; all files are in the page cache, and the peak holds what is mapped."""
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.input",
         description="Measure the loader beside raw decoding and a plain iterator.",

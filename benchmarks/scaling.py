@@ -15,7 +15,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 if not __package__:
     # Started by its path, which puts this folder where the project's ought to be.
@@ -48,7 +48,7 @@ Measurements = Mapping[Contestant, Sequence[Speed]]
 """The speeds of a contestant, by round."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure, print the report, draw the plot and write the rows."""
     options = _parse(argv)
     # Without this, the end of this process would leave its jobs behind.
@@ -166,7 +166,7 @@ a worker and a server send for an update: reckoned, not measured. Servers take p
 workers of one machine could use."""
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.scaling",
         description="Measure Allreduce and parameter servers on 1 to N workers.",

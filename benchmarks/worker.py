@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Optional, Protocol
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PYTORCH_ENVIRONMENT = _ROOT / ".venv-bench"
@@ -44,7 +44,7 @@ class Subject(Protocol):
         """Do the work once and wait until it is done."""
 
 
-def pytorch_python() -> str | None:
+def pytorch_python() -> Optional[str]:
     """The Python of the environment that has PyTorch and not MXNet; None if there is none."""
     if not (_PYTORCH_ENVIRONMENT / "installed").is_file():
         return None
@@ -87,12 +87,12 @@ class Worker:
         """Take one step; returns its seconds."""
         return float(self._ask("step"))
 
-    def peak_memory(self) -> int | None:
+    def peak_memory(self) -> Optional[int]:
         """The most bytes that the steps since ``create`` had beyond what it left, if known."""
         peak = self._ask("peak_memory")
         return None if peak is None else int(peak)
 
-    def _ask(self, command: str, arguments: Mapping[str, Any] | None = None) -> Any:
+    def _ask(self, command: str, arguments: Optional[Mapping[str, Any]] = None) -> Any:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps({"command": command, "arguments": arguments}) + "\n")
         self._process.stdin.flush()
@@ -107,9 +107,9 @@ class Worker:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
     ) -> None:
         # Nothing of a worker outlives it, so it need not tidy up.
         self._process.kill()
@@ -134,7 +134,7 @@ class _Server:
 
     def __init__(self, factory: Callable[..., Subject]) -> None:
         self._factory = factory
-        self._subject: Subject | None = None
+        self._subject: Optional[Subject] = None
         self._at_rest = 0
         self._peak_known = False
 
@@ -152,7 +152,7 @@ class _Server:
         self._subject.step()
         return time.perf_counter() - start
 
-    def peak_memory(self) -> int | None:
+    def peak_memory(self) -> Optional[int]:
         return _memory("VmHWM") - self._at_rest if self._peak_known else None
 
 

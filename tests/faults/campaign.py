@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from tests.support.job import Job
 from training.checkpoint.reader import Checkpoint
@@ -117,7 +117,7 @@ def _is_writing(job: Job) -> bool:
     return any(job.models.glob("checkpoints/.update-*.part"))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run a campaign; return 1 if something was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults")
     parser.add_argument("--kills", type=int, default=20)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Optional
 
 from runtime import processors
 from tests.fuzz.worker import STATUS
@@ -172,7 +173,7 @@ def _row(name: str, result: Result) -> str:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run a campaign, or one input; return 1 if something was found."""
     import argparse
 

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import cv2
 import numpy as np
@@ -416,7 +416,7 @@ done
 class _Hosts:
     """One shell that answers for many inputs."""
 
-    shell: subprocess.Popen[str] | None = None
+    shell: Optional[subprocess.Popen[str]] = None
 
     @classmethod
     def ask(cls, kind: str, value: str) -> None:

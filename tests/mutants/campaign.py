@@ -36,7 +36,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Optional
 
 from tests.mutants.selection import Selection
 from tests.mutants.sites import Mutant, Site, choose, find
@@ -158,7 +158,7 @@ def _isolation(folder: Path) -> tuple[bool, list[str]]:
 
 
 @contextmanager
-def _temporary_folder(parent: Path | None = None) -> Iterator[Path]:
+def _temporary_folder(parent: Optional[Path] = None) -> Iterator[Path]:
     """A folder in which something may still be written while it is removed."""
     folder = Path(tempfile.mkdtemp(dir=parent))
     try:
@@ -302,7 +302,7 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> str:
     return "\n".join(lines)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run campaigns; return 0 if each kills at least 85 %, 1 if not, 2 if tests fail anyway."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
     parser.add_argument("--count", type=int, default=200)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -24,7 +25,7 @@ print(os.environ["OMP_NUM_THREADS"], int((mx.nd.ones((2, 3)) > 0).sum().asscalar
 
 
 @pytest.mark.parametrize("chosen", [None, "1"])
-def test_mxnet_is_imported_with_its_alias_and_its_environment(chosen: str | None) -> None:
+def test_mxnet_is_imported_with_its_alias_and_its_environment(chosen: Optional[str]) -> None:
     ours = ("OMP_NUM_THREADS", "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION")
     environment = {k: v for k, v in os.environ.items() if k not in ours}
     if chosen:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -223,7 +223,7 @@ def test_adam_needs_its_recipe_beside_a_configuration_of_sgd(tmp_path: Path) -> 
     ids=str,
 )
 def test_mistakes_in_a_saved_configuration_are_one_line(
-    content: str | None, parts: list[str], tmp_path: Path
+    content: Optional[str], parts: list[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "config.json"
     if content is not None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 import pytest
 
@@ -161,7 +161,7 @@ def test_run_without_mpirun_says_what_to_do(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("active", [None, "VIRTUAL_ENV", "CONDA_PREFIX"])
 def test_the_projects_environment_is_used_unless_another_is_active(
-    sandbox: Sandbox, active: str | None
+    sandbox: Sandbox, active: Optional[str]
 ) -> None:
     programs = sandbox.folder / ".venv/bin"
     programs.mkdir(parents=True)
