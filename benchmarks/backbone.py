@@ -32,9 +32,9 @@ from runtime.environment import visible_threads
 from runtime.errors import run_program
 
 SUBJECTS = {
-    "ours": "benchmarks.our_backbone:OurBackbone",
-    "plain": "benchmarks.our_backbone:PlainBackbone",
-    "recompute": "benchmarks.our_backbone:RecomputingBackbone",
+    "ours": "benchmarks.toolkit_backbone:OurBackbone",
+    "plain": "benchmarks.toolkit_backbone:PlainBackbone",
+    "recompute": "benchmarks.toolkit_backbone:RecomputingBackbone",
     "pytorch": "benchmarks.pytorch_backbone:PyTorchBackbone",
 }
 _NETWORKS = "r50,r100,mbf"

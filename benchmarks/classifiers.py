@@ -62,7 +62,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 def _seconds(work: str, model: str, batch: int, threads: int, rounds: int) -> float:
     """The median time of a step, in seconds."""
-    with Worker(f"benchmarks.our_classifier:{_WORK[work]}", threads) as worker:
+    with Worker(f"benchmarks.toolkit_classifier:{_WORK[work]}", threads) as worker:
         worker.create({"model": model, "batch": batch})
         worker.step()
         return statistics.median(worker.step() for _ in range(rounds))

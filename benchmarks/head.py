@@ -67,7 +67,7 @@ class Variant(NamedTuple):
 VARIANTS = {
     # Rows: gather 2, logits 1, gradients 2, update 5. Logits: made 1, maxima 1, exponentials 2,
     # gradients 2.
-    "ours": Variant("benchmarks.our_head:OurHead", 10, 6, 0, DTYPES),
+    "ours": Variant("benchmarks.toolkit_head:OurHead", 10, 6, 0, DTYPES),
     # Rows: room for the gradient 1, normalize 2, logits 1, backward 2 and 3, update 5. Logits: made
     # 1, one-hot 1, margin 5, scale 2, softmax 8, minus one-hot 3, mean 2, backward 6.
     "textbook": Variant("benchmarks.textbook_head:TextbookHead", 14, 28, 8),
@@ -76,7 +76,7 @@ VARIANTS = {
     "pytorch": Variant("benchmarks.pytorch_head:PyTorchHead", 38, 17, 8),
     # Two products read the centers, the third writes their gradient; one writes the logits, two
     # read them.
-    "products": Variant("benchmarks.our_head:Products", 3, 3, 0, DTYPES),
+    "products": Variant("benchmarks.toolkit_head:Products", 3, 3, 0, DTYPES),
 }
 
 

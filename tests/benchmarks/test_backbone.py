@@ -17,7 +17,7 @@ from benchmarks import backbone as backbone_benchmark
 from benchmarks import worker
 from benchmarks.backbone import Measurement
 from benchmarks.backbone_case import BackboneCase
-from benchmarks.our_backbone import OurBackbone, PlainBackbone, RecomputingBackbone
+from benchmarks.toolkit_backbone import OurBackbone, PlainBackbone, RecomputingBackbone
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.launch import clean_environment

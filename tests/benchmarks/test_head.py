@@ -13,8 +13,8 @@ import pytest
 from benchmarks import head, worker
 from benchmarks.head import Comparison, Contestant, Measurement
 from benchmarks.head_case import SEED, HeadCase
-from benchmarks.our_head import OurHead
 from benchmarks.textbook_head import TextbookHead
+from benchmarks.toolkit_head import OurHead
 from partial_fc.sampling import Sampler
 from partial_fc.shard import Shard
 from runtime import processors

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from benchmarks.our_head import OneRank
+from benchmarks.toolkit_head import OneRank
 from partial_fc import bfloat16
 from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.head import PartialFC
