@@ -1,1 +1,1 @@
-"""How fast the parts of this project are beside their alternatives, measured on this machine."""
+"""Measurements of the speed of the toolkit's parts and of their alternatives."""

@@ -1,11 +1,11 @@
-"""How long a training step of a backbone takes on the CPU, beside its plain graph and PyTorch.
+"""How long a training step of a backbone takes on the CPU, and in which variant.
 
     python -m benchmarks.backbone [--network r50,r100,mbf] [--batch B] [--threads 2] [--json FILE]
 
-Four take turns: the backbone as this project runs it (``ours``), the graph that it exports, with
-MXNet's own PReLU (``plain``), the first with ``--recompute`` (``recompute``), and the same layers
-in PyTorch (``pytorch``, where it is installed and has the network). A step is forward, backward and
-the update by SGD. The report goes to the standard output.
+Four variants are measured in turns: the backbone as this project runs it (``ours``), the graph that
+it exports, with MXNet's own PReLU (``plain``), the first with ``--recompute`` (``recompute``), and
+the same layers in PyTorch (``pytorch``, if it is installed and has the network). A step is forward,
+backward and the update by SGD. The report goes to the standard output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 if not __package__:
-    # Started by its path, which puts this folder where the project's ought to be.
+    # Started by its path: Python has put this folder on the path, not the project's.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import backbones
@@ -32,21 +32,21 @@ from runtime.environment import visible_threads
 from runtime.errors import run_program
 
 SUBJECTS = {
-    "ours": "benchmarks.toolkit_backbone:OurBackbone",
+    "ours": "benchmarks.toolkit_backbone:ToolkitBackbone",
     "plain": "benchmarks.toolkit_backbone:PlainBackbone",
     "recompute": "benchmarks.toolkit_backbone:RecomputingBackbone",
     "pytorch": "benchmarks.pytorch_backbone:PyTorchBackbone",
 }
 _NETWORKS = "r50,r100,mbf"
 _BATCH = 16
-# A step of so small a network is short: a batch as large as one would train it with.
+# A small network has short steps; this is the batch that one would train it with.
 _BATCHES = {"mbf": 32}
 _WARM_UP_STEPS = 2
 _MEBIBYTE = 2**20
 
 
-class Measurement(NamedTuple):
-    """What came out for one contestant: seconds of its steps, and its peak of memory in bytes."""
+class BackboneMeasurement(NamedTuple):
+    """Of one variant: the seconds of its steps, and its peak of memory in bytes."""
 
     seconds: list[float]
     memory: Optional[int]
@@ -77,17 +77,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         measure.write_json(options.json, rows)
 
 
-def compare(case: BackboneCase, threads: int, rounds: int) -> dict[str, Measurement]:
-    """Measure the contestants in turns, each in a process of its own.
-
-    Args:
-        case: what they train.
-        threads: of each process.
-        rounds: how many steps each is measured for.
-    """
+def compare(case: BackboneCase, threads: int, rounds: int) -> dict[str, BackboneMeasurement]:
+    """Measure one step of each variant per round, each variant in a process of its own."""
     with ExitStack() as stack:
         workers = {}
-        for name in contestants(case.network):
+        for name in variants(case.network):
             python = worker.pytorch_python() if name == "pytorch" else None
             workers[name] = stack.enter_context(
                 Worker(SUBJECTS[name], threads, python or sys.executable)
@@ -96,11 +90,14 @@ def compare(case: BackboneCase, threads: int, rounds: int) -> dict[str, Measurem
             for _ in range(_WARM_UP_STEPS):
                 workers[name].step()
         seconds = measure.interleave({name: workers[name].step for name in workers}, rounds)
-        return {name: Measurement(seconds[name], workers[name].peak_memory()) for name in workers}
+        return {
+            name: BackboneMeasurement(seconds[name], workers[name].peak_memory())
+            for name in workers
+        }
 
 
-def contestants(network: str) -> list[str]:
-    """The names of those that can be measured here."""
+def variants(network: str) -> list[str]:
+    """The names of the variants that can be measured on this machine."""
     return [name for name in SUBJECTS if name != "pytorch" or _pytorch_has(network)]
 
 
@@ -108,7 +105,7 @@ def _pytorch_has(network: str) -> bool:
     return worker.pytorch_python() is not None and network in PYTORCH_NETWORKS
 
 
-def table(case: BackboneCase, measured: Mapping[str, Measurement]) -> str:
+def table(case: BackboneCase, measured: Mapping[str, BackboneMeasurement]) -> str:
     """Lay out the measurements of a case."""
     header = ["backbone", "ms", "from … to", "images/s", *(f"× {name}" for name in measured)]
     lines = []
@@ -122,8 +119,8 @@ def table(case: BackboneCase, measured: Mapping[str, Measurement]) -> str:
                 "{:.0f} … {:.0f}".format(*extremes),
                 f"{case.batch / own.median:.2f}",
                 *(
-                    f"{measure.ratio(rival.seconds, own.seconds):.2f}"
-                    for rival in measured.values()
+                    f"{measure.ratio(other.seconds, own.seconds):.2f}"
+                    for other in measured.values()
                 ),
                 memory,
             ]
@@ -138,15 +135,15 @@ def _introduction(rounds: int) -> str:
 
 {measure.machine()}
 
-Medians of {rounds} rounds, in each of which everybody takes one step: forward, backward, SGD. "× x"
-is how many times as fast as x the row is in the same round. The peak memory is what the steps take
-beyond the created network: gradients, momenta and feature maps.{missing}"""
+Medians of {rounds} rounds, in each of which every variant takes one step: forward, backward, SGD.
+"× x" is how many times as fast as x the row is in the same round. The peak memory is what the
+steps take beyond the created network: gradients, momenta and feature maps.{missing}"""
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.backbone",
-        description="Measure a training step of a backbone beside its alternatives.",
+        description="Measure a training step of a backbone and its alternatives.",
     )
     parser.add_argument(
         "--network",
@@ -158,7 +155,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         "--batch", type=measure.positive, help=f"images of a step ({_BATCH}; mbf 32)"
     )
     measure.add_options(parser)
-    # A network is trained on all processors; what one of them does says little.
+    # A network is trained on all processors; the speed of one of them says little.
     parser.set_defaults(threads=str(visible_threads()))
     options = parser.parse_args(argv)
     for network in options.network:

@@ -1,6 +1,6 @@
-"""What every backbone of the benchmark is given: the same network, images, gradient and recipe.
+"""The images, gradient and hyperparameters that all variants of a backbone are measured with.
 
-Imports neither MXNet nor PyTorch, since each is measured in a process without the other.
+Imports neither MXNet nor PyTorch, since each is measured in an environment without the other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEARNING_RATE = 1e-3
 MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-4
 SEED = 0
-# What ``pytorch_backbone`` has beside ours.
+# The networks that ``pytorch_backbone`` has.
 PYTORCH_NETWORKS = ("r18", "r34", "r50", "r100", "mbf")
 
 

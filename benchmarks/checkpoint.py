@@ -1,12 +1,12 @@
-"""What a checkpoint costs the training: the pause, and the writing beside it.
+"""What a checkpoint costs the training: the pause, and the updates slowed down by writing.
 
     python -m benchmarks.checkpoint [--classes 1000000] [--ranks 2] [--json FILE]
 
-``train.py`` trains on batches from memory and saves one checkpoint on the way. Its log tells the
-pause and how long the writing took, its metrics when each update ended. What the updates during
-pause and writing took longer than those before is lost; as a share of throughput it depends on how
-often one saves, and the default of ``--save-interval`` is taken. Beside the pause stands a copy of
-as much memory, made by as many processes' worth of threads at once.
+``train.py`` trains on batches from memory and saves one checkpoint. Its log has the duration of the
+pause and of the writing, its metrics have the end of each update. The time that updates during
+pause and writing took longer than those before is lost; its share of throughput is computed for the
+default of ``--save-interval``. The pause is compared with copying as much memory, in one thread per
+rank.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 if not __package__:
-    # Started by its path, which puts this folder where the project's ought to be.
+    # Started by its path: Python has put this folder on the path, not the project's.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np
@@ -59,7 +59,7 @@ class Cost(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of the time between two checkpoints, what one costs."""
+        """The lost share of the time between two checkpoints."""
         return self.lost / (self.lost + _INTERVAL * self.update)
 
 
@@ -92,7 +92,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 
 def read_cost(metrics: Path, saved: int) -> Cost:
-    """What the checkpoint after update ``saved`` cost a run, from its metrics and its log.
+    """Read the cost of the checkpoint after update ``saved`` from a run's metrics and log.
 
     Raises:
         RuntimeError: the run ended before the checkpoint was written.
@@ -115,7 +115,7 @@ def read_cost(metrics: Path, saved: int) -> Cost:
 
 
 def time_copy(mebibytes: float, ranks: int) -> float:
-    """The seconds of copying as much memory, all ranks' at once."""
+    """The seconds of copying as much memory, for all ranks at once."""
     sources = [np.ones(int(mebibytes * 2**18), np.float32) for _ in range(ranks)]
     with ThreadPoolExecutor(ranks) as pool:
         started = time.perf_counter()

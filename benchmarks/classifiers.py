@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Optional
 
 if not __package__:
-    # Started by its path, which puts this folder where the project's ought to be.
+    # Started by its path: Python has put this folder on the path, not the project's.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from backbones import classifiers
@@ -30,7 +30,7 @@ _MODELS = (
     "ResNeXt29_2x64d,SimpleDLA,DenseNet121,PreActResNet18,DPN92,DLA"
 )
 _BATCH = 32
-_WORK = {"training": "TrainedClassifier", "inference": "AskedClassifier"}
+_WORK = {"training": "ClassifierTraining", "inference": "ClassifierInference"}
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
@@ -47,7 +47,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
                 for work in _WORK
             }
             lines.append([model, *(f"{speed:,.1f}" for speed in speeds.values())])
-            # Whoever has to end it early keeps what was measured.
+            # Printed at once, so that an interrupted run leaves what it has measured.
             print(*lines[-1], file=sys.stderr)
             rows += [
                 measure.Row(f"{work}, {title}", model, speed, "images/s")

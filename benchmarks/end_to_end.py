@@ -2,11 +2,11 @@
 
     python -m benchmarks.end_to_end [--network r18] [--ranks 1,2] [--rec DIR] [--json FILE]
 
-Runs of ``train.py`` take turns: one rank alone, several ranks that train together, and as many
-runs of one rank each that have nothing to do with each other. The last share processors, memory
-and clock of the machine as ranks do, but no batch, no softmax and no gradients: what they lose
-against one rank alone no communication can win back. The batch per rank stays the same (weak
-scaling), so ideal ranks together make as many times the images/s of one as they are.
+Runs of ``train.py`` are measured in turns: one rank alone, N ranks that train together, and N
+independent runs of one rank each. The last share processors, memory and clock of the machine as
+ranks do, but no batch, no softmax and no gradients: no communication can avoid what they lose
+against one rank alone. The batch per rank stays the same (weak scaling), so that ideal scaling is
+N times the images/s of one rank.
 """
 
 from __future__ import annotations
@@ -20,17 +20,24 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 if not __package__:
-    # Started by its path, which puts this folder where the project's ought to be.
+    # Started by its path: Python has put this folder on the path, not the project's.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import backbones
 from benchmarks import measure
-from benchmarks.training_runs import PARTS, WARM_UP_UPDATES, Speed, TrainingCase, read_speed, train
+from benchmarks.training_runs import (
+    PARTS,
+    WARM_UP_UPDATES,
+    TrainingCase,
+    TrainingSpeed,
+    read_speed,
+    train,
+)
 from runtime.command_line import Parser
 from runtime.errors import run_program
 
 
-class Contestant(NamedTuple):
+class RunSetup(NamedTuple):
     """Runs that take place at once: ``copies`` of them, each of ``ranks`` ranks."""
 
     ranks: int
@@ -42,10 +49,10 @@ class Contestant(NamedTuple):
         return "one rank" if self.ranks == 1 else f"{self.ranks} ranks"
 
 
-class Measurement(NamedTuple):
-    """The speeds of a contestant's runs, round by round."""
+class RunMeasurement(NamedTuple):
+    """The speeds of a setup's runs, round by round."""
 
-    rounds: list[list[Speed]]
+    rounds: list[list[TrainingSpeed]]
 
     @property
     def per_round(self) -> list[float]:
@@ -65,7 +72,7 @@ class Measurement(NamedTuple):
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure, print the report and write the rows."""
     options = _parse(argv)
-    # Without this, the end of this process would leave its runs behind.
+    # Otherwise the runs would outlive this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     case = TrainingCase(options.network, options.classes, options.ratio, options.batch, options.rec)
     sections: list[str] = []
@@ -82,17 +89,17 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 def compare(
     case: TrainingCase, threads: int, options: argparse.Namespace
-) -> dict[Contestant, Measurement]:
-    """Let the contestants train in turns, ``options.rounds`` times."""
-    measured = {who: Measurement([]) for who in contestants(options.ranks)}
+) -> dict[RunSetup, RunMeasurement]:
+    """Let the setups train in turns, ``options.rounds`` times."""
+    measured = {setup: RunMeasurement([]) for setup in setups(options.ranks)}
     for number in range(1, options.rounds + 1):
-        for who, measurement in measured.items():
-            print(f"round {number}: {who}, {case}, threads={threads}", file=sys.stderr)
+        for setup, measurement in measured.items():
+            print(f"round {number}: {setup}, {case}, threads={threads}", file=sys.stderr)
             measurement.rounds.append(
                 train(
                     case,
-                    ranks=who.ranks,
-                    copies=who.copies,
+                    ranks=setup.ranks,
+                    copies=setup.copies,
                     threads=threads,
                     updates=options.updates,
                     read=read_speed,
@@ -101,31 +108,31 @@ def compare(
     return measured
 
 
-def contestants(ranks: Sequence[int]) -> list[Contestant]:
-    """One rank, and for each other number these ranks together and as many runs apart."""
+def setups(ranks: Sequence[int]) -> list[RunSetup]:
+    """One rank, and for each larger number: ranks together, and independent runs."""
     several = sorted({number for number in ranks if number > 1})
-    pairs = [(Contestant(number), Contestant(1, number)) for number in several]
-    return [Contestant(1), *(who for pair in pairs for who in pair)]
+    pairs = [(RunSetup(number), RunSetup(1, number)) for number in several]
+    return [RunSetup(1), *(setup for pair in pairs for setup in pair)]
 
 
-def efficiency(who: Contestant, measured: Mapping[Contestant, Measurement]) -> float:
+def efficiency(setup: RunSetup, measured: Mapping[RunSetup, RunMeasurement]) -> float:
     """Images/s over those of as many ranks as fast as one rank alone."""
-    alone = measured[Contestant(1)].per_round
-    return measure.ratio(measured[who].per_round, alone) / (who.ranks * who.copies)
+    alone = measured[RunSetup(1)].per_round
+    return measure.ratio(measured[setup].per_round, alone) / (setup.ranks * setup.copies)
 
 
-def table(measured: Mapping[Contestant, Measurement]) -> str:
+def table(measured: Mapping[RunSetup, RunMeasurement]) -> str:
     """Lay out the measurements."""
     header = ["", "images/s", "from … to", "efficiency", "÷ runs apart", *PARTS]
     lines = []
-    for who, own in measured.items():
-        apart = measured.get(Contestant(1, who.ranks)) if who.ranks > 1 else None
+    for setup, own in measured.items():
+        apart = measured.get(RunSetup(1, setup.ranks)) if setup.ranks > 1 else None
         lines.append(
             [
-                str(who),
+                str(setup),
                 f"{own.images_per_second:.2f}",
                 f"{min(own.per_round):.2f} … {max(own.per_round):.2f}",
-                f"{efficiency(who, measured):.3f}",
+                f"{efficiency(setup, measured):.3f}",
                 f"{measure.ratio(own.per_round, apart.per_round):.3f}" if apart else "",
                 *(f"{own.share(part):.1%}" for part in PARTS),
             ]
@@ -133,12 +140,12 @@ def table(measured: Mapping[Contestant, Measurement]) -> str:
     return measure.markdown_table(header, lines)
 
 
-def _rows(title: str, measured: Mapping[Contestant, Measurement]) -> list[measure.Row]:
+def _rows(title: str, measured: Mapping[RunSetup, RunMeasurement]) -> list[measure.Row]:
     rows = []
-    for who, own in measured.items():
-        rows.append(measure.Row(title, str(who), own.images_per_second, "images/s"))
-        rows.append(measure.Row(title, str(who), efficiency(who, measured), "of ideal scaling"))
-        rows += [measure.Row(title, str(who), own.share(part), f"share {part}") for part in PARTS]
+    for setup, own in measured.items():
+        rows.append(measure.Row(title, str(setup), own.images_per_second, "images/s"))
+        rows.append(measure.Row(title, str(setup), efficiency(setup, measured), "of ideal scaling"))
+        rows += [measure.Row(title, str(setup), own.share(part), f"share {part}") for part in PARTS]
     return rows
 
 

@@ -1,11 +1,11 @@
-"""BSP, ASP, SSP and GSP on unequal workers of one machine: accuracy over the clock on the wall.
+"""BSP, ASP, SSP and GSP on unequal workers of one machine: accuracy over wall-clock time.
 
     python -m benchmarks.grouping --data-dir mnist [--slowdown 1,1,4,4] [--plot FILE] [--json FILE]
 
-Workers that are slower than they could be stand in for slow machines: they rest for a multiple of
-the processor time that their own steps take. Groups and shares are made from that slowness as
-``python -m parallel.autogroup`` makes them from measured speeds. The weights that worker 0 has
-every few steps are judged after the run, outside of the measured time.
+Slow machines are simulated: their workers sleep for a multiple of the processor time that their
+steps take. Groups and shares are computed from these factors as ``python -m parallel.autogroup``
+computes them from measured speeds. Worker 0 saves its weights every few steps; they are evaluated
+after the run, outside of the measured time.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from pathlib import Path
 from typing import Optional
 
 if not __package__:
-    # Started by its path, which puts this folder where the project's ought to be.
+    # Started by its path: Python has put this folder on the path, not the project's.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from matplotlib.figure import Figure
 
 from benchmarks import measure
-from benchmarks.grouping_runs import SCHEMES, Run, Task, run
+from benchmarks.grouping_runs import SCHEMES, GroupingCase, GroupingRun, run
 from runtime.command_line import Parser
 from runtime.errors import run_program
 
-Measurements = Mapping[str, Sequence[Run]]
+Measurements = Mapping[str, Sequence[GroupingRun]]
 """The runs of each scheme, by seed."""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Train, print the report, draw the plot and write the rows."""
     options = _parse(argv)
-    # Without this, the end of this process would leave its jobs behind.
+    # Otherwise the jobs would outlive this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
-    task = Task(
+    case = GroupingCase(
         options.data_dir.resolve(),
         options.slowdown,
         options.servers,
@@ -47,28 +47,28 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         options.staleness,
         options.target,
     )
-    measured = compare(task, options.seeds)
-    print("\n\n".join([_introduction(task, options.seeds), table(measured, task.target)]))
+    measured = compare(case, options.seeds)
+    print("\n\n".join([_introduction(case, options.seeds), table(measured, case.target)]))
     if options.plot:
-        draw(measured, task.target, options.plot)
+        draw(measured, case.target, options.plot)
     if options.json:
-        measure.write_json(options.json, _rows(task, measured))
+        measure.write_json(options.json, _rows(case, measured))
 
 
-def compare(task: Task, seeds: int) -> dict[str, list[Run]]:
+def compare(case: GroupingCase, seeds: int) -> dict[str, list[GroupingRun]]:
     """Let the schemes take turns."""
-    measured: dict[str, list[Run]] = {scheme: [] for scheme in SCHEMES}
+    measured: dict[str, list[GroupingRun]] = {scheme: [] for scheme in SCHEMES}
     for seed in range(1, seeds + 1):
         for scheme, runs in measured.items():
             print(f"seed {seed}: {SCHEMES[scheme]}", file=sys.stderr)
-            runs.append(run(task, scheme, seed))
+            runs.append(run(case, scheme, seed))
     return measured
 
 
 def table(measured: Measurements, target: float) -> str:
     """Lay out the measurements: the median, and every seed."""
     header = ["", f"s to {target:g}", "× BSP", "final accuracy", "updates", "staleness", "s in all"]
-    columns: list[tuple[Callable[[Run], float], str]] = [
+    columns: list[tuple[Callable[[GroupingRun], float], str]] = [
         (lambda one: one.seconds_to(target), ".1f"),
         (lambda one: one.final, ".4f"),
         (lambda one: one.updates, ".0f"),
@@ -83,12 +83,12 @@ def table(measured: Measurements, target: float) -> str:
 
 
 def gain(measured: Measurements, scheme: str, target: float) -> float:
-    """How many times sooner than BSP a scheme is there; medians. NaN if neither gets there."""
-    ours, theirs = (
+    """How many times sooner than BSP a scheme reaches the target; NaN if neither does. Medians."""
+    own, bsp = (
         statistics.median(one.seconds_to(target) for one in measured[name])
         for name in (scheme, "dist_sync")
     )
-    return math.nan if math.isinf(ours) and math.isinf(theirs) else theirs / ours
+    return math.nan if math.isinf(own) and math.isinf(bsp) else bsp / own
 
 
 def draw(measured: Measurements, target: float, path: Path) -> None:
@@ -112,35 +112,35 @@ def _spread(values: Sequence[float], form: str) -> str:
     return f"{statistics.median(values):{form}} ({every})"
 
 
-def _rows(task: Task, measured: Measurements) -> list[measure.Row]:
-    case = f"MNIST, slowdown {','.join(map(str, task.slowdown))}, {task.servers} servers"
+def _rows(case: GroupingCase, measured: Measurements) -> list[measure.Row]:
+    title = f"MNIST, slowdown {','.join(map(str, case.slowdown))}, {case.servers} servers"
     rows = []
     for scheme, runs in measured.items():
         name = SCHEMES[scheme]
         numbers: dict[str, list[float]] = {
-            f"seconds to {task.target:g}": [one.seconds_to(task.target) for one in runs],
+            f"seconds to {case.target:g}": [one.seconds_to(case.target) for one in runs],
             "final accuracy": [one.final for one in runs],
             "updates": [one.updates for one in runs],
             "mean staleness": [one.staleness for one in runs],
             "seconds in all": [one.seconds[-1] for one in runs],
         }
         rows += [
-            measure.Row(case, name, float(statistics.median(values)), unit)
+            measure.Row(title, name, float(statistics.median(values)), unit)
             for unit, values in numbers.items()
         ]
     return rows
 
 
-def _introduction(task: Task, seeds: int) -> str:
-    grouped = " and ".join(", ".join(map(str, group)) for group in task.groups)
+def _introduction(case: GroupingCase, seeds: int) -> str:
+    grouped = " and ".join(", ".join(map(str, group)) for group in case.groups)
     return f"""# Four schemes on unequal workers
 
 {measure.machine()}
 
-LeNet on MNIST, {task.epochs} epochs, {len(task.slowdown)} workers that are
-{", ".join(f"{factor:g}" for factor in task.slowdown)} times slower than they could be, on one
-machine with {task.servers} servers. Groups of GSP: workers {grouped}; bound of SSP:
-{task.staleness} steps. Medians of {seeds} seeds, and each seed."""
+LeNet on MNIST, {case.epochs} epochs, {len(case.slowdown)} workers that are
+{", ".join(f"{factor:g}" for factor in case.slowdown)} times slower than they could be, on one
+machine with {case.servers} servers. Groups of GSP: workers {grouped}; bound of SSP:
+{case.staleness} steps. Medians of {seeds} seeds, and each seed."""
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""Jobs of ``benchmarks.grouping_worker`` under the launcher, and how good their weights were when.
+"""Jobs of ``benchmarks.grouping_worker`` under the launcher, and their accuracy over time.
 
 All schemes train on the same images with the same options; only groups of unequal workers read
 unequal shares, which belongs to that scheme.
@@ -30,7 +30,7 @@ from training.image_data import open_images
 from training.validator import count_batch
 
 SCHEMES = {"dist_sync": "BSP", "dist_async": "ASP", "dist_ssync": "SSP", "dist_gsync": "GSP"}
-# To judge weights takes longer than to train a step, so not all that were kept are judged.
+# Evaluating weights takes longer than a training step, so not all that were saved are evaluated.
 _COARSE = 4
 _SPARSE = 20
 _EVALUATION_BATCH = 250
@@ -38,13 +38,13 @@ _ADDRESS = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Task:
-    """What is trained, and on what cluster."""
+class GroupingCase:
+    """The training, and the cluster that it runs on."""
 
     data_dir: Path
     """With the files of MNIST."""
     slowdown: tuple[float, ...]
-    """How many times slower than it could be each worker is."""
+    """How many times each worker is slowed down."""
     servers: int
     epochs: int
     staleness: int
@@ -54,7 +54,7 @@ class Task:
 
     @property
     def groups(self) -> Groups:
-        """The groups that the slowness makes."""
+        """The groups of workers of these speeds."""
         return grouping.group(self._speeds)
 
     @property
@@ -67,11 +67,11 @@ class Task:
         return [1 / factor for factor in self.slowdown]
 
 
-class Run(NamedTuple):
-    """What became of one job; seconds since the first step of its first worker."""
+class GroupingRun(NamedTuple):
+    """The result of one job; seconds since the first step of its first worker."""
 
     seconds: tuple[float, ...]
-    """When worker 0 had the weights that were judged; the last number is the end of the job."""
+    """When worker 0 had the weights that were evaluated; the last number is the end of the job."""
     accuracies: tuple[float, ...]
     """On the validation images, of these weights."""
     updates: int
@@ -90,26 +90,26 @@ class Run(NamedTuple):
         return next(reached, math.inf)
 
 
-def run(task: Task, scheme: str, seed: int) -> Run:
+def run(case: GroupingCase, scheme: str, seed: int) -> GroupingRun:
     """Train once.
 
     Raises:
-        RuntimeError: the job failed; with what it printed.
+        RuntimeError: the job failed; with its output.
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
-        options = _options(task, scheme, seed, folder)
-        command = _command(task, scheme, folder, options)
-        # The workers share the processors: each has one, the servers what is left.
+        options = _options(case, scheme, seed, folder)
+        command = _command(case, scheme, folder, options)
+        # The workers share the processors: each uses one, the servers use the others.
         with started(command, {**os.environ, "OMP_NUM_THREADS": "1"}) as process:
             output, _ = process.communicate()
         if process.returncode != 0:
             raise RuntimeError(f"{scheme} ended with status {process.returncode}:\n{output}")
-        return _read(task, scheme, folder, judge(options))
+        return _read(case, scheme, folder, evaluator(options))
 
 
-def judge(options: Sequence[str]) -> Callable[[Path], float]:
-    """A function that gives the accuracy of weights in a file, on all validation images."""
+def evaluator(options: Sequence[str]) -> Callable[[Path], float]:
+    """Return a function for the accuracy of weights in a file, on all validation images."""
     config = images.resolve({**_given(options), "batch_size": _EVALUATION_BATCH})
     dataset = open_images(config.data, config.run.seed)
     classifier = Classifier.create(
@@ -130,53 +130,53 @@ def judge(options: Sequence[str]) -> Callable[[Path], float]:
 
 
 def points(
-    kept: Sequence[tuple[float, Path]], accuracy: Callable[[Path], float], target: float
+    saved: Sequence[tuple[float, Path]], accuracy: Callable[[Path], float], target: float
 ) -> list[tuple[float, float]]:
-    """Judge weights: some until one is good enough, all since the one before, then a few.
+    """Evaluate weights: every few until the target is reached, all just before, then fewer.
 
     Args:
-        kept: seconds and weights, in the order of time.
+        saved: seconds and weights, in the order of time.
         accuracy: of weights.
-        target: what is good enough.
+        target: the accuracy to be reached.
 
     Returns:
-        Seconds and accuracy of those that were judged.
+        Seconds and accuracy of those that were evaluated.
     """
     found: dict[int, float] = {}
 
     def is_good(index: int) -> bool:
-        found[index] = accuracy(kept[index][1])
+        found[index] = accuracy(saved[index][1])
         return found[index] >= target
 
-    coarse = range(0, len(kept), _COARSE)
-    reached = next((index for index in coarse if is_good(index)), len(kept))
-    if reached < len(kept):
+    coarse = range(0, len(saved), _COARSE)
+    reached = next((index for index in coarse if is_good(index)), len(saved))
+    if reached < len(saved):
         any(is_good(index) for index in range(max(0, reached - _COARSE + 1), reached))
-    for index in range(reached + _SPARSE, len(kept), _SPARSE):
+    for index in range(reached + _SPARSE, len(saved), _SPARSE):
         is_good(index)
-    return [(kept[index][0], found[index]) for index in sorted(found)]
+    return [(saved[index][0], found[index]) for index in sorted(found)]
 
 
 def _given(options: Sequence[str]) -> dict[str, Any]:
-    """What says which images and which network; the rest makes no difference to judging."""
+    """The options that choose images and network; an evaluation needs no others."""
     words = dict(zip(options[::2], options[1::2]))
     return {"dataset": words["--dataset"], "data_dir": words["--data-dir"]}
 
 
-def _options(task: Task, scheme: str, seed: int, folder: Path) -> list[str]:
-    more = {"dist_ssync": ["--staleness", str(task.staleness)]}
+def _options(case: GroupingCase, scheme: str, seed: int, folder: Path) -> list[str]:
+    more = {"dist_ssync": ["--staleness", str(case.staleness)]}
     more["dist_gsync"] = ["--data-allocator", "1"]
     return [
-        *("--dataset", "mnist", "--data-dir", str(task.data_dir), "--kv-store", scheme),
-        *("--epochs", str(task.epochs), "--seed", str(seed), "--models-root", str(folder)),
-        # Nothing but the end is validated and saved while the time is measured.
-        *("--eval-frequency", str(task.epochs), "--save-frequency", "0", "--keep", "0"),
+        *("--dataset", "mnist", "--data-dir", str(case.data_dir), "--kv-store", scheme),
+        *("--epochs", str(case.epochs), "--seed", str(seed), "--models-root", str(folder)),
+        # Validation and saving happen at the end only, outside of the measured time.
+        *("--eval-frequency", str(case.epochs), "--save-frequency", "0", "--keep", "0"),
         *more.get(scheme, []),
     ]
 
 
-def _command(task: Task, scheme: str, folder: Path, options: Sequence[str]) -> list[str]:
-    workers = len(task.slowdown)
+def _command(case: GroupingCase, scheme: str, folder: Path, options: Sequence[str]) -> list[str]:
+    workers = len(case.slowdown)
     launcher = [
         sys.executable,
         "-m",
@@ -184,41 +184,43 @@ def _command(task: Task, scheme: str, folder: Path, options: Sequence[str]) -> l
         "-n",
         str(workers),
         "-s",
-        str(task.servers),
+        str(case.servers),
     ]
     if scheme == "dist_gsync":
-        files = {"groups": format_groups(task.groups, (_ADDRESS,) * workers)}
-        files["data-sharding"] = task.shares
+        files = {"groups": format_groups(case.groups, (_ADDRESS,) * workers)}
+        files["data-sharding"] = case.shares
         for name, text in files.items():
             (folder / name).write_text(text)
             launcher += [f"--{name}", str(folder / name)]
-    factors = ",".join(map(str, task.slowdown))
+    factors = ",".join(map(str, case.slowdown))
     worker = [sys.executable, "-m", "benchmarks.grouping_worker", str(folder), factors, *options]
     return [*launcher, "--", *worker]
 
 
-def _read(task: Task, scheme: str, folder: Path, accuracy: Callable[[Path], float]) -> Run:
-    workers = range(len(task.slowdown))
+def _read(
+    case: GroupingCase, scheme: str, folder: Path, accuracy: Callable[[Path], float]
+) -> GroupingRun:
+    workers = range(len(case.slowdown))
     times = [list(map(float, (folder / f"steps-{k}").read_text().split())) for k in workers]
     begin = min(one[0] for one in times)
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     final = [record for record in records if record.get("target") == "validation"][-1]
     stale = [record["staleness"] for record in records if "staleness" in record]
-    kept = sorted((float(path.stem) - begin, path) for path in folder.glob("*.npy"))
-    curve = points(kept, accuracy, task.target)
+    saved = sorted((float(path.stem) - begin, path) for path in folder.glob("*.npy"))
+    curve = points(saved, accuracy, case.target)
     curve.append((max(one[-1] for one in times) - begin, final["accuracy"]))
     seconds, accuracies = zip(*curve)
-    return Run(seconds, accuracies, _updates(task, scheme, times), stale[-1])
+    return GroupingRun(seconds, accuracies, _updates(case, scheme, times), stale[-1])
 
 
-def _updates(task: Task, scheme: str, times: Sequence[Sequence[float]]) -> int:
-    """Each push is an update, but those that the servers add up."""
+def _updates(case: GroupingCase, scheme: str, times: Sequence[Sequence[float]]) -> int:
+    """The updates: one per push, but the servers add up the pushes of a group."""
     pushers: Sequence[int] = range(len(times))
     if scheme == "dist_sync":
         pushers = [0]
     elif scheme == "dist_gsync":
-        pushers = [min(group) for group in task.groups]
+        pushers = [min(group) for group in case.groups]
     return sum(len(times[pusher]) - 1 for pusher in pushers)
 
 

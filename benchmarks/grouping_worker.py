@@ -1,14 +1,13 @@
-"""A worker of ``classify.py`` on a machine that is some times slower, and what it keeps of its way.
+"""A worker of ``classify.py`` on a simulated slow machine, which records its steps and weights.
 
     python -m benchmarks.grouping_worker FOLDER FACTOR,FACTOR,... OPTIONS...
 
-Worker k is FACTOR k times slower than it could be: before each step it rests for the processor time
-of its own last step, as measured, times the factor less 1. What the threads of Horovod take all the
-time, also while it rests, is not of the step: a slower machine would not have more of it.
+Worker k is slowed down FACTOR k times: before each step it sleeps for the processor time of its
+last step times the factor less 1. The processor time that other threads (of Horovod) take all the
+time, also while it sleeps, is subtracted: a slower machine would not have more of it.
 
-It writes when its steps ended into ``steps-k`` (seconds of the clock on the wall; the first line is
-the beginning). Worker 0 also keeps the weights that it has after every few steps, to be judged when
-the time of nobody is measured.
+It writes the ends of its steps into ``steps-k`` (wall-clock seconds; the first line is the
+beginning). Worker 0 also saves its weights after every few steps, for an evaluation after the job.
 """
 
 from __future__ import annotations
@@ -20,11 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 import classify
 from parallel.parameter_server import assignment
 from runtime.errors import run_program
 from training.config import images
+from training.loop import Step
 
 STEPS_BETWEEN_WEIGHTS = 5
 
@@ -44,19 +45,19 @@ class _Moment(NamedTuple):
         return _Moment(self.seconds - other.seconds, self.processor - other.processor)
 
 
-class HinderedStep:
-    """A step of the training loop on a slower machine."""
+class SlowedStep(Step):
+    """A step of the training loop on a simulated slow machine."""
 
     def __init__(self, step: Any, folder: Path, worker: int, factor: float) -> None:
-        """Args: step: a ``ClassifyStep``; folder: of the records; factor: of slowness."""
+        """Args: step: a ``ClassifyStep``; folder: of the records; factor: how many times slower."""
         self._step, self._folder, self._worker, self._factor = step, folder, worker, factor
         self._lines = open(folder / f"steps-{worker}", "w", buffering=1)
         self._steps = 0
-        # Processor time of the last step, and per second of rest.
+        # Processor time of the last step, and per second of sleep.
         self._work = self._idling = 0.0
 
+    @override
     def __call__(self, batch: Any, update: int, lr: float) -> Any:
-        """See ``training.loop.Step``."""
         if self._steps:
             self._rest((self._factor - 1) * self._work)
         else:
@@ -102,7 +103,7 @@ def main() -> int:
     worker = here.worker
     return classify.classify(
         images.parse(sys.argv[3:]),
-        wrap=lambda step: HinderedStep(step, folder, worker, factors[worker]),
+        wrap=lambda step: SlowedStep(step, folder, worker, factors[worker]),
     )
 
 

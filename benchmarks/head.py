@@ -1,10 +1,10 @@
-"""How long a step of the Partial FC head takes, beside what else one could use.
+"""How long a step of the Partial FC head takes, compared with alternatives.
 
     python -m benchmarks.head [--classes N --ratio R] [--batch B] [--threads 1,2] [--json FILE]
 
-Four variants take turns: the head of this project (``ours``); the same mathematics in MXNet as its
-description reads (``textbook``) and in PyTorch (``pytorch``, where it is installed); and the three
-matrix products alone (``products``), the floor that no head gets below. The report goes to the
+Four variants are measured in turns: the head of this project (``ours``); the same mathematics,
+formula by formula, in MXNet (``textbook``) and in PyTorch (``pytorch``, if installed); and the
+three matrix products alone (``products``), a lower bound for any head. The report goes to the
 standard output.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 if not __package__:
-    # Started by its path, which puts this folder where the project's ought to be.
+    # Started by its path: Python has put this folder on the path, not the project's.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks import measure, worker
@@ -38,15 +38,15 @@ _MEBIBYTE = 2**20
 
 
 class Variant(NamedTuple):
-    """A way to do the step.
+    """An implementation of the step.
 
     Attributes:
         target: the ``Subject`` of its workers.
         row_passes: how often its operators read or write a matrix of the size S × D, each operator
             by itself.
         logit_passes: the same for the size B × S.
-        copy_passes: more of the size S × D where the sampled rows have to be taken out of all rows
-            and put back.
+        copy_passes: further ones of the size S × D if the sampled rows are copied out of all rows
+            and back.
         dtypes: the types that its products can compute in.
     """
 
@@ -63,12 +63,12 @@ class Variant(NamedTuple):
         return 4 * case.rows * floats
 
 
-# The passes are counted by hand, from the operators that a variant calls or has called.
+# The passes are counted by hand, from the operators that a variant runs.
 VARIANTS = {
     # Rows: gather 2, logits 1, gradients 2, update 5. Logits: made 1, maxima 1, exponentials 2,
     # gradients 2.
-    "ours": Variant("benchmarks.toolkit_head:OurHead", 10, 6, 0, DTYPES),
-    # Rows: room for the gradient 1, normalize 2, logits 1, backward 2 and 3, update 5. Logits: made
+    "ours": Variant("benchmarks.toolkit_head:ToolkitHead", 10, 6, 0, DTYPES),
+    # Rows: allocate the gradient 1, normalize 2, logits 1, backward 2 and 3, update 5. Logits: made
     # 1, one-hot 1, margin 5, scale 2, softmax 8, minus one-hot 3, mean 2, backward 6.
     "textbook": Variant("benchmarks.textbook_head:TextbookHead", 14, 28, 8),
     # Rows: normalize 3, logits 1, backward 2 and 21 (the norm is differentiated by its parts),
@@ -80,31 +80,31 @@ VARIANTS = {
 }
 
 
-class Contestant(NamedTuple):
-    """A variant with the sizes it is measured at."""
+class HeadSetup(NamedTuple):
+    """A variant and the sizes it is measured with."""
 
     variant: str
     case: HeadCase
 
 
 class Comparison(NamedTuple):
-    """Contestants that take turns: all variants of one case, and ours at other sizes."""
+    """What is measured in turns: all variants of one case, and ours with other sizes."""
 
     case: HeadCase
     others: tuple[HeadCase, ...] = ()
 
-    def contestants(self) -> list[Contestant]:
-        """Everything that can be measured here."""
+    def setups(self) -> list[HeadSetup]:
+        """Everything that can be measured on this machine."""
         named = [
-            Contestant(variant, self.case)
+            HeadSetup(variant, self.case)
             for variant in VARIANTS
             if _is_installed(variant) and self.case.dtype in VARIANTS[variant].dtypes
         ]
-        return named + [Contestant("ours", case) for case in self.others]
+        return named + [HeadSetup("ours", case) for case in self.others]
 
 
-class Measurement(NamedTuple):
-    """What came out for one contestant: seconds of its steps, and its peak of memory in bytes."""
+class HeadMeasurement(NamedTuple):
+    """Of one setup: the seconds of its steps, and its peak of memory in bytes."""
 
     seconds: list[float]
     memory: Optional[int]
@@ -126,35 +126,32 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             measured = compare(comparison, threads, options.rounds)
             sections.append(f"## {comparison.case}, threads={threads}")
             sections.append(table(comparison, measured))
-            for who, own in measured.items():
-                case = f"{who.case}, threads={threads}"
-                rows.append(measure.Row(case, who.variant, own.milliseconds, "ms"))
+            for setup, own in measured.items():
+                case = f"{setup.case}, threads={threads}"
+                rows.append(measure.Row(case, setup.variant, own.milliseconds, "ms"))
     print("\n\n".join([_introduction(options.rounds), *sections]))
     if options.json:
         measure.write_json(options.json, rows)
 
 
-def compare(comparison: Comparison, threads: int, rounds: int) -> dict[Contestant, Measurement]:
-    """Measure the contestants in turns, each in a process of its own.
-
-    Args:
-        comparison: who takes part.
-        threads: of each process.
-        rounds: how many steps each is measured for.
-    """
+def compare(comparison: Comparison, threads: int, rounds: int) -> dict[HeadSetup, HeadMeasurement]:
+    """Measure one step of each setup per round, each setup in a process of its own."""
     with ExitStack() as stack:
         workers = {}
-        for who in comparison.contestants():
-            python = worker.pytorch_python() if who.variant == "pytorch" else None
-            target = VARIANTS[who.variant].target
-            workers[who] = stack.enter_context(Worker(target, threads, python or sys.executable))
-            _prepare(workers[who], who.case)
-        seconds = measure.interleave({who: workers[who].step for who in workers}, rounds)
-        return {who: Measurement(seconds[who], workers[who].peak_memory()) for who in workers}
+        for setup in comparison.setups():
+            python = worker.pytorch_python() if setup.variant == "pytorch" else None
+            target = VARIANTS[setup.variant].target
+            workers[setup] = stack.enter_context(Worker(target, threads, python or sys.executable))
+            _prepare(workers[setup], setup.case)
+        seconds = measure.interleave({setup: workers[setup].step for setup in workers}, rounds)
+        return {
+            setup: HeadMeasurement(seconds[setup], workers[setup].peak_memory())
+            for setup in workers
+        }
 
 
 def _prepare(worker: Worker, case: HeadCase) -> None:
-    """Build the case, after a small one that loads and compiles what is not the step's memory."""
+    """Build the case; a small one before it loads and compiles what is not the step's memory."""
     small = min(case.classes, round(4 * case.batch / case.ratio))
     worker.create(dataclasses.asdict(dataclasses.replace(case, classes=small)))
     worker.step()
@@ -163,57 +160,59 @@ def _prepare(worker: Worker, case: HeadCase) -> None:
         worker.step()
 
 
-def table(comparison: Comparison, measured: Mapping[Contestant, Measurement]) -> str:
+def table(comparison: Comparison, measured: Mapping[HeadSetup, HeadMeasurement]) -> str:
     """Lay out the measurements of a comparison."""
-    rivals = [measured.get(Contestant(variant, comparison.case)) for variant in VARIANTS]
-    floor = measured[Contestant("products", comparison.case)]
+    others = [measured.get(HeadSetup(variant, comparison.case)) for variant in VARIANTS]
+    floor = measured[HeadSetup("products", comparison.case)]
     header = ["head", "ms", "from … to", *(f"÷ {variant}" for variant in VARIANTS)]
     header += ["share of the floor", "moved (MiB)", "peak memory (MiB)", "bound (MiB)"]
     lines = []
-    for who, own in measured.items():
+    for setup, own in measured.items():
         ms, extremes = own.milliseconds, (1000 * min(own.seconds), 1000 * max(own.seconds))
         lines.append(
             [
-                who.variant if who.case == comparison.case else f"{who.variant}: {who.case}",
+                setup.variant
+                if setup.case == comparison.case
+                else f"{setup.variant}: {setup.case}",
                 f"{ms:.1f}",
                 "{:.1f} … {:.1f}".format(*extremes),
                 *(
-                    f"{measure.ratio(own.seconds, rival.seconds):.2f}" if rival else ""
-                    for rival in rivals
+                    f"{measure.ratio(own.seconds, other.seconds):.2f}" if other else ""
+                    for other in others
                 ),
                 f"{measure.ratio(floor.seconds, own.seconds):.0%}",
-                _traffic_cell(who),
-                *_memory_cells(who, own.memory),
+                _traffic_cell(setup),
+                *_memory_cells(setup, own.memory),
             ]
         )
     return measure.markdown_table(header, lines)
 
 
-def _traffic_cell(who: Contestant) -> str:
+def _traffic_cell(setup: HeadSetup) -> str:
     """The passes are counted in float32; with bfloat16 some of them are half as long."""
-    if who.case.dtype != "float32":
+    if setup.case.dtype != "float32":
         return ""
-    return f"{VARIANTS[who.variant].traffic(who.case) / _MEBIBYTE:,.0f}"
+    return f"{VARIANTS[setup.variant].traffic(setup.case) / _MEBIBYTE:,.0f}"
 
 
-def _memory_cells(who: Contestant, peak: Optional[int]) -> tuple[str, str]:
-    """The peak beside the bound, which is set for ours alone; the products keep no centers."""
-    if who.variant == "products" or peak is None:
+def _memory_cells(setup: HeadSetup, peak: Optional[int]) -> tuple[str, str]:
+    """The peak and the bound, which only ours has; the products keep no centers."""
+    if setup.variant == "products" or peak is None:
         return "", ""
-    bound = f"{who.case.memory_bound / _MEBIBYTE:,.0f}" if who.variant == "ours" else ""
+    bound = f"{setup.case.memory_bound / _MEBIBYTE:,.0f}" if setup.variant == "ours" else ""
     return f"{peak / _MEBIBYTE:,.0f}", bound
 
 
 def _introduction(rounds: int) -> str:
     left_out = [variant for variant in VARIANTS if not _is_installed(variant)]
     missing = f"\n\nNot installed, hence left out: {', '.join(left_out)}." if left_out else ""
-    return f"""# A step of the Partial FC head beside its alternatives
+    return f"""# A step of the Partial FC head and its alternatives
 
 {measure.machine()}
 
 Medians of {rounds} rounds, in each of which every head takes one step, with its sampling. "÷ x" is
 the time of the row divided by that of x in the same round; the share of the floor is the part of a
-step that the three products alone would take. With bfloat16, ours in float32 takes part as well.
+step that the three products alone would take. With bfloat16, ours in float32 is measured as well.
 Moved is computed: what the operators of a head read and write of matrices as large as the sampled
 rows or the logits. The peak memory is measured above that of the centers and momenta; the bound of
 ours is 1.3 · (2·S·D + B·S + 4·B·D) floats.{missing}"""
@@ -242,7 +241,7 @@ def _comparisons(options: argparse.Namespace) -> list[Comparison]:
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.head",
-        description="Measure a step of the Partial FC head beside its alternatives.",
+        description="Measure a step of the Partial FC head and its alternatives.",
     )
     parser.add_argument(
         "--classes",

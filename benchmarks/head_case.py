@@ -1,6 +1,6 @@
-"""What every head of the benchmark is given: the same sizes, features, labels and recipe.
+"""The sizes, features, labels and hyperparameters that all heads are measured with.
 
-Imports neither MXNet nor PyTorch, since each head is measured in a process without the other's.
+Imports neither MXNet nor PyTorch, since each is measured in an environment without the other.
 
 Shapes: B global batch, D embedding, S sampled rows, C classes.
 """

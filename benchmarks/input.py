@@ -1,12 +1,12 @@
-"""How fast batches come out of a record set, and how soon the first one can.
+"""How fast a record set is read in batches, and how soon the first batch can begin.
 
     python -m benchmarks.input [--rec DIR] [--images N] [--records N] [--threads 1,2] [--json FILE]
 
-Three ways take turns: decoding alone, in as many threads (``raw``), the floor that no input gets
-below; the loader of this project (``ours``); and one thread of Python that reads and decodes record
-by record with MXNet's functions, as the published iterators for these files do (``iterator``). Then
-a set of a million tiny records is opened, without its caches and with them. The report goes to the
-standard output.
+Three ways are measured in turns: decoding alone, in as many threads (``raw``), a lower bound for
+any input; the loader of this project (``ours``); and one thread of Python that reads and decodes
+record by record with MXNet's functions, as the published iterators for these files do
+(``iterator``). Then a set of a million tiny records is opened, without its caches and with them.
+The report goes to the standard output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple, Optional
 
 if not __package__:
-    # Started by its path, which puts this folder where the project's ought to be.
+    # Started by its path: Python has put this folder on the path, not the project's.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks import measure
@@ -34,20 +34,20 @@ from runtime.command_line import Parser
 from runtime.errors import run_program
 
 _SUBJECTS = "benchmarks.input_subjects"
-WAYS = {"raw": "Raw", "ours": "Ours", "iterator": "Iterator"}
+WAYS = {"raw": "RawDecoding", "ours": "ToolkitLoader", "iterator": "MXNetIterator"}
 _DRAWN_IDENTITIES, _DRAWN_IMAGES = 50, 40
 _IMAGE_SIZE = (112, 112)
 _IMAGES_PER_IDENTITY = 10
 
 
 class Opening(NamedTuple):
-    """A way to open a set; its order among the others matters, as the first ones leave caches."""
+    """A way to open a set; the order of all ways matters, as the first ones write caches."""
 
     cached: bool
     min_images: int
 
     def __str__(self) -> str:
-        """Name it in the report."""
+        """Its name in the report."""
         chosen = f", --min-images {self.min_images}" if self.min_images else ""
         return ("again" if self.cached else "first time") + chosen
 
@@ -116,10 +116,12 @@ def compare_openings(records: int, rounds: int) -> dict[Opening, tuple[list[floa
         _write_tiny_records(Path(folder), records)
         workers = {}
         for opening in OPENINGS:
-            workers[opening] = stack.enter_context(Worker(f"{_SUBJECTS}:Opening", 1))
+            workers[opening] = stack.enter_context(Worker(f"{_SUBJECTS}:SetOpening", 1))
             workers[opening].create({"rec": folder, **opening._asdict()})
-        seconds = measure.interleave({who: workers[who].step for who in workers}, rounds)
-        return {who: (seconds[who], workers[who].peak_memory()) for who in workers}
+        seconds = measure.interleave(
+            {opening: workers[opening].step for opening in workers}, rounds
+        )
+        return {opening: (seconds[opening], workers[opening].peak_memory()) for opening in workers}
 
 
 def _write_tiny_records(folder: Path, records: int) -> None:
@@ -161,7 +163,7 @@ def opening_table(
 
 @contextmanager
 def _record_set(given: Optional[Path]) -> Iterator[Path]:
-    """The set of ``--rec``, or one that is drawn and thrown away."""
+    """The set of ``--rec``, or a temporary one that is drawn."""
     if given is not None:
         yield given
         return
@@ -185,7 +187,7 @@ def _describe(rec: Path, drawn: bool) -> str:
 
 
 def _introduction(rounds: int, images: int) -> str:
-    return f"""# Input beside its floor and its alternative
+    return f"""# Input, decoding alone and a plain iterator
 
 {measure.machine()}
 
@@ -198,7 +200,7 @@ order of the first epoch; all files are in the page cache, and the peak holds wh
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m benchmarks.input",
-        description="Measure the loader beside raw decoding and a plain iterator.",
+        description="Measure the loader, raw decoding and a plain iterator.",
     )
     parser.add_argument(
         "--rec",

@@ -1,4 +1,4 @@
-"""The ways of getting images that ``benchmarks.input`` compares, and the opening of a large set."""
+"""The readers of images that ``benchmarks.input`` compares, and the opening of a large set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 import cv2
 import numpy as np
+from typing_extensions import override
 
+from benchmarks.worker import Subject
 from data.batches.face_loader import FaceLoader
 from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
@@ -20,8 +22,8 @@ BATCH = 64
 _SEED = 1
 
 
-class Raw:
-    """Decoding alone, of images that are in memory already: the floor."""
+class RawDecoding(Subject):
+    """Decoding alone, of images that are in memory: a lower bound."""
 
     def __init__(self, rec: str, images: int, threads: int) -> None:
         """Args: the set, how many of its images are decoded per step, and in how many threads."""
@@ -33,8 +35,8 @@ class Raw:
         self._parts = [wanted[thread::threads] for thread in range(threads)]
         cv2.setNumThreads(0)
 
+    @override
     def step(self) -> None:
-        """See ``Subject.step``."""
         threads = [Thread(target=_decode, args=(part,)) for part in self._parts]
         for thread in threads:
             thread.start()
@@ -44,15 +46,15 @@ class Raw:
 
 def _decode(images: list[Any]) -> None:
     for image in images:
-        # As the loader decodes: to RGB, and not turned.
+        # As the loader decodes: to RGB, without rotating by EXIF.
         cv2.imdecode(image, cv2.IMREAD_COLOR_RGB)
 
 
-class Ours:
-    """The loader, as a run uses it; nobody trains on the batches."""
+class ToolkitLoader(Subject):
+    """The loader, as a run uses it, without training on the batches."""
 
     def __init__(self, rec: str, images: int, threads: int) -> None:
-        """Args: see ``Raw``."""
+        """Args: see ``RawDecoding``."""
         self._batches = images // BATCH
         self._update = 0
         self._loader = FaceLoader(
@@ -63,24 +65,22 @@ class Ours:
             seed=_SEED,
         )
 
+    @override
     def step(self) -> None:
-        """See ``Subject.step``.
-
-        Nothing is decoded ahead when the clock starts, as it would be by an iterator that goes on
-        while others have their turn.
-        """
+        # Nothing is decoded ahead when the clock starts, as it would be by an iterator that goes on
+        # while other subjects are measured.
         batches = self._loader.batches(self._update)
         for _ in islice(batches, self._batches):
             self._update += 1
-        # Leaving the generator takes back what it has queued ahead.
+        # Leaving the generator discards what it has queued ahead.
         del batches
 
 
-class Iterator:
-    """One thread of Python that takes record after record through MXNet's own functions."""
+class MXNetIterator(Subject):
+    """One thread of Python that reads and decodes records one by one with MXNet's functions."""
 
     def __init__(self, rec: str, images: int, threads: int) -> None:
-        """Args: see ``Raw``; of the threads only one is used."""
+        """Args: see ``RawDecoding``; of the threads only one is used."""
         del threads
         from runtime.mxnet import mx
 
@@ -94,8 +94,8 @@ class Iterator:
         self._random = random.Random(_SEED)
         self._random.shuffle(self._keys)
 
+    @override
     def step(self) -> None:
-        """See ``Subject.step``."""
         mx = self._mx
         keys = cycle(self._keys)
         for _ in range(self._batches):
@@ -110,15 +110,16 @@ class Iterator:
             mx.nd.waitall()
 
 
-class Opening:
+class SetOpening(Subject):
     """What happens before the first batch: the set is opened, chosen from and shuffled once."""
 
     def __init__(self, rec: str, min_images: int, cached: bool) -> None:
         """Args: the set, the images an identity must have, and whether caches may be used."""
         self._rec, self._min_images, self._cached = Path(rec), min_images, cached
 
+    @override
     def step(self) -> None:
-        """See ``Subject.step``. What it makes is kept, as a run keeps it."""
+        # The results are kept, as a run keeps them.
         if not self._cached:
             for cache in self._rec.glob("*.cache"):
                 cache.unlink()

@@ -1,10 +1,10 @@
-"""The habit that all benchmarks of this project share, so that their numbers can be compared.
+"""What all benchmarks share, so that their numbers can be compared.
 
-A machine does not run at one speed: its clock changes, and other programs come and go. What is
-compared is therefore measured in turns within one run. The median of several turns counts, and of
-ratios the median over the rounds (``ratio``).
-Every benchmark prints a Markdown report that begins with the machine, takes ``--rounds`` and
-``--json FILE``, and writes to that file rows of the same four keys.
+The speed of a machine varies: its clock changes, and other programs run on it. So the variants of a
+benchmark are measured in turns within one run. The result is the median of the turns, and for a
+ratio the median over the rounds (``ratio``). Every benchmark prints a Markdown report that begins
+with the machine, takes ``--rounds`` and ``--json FILE``, and writes rows
+of four keys into that file.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from runtime import processors
 
 _Name = TypeVar("_Name")
 
-# Threads of OpenMP spin for some milliseconds after their work, in case more of it comes: they
-# would take processors from the next in turn.
+# Threads of OpenMP spin for some milliseconds after their work and would take processors from the
+# variant that is measured next.
 _REST_SECONDS = 0.1
 _PACKAGES = ("mxnet", "numpy", "numba")
 _VECTOR_FLAGS = ("avx512", "amx")
 
 
 class _Ticks(NamedTuple):
-    """Time of all processors since the machine started; kept by its host and in all."""
+    """Processor time since the machine started: what its host kept (stolen), and all."""
 
     stolen: int
     all: int
@@ -55,7 +55,7 @@ class Row:
 
     Attributes:
         case: what was done, with sizes and threads.
-        name: who did it.
+        name: of the variant.
         value: the median over the rounds.
         unit: of the value.
     """
@@ -105,7 +105,7 @@ def _thread_counts(text: str) -> tuple[int, ...]:
 
 def file_to_write(text: str) -> Path:
     """Convert an option that is a file to be written into a folder that exists."""
-    # Found out before the minutes of measuring, not after them.
+    # Checked before the minutes of measuring, not after them.
     path = Path(text)
     if not path.parent.is_dir() or path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is no file in an existing folder; make it first")
@@ -113,30 +113,30 @@ def file_to_write(text: str) -> Path:
 
 
 def interleave(
-    contestants: Mapping[_Name, Callable[[], float]], rounds: int
+    variants: Mapping[_Name, Callable[[], float]], rounds: int
 ) -> dict[_Name, list[float]]:
-    """Let each contestant have its turn in every round.
+    """Call each function once in every round.
 
     Args:
-        contestants: functions that measure once, by name.
+        variants: functions that measure once, by name.
         rounds: how often.
 
     Returns:
-        What each measured, in the order of the rounds.
+        The measurements of each, in the order of the rounds.
     """
-    measured: dict[_Name, list[float]] = {name: [] for name in contestants}
+    measured: dict[_Name, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
-        for name, measure in contestants.items():
+        for name, measure in variants.items():
             time.sleep(_REST_SECONDS)
             measured[name].append(measure())
     return measured
 
 
 def ratio(own: Sequence[float], other: Sequence[float]) -> float:
-    """How large the measurements of one contestant are beside another's of the same rounds.
+    """The median ratio of one variant's measurements to another's of the same rounds.
 
-    The median of the ratios of each round: when the machine slows down for some minutes, both do,
-    while the medians of all rounds may come from different minutes.
+    When the machine is slow for some minutes, both variants are, while the medians of all rounds
+    may come from different minutes.
     """
     assert len(own) == len(other)
     return statistics.median(mine / theirs for mine, theirs in zip(own, other))
@@ -158,8 +158,8 @@ def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str
 def machine() -> str:
     """Describe the processor, the memory and the versions of what is measured, as a list.
 
-    Called when all is measured, it also tells how much of the processors' time a virtual machine
-    did not get although it had work: where that is much, a number means little by itself.
+    Call it after measuring: it includes the share of processor time that a virtual machine did not
+    get although it had work. If that is large, a single number means little.
     """
     flags = [flag for flag in _cpu_field("flags").split() if flag.startswith(_VECTOR_FLAGS)]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -183,7 +183,7 @@ def _stolen_share() -> float:
 
 
 def _cpu_field(field: str) -> str:
-    """The value of a line of /proc/cpuinfo, which names its fields differently elsewhere."""
+    """The value of a line of /proc/cpuinfo, whose fields differ on other architectures."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == field:

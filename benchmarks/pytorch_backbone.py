@@ -1,4 +1,4 @@
-"""The same backbones in PyTorch, of its own layers, and trained by its own optimizer.
+"""The toolkit's backbones in PyTorch's layers, trained by its optimizer.
 
 The memory format is "channels last", which PyTorch recommends for convolutions on a CPU. The
 parameters come in the order of our graphs, so that weights can be carried over.
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from typing_extensions import override
 
 from benchmarks.backbone_case import (
     EMBEDDING,
@@ -19,6 +20,7 @@ from benchmarks.backbone_case import (
     WEIGHT_DECAY,
     BackboneCase,
 )
+from benchmarks.worker import Subject
 from runtime.environment import visible_threads
 
 IRESNET_UNITS = {
@@ -29,11 +31,11 @@ IRESNET_UNITS = {
 }
 _IRESNET_EPSILON = 2e-5
 _MOBILE_EPSILON = 1e-3
-# Of each stage of a MobileFaceNet: expansion when it begins, then, units, channels.
+# Of each stage of a MobileFaceNet: expansion of the first unit and of the others, units, channels.
 _MOBILE_STAGES = ((128, 128, 4, 64), (256, 256, 6, 128), (512, 256, 2, 128))
 
 
-class PyTorchBackbone:
+class PyTorchBackbone(Subject):
     """A network of ``backbone_case.PYTORCH_NETWORKS``."""
 
     def __init__(self, **sizes: Any) -> None:
@@ -52,8 +54,8 @@ class PyTorchBackbone:
             weight_decay=WEIGHT_DECAY,
         )
 
+    @override
     def step(self) -> None:
-        """See ``Subject.step``."""
         self._optimizer.zero_grad()
         self.network(self._images).backward(self._gradient)
         self._optimizer.step()

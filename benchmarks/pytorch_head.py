@@ -1,9 +1,10 @@
-"""Partial FC in PyTorch, as one would write it there with an eye on speed.
+"""Partial FC in PyTorch, written for speed.
 
-Where PyTorch has one call for several formulas it is used (normalize, linear), the margin touches
-the targets alone, softmax and update work in place, the latter on the sampled rows. The columns of
-the logits lie on several ranks, so the softmax is written with its maxima and sums, which the ranks
-would have to reduce: ``cross_entropy`` cannot be told of them. It computes what our head computes.
+It uses PyTorch's calls for several formulas (normalize, linear), changes the logits of the targets
+alone for the margin, and computes softmax and update in place, the latter on the sampled rows. The
+columns of the logits are on several ranks, so the softmax is written with its maxima and sums,
+which the ranks would have to reduce: ``cross_entropy`` cannot do that. The results are those of the
+toolkit's head.
 
 Shapes: B global batch, D embedding, S sampled rows, C classes.
 """
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from typing_extensions import override
 
 from benchmarks.head_case import (
     LEARNING_RATE,
@@ -24,10 +26,11 @@ from benchmarks.head_case import (
     WEIGHT_DECAY,
     HeadCase,
 )
+from benchmarks.worker import Subject
 from runtime.environment import visible_threads
 
 
-class PyTorchHead:
+class PyTorchHead(Subject):
     """All class centers of a job on one rank, in PyTorch tensors."""
 
     def __init__(self, **sizes: Any) -> None:
@@ -41,8 +44,8 @@ class PyTorchHead:
         self._labels = torch.from_numpy(case.labels())
         self._num_rows = case.rows
 
+    @override
     def step(self) -> None:
-        """See ``Subject.step``."""
         self.train(self._sample())
 
     def train(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,24 +14,24 @@ from benchmarks.training_runs import started
 from training.config.exchange import HOROVOD
 
 
-class Exchange(NamedTuple):
-    """How gradients travel."""
+class ExchangeKind(NamedTuple):
+    """How workers exchange gradients."""
 
     servers_per_worker: int
     """Parameter servers for each worker, 0 for Allreduce."""
 
     def __str__(self) -> str:
-        """Name it."""
+        """Its name in the report."""
         if not self.servers_per_worker:
             return "Allreduce"
         return f"parameter server {self.servers_per_worker}:1"
 
 
-ALLREDUCE = Exchange(0)
+ALLREDUCE = ExchangeKind(0)
 
 
-class Task(NamedTuple):
-    """What every worker does."""
+class ScalingCase(NamedTuple):
+    """What every worker trains."""
 
     model: str
     batch: int
@@ -39,7 +39,7 @@ class Task(NamedTuple):
     threads: int
 
 
-class Speed(NamedTuple):
+class ScalingSpeed(NamedTuple):
     """Of one job."""
 
     images_per_second: float
@@ -47,29 +47,29 @@ class Speed(NamedTuple):
     parameter_bytes: int
 
 
-def run(task: Task, exchange: Exchange, workers: int) -> Speed:
+def run(case: ScalingCase, exchange: ExchangeKind, workers: int) -> ScalingSpeed:
     """Train on some workers.
 
     Raises:
-        RuntimeError: a process failed; with what it printed.
+        RuntimeError: a process failed; with its output.
     """
     scheme = "dist_sync" if exchange.servers_per_worker else HOROVOD
     with TemporaryDirectory() as folder:
         command = [
             *_launcher(exchange, workers),
-            *(sys.executable, "-m", "benchmarks.scaling_worker", "--kv-store", scheme, task.model),
-            *(str(task.batch), str(task.updates), folder),
+            *(sys.executable, "-m", "benchmarks.scaling_worker", "--kv-store", scheme, case.model),
+            *(str(case.batch), str(case.updates), folder),
         ]
-        threads = {"OMP_NUM_THREADS": str(task.threads)}
+        threads = {"OMP_NUM_THREADS": str(case.threads)}
         with started(command, {**os.environ, **threads}) as process:
             output, _ = process.communicate()
         if process.returncode != 0:
             raise RuntimeError(f"a job ended with status {process.returncode}:\n{output}")
-        return _read(Path(folder), task.batch)
+        return _read(Path(folder), case.batch)
 
 
-def _launcher(exchange: Exchange, workers: int) -> list[str]:
-    """What starts the workers, all on 127.0.0.1; one that exchanges nothing needs nobody."""
+def _launcher(exchange: ExchangeKind, workers: int) -> list[str]:
+    """The launcher of the workers, all on this host; a single worker without servers has none."""
     if exchange.servers_per_worker:
         servers = str(exchange.servers_per_worker * workers)
         return [sys.executable, "-m", "parallel.launch", "-n", str(workers), "-s", servers, "--"]
@@ -79,7 +79,7 @@ def _launcher(exchange: Exchange, workers: int) -> list[str]:
     return [horovodrun, "--gloo", "-np", str(workers), "-H", f"localhost:{workers}"]
 
 
-def _read(folder: Path, batch: int) -> Speed:
+def _read(folder: Path, batch: int) -> ScalingSpeed:
     results = [json.loads(path.read_text()) for path in folder.iterdir()]
     slowest = max(statistics.median(result["seconds"]) for result in results)
-    return Speed(len(results) * batch / slowest, results[0]["parameter_bytes"])
+    return ScalingSpeed(len(results) * batch / slowest, results[0]["parameter_bytes"])

@@ -3,7 +3,7 @@
     python -m benchmarks.scaling_worker --kv-store SCHEME MODEL BATCH UPDATES FOLDER
 
 SCHEME is ``horovod``, under ``horovodrun`` or alone, or ``dist_sync``, under ``parallel.launch``;
-gradients travel as they do in training. The batch is made once: its input costs nothing.
+gradients are exchanged as in training. The batch is made once, so that reading costs nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _horovod(classifier: Classifier) -> tuple[int, Optimizer]:
-    """The number of ranks, and Horovod's Allreduce."""
+    """The number of ranks, and an optimizer with Horovod's Allreduce."""
     world = HorovodWorld()
     optimizer = BackboneOptimizer(
         OptimizerOptions(momentum=_MOMENTUM, wd=0.0), classifier.parameters, world, dtype="float32"
@@ -71,7 +71,7 @@ def _horovod(classifier: Classifier) -> tuple[int, Optimizer]:
 
 
 def _dist_sync(classifier: Classifier) -> tuple[int, Optimizer]:
-    """The number of workers, and the parameter servers: gradients go, weights come back."""
+    """The number of workers, and an optimizer on the parameter servers."""
     here = assignment.find(os.environ)
     assert here is not None, "python -m benchmarks.scaling starts this program"
     alone = LoneWorld(here.local_worker)

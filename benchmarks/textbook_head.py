@@ -1,11 +1,11 @@
-"""Partial FC in MXNet as a reader of its description would write it.
+"""Partial FC in MXNet, written formula by formula as in its description.
 
-The formulas line by line, with the operators that carry their names and automatic differentiation:
-normalize, multiply, subtract the margin where the one-hot labels are, make probabilities of the
-logits, hand their difference from the one-hot labels to ``backward``, update the sampled rows and
-put them back. The columns of the logits lie on several ranks, so the softmax is written with its
-maxima and sums, which the ranks would have to reduce: MXNet's fused softmax cannot be told of them.
-It computes what our head computes.
+It uses the operators of the same names and automatic differentiation: normalize, multiply, subtract
+the margin times the one-hot labels, compute the probabilities, pass their difference from the
+one-hot labels to ``backward``, update the sampled rows and copy them back. The columns of the
+logits are on several ranks, so the softmax is written with its maxima and sums, which the ranks
+would have to reduce: MXNet's fused softmax cannot do that. The results are those of the toolkit's
+head.
 
 Shapes: B global batch, D embedding, S sampled rows, C classes.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from benchmarks.head_case import (
     LEARNING_RATE,
@@ -26,12 +27,13 @@ from benchmarks.head_case import (
     WEIGHT_DECAY,
     HeadCase,
 )
+from benchmarks.worker import Subject
 from runtime.mxnet import mx
 
 Int64Array = NDArray[np.int64]
 
 
-class TextbookHead:
+class TextbookHead(Subject):
     """All class centers of a job on one rank, in MXNet arrays."""
 
     def __init__(self, **sizes: Any) -> None:
@@ -45,8 +47,8 @@ class TextbookHead:
         self._generator = np.random.default_rng(SEED)
         mx.nd.waitall()
 
+    @override
     def step(self) -> None:
-        """See ``Subject.step``."""
         self.train(self._sample())
         mx.nd.waitall()
 

@@ -1,8 +1,10 @@
-"""The backbone of this project, as it runs on a CPU and as its plain graph would."""
+"""The toolkit's backbone as a run uses it on a CPU, with recomputation, and as its plain graph."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from typing_extensions import override
 
 import backbones
 from backbones.model import Backbone
@@ -16,13 +18,14 @@ from benchmarks.backbone_case import (
     WEIGHT_DECAY,
     BackboneCase,
 )
+from benchmarks.worker import Subject
 from parallel.world import HorovodWorld
 from runtime.mxnet import mx
 from training.config.schedule import OptimizerOptions
 from training.update.optimizer import BackboneOptimizer
 
 
-class OurBackbone:
+class ToolkitBackbone(Subject):
     """``backbones`` with the optimizer of a run."""
 
     def __init__(self, **sizes: Any) -> None:
@@ -48,20 +51,20 @@ class OurBackbone:
             image_size=IMAGE_SIZE,
         )
 
+    @override
     def step(self) -> None:
-        """See ``Subject.step``."""
         self._updates += 1
         with mx.autograd.record():
             features = self.backbone(self._images)
         self.backbone.backward(features, self._gradient)
         are_finite = self._optimizer.reduce()
         self._optimizer.update(self._updates, LEARNING_RATE)
-        # Every update of a run is looked at, too.
+        # A run checks every update, too.
         assert are_finite()
         mx.nd.waitall()
 
 
-class RecomputingBackbone(OurBackbone):
+class RecomputingBackbone(ToolkitBackbone):
     """The same with ``--recompute``."""
 
     def _create(self, case: BackboneCase) -> Backbone:
@@ -72,7 +75,7 @@ class RecomputingBackbone(OurBackbone):
         )
 
 
-class PlainBackbone(OurBackbone):
+class PlainBackbone(ToolkitBackbone):
     """The same with the graph as it is exported, which is the one that runs on a GPU."""
 
     def _create(self, case: BackboneCase) -> Backbone:

@@ -1,12 +1,14 @@
-"""A classifier of this project on images of CIFAR-10's size, trained or asked."""
+"""The toolkit's classifiers on images of CIFAR-10's size: inference and training."""
 
 from __future__ import annotations
 
 import numpy as np
+from typing_extensions import override
 
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
+from benchmarks.worker import Subject
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from training.config.schedule import OptimizerOptions
@@ -16,7 +18,7 @@ _CLASSES = 10
 _IMAGE_SHAPE = (3, 32, 32)
 
 
-class AskedClassifier:
+class ClassifierInference(Subject):
     """The forward pass."""
 
     def __init__(self, model: str, batch: int) -> None:
@@ -33,12 +35,12 @@ class AskedClassifier:
         self._images = mx.nd.array(images, dtype="uint8")
         self._labels = mx.nd.array(rng.integers(0, _CLASSES, batch))
 
+    @override
     def step(self) -> None:
-        """See ``Subject.step``."""
         self._classifier(self._images).wait_to_read()
 
 
-class TrainedClassifier(AskedClassifier):
+class ClassifierTraining(ClassifierInference):
     """Forward pass, backward pass and update."""
 
     def __init__(self, model: str, batch: int) -> None:
@@ -53,14 +55,14 @@ class TrainedClassifier(AskedClassifier):
         self._loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
         self._updates = 0
 
+    @override
     def step(self) -> None:
-        """See ``Subject.step``."""
         with mx.autograd.record():
             loss = self._loss(self._classifier(self._images), self._labels).mean()
         loss.backward()
         are_finite = self._optimizer.reduce()
         self._optimizer.update(self._updates, lr=1e-3)
-        # Every update of a run is looked at, too.
+        # A run checks every update, too.
         assert are_finite()
         self._updates += 1
         mx.nd.waitall()

@@ -1,8 +1,10 @@
-"""The head of this project, and the three matrix products that no head can do without."""
+"""The toolkit's head, and the three matrix products that every head needs."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from typing_extensions import override
 
 from benchmarks.head_case import (
     LEARNING_RATE,
@@ -13,6 +15,7 @@ from benchmarks.head_case import (
     WEIGHT_DECAY,
     HeadCase,
 )
+from benchmarks.worker import Subject
 from partial_fc import products
 from partial_fc.head import TYPES, HeadStep, PartialFC
 from partial_fc.optimizers import SGD
@@ -21,24 +24,24 @@ from runtime.mxnet import mx
 
 
 class OneRank:
-    """A world in which nothing has to be sent."""
+    """A world of one rank, whose collectives return their arguments."""
 
     rank = 0
     size = 1
 
     def allgather(self, array: Any, name: str) -> Any:
-        """What the only rank has is all there is."""
+        """Return the array of the only rank."""
         return array
 
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
-        """The sum and the maximum over one rank."""
+        """Return the sum or the maximum over one rank."""
         return array
 
     def wait(self, array: Any) -> None:
-        """Nothing is under way."""
+        """Return at once."""
 
 
-class OurHead:
+class ToolkitHead(Subject):
     """``partial_fc`` on one rank, sampling included."""
 
     def __init__(self, **sizes: Any) -> None:
@@ -69,13 +72,13 @@ class OurHead:
         self._updates += 1
         return self.head.step(self._features, self._labels, self._updates, LEARNING_RATE)
 
+    @override
     def step(self) -> None:
-        """See ``Subject.step``."""
         self.train()
         mx.nd.waitall()
 
 
-class Products:
+class Products(Subject):
     """``partial_fc.products`` on arrays of the step's shapes, and nothing else."""
 
     def __init__(self, **sizes: Any) -> None:
@@ -89,8 +92,8 @@ class Products:
         self._gradient_SD = mx.nd.zeros_like(self._centers_SD)
         mx.nd.waitall()
 
+    @override
     def step(self) -> None:
-        """See ``Subject.step``."""
         products.logits(self._features_BD, self._centers_SD, out=self._logits_BS)
         products.gradients(
             self._logits_BS, self._features_BD, self._centers_SD, out=self._gradient_SD

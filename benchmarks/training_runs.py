@@ -1,4 +1,4 @@
-"""Runs of ``train.py`` as its users start them, several at once if need be, and what they report.
+"""Runs of ``train.py``, started as its users start it, possibly several at once.
 
 Nothing of the program is imported: its speed and its shares of time are read from the
 ``metrics.jsonl`` that every run writes.
@@ -21,7 +21,7 @@ from typing import NamedTuple, Optional, TypeVar
 _ROOT = Path(__file__).resolve().parents[1]
 _Result = TypeVar("_Result")
 PARTS = ("waiting", "backbone", "head", "communication")
-# The first update compiles, the second still finds new sizes.
+# The first update compiles kernels, the second still allocates arrays of new sizes.
 WARM_UP_UPDATES = 2
 _GRACE_SECONDS = 20
 
@@ -51,18 +51,18 @@ class TrainingCase:
         return f"{self.network}, {data}, ratio {self.ratio:g}, batch {self.batch} per rank"
 
 
-class Speed(NamedTuple):
+class TrainingSpeed(NamedTuple):
     """Of one run: images/s over all its ranks, and rank 0's shares of time; medians of updates."""
 
     images_per_second: float
     shares: dict[str, float]
 
 
-def read_speed(metrics: Path) -> Speed:
+def read_speed(metrics: Path) -> TrainingSpeed:
     """The medians over the updates of a run that reported each, without the warm-up."""
     records = [json.loads(line) for line in metrics.read_text().splitlines()]
     measured = [record for record in records if record["update"] > WARM_UP_UPDATES]
-    return Speed(
+    return TrainingSpeed(
         statistics.median(record["images_per_second"] for record in measured),
         {part: statistics.median(record[part] for record in measured) for part in PARTS},
     )
@@ -77,7 +77,7 @@ def train(
     updates: int,
     read: Callable[[Path], _Result],
 ) -> list[_Result]:
-    """Train for ``updates`` measured updates in ``copies`` runs that know nothing of each other.
+    """Train for ``updates`` measured updates in ``copies`` independent runs.
 
     Args:
         case: what is trained.
@@ -107,7 +107,7 @@ def _command(case: TrainingCase, ranks: int, updates: int) -> list[str]:
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     launcher = [horovodrun, "-np", str(ranks), "-H", f"localhost:{ranks}"]
     data = ["--num-classes", str(case.classes)] if case.rec is None else ["--rec", str(case.rec)]
-    # The files of checkpoints are no part of what is measured, unless the case says so.
+    # Checkpoints are not measured, unless the case has options for them.
     options = ["--max-update", str(updates), "--frequent", "1", "--keep", "0", *case.options]
     return [*(launcher if ranks > 1 else []), "bash", "config.sh", *data, *options]
 
@@ -121,7 +121,7 @@ def _choices(case: TrainingCase, models_root: Path, threads: int) -> dict[str, s
         "NETWORK": case.network,
         "SAMPLE_RATIO": str(case.ratio),
         "BATCH_SIZE": str(case.batch),
-        # Random labels and a usual rate end in numbers that are no work for a processor.
+        # With random labels and a usual rate the numbers would diverge, which changes their speed.
         "LR": "0.001",
         "MODELS_ROOT": str(models_root),
     }
@@ -129,7 +129,7 @@ def _choices(case: TrainingCase, models_root: Path, threads: int) -> dict[str, s
 
 @contextmanager
 def started(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that does not outlive the block; a launcher takes its ranks with it."""
+    """A process that ends with the context; a launcher ends its ranks."""
     process = subprocess.Popen(
         command,
         cwd=_ROOT,

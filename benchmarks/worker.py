@@ -1,13 +1,12 @@
-"""A process of its own for each variant of a benchmark, which answers to its turn.
+"""A process for each variant of a benchmark, so that variants can be measured in turns.
 
-The number of threads is read from the environment while MXNet, Numba and PyTorch are imported, so
-one process cannot measure one thread and two; and the memory of a variant shows only where it is
-alone. A worker builds its subject once, keeps its arrays, and takes one step whenever it is asked,
-so that several of them can be measured in turns.
+MXNet, Numba and PyTorch read the number of threads while they are imported, so one process cannot
+measure one thread and two; and the memory of a variant can be measured only in a process of its
+own. A worker builds its subject once, keeps its arrays, and takes a step on each request.
 
     python -m benchmarks.worker MODULE:CLASS
 
-is the other end of the pipe: one JSON object per line, both ways.
+is the other end of the pipe: one JSON object per line, in both directions.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Optional, Protocol
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +36,7 @@ _RESET_PEAK = "5"
 
 
 class Subject(Protocol):
-    """What a worker measures; made from the arguments that the parent sends."""
+    """What a worker measures; created with the arguments that the parent sends."""
 
     def step(self) -> None:
         """Do the work once and wait until it is done."""
@@ -59,7 +57,7 @@ def pytorch_version() -> str:
 
 
 class Worker:
-    """The parent's end: a process with a subject of its own."""
+    """The parent's end of the pipe to a process with a subject."""
 
     def __init__(self, target: str, threads: int, python: str = sys.executable) -> None:
         """Start the process.
@@ -80,7 +78,7 @@ class Worker:
         )
 
     def create(self, arguments: Mapping[str, Any]) -> None:
-        """Build the subject, instead of the one before; its memory is measured from here on."""
+        """Build the subject in place of the former one; its memory is measured from here on."""
         self._ask("create", arguments)
 
     def step(self) -> float:
@@ -88,7 +86,7 @@ class Worker:
         return float(self._ask("step"))
 
     def peak_memory(self) -> Optional[int]:
-        """The most bytes that the steps since ``create`` had beyond what it left, if known."""
+        """The most bytes that steps since ``create`` took above those after it; None if unknown."""
         peak = self._ask("peak_memory")
         return None if peak is None else int(peak)
 
@@ -107,20 +105,18 @@ class Worker:
 
     def __exit__(
         self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
+        *_: object,
     ) -> None:
-        # Nothing of a worker outlives it, so it need not tidy up.
+        # A worker leaves nothing behind that it would have to clean up.
         self._process.kill()
         self._process.communicate()
 
 
 def main() -> None:
-    """Serve the parent until it is gone."""
+    """Serve the parent until it closes the pipe."""
     module, _, name = sys.argv[1].partition(":")
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    # What a library prints must not get between the answers.
+    # Output of libraries must not mix with the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     server = _Server(getattr(importlib.import_module(module), name))
     for line in sys.stdin:
@@ -130,7 +126,7 @@ def main() -> None:
 
 
 class _Server:
-    """The child's end; each method answers the command of its name."""
+    """The child's end of the pipe; each method answers the command of its name."""
 
     def __init__(self, factory: Callable[..., Subject]) -> None:
         self._factory = factory
@@ -157,7 +153,7 @@ class _Server:
 
 
 def _reset_peak() -> bool:
-    """Let the largest resident size begin anew; returns whether the kernel let us."""
+    """Reset the kernel's record of the largest resident size; returns whether that is allowed."""
     try:
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
     except OSError:
@@ -166,7 +162,7 @@ def _reset_peak() -> bool:
 
 
 def _memory(field: str) -> int:
-    """Bytes of this process: VmRSS, resident now, or VmHWM, the most that were."""
+    """Resident bytes of this process: now (VmRSS) or at most (VmHWM)."""
     match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
     assert match is not None, field
     return 1024 * int(match.group(1))

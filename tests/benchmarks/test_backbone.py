@@ -15,9 +15,9 @@ from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from benchmarks import backbone as backbone_benchmark
 from benchmarks import worker
-from benchmarks.backbone import Measurement
+from benchmarks.backbone import BackboneMeasurement
 from benchmarks.backbone_case import BackboneCase
-from benchmarks.toolkit_backbone import OurBackbone, PlainBackbone, RecomputingBackbone
+from benchmarks.toolkit_backbone import PlainBackbone, RecomputingBackbone, ToolkitBackbone
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.launch import clean_environment
@@ -38,10 +38,10 @@ def test_images_and_gradient_are_the_same_every_time() -> None:
     assert np.linalg.norm(case.gradient(), axis=1) == pytest.approx(1 / 3, rel=0.2)
 
 
-def test_our_forms_take_the_same_step() -> None:
+def test_all_forms_of_the_backbone_take_the_same_step() -> None:
     sizes = dataclasses.asdict(BackboneCase("tiny", 2))
     weights = []
-    for subject in (OurBackbone, PlainBackbone, RecomputingBackbone):
+    for subject in (ToolkitBackbone, PlainBackbone, RecomputingBackbone):
         trained = subject(**sizes)
         before = trained.backbone.parameters["conv0_weight"].data().asnumpy()
         trained.step()
@@ -75,16 +75,16 @@ def test_pytorch_has_the_same_layers(name: str, tmp_path: Path) -> None:
     assert np.abs(features - expected).max() < 1e-2
 
 
-def test_contestants_are_those_that_can_run() -> None:
-    assert backbone_benchmark.contestants("tiny") == ["ours", "plain", "recompute"]
+def test_variants_are_those_that_can_run() -> None:
+    assert backbone_benchmark.variants("tiny") == ["ours", "plain", "recompute"]
     with_pytorch = ["ours", "plain", "recompute", *(["pytorch"] if HAS_PYTORCH else [])]
-    assert backbone_benchmark.contestants("r50") == with_pytorch
+    assert backbone_benchmark.variants("r50") == with_pytorch
 
 
 def test_table_of_made_up_measurements() -> None:
     measured = {
-        "ours": Measurement([0.4, 0.5, 0.6], 3 * MEBIBYTE),
-        "pytorch": Measurement([1.0, 1.0, 1.0], None),
+        "ours": BackboneMeasurement([0.4, 0.5, 0.6], 3 * MEBIBYTE),
+        "pytorch": BackboneMeasurement([1.0, 1.0, 1.0], None),
     }
     lines = backbone_benchmark.table(BackboneCase("r18", 10), measured).splitlines()[2:]
     ours, pytorch = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)

@@ -7,32 +7,32 @@ import json
 import pytest
 
 from benchmarks import end_to_end, training_runs
-from benchmarks.end_to_end import Contestant, Measurement
-from benchmarks.training_runs import PARTS, Speed, TrainingCase
+from benchmarks.end_to_end import RunMeasurement, RunSetup
+from benchmarks.training_runs import PARTS, TrainingCase, TrainingSpeed
 from runtime.errors import ConfigError
 from tests.support.measurement import measure
 
 
-def speed(images_per_second: float, waiting: float = 0.01) -> Speed:
-    return Speed(images_per_second, dict(zip(PARTS, (waiting, 0.7, 0.2, 0.05))))
+def speed(images_per_second: float, waiting: float = 0.01) -> TrainingSpeed:
+    return TrainingSpeed(images_per_second, dict(zip(PARTS, (waiting, 0.7, 0.2, 0.05))))
 
 
-def test_contestants_are_one_rank_and_several_together_and_apart() -> None:
-    assert end_to_end.contestants((4, 1, 2)) == [
-        Contestant(1),
-        Contestant(2),
-        Contestant(1, copies=2),
-        Contestant(4),
-        Contestant(1, copies=4),
+def test_setups_are_one_rank_several_ranks_and_independent_runs() -> None:
+    assert end_to_end.setups((4, 1, 2)) == [
+        RunSetup(1),
+        RunSetup(2),
+        RunSetup(1, copies=2),
+        RunSetup(4),
+        RunSetup(1, copies=4),
     ]
-    assert end_to_end.contestants((1,)) == [Contestant(1)]
+    assert end_to_end.setups((1,)) == [RunSetup(1)]
 
 
 def test_table_of_made_up_measurements() -> None:
     measured = {
-        Contestant(1): Measurement([[speed(10.0)], [speed(12.0)], [speed(8.0)]]),
-        Contestant(2): Measurement([[speed(18.0, waiting=0.03)]] * 3),
-        Contestant(1, copies=2): Measurement([[speed(9.5), speed(8.5)]] * 3),
+        RunSetup(1): RunMeasurement([[speed(10.0)], [speed(12.0)], [speed(8.0)]]),
+        RunSetup(2): RunMeasurement([[speed(18.0, waiting=0.03)]] * 3),
+        RunSetup(1, copies=2): RunMeasurement([[speed(9.5), speed(8.5)]] * 3),
     }
     alone, together, apart = (
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -51,16 +51,16 @@ def test_speed_is_the_median_after_the_warm_up(tmp_path) -> None:
         lines[-1].update(dict.fromkeys(PARTS, images_per_second / 100))
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert training_runs.read_speed(path) == Speed(20, dict.fromkeys(PARTS, 0.2))
+    assert training_runs.read_speed(path) == TrainingSpeed(20, dict.fromkeys(PARTS, 0.2))
 
 
-def test_a_failed_run_shows_what_it_printed() -> None:
+def test_a_failed_run_shows_its_output() -> None:
     case = TrainingCase("tiny", classes=1, ratio=1.0, batch=4)
     with pytest.raises(RuntimeError, match="status 2:\n.*--num-classes 1 must be at least 2"):
         training_runs.train(case, ranks=1, copies=1, threads=1, updates=1, read=str)
 
 
-def test_a_run_ends_with_its_block() -> None:
+def test_a_run_ends_with_its_context() -> None:
     with pytest.raises(KeyError), training_runs.started(["sleep", "100"], {}) as process:
         assert process.poll() is None
         raise KeyError

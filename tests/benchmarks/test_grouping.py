@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks import grouping
-from benchmarks.grouping_runs import SCHEMES, Run, Task, points, run
+from benchmarks.grouping_runs import SCHEMES, GroupingCase, GroupingRun, points, run
 from runtime.errors import ConfigError
 
 MEASURED = {
-    "dist_sync": [Run((10.0, 20.0, 30.0), (0.9, 0.97, 0.99), 100, 1.0)] * 3,
-    "dist_async": [Run((10.0, 20.0, 30.0), (0.9, 0.91, 0.92), 400, 3.5)] * 3,
-    "dist_ssync": [Run((1.0, 25.0), (0.5, 0.975), 400, 2.5)] * 3,
+    "dist_sync": [GroupingRun((10.0, 20.0, 30.0), (0.9, 0.97, 0.99), 100, 1.0)] * 3,
+    "dist_async": [GroupingRun((10.0, 20.0, 30.0), (0.9, 0.91, 0.92), 400, 3.5)] * 3,
+    "dist_ssync": [GroupingRun((1.0, 25.0), (0.5, 0.975), 400, 2.5)] * 3,
     "dist_gsync": [
-        Run((5.0, 8.0, 15.0), (0.9, 0.98, 0.985), 200, 1.5),
-        Run((5.0, 10.0, 15.0), (0.9, 0.98, 0.985), 200, 1.7),
-        Run((5.0, 12.0, 15.0), (0.9, 0.96, 0.985), 200, 1.9),
+        GroupingRun((5.0, 8.0, 15.0), (0.9, 0.98, 0.985), 200, 1.5),
+        GroupingRun((5.0, 10.0, 15.0), (0.9, 0.98, 0.985), 200, 1.7),
+        GroupingRun((5.0, 12.0, 15.0), (0.9, 0.96, 0.985), 200, 1.9),
     ],
 }
 
@@ -39,7 +39,7 @@ def test_table_of_made_up_runs() -> None:
     ]
 
 
-def test_nobody_there_is_no_gain() -> None:
+def test_without_a_scheme_that_reaches_the_target_there_is_no_gain() -> None:
     assert math.isnan(grouping.gain(MEASURED, "dist_sync", 0.999))
 
 
@@ -49,7 +49,7 @@ def test_plot(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "judged"),
+    ("target", "evaluated"),
     [
         (0.5, [0, 4, 8, 12, 16, 17, 18, 19, 20, 40]),
         (0.0, [0, 20, 40]),
@@ -57,17 +57,17 @@ def test_plot(tmp_path: Path) -> None:
         (2.0, list(range(0, 50, 4))),
     ],
 )
-def test_weights_are_judged_closely_where_they_become_good_enough(target, judged) -> None:
+def test_weights_are_evaluated_closely_before_the_target_is_reached(target, evaluated) -> None:
     kept = [(float(second), Path(str(second))) for second in range(50)]
     found = points(kept, lambda path: int(path.name) / 40, target)
-    assert [second for second, _ in found] == judged
+    assert [second for second, _ in found] == evaluated
     assert all(accuracy == second / 40 for second, accuracy in found)
 
 
 def test_groups_and_shares_follow_the_slowdown() -> None:
-    task = Task(Path("mnist"), (1.0, 4.0, 1.0, 4.0), 1, 3, 3, 0.97)
-    assert task.groups == ((0, 2), (1, 3))
-    assert task.shares == "0.0 0.4\n0.4 0.5\n0.5 0.9\n0.9 1.0\n"
+    case = GroupingCase(Path("mnist"), (1.0, 4.0, 1.0, 4.0), 1, 3, 3, 0.97)
+    assert case.groups == ((0, 2), (1, 3))
+    assert case.shares == "0.0 0.4\n0.4 0.5\n0.5 0.9\n0.9 1.0\n"
 
 
 @pytest.mark.parametrize("factors", ["1,x", "", "0.5,1", "1,inf", "1,nan"])
@@ -79,6 +79,6 @@ def test_a_wrong_slowdown_is_refused_at_once(factors: str) -> None:
 @pytest.mark.grouping
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_learns_on_unequal_workers(toolkit_data: Path, scheme: str) -> None:
-    task = Task(toolkit_data / "mnist", (1.0, 2.0), 1, epochs=1, staleness=3, target=0.9)
-    one = run(task, scheme, seed=1)
+    case = GroupingCase(toolkit_data / "mnist", (1.0, 2.0), 1, epochs=1, staleness=3, target=0.9)
+    one = run(case, scheme, seed=1)
     assert one.final > 0.95 and one.seconds_to(0.9) < one.seconds[-1]

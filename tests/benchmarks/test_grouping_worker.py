@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import grouping_worker
-from benchmarks.grouping_worker import HinderedStep
+from benchmarks.grouping_worker import SlowedStep
 
 
 class Machine:
@@ -39,7 +39,7 @@ def test_rests_are_the_work_times_the_factor_less_one(
         which = "seconds" if name == "monotonic" else "processor"
         monkeypatch.setattr(time, name, lambda which=which: getattr(machine, which))
     monkeypatch.setattr(grouping_worker.time, "sleep", machine.sleep)
-    step = HinderedStep(machine.step, tmp_path, worker=1, factor=4)
+    step = SlowedStep(machine.step, tmp_path, worker=1, factor=4)
     for update in range(5):
         step(None, update, 0.1)
     # What idles away is known from the first rest on.
@@ -51,7 +51,7 @@ def test_rests_are_the_work_times_the_factor_less_one(
 def test_a_fast_worker_does_not_rest(tmp_path: Path, monkeypatch) -> None:
     machine = Machine(0.3)
     monkeypatch.setattr(grouping_worker.time, "sleep", machine.sleep)
-    step = HinderedStep(machine.step, tmp_path, worker=1, factor=1)
+    step = SlowedStep(machine.step, tmp_path, worker=1, factor=1)
     for update in range(3):
         step(None, update, 0.1)
     assert machine.rests == []

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from benchmarks import head, worker
-from benchmarks.head import Comparison, Contestant, Measurement
+from benchmarks.head import Comparison, HeadMeasurement, HeadSetup
 from benchmarks.head_case import SEED, HeadCase
 from benchmarks.textbook_head import TextbookHead
-from benchmarks.toolkit_head import OurHead
+from benchmarks.toolkit_head import ToolkitHead
 from partial_fc.sampling import Sampler
 from partial_fc.shard import Shard
 from runtime import processors
@@ -36,7 +36,7 @@ def case(request):
 
 
 def updates_of_ours(case):
-    ours = OurHead(**dataclasses.asdict(case))
+    ours = ToolkitHead(**dataclasses.asdict(case))
     steps = [ours.train() for _ in range(UPDATES)]
     losses = [step.loss.asscalar() for step in steps]
     gradients = [step.gradient.asnumpy() for step in steps]
@@ -49,7 +49,7 @@ def assert_same(actual, expected):
         assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()
 
 
-def test_the_textbook_computes_what_ours_computes(case) -> None:
+def test_the_textbook_head_computes_what_the_toolkits_computes(case) -> None:
     textbook = TextbookHead(**dataclasses.asdict(case))
     sampler = Sampler(Shard(0, 1, case.classes), case.ratio, SEED)
     losses, gradients = [], []
@@ -62,7 +62,7 @@ def test_the_textbook_computes_what_ours_computes(case) -> None:
 
 
 @needs_pytorch
-def test_pytorch_computes_what_ours_computes(case, tmp_path) -> None:
+def test_the_pytorch_head_computes_what_the_toolkits_computes(case, tmp_path) -> None:
     script = ROOT / "tests/benchmarks/pytorch_updates.py"
     output = tmp_path / "updates.npz"
     # A process of its own: two libraries with threads of their own do not belong in one.
@@ -101,10 +101,10 @@ def test_table_of_made_up_measurements() -> None:
     case, large = HeadCase(1000, 0.5), HeadCase(5000, 0.1)
     seconds = {"ours": 0.2, "textbook": 0.8, "pytorch": 0.5, "products": 0.1}
     measured = {
-        Contestant(name, case): Measurement([value, 9.0, value / 2], 3 * 2**20)
+        HeadSetup(name, case): HeadMeasurement([value, 9.0, value / 2], 3 * 2**20)
         for name, value in seconds.items()
     }
-    measured[Contestant("ours", large)] = Measurement([0.22, 9.9, 0.11], None)
+    measured[HeadSetup("ours", large)] = HeadMeasurement([0.22, 9.9, 0.11], None)
     lines = head.table(Comparison(case, (large,)), measured).splitlines()
     ours, textbook, _, products, beyond = (
         [cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]
@@ -117,10 +117,10 @@ def test_table_of_made_up_measurements() -> None:
     assert beyond[3] == "1.10"
 
 
-def test_without_pytorch_it_is_left_out(monkeypatch) -> None:
+def test_pytorch_is_left_out_if_it_is_not_installed(monkeypatch) -> None:
     monkeypatch.setattr(worker, "pytorch_python", lambda: None)
-    contestants = Comparison(HeadCase(10, 1.0)).contestants()
-    assert [who.variant for who in contestants] == ["ours", "textbook", "products"]
+    setups = Comparison(HeadCase(10, 1.0)).setups()
+    assert [setup.variant for setup in setups] == ["ours", "textbook", "products"]
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_bfloat16_is_measured_beside_our_float32(monkeypatch) -> None:
     monkeypatch.setattr(processors, "request_tiles", lambda: True)
     options = head._parse(["--classes", "300", "--batch", "8", "--dtype", "bfloat16"])
     (comparison,) = head._comparisons(options)
-    contestants = comparison.contestants()
-    assert [(who.variant, who.case.dtype) for who in contestants] == [
+    setups = comparison.setups()
+    assert [(setup.variant, setup.case.dtype) for setup in setups] == [
         ("ours", "bfloat16"),
         ("products", "bfloat16"),
         ("ours", "float32"),
@@ -151,7 +151,7 @@ def test_bfloat16_is_measured_beside_our_float32(monkeypatch) -> None:
     # The emulation of a processor without tiles runs the same code, and so does this process.
     monkeypatch.setattr(head, "Worker", NearWorker)
     measured = head.compare(comparison, threads=1, rounds=1)
-    assert len(head.table(comparison, measured).splitlines()) == 2 + len(contestants)
+    assert len(head.table(comparison, measured).splitlines()) == 2 + len(setups)
 
 
 def test_a_small_run_writes_report_and_rows(tmp_path) -> None:

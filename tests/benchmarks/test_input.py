@@ -12,8 +12,7 @@ import pytest
 from benchmarks import input as input_benchmark
 from benchmarks import input_subjects
 from benchmarks.input import OPENINGS, Opening
-from benchmarks.input_subjects import BATCH, Ours, Raw
-from benchmarks.input_subjects import Opening as OpeningSubject
+from benchmarks.input_subjects import BATCH, RawDecoding, SetOpening, ToolkitLoader
 from data.batches.face_loader import FaceLoader
 from data.records.writer import RecordWriter
 from tests.support.near_worker import NearWorker
@@ -35,7 +34,7 @@ def rec(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_raw_decodes_every_image_once(rec: Path, monkeypatch, threads: int) -> None:
     decoded: list[bytes] = []
-    raw = Raw(str(rec), 2 * BATCH, threads)
+    raw = RawDecoding(str(rec), 2 * BATCH, threads)
     monkeypatch.setattr(
         input_subjects.cv2, "imdecode", lambda image, flags: decoded.append(image.tobytes())
     )
@@ -43,7 +42,7 @@ def test_raw_decodes_every_image_once(rec: Path, monkeypatch, threads: int) -> N
     assert len(decoded) == 2 * BATCH
 
 
-def test_ours_takes_as_many_images_and_other_ones_each_turn(rec: Path, monkeypatch) -> None:
+def test_the_loader_reads_as_many_other_images_in_each_turn(rec: Path, monkeypatch) -> None:
     asked: list[int] = []
     batches = FaceLoader.batches
 
@@ -52,28 +51,28 @@ def test_ours_takes_as_many_images_and_other_ones_each_turn(rec: Path, monkeypat
         return batches(self, start_update)
 
     monkeypatch.setattr(FaceLoader, "batches", listen)
-    ours = Ours(str(rec), 3 * BATCH, 2)
+    ours = ToolkitLoader(str(rec), 3 * BATCH, 2)
     for _ in range(3):
         ours.step()
     assert asked == [0, 3, 6]
 
 
 def test_the_iterator_reads_the_whole_set(rec: Path) -> None:
-    iterator = input_subjects.Iterator(str(rec), 2 * BATCH, 1)
+    iterator = input_subjects.MXNetIterator(str(rec), 2 * BATCH, 1)
     assert sorted(iterator._keys) == list(range(1, 81))
     iterator.step()
 
 
 def test_opening_anew_removes_the_caches(rec: Path) -> None:
-    OpeningSubject(str(rec), 11, cached=True).step()
+    SetOpening(str(rec), 11, cached=True).step()
     assert {path.name for path in rec.glob("*.cache")} == CACHES
-    again = OpeningSubject(str(rec), 0, cached=False)
+    again = SetOpening(str(rec), 0, cached=False)
     again.step()
     assert {path.name for path in rec.glob("*.cache")} == {"train.idx.cache"}
     assert len(again._order) == 80
 
 
-def test_caches_are_there_before_they_are_used() -> None:
+def test_caches_are_written_before_they_are_used() -> None:
     assert [opening.cached for opening in OPENINGS] == [False, False, True, True]
     # The last that is opened without caches leaves those of the labels, too.
     assert OPENINGS[1].min_images > 0

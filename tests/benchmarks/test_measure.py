@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 
 import pytest
 
@@ -17,14 +18,20 @@ def parse(*words):
     return parser.parse_args(words)
 
 
-def test_contestants_take_turns() -> None:
+def test_variants_are_measured_in_turns() -> None:
     calls = []
 
-    def contestant(name, values):
-        return lambda: calls.append(name) or next(values)
+    def recorded(name: str, *values: float) -> Callable[[], float]:
+        remaining = iter(values)
+
+        def measure_once() -> float:
+            calls.append(name)
+            return next(remaining)
+
+        return measure_once
 
     measured = measure.interleave(
-        {"a": contestant("a", iter([1.0, 2.0])), "b": contestant("b", iter([3.0, 4.0]))}, rounds=2
+        {"a": recorded("a", 1.0, 2.0), "b": recorded("b", 3.0, 4.0)}, rounds=2
     )
     assert calls == ["a", "b", "a", "b"]
     assert measured == {"a": [1.0, 2.0], "b": [3.0, 4.0]}
@@ -51,7 +58,7 @@ def test_table_lines_have_as_many_cells_as_the_header() -> None:
     assert table == "| head | ms |\n| :-- | --: |\n| ours | 1 |\n| textbook | 4 |"
 
 
-def test_the_time_that_the_host_gave_to_others_is_a_share_of_all(
+def test_the_stolen_time_is_a_share_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ticks = measure._Ticks.now()

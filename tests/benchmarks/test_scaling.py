@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scaling
-from benchmarks.scaling import EXCHANGES, Contestant
-from benchmarks.scaling_runs import ALLREDUCE, Exchange, Speed, Task, run
+from benchmarks.scaling import EXCHANGES, ScalingSetup
+from benchmarks.scaling_runs import ALLREDUCE, ExchangeKind, ScalingCase, ScalingSpeed, run
 from runtime.errors import ConfigError
 
 MEASURED = {
-    Contestant(workers, exchange): [Speed(10.0 * workers - 4 * exchange.servers_per_worker, 8e6)]
+    ScalingSetup(workers, exchange): [
+        ScalingSpeed(10.0 * workers - 4 * exchange.servers_per_worker, 8_000_000)
+    ]
     for workers in (1, 2)
     for exchange in EXCHANGES
 }
@@ -23,7 +25,7 @@ MEASURED = {
     [(1, 0, (0, 0)), (2, 0, (100, 0)), (4, 0, (150, 0)), (4, 1, (100, 100)), (4, 2, (100, 50))],
 )
 def test_bytes_of_an_update(workers: int, servers_per_worker: int, sent) -> None:
-    assert scaling.bytes_sent(Contestant(workers, Exchange(servers_per_worker)), 100) == sent
+    assert scaling.bytes_sent(ScalingSetup(workers, ExchangeKind(servers_per_worker)), 100) == sent
 
 
 def test_table_of_made_up_measurements() -> None:
@@ -45,11 +47,11 @@ def test_plot(tmp_path: Path) -> None:
 @pytest.mark.launcher
 @pytest.mark.parametrize(
     "exchange",
-    [ALLREDUCE, pytest.param(Exchange(1), marks=pytest.mark.classification)],
+    [ALLREDUCE, pytest.param(ExchangeKind(1), marks=pytest.mark.classification)],
     ids=str,
 )
-def test_two_workers_train(exchange: Exchange) -> None:
-    speed = run(Task("LeNet", batch=4, updates=2, threads=1), exchange, workers=2)
+def test_two_workers_train(exchange: ExchangeKind) -> None:
+    speed = run(ScalingCase("LeNet", batch=4, updates=2, threads=1), exchange, workers=2)
     assert speed.images_per_second > 0
     # conv1, conv2, fc1 and the classifier: each with biases.
     assert speed.parameter_bytes == 4 * (1520 + 25_050 + 640_512 + 5_130)
@@ -57,7 +59,7 @@ def test_two_workers_train(exchange: Exchange) -> None:
 
 def test_a_job_that_fails_says_why() -> None:
     with pytest.raises(RuntimeError, match="ResNet19"):
-        run(Task("ResNet19", 4, 1, 1), ALLREDUCE, 1)
+        run(ScalingCase("ResNet19", 4, 1, 1), ALLREDUCE, 1)
 
 
 def test_a_wrong_model_is_refused_at_once() -> None:

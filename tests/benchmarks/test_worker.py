@@ -32,7 +32,7 @@ def test_a_failing_subject_is_named() -> None:
             worker.step()
 
 
-def test_workers_end_with_their_block() -> None:
+def test_workers_end_with_their_context() -> None:
     with Worker(TARGET, threads=1) as worker:
         worker.create({"mebibytes": 1, "threads": 1})
         process = worker._process
