@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# What every rank runs: the choices of one training run. Start it on all ranks with one of
+# What every rank runs: the choices of one training run, then train.py. Start it on all ranks with one of
 #
 #   bash run.sh                                                 two ranks on this host, with mpirun
 #   horovodrun -np 8 -H localhost:8 bash config.sh              eight ranks on this host
 #   horovodrun -np 16 -H ip1:8,ip2:8 bash config.sh             eight ranks on each of two hosts
 #
-# Every choice can be made for one run by the environment (NETWORK=r50 bash run.sh) or by an argument, which is passed
-# on to train.py and wins (bash run.sh --network r50 --max-update 20). A choice that is left empty is the one of the
-# preset that DATASET names. `python train.py --help` explains all options.
+# Each choice can be overridden for one run by the environment (NETWORK=r50 bash run.sh) or by an argument, which is
+# passed to train.py and wins (bash run.sh --network r50 --max-update 20). A choice that is left empty is that of the
+# preset in DATASET. `python train.py --help` explains all options.
 #
-# It can be started from any folder: paths mean what they mean there, and ./models and ./datasets are below it.
+# It can be started from any folder: relative paths, among them ./models and ./datasets, are relative to that folder.
 set -euo pipefail
 project=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 # The training set: a preset (synthetic, webface, emore, glint360k_8GPU, ...). Your own faces: bash run.sh --rec FOLDER,
-# with a preset in place of its folder. Without both: synthetic.
+# which replaces the folder of a preset. Without both: synthetic.
 DATASET=${DATASET:-}
 
-# The backbone: tiny trains on processors in minutes; r18 ... r200 and mbf want GPUs.
+# The backbone: tiny trains on processors in minutes; r18 ... r200 and mbf need GPUs.
 NETWORK=${NETWORK:-}
 
 # The margin softmax: arcface, cosface, adaface, curricularface or softmax.
@@ -35,8 +35,8 @@ SAMPLE_RATIO=${SAMPLE_RATIO:-}
 # The number of updates to train for.
 MAX_UPDATE=${MAX_UPDATE:-}
 
-# Where the model, the checkpoints and the logs are written: a folder by data set and network if left empty, as in
-# models/synthetic-tiny. `bash run.sh` says at its beginning where it is.
+# The folder for the model, the checkpoints and the logs. If empty, it is named by data set and network, such as
+# models/synthetic-tiny; the first lines of a run print it.
 MODELS_ROOT=${MODELS_ROOT:-}
 
 # The environment of `make env`, unless another one is active.
@@ -44,8 +44,9 @@ if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d $project/.venv ]]; then
     export PATH=$project/.venv/bin:$PATH
 fi
 
-# What MXNet, Horovod and Numba read, among it this rank's share of the processors of its host. All of it can be set
-# before: OMP_NUM_THREADS=4 bash run.sh. The table with the reasons is in runtime/environment.py.
+# The variables that MXNet, Horovod and Numba read, among them the number of threads: this rank's share of its host's
+# processors. Variables that are set keep their values: OMP_NUM_THREADS=4 bash run.sh. The table with the reasons is in
+# runtime/environment.py.
 settings=$(cd "$project" && python -m runtime.environment)
 eval "$settings"
 

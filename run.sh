@@ -2,19 +2,18 @@
 # Starts one training run with mpirun: config.sh on every rank. The arguments go on to config.sh and from there to
 # train.py, as in: bash run.sh --max-update 20
 #
-# NP         the number of ranks over all hosts; as many as the hosts have room for, on this host 2
-# HOSTS      the hosts with their number of ranks, as in HOSTS=ip1:8,ip2:8; this host without a word
-# HOSTFILE   the same as a file in Open MPI's form ("ip1 slots=8" on each line)
+# NP         the number of ranks on all hosts; by default the sum of their slots, 2 on this host
+# HOSTS      the hosts with their numbers of ranks (slots), as in HOSTS=ip1:8,ip2:8; by default this host
+# HOSTFILE   the same as a file in Open MPI's format ("ip1 slots=8" on each line)
 #
-# --restarts N starts the ranks again after a crash, up to N times: they go on from the newest checkpoint. The hostfile is
-# read anew each time, so a host that is broken can be taken out of it meanwhile. A mistake that is the user's to mend
-# (status 2) and a run that was told to end are not started again.
+# --restarts N starts the ranks again after a crash, up to N times: they resume from the newest checkpoint. The hostfile
+# is read again each time, so that a broken host can be removed from it meanwhile. A run that ends with a user's error
+# (status 2) or by a signal is not started again.
 #
-# Ctrl-C and SIGTERM end the run after the running update, with a checkpoint; a second one ends it at once.
+# Ctrl-C and SIGTERM end the run after the current update, with a checkpoint; a second one ends it at once.
 #
-# It can be started from any folder: paths mean what they mean there, and ./models and ./datasets are below it. With several
-# hosts, the project and the folder from which it is started are at the same places on each, and each host can be reached by
-# ssh without a password.
+# It can be started from any folder: relative paths, among them ./models and ./datasets, are relative to that folder. With
+# several hosts, the project and that folder have the same paths on all of them, and ssh to each needs no password.
 set -euo pipefail
 project=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -41,17 +40,17 @@ while (($#)); do
     shift
 done
 if [[ ! $restarts =~ ^(0|[1-9][0-9]{0,4})$ ]]; then
-    echo "error: --restarts '$restarts' is no number of restarts" >&2
+    echo "error: --restarts '$restarts' is not a number of restarts; give one from 0 to 99999" >&2
     exit 2
 fi
 if [[ -n ${NP:-} && ! $NP =~ ^[1-9][0-9]{0,4}$ ]]; then
-    echo "error: NP='$NP' is no number of ranks" >&2
+    echo "error: NP='$NP' is not a number of ranks; give one from 1 to 99999, or unset NP" >&2
     exit 2
 fi
 
 arguments=()
 
-# Open MPI refuses to start as root unless it is told that this is meant, as it is in a container.
+# Open MPI refuses to run as root, the usual user in a container, without this option.
 if [[ $EUID == 0 ]]; then
     arguments+=(--allow-run-as-root)
 fi
@@ -59,65 +58,66 @@ fi
 # The other hosts start Open MPI's daemon from the same folder as this one.
 arguments+=(--prefix "$(dirname "$(dirname "$mpirun")")")
 
-# A rank uses several threads, so it must not be bound to one processor; ranks fill one host after the other, which
-# makes neighbors of the ranks of a host.
+# A rank uses several threads, so it must not be bound to one processor. Ranks fill one host after the other, so that
+# the ranks of a host have consecutive numbers.
 arguments+=(-bind-to none -map-by slot)
 
-# Plain TCP and shared memory. Open MPI's InfiniBand transport does not go well with the threads of Horovod; NCCL,
-# which moves the tensors between GPUs, uses InfiniBand by itself.
+# Plain TCP and shared memory. Open MPI's InfiniBand transport does not work with the threads of Horovod; NCCL, which
+# moves the tensors between GPUs, uses InfiniBand by itself.
 arguments+=(-mca pml ob1 -mca btl ^openib)
 
-# Ranks of mpirun meet through MPI. With Gloo, as a process by itself uses it, each of them would train alone.
+# Ranks of mpirun connect through MPI. With Gloo, the setting for a single process, each of them would train alone.
 unset HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS
 
-# mpirun gives every rank a terminal of its own making, wherever this script writes to: say when it is a real one.
+# mpirun gives every rank a pseudo-terminal, wherever this script writes to; PROGRESS says whether that is a terminal.
 if [[ -t 1 ]]; then export PROGRESS=bar; fi
 
-# What the ranks on the other hosts must see of this shell's environment: where programs are, what the libraries read,
-# and the choices that config.sh takes from the environment.
+# The variables of this shell that ranks on other hosts need: where programs are, what the libraries read, and the
+# choices that config.sh takes from the environment.
 choices=$(sed -n 's/^\([A-Z_]*\)=.*/\1/p' "$project/config.sh" | paste -sd '|')
 while read -r name; do
     arguments+=(-x "$name")
 done < <(compgen -e | grep -xE "PROGRESS|PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|(OMP|NUMBA|MXNET|HOROVOD|NCCL)_.*|$choices")
 
-# Sets where the ranks start, for one attempt.
+# Sets $hosts, the arguments for the ranks' hosts, for one attempt.
 find_hosts() {
-    room=2
+    slots=2
     if [[ -n ${HOSTFILE:-} ]]; then
         check_hostfile "$HOSTFILE" || exit
-        hosts=(-np "${NP:-$room}" --hostfile "$HOSTFILE")
+        hosts=(-np "${NP:-$slots}" --hostfile "$HOSTFILE")
     else
         if [[ -n ${HOSTS:-} ]]; then check_hosts "$HOSTS" || exit; fi
-        hosts=(-np "${NP:-$room}" -H "${HOSTS:-localhost:${NP:-$room}}")
+        hosts=(-np "${NP:-$slots}" -H "${HOSTS:-localhost:${NP:-$slots}}")
     fi
 }
 
-# mpirun ends the ranks when it is told to end. It hands these two signals on to them, and they know what is meant.
-mpirun_id='' told='' interrupted=''
-tell() {
+# On SIGINT or SIGTERM, mpirun would end the ranks at once. It forwards SIGUSR1 and SIGUSR2 to the ranks, which finish
+# their update and save a checkpoint. request_stop STATUS SIGNAL: the exit status, and the signal for mpirun.
+mpirun_id='' stop_status='' interrupted=''
+request_stop() {
     interrupted=1
     if [[ -z $mpirun_id ]]; then exit "$1"; fi
-    if [[ -n $told ]]; then
+    if [[ -n $stop_status ]]; then
         kill -TERM "$mpirun_id" 2>/dev/null || true
     else
-        told=$1
-        echo "run.sh: the run ends after the running update; once more ends it at once" >&2
+        stop_status=$1
+        echo "run.sh: the run ends after the current update; a second signal ends it at once" >&2
         kill -s "$2" "$mpirun_id" 2>/dev/null || true
     fi
 }
-trap 'tell 130 USR1' INT
-trap 'tell 143 USR2' TERM
-trap 'tell 129 USR2' HUP
+trap 'request_stop 130 USR1' INT
+trap 'request_stop 143 USR2' TERM
+trap 'request_stop 129 USR2' HUP
 
-# Runs the ranks once and leaves their status in $status. In a process group of its own, mpirun does not get the Ctrl-C
-# of the terminal by itself.
+# Runs the ranks once and sets their $status. In a process group of its own, mpirun does not get the Ctrl-C of the
+# terminal.
 attempt() {
     find_hosts
     set -m
     mpirun "${hosts[@]}" "${arguments[@]}" bash "$project/config.sh" ${options[@]+"${options[@]}"} </dev/null &
     mpirun_id=$!
     set +m
-    # A signal ends the waiting, not what is waited for.
+    # A signal ends the wait, not mpirun.
     while
         interrupted=""
         status=0
@@ -130,7 +130,7 @@ attempt() {
 pause=5
 for ((left = restarts; ; left--)); do
     attempt
-    if [[ -n $told ]]; then exit "$told"; fi
+    if [[ -n $stop_status ]]; then exit "$stop_status"; fi
     case $status in 0 | 2 | 129 | 130 | 143) exit "$status" ;; esac
     if ((left == 0)); then exit "$status"; fi
     echo "run.sh: the run ended with status $status; starting it again in $pause s, $left of $restarts restarts left" >&2

@@ -11,24 +11,24 @@ say() {
     echo "setup: $*"
 }
 
-# Ends with the status of a mistake that the user can mend.
+# Ends with the status of an error that the user can correct.
 fail() {
     echo "error: $*" >&2
     exit 2
 }
 
-# For what works on an environment that has to be there already.
+# Fails unless the environment exists.
 need_environment() {
-    [[ -x $VENV/bin/python ]] || fail "there is no environment in $VENV yet: run 'make env' first"
+    [[ -x $VENV/bin/python ]] || fail "there is no environment in $VENV: run 'make env' first"
 }
 
-# Everything that pip resolves has its version in constraints.txt.
+# constraints.txt has the version of every package that pip resolves.
 install_with_pip() {
     "$VENV/bin/python" -m pip install --constraint "$ROOT/constraints.txt" "$@"
 }
 
-# The line of a log that tells most: the first error of CMake or a compiler (CMake's text stands on the line after its
-# heading), otherwise the last line that pip calls an error, otherwise the last line.
+# The line of a log that explains the failure: the first error of CMake or a compiler (CMake's text is on the line after
+# its heading), otherwise the last error of pip, otherwise the last line.
 reason_in() {
     awk '
         heading && NF { print; found = 1; exit }

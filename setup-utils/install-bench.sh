@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv-bench, the environment of the PyTorch that benchmarks measure beside ours: `PYTORCH=1 make bench` calls this.
-# It is one of its own, because PyTorch wants newer packages than MXNet bears, and is larger than everything else together.
+# Creates .venv-bench, the environment for the benchmarks in PyTorch: `PYTORCH=1 make bench` calls this. It is separate,
+# because PyTorch needs newer packages than MXNet works with, and is larger than everything else together.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 readonly BENCH_VENV=$ROOT/.venv-bench
@@ -8,7 +8,7 @@ readonly BENCH_VENV=$ROOT/.venv-bench
 need_environment
 version=$("$VENV/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 if [[ $version == 3.9 ]]; then
-    fail "PyTorch wants Python 3.10 or later, and .venv has $version: PYTHON=python3.11 make env"
+    fail "PyTorch needs Python 3.10 or later, and .venv has $version: PYTHON=python3.11 make env"
 fi
 fingerprint=$(echo "$ROOT, $version" | cat - requirements-bench.txt constraints-bench.txt | sha256sum)
 if [[ $(cat "$BENCH_VENV/installed" 2>/dev/null) != "$fingerprint" ]]; then

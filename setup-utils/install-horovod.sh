@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds Horovod against the MXNet and the Open MPI of .venv, and checks what was built. It is always built here: a
-# wheel from pip's cache may have been made for another MXNet package or MPI, which shows only when it crashes.
+# Builds Horovod for the MXNet and the Open MPI of .venv, and checks the result. It is always built here: a wheel from
+# pip's cache may have been built for another MXNet package or MPI and would crash later.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 readonly VERSION=0.28.1
@@ -9,12 +9,12 @@ build_settings=(
     HOROVOD_WITH_MXNET=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1
     HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1
 )
-# Where libraries that were built through a link look for those of MXNet and of .venv: from their own folder ($ORIGIN).
+# Where libraries that were built through a link search those of MXNet and of .venv, relative to their folder ($ORIGIN).
 # shellcheck disable=SC2016
 library_folders='$ORIGIN/../../mxnet;$ORIGIN/../../../..'
 
-# Horovod's build and `horovodrun --check` import MXNet without passing through runtime/mxnet.py. Where NumPy has lost
-# the alias that MXNet needs, the environment itself has to put it back for them.
+# Horovod's build and `horovodrun --check` import MXNet without runtime/mxnet.py. If NumPy has no longer the alias that
+# MXNet needs, a .pth file of the environment restores it for them.
 restore_numpy_alias() {
     local packages
     "$VENV/bin/python" -W ignore -c 'import numpy; numpy.bool' 2>/dev/null && return
@@ -41,7 +41,7 @@ prepare_gpu() {
     fi
 }
 
-# Prints the first part that is missing from the installed Horovod; prints nothing when all is there.
+# Prints the first part that the installed Horovod lacks; prints nothing if it is complete.
 missing_part() {
     local report part
     report=$("$VENV/bin/horovodrun" --check-build 2>/dev/null) || { echo Horovod; return; }
@@ -51,14 +51,14 @@ missing_part() {
     "$VENV/bin/python" -W ignore -c 'import horovod.mxnet' 2>/dev/null || echo 'a library that horovod.mxnet loads'
 }
 
-# Whether a path consists of characters that no build treats in a special way.
+# Whether no build treats a character of this path in a special way.
 is_plain() {
     local LC_ALL=C
     [[ $1 =~ ^[A-Za-z0-9/._+-]+$ ]]
 }
 
-# CMake's search for MPI and Horovod's for MXNet split paths at spaces. Where the project's path has one, its build sees the
-# project through a link in a folder of its own.
+# CMake's search for MPI and Horovod's for MXNet split paths at spaces. If the project's path has one, the build uses a
+# link to the project in a temporary folder.
 build_through_link() {
     export PROJECT_LINK=$1/project LIBRARY_FOLDERS=$library_folders
     ln -s "$ROOT" "$PROJECT_LINK"
@@ -69,7 +69,7 @@ build_through_link() {
     seen=$PROJECT_LINK/.venv
 }
 
-# build FOLDER: leaves a wheel of Horovod in an empty folder with a plain path.
+# build FOLDER: builds a wheel of Horovod in an empty folder with a plain path.
 build() {
     local folder=$1 seen=$VENV processors
     # Horovod would start eight compilers on any machine, and each takes up to 1 GB.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Gives .venv an Open MPI that can both build Horovod (mpicxx) and start its ranks (mpirun): the system's where it is
-# complete, otherwise the wheel, which needs no root. Version 5 starts ranks in another way and is left alone.
+# Provides .venv with an Open MPI that can build Horovod (mpicxx) and start its ranks (mpirun): the system's if it is
+# complete, otherwise a wheel, which needs no root. Version 5 starts ranks in another way and is not used.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 complete_open_mpi() {

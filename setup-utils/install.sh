@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Installs everything into .venv, without root: Python packages, Open MPI, Horovod. A second call finds the stamp of the
-# first and does nothing.
+# Installs everything into .venv, without root: Python packages, Open MPI, Horovod. A second call finds that the inputs
+# are unchanged and does nothing.
 #
-#   bash setup-utils/install.sh           what the programs need
-#   bash setup-utils/install.sh --dev     and what the tests and linters need
+#   bash setup-utils/install.sh           for the programs
+#   bash setup-utils/install.sh --dev     for the tests and linters, too
 #
-# PYTHON           the Python to use (3.9 to 3.12); without it the first of python3, python3.11, ... that fits
+# PYTHON           the Python to use (3.9 to 3.12); by default the first supported of python3, python3.11, ...
 # MXNET_PACKAGE    mxnet (CPU, the default) or mxnet-cu101 ... mxnet-cu117
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 readonly SUPPORTED='3.9 to 3.12'
 readonly KNOWN_PACKAGES='mxnet mxnet-cu101 mxnet-cu102 mxnet-cu110 mxnet-cu112 mxnet-cu113 mxnet-cu115 mxnet-cu117'
 
-# Prints the version of a Python if this toolkit can use it: 3.9 to 3.12, and able to make virtual environments.
+# Prints the version of a Python if this toolkit can use it: 3.9 to 3.12, with modules for virtual environments.
 usable_version() {
     "$1" -c 'import ensurepip, sys, venv
 if not (3, 9) <= sys.version_info < (3, 13): sys.exit(1)
@@ -21,11 +21,11 @@ print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null
 
 find_python() {
     local candidate
-    # The environment itself is on the PATH of a user who has activated it, and cannot recreate itself.
+    # The Python of an activated .venv cannot recreate .venv.
     local PATH=${PATH//"$VENV/bin:"/}
     if [[ -n ${PYTHON:-} ]]; then
         usable_version "$PYTHON" >/dev/null ||
-            fail "PYTHON=$PYTHON is no Python $SUPPORTED with the venv module: set it to one, or unset it"
+            fail "PYTHON=$PYTHON is not a Python $SUPPORTED with the venv module: set it to one, or unset it"
         command -v "$PYTHON"
         return
     fi
@@ -52,8 +52,8 @@ int main() {}' 2>/dev/null ||
     command -v make >/dev/null || fail "make is missing: install it (Debian: build-essential)"
 }
 
-# Whether .venv is complete and was made for this Python, MXNet build and folder. Otherwise it is made anew, since
-# Horovod is compiled against all three.
+# Whether .venv was made for this Python, MXNet build and folder. Otherwise it is recreated, since Horovod is compiled
+# for all three.
 environment_fits() {
     [[ -n $1 && -x $VENV/bin/python && $(cat "$VENV/made-for" 2>/dev/null) == "$1" ]]
 }
@@ -89,7 +89,7 @@ fingerprint_for_developers() {
 install_programs() {
     local python
     check_compiler
-    # Without a wish of the user's, an environment that is there keeps its Python.
+    # Unless the user sets PYTHON, an existing environment keeps its Python.
     if ! environment_fits "$(made_for "${PYTHON:-$VENV/bin/python}")"; then
         python=$(find_python)
         create_environment "$python"
