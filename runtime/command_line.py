@@ -82,7 +82,8 @@ def _types(config_class: type) -> dict[str, Any]:
     """The type of each option."""
     types: dict[str, Any] = {}
     for group_class in options.group_classes(config_class).values():
-        types.update(get_type_hints(group_class))
+        hints = get_type_hints(group_class)
+        types.update({field.name: hints[field.name] for field in dataclasses.fields(group_class)})
     return types
 
 

@@ -170,6 +170,11 @@ def prepare_opencv(max_pixels: int) -> None:
     os.environ.setdefault("OPENCV_IPP", "sse42")
 
 
+def variables() -> dict[str, str]:
+    """Return a copy of all variables, to look for an assignment or to start a process with."""
+    return dict(os.environ)
+
+
 @contextmanager
 def without(name: str) -> Iterator[None]:
     """Unset a variable within the context."""

@@ -16,7 +16,7 @@ PROGRAMS = {"evaluation/verification.py": {"backbones", "data"}}
 def imports(path: Path, inside_functions: bool = True) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     nodes = ast.walk(tree) if inside_functions else iter(tree.body)
-    found = set()
+    found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)

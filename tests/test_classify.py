@@ -161,7 +161,7 @@ def test_the_status_is_that_of_the_signal(tmp_path):
     with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True,
                           env=clean_environment()) as process:  # fmt: skip
         try:
-            assert any("update 3/" in line for line in process.stdout)
+            assert any("update 3/" in line for line in process.stdout or ())
             assert f"process {process.pid}, python" in holder(tmp_path)
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)

@@ -20,6 +20,7 @@ from backbones.classifiers.classifier import Classifier
 from data.batches import image_loader, loader
 from data.drawn import patterns
 from data.images import imagenet, mnist
+from parallel.parameter_server import exchange
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
 from parallel.world import LoneWorld, Wire
 from runtime import environment, options
@@ -342,7 +343,7 @@ def witness(kind: str, folder: Path) -> Witness:
                 patch.setenv(name, value)
             seen.watch(server_workers, "Exchange", "ServerOptimizer")
             # There are no servers that could be met.
-            seen.replace(server_workers.Exchange, "start", lambda *_, **__: None)
+            seen.replace(exchange.Exchange, "start", lambda *_, **__: None)
             patch.setattr(server_workers, "HorovodWorld", GroupWorld)
             seen.watch(server_workers, "HorovodWorld")
         if kind != "drawn":

@@ -25,6 +25,7 @@ from types import FrameType
 from typing import IO, Callable, NamedTuple, Optional, Union
 
 from parallel.parameter_server.assignment import SCHEDULER, WORKER
+from runtime import environment
 
 # For workers to write a checkpoint after a signal to stop.
 _CHECKPOINT_SECONDS = 15.0
@@ -67,7 +68,7 @@ Starter = Callable[[ProcessSpec], tuple[list[str], Optional[dict[str, str]]]]
 
 def locally(spec: ProcessSpec) -> tuple[list[str], Optional[dict[str, str]]]:
     """Run a process on this machine."""
-    return _guarded(spec), {**os.environ, **spec.variables}
+    return _guarded(spec), {**environment.variables(), **spec.variables}
 
 
 def by_ssh(spec: ProcessSpec) -> tuple[list[str], Optional[dict[str, str]]]:
@@ -79,7 +80,7 @@ def by_ssh(spec: ProcessSpec) -> tuple[list[str], Optional[dict[str, str]]]:
         return locally(spec)
     variables = {
         name: value
-        for name, value in os.environ.items()
+        for name, value in environment.variables().items()
         if name in _SENT or name.startswith(_SENT_PREFIXES)
     }
     words = [f"{name}={value}" for name, value in {**variables, **spec.variables}.items()]

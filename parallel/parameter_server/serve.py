@@ -25,10 +25,11 @@ _CRASH_STATUS = 1
 
 def main() -> int:
     """Serve until the launcher ends the process."""
-    own = assignment.find(os.environ)
+    variables = environment.variables()
+    own = assignment.find(variables)
     if own is None or own.role == assignment.WORKER:
         raise ConfigError(
-            f"{assignment.ROLE} is {os.environ.get(assignment.ROLE)!r}, but must be server or "
+            f"{assignment.ROLE} is {variables.get(assignment.ROLE)!r}, but must be server or "
             "scheduler; start the job with python -m parallel.launch"
         )
     with environment.without(assignment.ROLE):

@@ -65,7 +65,8 @@ def test_pytorch_has_the_same_layers(name: str, tmp_path: Path) -> None:
     np.savez(exchange, images=images, **weights)
     # A process of its own: the two libraries do not live in one.
     subprocess.run(
-        [worker.pytorch_python(), ROOT / "tests/benchmarks/pytorch_features.py", name, exchange],
+        [str(worker.pytorch_python()), "tests/benchmarks/pytorch_features.py", name, exchange],
+        cwd=ROOT,
         env={**clean_environment(), "PYTHONPATH": str(ROOT)},
         check=True,
     )

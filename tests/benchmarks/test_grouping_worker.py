@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import grouping_worker
 from benchmarks.grouping_worker import SlowedStep
 
 
@@ -38,7 +37,7 @@ def test_rests_are_the_work_times_the_factor_less_one(
     for name in ("monotonic", "process_time"):
         which = "seconds" if name == "monotonic" else "processor"
         monkeypatch.setattr(time, name, lambda which=which: getattr(machine, which))
-    monkeypatch.setattr(grouping_worker.time, "sleep", machine.sleep)
+    monkeypatch.setattr(time, "sleep", machine.sleep)
     step = SlowedStep(machine.step, tmp_path, worker=1, factor=4)
     for update in range(5):
         step(None, update, 0.1)
@@ -50,7 +49,7 @@ def test_rests_are_the_work_times_the_factor_less_one(
 
 def test_a_fast_worker_does_not_rest(tmp_path: Path, monkeypatch) -> None:
     machine = Machine(0.3)
-    monkeypatch.setattr(grouping_worker.time, "sleep", machine.sleep)
+    monkeypatch.setattr(time, "sleep", machine.sleep)
     step = SlowedStep(machine.step, tmp_path, worker=1, factor=1)
     for update in range(3):
         step(None, update, 0.1)

@@ -68,7 +68,7 @@ def test_the_pytorch_head_computes_what_the_toolkits_computes(case, tmp_path) ->
     # A process of its own: two libraries with threads of their own do not belong in one.
     subprocess.run(
         [
-            worker.pytorch_python(),
+            str(worker.pytorch_python()),
             script,
             json.dumps(dataclasses.asdict(case)),
             str(UPDATES),

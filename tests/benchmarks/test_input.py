@@ -35,9 +35,7 @@ def rec(tmp_path: Path) -> Path:
 def test_raw_decodes_every_image_once(rec: Path, monkeypatch, threads: int) -> None:
     decoded: list[bytes] = []
     raw = RawDecoding(str(rec), 2 * BATCH, threads)
-    monkeypatch.setattr(
-        input_subjects.cv2, "imdecode", lambda image, flags: decoded.append(image.tobytes())
-    )
+    monkeypatch.setattr(cv2, "imdecode", lambda image, flags: decoded.append(image.tobytes()))
     raw.step()
     assert len(decoded) == 2 * BATCH
 

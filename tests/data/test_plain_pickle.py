@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 
 from data.plain_pickle import UnsafePickleError, load
 
-VALUES = {
+VALUES: dict[Any, Any] = {
     "nothing": None,
     "numbers": [0, 1, 255, 256, 65_536, -1, 2**31 - 1],
     "answers": (True, False),

@@ -12,7 +12,7 @@ import numpy as np
 
 from backbones import layers
 from backbones.model import Backbone
-from data.batches.face_loader import Batch
+from data.batches.loader import Batch
 from parallel.world import HorovodWorld, allgather_numpy
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD

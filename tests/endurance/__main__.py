@@ -1,10 +1,10 @@
-"""A long run of a small network: memory stays, names stay, nobody stalls.
+"""A long run of a small network: constant memory, constant names of tensors, no stalls.
 
     python -m tests.endurance --updates 3000 --ranks 3
 
-A first run is watched for the memory of its ranks. A second, short one writes Horovod's timeline,
-whose buffer grows by itself: there the coordinator notes a rank's wish for a tensor only if the
-tensor is not in the response cache, so a name that changes from update to update would show.
+The first run measures the memory of its ranks. A second, short one writes Horovod's timeline, whose
+buffer grows by itself: in it, the coordinator records a rank's request for a tensor only if the
+tensor is not in the response cache, so a name that changes with the update is detected.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tests.support.job import Job
 _WARM = 200
 _MOST_GROWTH = 0.02
 _SHORT = 400
-# The number of the rank whose wish arrived.
-_WISH = re.compile(rb'"ph": "X", "name": "\d+"')
+# The number of the rank whose request arrived.
+_REQUEST = re.compile(rb'"ph": "X", "name": "\d+"')
 
 
 def _start(ranks: int, folder: Path, updates: int) -> Job:
@@ -57,7 +57,7 @@ def _end(job: Job) -> Iterator[str]:
 
 
 def watch_memory(updates: int, ranks: int, folder: Path) -> Iterator[str]:
-    """Run, and yield a line for each thing that is wrong.
+    """Run, and yield a line for each problem.
 
     Args:
         updates: the length of the run, a multiple of 20 and more than 300.
@@ -79,7 +79,7 @@ def watch_memory(updates: int, ranks: int, folder: Path) -> Iterator[str]:
 
 
 def watch_names(ranks: int, folder: Path) -> Iterator[str]:
-    """Run for a while, and yield a line for each thing that is wrong."""
+    """Run shortly, and yield a line for each problem."""
     timeline = folder.with_suffix(".json")
     os.environ["HOROVOD_TIMELINE"] = str(timeline)
     with _start(ranks, folder, _SHORT) as job:
@@ -88,16 +88,16 @@ def watch_names(ranks: int, folder: Path) -> Iterator[str]:
         yield from _end(job)
     del os.environ["HOROVOD_TIMELINE"]
     content = timeline.read_bytes()
-    early = len(_WISH.findall(content[:warm_bytes]))
-    late = len(_WISH.findall(content)) - early
-    print(f"wishes outside the cache: {early} in the first {_WARM} updates, {late} in all others")
+    early = len(_REQUEST.findall(content[:warm_bytes]))
+    late = len(_REQUEST.findall(content)) - early
+    print(f"requests outside the cache: {early} in the first {_WARM} updates, {late} in all others")
     # Those of the end come once. Without the cache there are dozens in each update.
     if not early or late > early:
         yield f"{late} tensors were not in the cache after the first {_WARM} updates"
 
 
 def main() -> int:
-    """Run what the command line says; return 1 if something is wrong."""
+    """Run what the command line says; return 1 if there is a problem."""
     parser = argparse.ArgumentParser(prog="python -m tests.endurance")
     parser.add_argument("--updates", type=int, default=3000)
     parser.add_argument("--ranks", type=int, default=3)
@@ -105,7 +105,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         found = list(watch_memory(options.updates, options.ranks, Path(folder) / "long"))
         found += watch_names(options.ranks, Path(folder) / "short")
-    print("\n".join(found) or f"{options.updates} updates on {options.ranks} ranks: all is well")
+    print("\n".join(found) or f"{options.updates} updates on {options.ranks} ranks: no problem")
     return 1 if found else 0
 
 

@@ -77,7 +77,7 @@ class TestVerify:
     def test_a_distance_on_the_threshold_is_not_below_it(self) -> None:
         embeddings = np.array([[0, 0], [0.5, 0], [0, 0], [1, 0]] * 2, np.float32)
         result = verify(embeddings, bools("SDSD"), xnorm=1.0, folds=2)
-        assert (result.accuracy, result.threshold) == (1.0, pytest.approx(0.26))
+        assert (result.accuracy, result.threshold) == pytest.approx((1.0, 0.26))
 
     def test_true_accept_rate_is_interpolated_between_thresholds(self) -> None:
         # In each fold, the first of 500 wrong acceptances starts above 1.0005, so that the rate

@@ -1,11 +1,11 @@
-"""Ranks killed at random moments, runs that go on, and the same bytes at the end.
+"""Kills ranks at random moments; the resumed runs must end with the same bytes.
 
     python -m tests.faults --kills 20 --seed 1
 
 Each round starts a run with ``run.sh --restarts``, kills one of its ranks with SIGKILL, and
-compares the last checkpoint with that of an undisturbed run: every array of every rank by its
+compares the last checkpoint with that of an uninterrupted run: every array of every rank by its
 checksum, and every value. Ranks take turns, and every other kill of a rank comes while a checkpoint
-is being written.
+is written.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ def run(rounds: int, seed: int, folder: Path, kills_each: int = 1) -> list[str]:
     """Kill in ``rounds`` runs, and return a line for each; one that is no "equal" is a failure.
 
     Args:
-        rounds: how many runs are disturbed.
+        rounds: how many runs.
         seed: of the moments and the order of the ranks.
         folder: for the runs.
         kills_each: kills of each run, one after the other.
     """
     # The first process after an installation compiles kernels that may round otherwise.
-    for name, updates in (("warm-up", 1), ("undisturbed", UPDATES)):
+    for name, updates in (("warm-up", 1), ("uninterrupted", UPDATES)):
         with Job("run.sh", RANKS, folder / name, *OPTIONS, "--max-update", updates) as job:
             assert job.wait(_LONGEST) == 0, job.said()
-    expected = Checkpoint(folder / "undisturbed" / _LAST)
+    expected = Checkpoint(folder / "uninterrupted" / _LAST)
     kills = _choose(random.Random(seed), (UPDATES - _MARGIN) // kills_each)
     lines = []
     for number in range(1, rounds + 1):
@@ -88,7 +88,7 @@ def _round(models: Path, kills: Sequence[Kill], expected: Checkpoint) -> str:
     options = (*OPTIONS, "--max-update", UPDATES, "--restarts", len(kills))
     with Job("run.sh", RANKS, models, *options) as job:
         for kill in kills:
-            done.append(_strike(job, kill))
+            done.append(_kill(job, kill))
             job.wait_until(lambda: job.said().count("starting it again") == len(done), _LONGEST)
         what, status = ", ".join(done), job.wait(_LONGEST)
         if status:
@@ -99,7 +99,7 @@ def _round(models: Path, kills: Sequence[Kill], expected: Checkpoint) -> str:
     return f"{what}: {'equal' if same else 'ANOTHER RESULT'}"
 
 
-def _strike(job: Job, kill: Kill) -> str:
+def _kill(job: Job, kill: Kill) -> str:
     """Kill a rank, and return when that was."""
     before = job.log(0).count("  loss ")
     job.wait_until(lambda: job.log(0).count("  loss ") >= before + kill.updates, _LONGEST)

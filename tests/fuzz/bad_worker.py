@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from runtime.errors import DataError
@@ -14,7 +14,7 @@ from tests.fuzz import readers, worker
 _WRONG = 3
 
 
-def _wrong_in(kind: str):  # type: ignore[no-untyped-def]
+def _wrong_in(kind: str) -> Callable[[Path, bytes], None]:
     count = iter(range(-1, 1000))
 
     def read(folder: Path, content: bytes) -> None:
@@ -36,4 +36,4 @@ for _kind in ("dies", "hangs", "throws", "executes", "refuses"):
     readers.READERS[_kind] = readers.Reader(lambda _: [b"abc"], _wrong_in(_kind), 1)
 
 if __name__ == "__main__":
-    sys.exit(worker.main())
+    worker.main()

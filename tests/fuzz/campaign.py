@@ -1,9 +1,9 @@
-"""Many inputs for all readers, in processes whose death or silence is a finding.
+"""Feeds many inputs to all readers, in processes whose crash or hang is a finding.
 
     python -m tests.fuzz --inputs 100000 --seed 1
     python -m tests.fuzz --reproduce symbol:1000017
 
-Input number N of a reader is always the same bytes; the number of a finding makes it again.
+Input number N of a reader is always the same bytes; the number of a finding reproduces it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def run(
     """Feed ``inputs`` inputs to the readers by their shares, and return what came out.
 
     Args:
-        shares: the readers, and how many of the inputs each gets beside the others.
+        shares: the readers, and their relative numbers of inputs.
         inputs: for all of them together.
         seed: of the inputs.
         processes: how many run at once.
@@ -77,13 +77,17 @@ def run(
         input_seconds: longer than this without progress is a hang.
     """
     results = {name: Result() for name in shares}
-    jobs = []
+    jobs: list[tuple[str, int, int]] = []
     for name, share in shares.items():
         first, count = seed * SPAN, -(-inputs * share // sum(shares.values()))
         for start in range(first, first + count, _INPUTS_PER_PROCESS):
             jobs.append((name, start, min(start + _INPUTS_PER_PROCESS, first + count)))
+
+    def run(job: tuple[str, int, int]) -> tuple[str, Result]:
+        return job[0], run_range(*job, module, input_seconds)
+
     with ThreadPoolExecutor(processes) as pool:
-        done = pool.map(lambda job: (job[0], run_range(*job, module, input_seconds)), jobs)
+        done = pool.map(run, jobs)
         for name, result in done:
             results[name].add(result)
     return results

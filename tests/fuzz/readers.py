@@ -41,7 +41,7 @@ class Reader(NamedTuple):
     seeds: Callable[[Path], list[bytes]]
     read: Callable[[Path, bytes], None]
     share: int
-    """Of the inputs of a campaign, beside those of the others: more for quicker readers."""
+    """The relative number of inputs in a campaign: more for quicker readers."""
 
 
 def _image(number: int, suffix: str = ".png", side: int = 8) -> bytes:

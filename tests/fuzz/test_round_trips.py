@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
 
 from backbones.graph.parameter_file import read_parameters, write_parameters
 from data import plain_pickle
@@ -101,7 +103,7 @@ def test_other_pickles_are_refused(value: object) -> None:
 def test_mxnet_reads_and_writes_the_same_bytes(tmp_path: Path) -> None:
     from runtime.mxnet import mx
 
-    tensors = {
+    tensors: dict[str, NDArray[Any]] = {
         "arg:a_weight": np.arange(6, dtype=np.float32).reshape(2, 3),
         "aux:b": np.ones((1,), np.float16),
         "c": np.arange(4, dtype=np.int64),

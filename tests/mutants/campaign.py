@@ -1,16 +1,16 @@
-"""Changes of the product that its tests must notice.
+"""Changes the product at random places, which its tests must detect.
 
     python -m tests.mutants --count 200 --seed 1,2,3
     python -m tests.mutants --count 50 --only data,training/log/run_log.py
 
 Every mutant is one change at one place (``sites``), made in a copy of the project that lives as
 long as the mutant; the tests that belong to the file (``selection``) run there until one fails, in
-a process that is forked from one which has imported the libraries (``worker``). What ends with a
-failure, a crash or no end at all is killed. A survivor is a change that no test notices: either a
-test is missing or the change makes no difference.
+a process that is forked from one which has imported the libraries (``worker``). A mutant is killed
+if they fail, crash or hang. A survivor is a change that no test detects: either a test is missing
+or the change makes no difference.
 
 The tests first run without a change: one that fails by itself would kill every mutant. Each seed
-chooses mutants of its own, which are judged by themselves.
+chooses its own mutants, whose share of killed ones is judged separately.
 
 Changed code may do anything, such as removing another folder than it should, or sending a signal to
 another process. Where the system permits it (namespaces of processes and of mounts), mutants see
@@ -60,7 +60,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass
 class Outcome:
-    """What became of a mutant.
+    """The result of a mutant.
 
     Attributes:
         mutant: the change.
@@ -78,7 +78,7 @@ class Outcome:
 
     @property
     def is_killed(self) -> bool:
-        """Whether a test noticed."""
+        """Whether a test detected it."""
         return self.how not in ("passed", "no test")
 
 
@@ -159,7 +159,7 @@ def _isolation(folder: Path) -> tuple[bool, list[str]]:
 
 @contextmanager
 def _temporary_folder(parent: Optional[Path] = None) -> Iterator[Path]:
-    """A folder in which something may still be written while it is removed."""
+    """A folder that may still be written to while it is removed."""
     folder = Path(tempfile.mkdtemp(dir=parent))
     try:
         yield folder

@@ -1,13 +1,13 @@
 """The places of a Python file that a mutant may change, and the changes.
 
 One mutant is one change: a comparison, an arithmetic or a Boolean operator is exchanged, a number
-moves, ``True`` becomes ``False``, a condition is negated, the first two arguments of a call change
-places, or a statement is deleted.
+changes, ``True`` becomes ``False``, a condition is negated, the first two arguments of a call are
+swapped, or a statement is deleted.
 
-Not changed, because no test could or should tell:
+Not changed, because no test could or should detect it:
 
 - Strings and docstrings: messages and names. Numbers inside f-strings format messages.
-- Annotations, and what stands under ``if TYPE_CHECKING``: read by mypy alone.
+- Annotations, and code under ``if TYPE_CHECKING``: read by mypy alone.
 - ``assert``: it states what cannot happen; without it the program does the same.
 - ``__repr__`` and ``__str__``: read by people who look for an error.
 - Arguments of ``@dataclass``: ``frozen`` forbids what mypy forbids too.

@@ -130,12 +130,12 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     process = os.fork()
     if not process:
-        status = 70
+        exit_status = 70
         try:
-            status = _child(job)
+            exit_status = _child(job)
         finally:
             sys.stdout.flush()
-            os._exit(status)
+            os._exit(exit_status)
     status = _wait(process, began + job["seconds"])
     _end_descendants()
     result: dict[str, Any] = {"status": status, "seconds": time.monotonic() - began}

@@ -1,9 +1,8 @@
 """The commands of the README, in their order, and how a machine without GPUs and data runs each.
 
-A command is what stands in a fenced block and begins with the name of a program. Most are run to
-the letter. Those that would take days on two cores are run with further options behind them, which
-make them short; those that need hosts of their own are left out. Both stand in ``PLANS``, so that
-the README cannot get a command that is not looked at here.
+A command is a line of a fenced block that begins with the name of a program. Most are run as they
+are. Those that would take days on two cores get further options that shorten them; those that need
+several hosts are left out. ``PLANS`` lists both, and a test fails for a command without a plan.
 """
 
 from __future__ import annotations

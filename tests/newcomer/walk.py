@@ -1,11 +1,11 @@
-"""All commands of the README, in their order, in a fresh clone, as a newcomer types them.
+"""Runs all commands of the README, in their order, in a fresh clone, as a newcomer does.
 
     python -m tests.newcomer --python python3.9 --data ../shared/data
 
-A README is a program that nobody compiles: its commands break one by one, and most often because
-of what an earlier one has left behind. So they are run in one clone, one after the other, in an
-environment that has nothing of the developer's but the PATH and what pip reads, without any option
-that the README does not have (but see ``commands``). Takes about an hour on two cores.
+No other tool checks the commands of a README, and most often one fails because of files that an
+earlier one has left. So they are run in one clone, one after the other, in an environment that has
+only the PATH of the developer's and pip's variables, without options that the README does not have
+(but see ``commands``). This takes about an hour on two cores.
 """
 
 from __future__ import annotations

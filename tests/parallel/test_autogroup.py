@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,8 @@ def test_too_few_reports_are_an_error_with_the_remedy(tmp_path):
 def test_the_speed_is_the_median_while_all_were_at_work(tmp_path):
     path = tmp_path / "metrics.jsonl"
     pairs = [(10, 0), (900, 900), (100, 20), (100, 21), (110, 22), (100, 500)]
-    records = [{"images_per_second/worker_0": a, "images_per_second/worker_1": b} for a, b in pairs]
+    names = [f"images_per_second/worker_{worker}" for worker in (0, 1)]
+    records: list[Any] = [dict(zip(names, pair)) for pair in pairs]
     records.insert(3, {"target": "validation", "accuracy": 0.5})
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     assert autogroup.read_speeds(path, 2) == [100, 21.5]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -28,7 +30,7 @@ def test_similar_workers_are_a_group_the_fastest_first(measured, groups):
 def test_noise_of_a_few_percent_is_no_structure():
     rng = np.random.default_rng(0)
     for _ in range(20):
-        noise = rng.uniform(0.98, 1.02, 6)
+        noise: Any = rng.uniform(0.98, 1.02, 6)
         assert grouping.group(noise * 100) == ((0, 1, 2, 3, 4, 5),)
         found = grouping.group(noise * (100, 30, 100, 30, 100, 30))
         assert found == ((0, 2, 4), (1, 3, 5))

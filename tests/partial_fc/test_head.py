@@ -92,7 +92,7 @@ ADAPTIVE_LOSSES = {
 
 def make_batches(num_classes, updates, deviations=(3.0, 3.0)):
     generator = np.random.default_rng(3)
-    factors = np.linspace(*deviations, GLOBAL_BATCH, dtype=np.float32)[:, None]
+    factors = np.linspace(deviations[0], deviations[1], GLOBAL_BATCH, dtype=np.float32)[:, None]
     for _ in range(updates):
         features = generator.normal(size=(GLOBAL_BATCH, EMBEDDING)).astype(np.float32) * factors
         labels = generator.integers(num_classes, size=GLOBAL_BATCH)
@@ -292,10 +292,12 @@ def test_reference_gradient_equals_finite_differences():
     centers = generator.normal(size=(5, 4))
     labels, classes = np.array([0, 3, 3]), np.arange(5)
     adaface = ReferenceAdaFace()(np.linalg.norm(features, axis=1), np.zeros(3))
+    cases: list[Callable[[], dict[str, Any]]]
     cases = [partial(dict, margins=margins) for margins in MARGINS.values()]
     cases += [lambda: adaface, lambda: {"margins": (1.0, 0.5, 0.0), "hardness": 0.3}]
     # With a gradient through the norms, so not the same after a step of the features.
     cases += [lambda: ReferenceNormMargin()(np.linalg.norm(features, axis=1), np.zeros(3))]
+
     def step_of(case, filter_threshold):
         return reference_step(
             features, labels, centers, classes, scale=8.0,

@@ -1,14 +1,13 @@
-"""The README's first command on every supported Python that the machine has, from nothing.
+"""Runs the README's first command with every supported Python of the machine, from a clean copy.
 
     make pythons                              each Python, in one of the places
     make pythons ONLY=3.9,3.12 PLACE=space    these, in this place
 
-Compiled packages differ from one Python to the next, and so do installers: what works on one can
-crash on another. A copy of this checkout is laid into a temporary folder and gets an environment of
-its own; two ranks train for some updates, and one process imports every module. Each Python takes
-another place, all of which people have: a folder with a space and a letter beyond ASCII in its
-name, a user without root, a home that cannot be written, and nothing special. Pythons that are
-looked for and not found are named.
+Compiled packages and installers differ between Pythons: what works with one can crash with another.
+A copy of this checkout in a temporary folder gets its own environment; two ranks train for some
+updates, and one process imports every module. Each Python is tried in another place that users
+have: a folder with a space and a letter beyond ASCII in its name, a user without root, a home that
+cannot be written, and nothing special. Pythons that are not found are named.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print(f"all of them run {_ABOUT['user']}, as this one does")
     elif not options.place:
         for place in (place for place in PLACES if place not in {t.place for t in trials}):
-            print(f"{_ABOUT[place]}: not tried, no Python can be spared for it")
+            print(f"{_ABOUT[place]}: not tried, since every Python is tried in another place")
     failed = [trial for trial in trials if not _succeeds(trial)]
     print(f"pythons: {len(trials) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed or not trials else 0
@@ -178,7 +177,7 @@ def run(trial: Trial, folder: Path) -> str:
     shell = _Shell(project, variables, user)
     learned = _LEARNED.search(shell.output_of("make", "train"))
     if not learned:
-        raise Failure("make train has not told the accuracy on identities of which it saw nothing")
+        raise Failure("make train has not printed the accuracy on unseen identities")
     report = f"accuracy {learned[1]} -> {learned[2]} after {_UPDATES} updates"
     if trial.place == "space":
         words = "horovodrun -np 2 -H localhost:2 bash config.sh --max-update 2 --models-root other"

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept when the source cannot be written beside."""
+"""Where compiled kernels are cached if the source folder is read-only."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def kernel(source: Path) -> Any:
     return module.doubled
 
 
-def test_kernels_are_kept_in_a_folder_of_this_user_alone(unwritable_places: Path) -> None:
+def test_kernels_are_cached_in_a_folder_of_this_user_alone(unwritable_places: Path) -> None:
     assert kernel(unwritable_places)(21) == 42
     folder = Path(tempfile.gettempdir()) / f"numba-of-user-{os.getuid()}"
     assert folder.stat().st_mode & 0o777 == 0o700

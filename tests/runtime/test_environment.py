@@ -55,7 +55,7 @@ def test_the_users_thread_count_decides_for_numba_too(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", ""])
-def test_a_thread_count_that_is_none_is_refused(
+def test_a_wrong_thread_count_is_refused(
     monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", value)
@@ -73,7 +73,7 @@ def test_prepare_sets_what_is_unset_and_keeps_what_is_set(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", RANK_NAMES)
-def test_gloo_is_chosen_only_for_a_process_by_itself(
+def test_gloo_is_chosen_only_for_a_single_process(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     alone = {setting.name: setting.default for setting in environment.settings()}
@@ -84,7 +84,7 @@ def test_gloo_is_chosen_only_for_a_process_by_itself(
 
 
 @pytest.mark.parametrize(("threads", "cycle"), [("1", "5"), ("2", "5"), ("3", None), ("16", None)])
-def test_horovod_looks_for_work_less_often_where_that_takes_it_from_the_rank(
+def test_horovod_polls_less_often_with_few_threads(
     monkeypatch: pytest.MonkeyPatch, threads: str, cycle: Optional[str]
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
@@ -134,11 +134,10 @@ def test_the_module_imports_no_heavy_library() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "warning"), [(4, "1"), (300, "30"), (7200, "60")])
-def test_horovod_warns_and_leaves_the_ending_to_the_watchdog(
+def test_horovod_warns_and_the_watchdog_ends_the_run(
     seconds: int, warning: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
-    # Its clock goes on while the ranks are suspended, and it knows no patience.
     for name, value in zip(names, (warning, "0")):
         monkeypatch.delenv(name, raising=False)
         environment.prepare_stall_check(seconds)
@@ -146,3 +145,49 @@ def test_horovod_warns_and_leaves_the_ending_to_the_watchdog(
         monkeypatch.setenv(name, "7")
         environment.prepare_stall_check(seconds)
         assert os.environ[name] == "7"
+
+
+def test_opencv_gets_its_limits_before_its_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {
+        "OPENCV_IO_MAX_IMAGE_PIXELS": "99", "OPENCV_LOG_LEVEL": "OFF", "OPENCV_IPP": "sse42"
+    }  # fmt: skip
+    for name in expected:
+        monkeypatch.delenv(name, raising=False)
+    environment.prepare_opencv(99)
+    assert {name: os.environ[name] for name in expected} == expected
+    monkeypatch.setenv("OPENCV_IPP", "avx2")
+    environment.prepare_opencv(99)
+    assert os.environ["OPENCV_IPP"] == "avx2"
+
+
+@pytest.mark.parametrize(("sharing", "threads"), [(1, "5"), (2, "2"), (9, "1")])
+def test_processes_share_the_processors_equally(
+    monkeypatch: pytest.MonkeyPatch, sharing: int, threads: str
+) -> None:
+    processors(monkeypatch, 5)
+    environment.prepare_threads(sharing)
+    assert os.environ["OMP_NUM_THREADS"] == threads
+    environment.prepare_threads(5)
+    assert os.environ["OMP_NUM_THREADS"] == threads
+
+
+def test_a_variable_is_unset_within_the_context_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DMLC_ROLE", "server")
+    with pytest.raises(KeyError), environment.without("DMLC_ROLE"):
+        assert "DMLC_ROLE" not in environment.variables()
+        raise KeyError
+    assert environment.variables()["DMLC_ROLE"] == "server"
+
+
+@pytest.mark.parametrize(
+    ("variables", "allowed"),
+    [({}, True), ({"HOROVOD_RANK": "0"}, False), ({"HOROVOD_RANK": "0", "PROGRESS": "bar"}, True)],
+)
+def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], allowed: bool
+) -> None:
+    monkeypatch.delenv("PROGRESS", raising=False)
+    monkeypatch.delenv("GROUPING_WORKER", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert environment.allows_progress_bar() == allowed

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import pytest
 
@@ -15,7 +15,7 @@ RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 
 
 def run_main(
-    body: str, stdout: int | IO[str] = subprocess.PIPE, **variables: str
+    body: str, stdout: Any = subprocess.PIPE, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a program whose main function has the given body."""
     lines = "\n".join("    " + line for line in body.splitlines())
@@ -39,7 +39,7 @@ def test_did_you_mean_names_the_closest_choice() -> None:
     assert did_you_mean("xyz", losses) == ""
 
 
-def test_user_errors_are_one_family() -> None:
+def test_user_errors_have_one_base_class() -> None:
     assert issubclass(ConfigError, UserError)
     assert issubclass(DataError, UserError)
     assert not issubclass(ConfigError, DataError)
@@ -71,7 +71,7 @@ def test_exit_handlers_run_after_success_alone() -> None:
         assert run_main(register + f"raise {kind}('wrong')").stdout == "before\n"
 
 
-def test_a_hanging_thread_does_not_hold_up_the_end() -> None:
+def test_a_hanging_thread_does_not_delay_the_end() -> None:
     # Longer than ``run_main`` waits.
     result = run_main(
         "import threading, time\n"
@@ -81,21 +81,21 @@ def test_a_hanging_thread_does_not_hold_up_the_end() -> None:
     assert result.returncode == 2
 
 
-# Tells how long the program waits, in place of waiting.
-TELL_WAITING = "import time\ntime.sleep = lambda seconds: print('waits', seconds)\n"
+# Prints how long the program waits instead of waiting.
+PRINT_WAITING = "import time\ntime.sleep = lambda seconds: print('waits', seconds)\n"
 GRACE = "waits 10.0\n"
 
 
 @pytest.mark.parametrize("name", RANK_NAMES)
 def test_a_config_error_is_left_to_rank_0(name: str) -> None:
-    result = run_main(TELL_WAITING + "raise errors.ConfigError('wrong')", **{name: "0"})
+    result = run_main(PRINT_WAITING + "raise errors.ConfigError('wrong')", **{name: "0"})
     assert (result.returncode, result.stdout, result.stderr) == (2, "", "error: wrong\n")
-    result = run_main(TELL_WAITING + "raise errors.ConfigError('here alone')", **{name: "1"})
+    result = run_main(PRINT_WAITING + "raise errors.ConfigError('here alone')", **{name: "1"})
     assert (result.returncode, result.stdout, result.stderr) == (2, GRACE, "error: here alone\n")
 
 
 def test_a_data_error_is_printed_by_every_rank_at_once() -> None:
-    result = run_main(TELL_WAITING + "raise errors.DataError('broken')", HOROVOD_RANK="1")
+    result = run_main(PRINT_WAITING + "raise errors.DataError('broken')", HOROVOD_RANK="1")
     assert (result.stdout, result.stderr) == ("", "error: broken\n")
 
 

@@ -56,12 +56,17 @@ def test_a_full_disk_leaves_what_was_there(full_disk: None, tmp_path: Path, size
     assert names(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"old"
 
 
-def test_everything_is_on_the_disk_before_anything_has_its_name(
+def test_all_files_are_flushed_before_any_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events = []
+    events: list[list[str]] = []
     flush = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (events.append(names(tmp_path)), flush(file)))
+
+    def record_names(file: int) -> None:
+        events.append(names(tmp_path))
+        flush(file)
+
+    monkeypatch.setattr(os, "fsync", record_names)
     with StagedFiles() as files:
         for name in ("a", "b"):
             files.open(tmp_path / name).write(b"x")

@@ -64,8 +64,8 @@ CLASSIFIERS = {
     "eval_frequency": ([1], [0]),
     "save_frequency": ([0], [-1]),
 }
-# With what a value of this option is asked for at all.
-GOES_WITH = {
+# Options that this option needs.
+GOES_WITH: dict[str, dict[str, Any]] = {
     "max_update": {"epochs": None},
     "world_size": {"dry_run": True, "num_classes": 9},
     "staleness": {"kv_store": "dist_ssync"},
@@ -179,7 +179,7 @@ def test_a_saved_configuration_gives_the_same_run(program: Any, line: str, tmp_p
         (images, "--dataset synthetic", "--epochs 9 --models-root other"),
     ],
 )
-def test_the_command_line_lies_over_a_saved_configuration(
+def test_the_command_line_overrides_a_saved_configuration(
     program: Any, line: str, more: str, tmp_path: Path
 ) -> None:
     found = program.parse([*saved_by(program, tmp_path, line), *more.split()])
@@ -190,7 +190,7 @@ def test_the_command_line_lies_over_a_saved_configuration(
     assert "models-root" not in more or found.run.models_root == "other"
 
 
-def test_adam_needs_its_recipe_beside_a_configuration_of_sgd(tmp_path: Path) -> None:
+def test_adam_needs_lr_and_wd_with_a_configuration_of_sgd(tmp_path: Path) -> None:
     saved = saved_by(faces, tmp_path, "--dataset synthetic")
     with pytest.raises(ConfigError, match="--optimizer adam needs --lr and --wd"):
         faces.parse([*saved, "--optimizer", "adam"])

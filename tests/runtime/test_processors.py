@@ -81,7 +81,7 @@ def test_a_group_outside_of_what_is_mounted_counts_as_the_outermost(tree: Tree, 
 
 
 @pytest.mark.parametrize("content", ["max 100000", "", "1", "0 100000", "5 0", "x y"])
-def test_what_is_no_quota_limits_nothing(tree: Tree, content: str) -> None:
+def test_a_malformed_quota_limits_nothing(tree: Tree, content: str) -> None:
     tree.describe("0::/\n", V2.format(top="/", mount="/cg"), "short", "a b c d e - f")
     tree.group("cg", cpu__max=content)
     assert tree.quota() is None

@@ -67,7 +67,7 @@ def ask(*signals: int) -> subprocess.CompletedProcess[str]:
 def test_the_first_signal_is_a_request() -> None:
     assert ask(signal.SIGTERM).stdout == "143\n"
     assert ask(signal.SIGINT).stdout == "130\n"
-    # What mpirun hands on in their place.
+    # mpirun forwards these instead.
     assert ask(signal.SIGUSR1).stdout == "130\n"
     assert ask(signal.SIGUSR2).stdout == "143\n"
 

@@ -57,9 +57,9 @@ def mpirun_arguments_with(sandbox: Sandbox, **variables: str) -> list[str]:
     [{"NP": "two"}, {"NP": "0"}, {"HOSTS": "ip1:8;ip2"}, {"HOSTS": "-x"}, {"HOSTS": "a,"},
      {"HOSTFILE": "nowhere"}, {"HOSTFILE": "train.py"}, {"HOSTFILE": "empty"}],
 )  # fmt: skip
-def test_run_refuses_what_is_no_host(sandbox: Sandbox, variables: dict[str, str]) -> None:
+def test_run_refuses_wrong_hosts(sandbox: Sandbox, variables: dict[str, str]) -> None:
     (sandbox.folder / "train.py").write_text('"""No host."""\n')
-    (sandbox.folder / "empty").write_text("# nobody\n")
+    (sandbox.folder / "empty").write_text("# no host\n")
     result = sandbox.run("bash", "run.sh", **variables)
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("error: ")
@@ -103,7 +103,7 @@ def test_run_gives_up_after_its_restarts(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("end", [0, 2, 129, 130, 143])
-def test_run_does_not_start_again_what_was_meant_to_end(sandbox: Sandbox, end: int) -> None:
+def test_run_does_not_restart_after_a_users_error_or_a_signal(sandbox: Sandbox, end: int) -> None:
     status, calls = run_with_ends(sandbox, f"{end} 0", "--restarts", "3")
     assert (status, len(calls)) == (end, 1)
 
@@ -113,7 +113,7 @@ def test_run_refuses_a_wrong_number_of_restarts(sandbox: Sandbox, wrong: str) ->
     assert run_with_ends(sandbox, "0", "--restarts", wrong) == (2, [])
 
 
-def test_run_reads_the_hostfile_anew(sandbox: Sandbox) -> None:
+def test_run_reads_the_hostfile_again(sandbox: Sandbox) -> None:
     (sandbox.folder / "hosts").write_text("ip1 slots=2\nip2 slots=2\n")
     sandbox.stub(
         "mpirun",
@@ -127,8 +127,8 @@ def test_run_reads_the_hostfile_anew(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
-def test_run_hands_signals_on(sandbox: Sandbox, number: str, status: int) -> None:
-    """The stub is mpirun and its ranks: told by USR1 or USR2, it ends in its own time."""
+def test_run_forwards_signals(sandbox: Sandbox, number: str, status: int) -> None:
+    """The stub is mpirun and its ranks: on USR1 or USR2, it ends after its update."""
     sandbox.stub(
         "mpirun",
         "#!/usr/bin/env bash\ntrap 'echo USR1 >>\"$CALLS\"; exit 1' USR1\n"
@@ -140,14 +140,14 @@ def test_run_hands_signals_on(sandbox: Sandbox, number: str, status: int) -> Non
     assert sandbox.calls.split() == ["USR1" if number == "INT" else "USR2"]
 
 
-def test_run_hands_choices_and_settings_to_the_other_hosts(sandbox: Sandbox) -> None:
+def test_run_passes_choices_and_settings_to_the_other_hosts(sandbox: Sandbox) -> None:
     sandbox.run("bash", "run.sh", NETWORK="r50", NCCL_DEBUG="INFO", UNRELATED="x")
     arguments = mpirun_arguments(sandbox)
-    handed_on = {b for a, b in zip(arguments, arguments[1:]) if a == "-x"}
-    assert handed_on == {"PATH", "NETWORK", "NCCL_DEBUG"}
+    passed = {b for a, b in zip(arguments, arguments[1:]) if a == "-x"}
+    assert passed == {"PATH", "NETWORK", "NCCL_DEBUG"}
 
 
-def test_run_does_not_let_ranks_meet_by_gloo(sandbox: Sandbox) -> None:
+def test_run_does_not_let_ranks_connect_by_gloo(sandbox: Sandbox) -> None:
     sandbox.stub("mpirun", '#!/usr/bin/env bash\necho "${HOROVOD_CONTROLLER:-unset}"\n')
     assert sandbox.run("bash", "run.sh", HOROVOD_CONTROLLER="gloo").stdout == "unset\n"
 
@@ -183,7 +183,7 @@ def config_call(sandbox: Sandbox, *arguments: str, **variables: str) -> str:
     return train.replace(f"python {sandbox.folder}/train.py ", "")
 
 
-def test_config_hands_its_arguments_on_last(sandbox: Sandbox) -> None:
+def test_config_passes_its_arguments_last(sandbox: Sandbox) -> None:
     call = config_call(sandbox, "--max-update", "20", "--lr", "0.5", LR="0.1")
     assert call == "--dataset synthetic --lr 0.1 --max-update 20 --lr 0.5"
 
@@ -195,7 +195,7 @@ def test_choices_come_from_the_environment(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("argument", ["--rec faces", "--rec=faces"])
-def test_a_record_set_takes_the_place_of_the_drawn_one(
+def test_a_record_set_replaces_the_synthetic_one(
     sandbox: Sandbox, argument: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As ``train.py`` understands it: nothing is left of the data and the recipe of synthetic."""
@@ -209,13 +209,13 @@ def test_a_record_set_takes_the_place_of_the_drawn_one(
     assert faces.parse(call.split()) == faces.resolve({"rec": ("faces",)})
 
 
-def test_a_record_set_takes_the_place_of_a_presets_folder_alone(sandbox: Sandbox) -> None:
+def test_a_record_set_replaces_only_the_folder_of_a_preset(sandbox: Sandbox) -> None:
     call = config_call(sandbox, "--rec", "faces", DATASET="glint360k_8GPU")
     assert call == "--dataset glint360k_8GPU --rec faces"
 
 
 @pytest.mark.parametrize("script", ["config.sh", "run.sh"])
-def test_paths_mean_what_they_mean_in_the_callers_folder(sandbox: Sandbox, script: str) -> None:
+def test_paths_are_relative_to_the_callers_folder(sandbox: Sandbox, script: str) -> None:
     for name in ("python", "mpirun"):
         sandbox.stub(name, '#!/usr/bin/env bash\necho "$PWD $*" >>"$CALLS"\n')
     caller = sandbox.folder.with_name("caller's folder")

@@ -46,7 +46,7 @@ def test_a_first_call_installs_and_a_second_does_nothing(sandbox: Sandbox) -> No
     assert pip_installs(sandbox) == []
 
 
-def test_the_developers_packages_come_on_top(sandbox: Sandbox) -> None:
+def test_the_developers_packages_are_added(sandbox: Sandbox) -> None:
     assert sandbox.install().returncode == 0
     assert sandbox.install("--dev").returncode == 0
     assert [line.rpartition("/")[2] for line in pip_installs(sandbox)] == ["requirements-dev.txt"]
@@ -88,7 +88,7 @@ def test_a_moved_folder_gets_a_new_environment(sandbox: Sandbox) -> None:
     assert "-m venv --clear" in sandbox.calls
 
 
-def test_an_interrupted_install_goes_on(sandbox: Sandbox) -> None:
+def test_an_interrupted_install_continues(sandbox: Sandbox) -> None:
     assert sandbox.install(STUB_BROKEN_BUILD="x").returncode == 2
     result = sandbox.install()
     assert result.returncode == 0, result.stderr
@@ -154,7 +154,7 @@ def test_no_make(sandbox: Sandbox) -> None:
         ("ERROR: first\nERROR: No matching distribution\n", "ERROR: No matching distribution"),
     ],
 )
-def test_a_failed_build_tells_its_reason_and_its_log(
+def test_a_failed_build_reports_its_reason_and_its_log(
     sandbox: Sandbox, log: str, reason: str
 ) -> None:
     result = sandbox.install(STUB_BROKEN_BUILD=log)
@@ -218,7 +218,7 @@ def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(
 
 
 @pytest.mark.parametrize("name", ["install-mpi.sh", "install-horovod.sh"])
-def test_a_part_of_the_installer_by_itself_wants_an_environment(
+def test_a_part_of_the_installer_needs_an_environment(
     sandbox: Sandbox, name: str
 ) -> None:
     result = sandbox.run("bash", f"setup-utils/{name}")
@@ -234,7 +234,7 @@ def test_constraints_are_for_packages_that_no_requirements_name() -> None:
     assert not named.keys() & pins.pinned("constraints.txt").keys()
 
 
-def test_pytorch_goes_into_an_environment_of_its_own(sandbox: Sandbox) -> None:
+def test_pytorch_gets_a_separate_environment(sandbox: Sandbox) -> None:
     assert_one_line(sandbox.run("bash", "setup-utils/install-bench.sh"), "'make env' first")
     assert sandbox.install().returncode == 0
     before = sorted((sandbox.folder / ".venv").rglob("*"))

@@ -31,4 +31,4 @@ def run_alone(program: ModuleType, *words: object) -> subprocess.CompletedProces
             status = seen.run(program, [str(word) for word in words])
         except UserError as error:
             status, errors = USER_ERROR_STATUS, f"error: {error}\n"
-        return subprocess.CompletedProcess(words, status or 0, seen.output, errors)
+        return subprocess.CompletedProcess(list(map(str, words)), status or 0, seen.output, errors)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from parallel.parameter_server import exchange
 from parallel.parameter_server.assignment import WORKER, Assignment
@@ -24,6 +25,12 @@ from parallel.world import LoneWorld
 from runtime.mxnet import mx
 
 
+class WeightedExchange(Exchange):
+    """An exchange with the weights of its worker."""
+
+    weights: list[Any]
+
+
 class NearServers:
     """The arrays of some servers. Not for threads that run at once; see ``in_random_turns``.
 
@@ -33,7 +40,7 @@ class NearServers:
     """
 
     def __init__(self, monkeypatch, workers: int, servers: int, **assignment) -> None:
-        self.arrays: dict[int, object] = {}
+        self.arrays: dict[int, Any] = {}
         self.before: Callable[[str, int], None] = lambda what, bucket: None
         self.assignment = Assignment(
             WORKER, "127.0.0.1", 1, "127.0.0.1", "lo", workers, servers,
@@ -43,10 +50,10 @@ class NearServers:
         self._updaters: list[Updater] = []
         monkeypatch.setattr(exchange, "Store", lambda *arguments: _NearStore(self, *arguments))
 
-    def worker(self, number: int, scheme: str = "dist_async", **options) -> Exchange:
+    def worker(self, number: int, scheme: str = "dist_async", **options) -> WeightedExchange:
         """A worker that has the servers' weights: 0, 1, 2 ... in two parameters."""
         own = replace(self.assignment, worker=number)
-        worker = Exchange(
+        worker = WeightedExchange(
             SCHEMES[scheme], own, LoneWorld(), staleness=None, images_per_step=1, **options
         )
         worker.weights = [mx.nd.arange(5), mx.nd.arange(5, 12)]
@@ -170,6 +177,6 @@ def applied(folder: Path) -> dict[int, list[tuple[int, int, int, int]]]:
     found: dict[int, list[tuple[int, int, int, int]]] = {}
     for path in folder.glob("server-*"):
         for line in path.read_text().splitlines():
-            key, *rest = map(int, line.split())
-            found.setdefault(key, []).append(tuple(rest))
+            key, pusher, sent, version, staleness = map(int, line.split())
+            found.setdefault(key, []).append((pusher, sent, version, staleness))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partial_fc.optimizers import SGD, RowOptimizer
+from partial_fc.optimizers import SGD, Adam, RowOptimizer
 
 
 def zero_states(optimizer: RowOptimizer, centers: np.ndarray) -> dict[str, np.ndarray]:
@@ -29,6 +29,7 @@ def reference_update(
         momenta[rows] = optimizer.momentum * momenta[rows] - lr * decayed
         centers[rows] += momenta[rows]
         return
+    assert isinstance(optimizer, Adam)
     for row, gradient in zip(rows, gradients):
         center = centers[row].copy()
         if not optimizer.decoupled:

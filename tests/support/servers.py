@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from parallel.launch.launcher import SERVE
 from parallel.launch.network_interface import free_port
@@ -24,7 +25,7 @@ class ServerJob:
     """The processes of a job; a context manager that leaves none behind."""
 
     def __init__(
-        self, folder: Path, *command: object, workers: int, servers: int = 1, **assignment: object
+        self, folder: Path, *command: object, workers: int, servers: int = 1, **assignment: Any
     ) -> None:
         """Start a job.
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 from parallel.world import PLAIN, Wire, World
 from runtime.mxnet import mx
 
-REDUCTIONS = {"sum": np.sum, "mean": np.mean, "max": np.max}
+REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean, "max": np.max}
 
 
 class _SharedValues:

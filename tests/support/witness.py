@@ -16,6 +16,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn, Optional
@@ -31,7 +32,8 @@ class Arrived(Exception):
     """A program is where a test wanted to see it, and goes no further."""
 
 
-class Call(NamedTuple):
+@dataclass(frozen=True)
+class Call:
     """One call of a function, a method or a class."""
 
     arguments: dict[str, Any]
@@ -74,7 +76,7 @@ class Witness:
         for name in names:
             before = inspect.getattr_static(owner, name)
             full = _full_name(owner, name)
-            if isinstance(before, type):
+            if inspect.isclass(before):
                 # By its constructor, so that whoever has imported the class already is watched too.
                 self._patch.setattr(before, "__init__", self._wrapped(before.__init__, name))
             elif isinstance(before, classmethod):

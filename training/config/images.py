@@ -5,7 +5,6 @@ Values resolve in one order: default, recipe of ``--dataset``, file of ``--confi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
@@ -13,7 +12,7 @@ from typing import Any, ClassVar, Optional
 from backbones.options import ClassifierOptions
 from data.options import ImageDataOptions, check_given_images, check_same_dataset
 from parallel.parameter_server import assignment
-from runtime import command_line, options
+from runtime import command_line, environment, options
 from runtime.errors import ConfigError
 from runtime.options import COUNT, Options, Range, number
 from training import run_folder
@@ -96,7 +95,9 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
 
 def check(config: ImageConfig) -> None:
     """Refuse an exchange of gradients that this process was not started for."""
-    exchange.check(config.exchange, config.classifier.dtype, assignment.find(os.environ))
+    exchange.check(
+        config.exchange, config.classifier.dtype, assignment.find(environment.variables())
+    )
 
 
 _PROGRAM = command_line.Program(

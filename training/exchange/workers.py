@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Union
 
 from data.batches.epoch_part import EpochPart
 from parallel.parameter_server import assignment
 from parallel.world import HorovodWorld, Wire
+from runtime import environment
 from training.config.exchange import HOROVOD
 from training.config.images import ImageConfig
 from training.exchange.ranks import Ranks
@@ -26,7 +26,7 @@ def join(config: ImageConfig, num_images: int) -> Union[HorovodWorkers, ServerWo
     """
     if config.exchange.kv_store == HOROVOD:
         return HorovodWorkers(config, num_images)
-    own = assignment.find(os.environ)
+    own = assignment.find(environment.variables())
     assert own is not None, "check() lets no run without servers pass"
     return ServerWorkers(config, own, num_images)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -224,7 +225,7 @@ def test_a_graph_without_prelu_stays_as_it_is() -> None:
 
 def test_consumers_by_hand() -> None:
     """3 and 4 read node 2; the second output of 3, the second input of 4 and heads count as -1."""
-    nodes = [
+    nodes: list[dict[str, Any]] = [
         {"inputs": []},
         {"inputs": []},
         {"inputs": [[0, 0, 0], [1, 0, 0]]},

@@ -6,6 +6,7 @@ import struct
 import threading
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -85,7 +86,7 @@ def test_an_epoch_holds_every_image_at_most_once_and_leaves_the_tail_out(records
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])
 def test_images_of_records_come_upright(tmp_path: Path, suffix: str, orientation: int) -> None:
     """As MXNet's readers show them."""
-    with RecordWriter(tmp_path / "turned", image_size=SEEN.shape[:2]) as writer:
+    with RecordWriter(tmp_path / "turned", image_size=(SEEN.shape[0], SEEN.shape[1])) as writer:
         for label in range(2):
             writer.write(file_with(suffix, orientation), label)
     images, _ = load(RecordSet(tmp_path / "turned"), 1, batch_size=2)
@@ -97,7 +98,7 @@ def test_images_of_records_come_upright(tmp_path: Path, suffix: str, orientation
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_ranks_share_the_global_batch_of_one_process(records, world_size: int) -> None:
-    options = {"color_jitter": 0.3, "cutout": 0.4}
+    options: dict[str, Any] = {"color_jitter": 0.3, "cutout": 0.4}
     whole, whole_labels = load(records, 4, batch_size=6, **options)
     size = 6 // world_size
     parts = [
@@ -111,7 +112,7 @@ def test_ranks_share_the_global_batch_of_one_process(records, world_size: int) -
 
 
 def test_threads_and_prefetch_change_nothing(records, monkeypatch) -> None:
-    options = {"batch_size": 20, "color_jitter": 0.3, "cutout": 0.4}
+    options: dict[str, Any] = {"batch_size": 20, "color_jitter": 0.3, "cutout": 0.4}
     monkeypatch.setattr(loader_module, "_AHEAD", 1)
     images, labels = load(records, 5, threads=1, **options)
     monkeypatch.setattr(loader_module, "_AHEAD", 6)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def load(
 ):  # fmt: skip
     epoch_part = epoch_part or EpochPart.of_rank(len(dataset), batch_size, rank, world_size)
     images = TransformedImages(dataset, transform, shape)
-    settings = {"batch_size": batch_size, "epoch_part": epoch_part, "seed": 7}
+    settings: dict[str, Any] = {"batch_size": batch_size, "epoch_part": epoch_part, "seed": 7}
     with ImageLoader(images, **settings, threads=threads) as loader:
         batches = list(islice(loader.batches(start), count))
     return np.stack([b.images for b in batches]), np.stack([b.labels for b in batches])
@@ -92,7 +93,8 @@ def shared(dataset, transform, count, shares, worker, *, group=None, **options):
 
 @pytest.mark.parametrize("shares", [equal_shares(4), ((0, 0.125), (0.125, 0.25), (0.25, 1))])
 def test_shares_hold_each_image_once_per_epoch(shares) -> None:
-    dataset, found = numbered(96), [[], []]
+    dataset = numbered(96)
+    found: list[list[int]] = [[], []]
     for worker, (start, end) in enumerate(shares):
         updates = round((end - start) * 96) // 4
         numbers = shared(dataset, Unchanged(), 2 * updates, shares, worker)[0][:, :, 0, 0, 0]
@@ -151,10 +153,10 @@ def test_an_image_of_another_size() -> None:
 def test_pad_crop_flip_moves_an_image_and_fills_with_black() -> None:
     image = np.arange(1, 193, dtype=np.uint8).reshape(8, 8, 3)
     transform = PadCropFlip(2)
-    still, mirrored = np.float32([0.5, 0.5, 0.9]), np.float32([0.5, 0.5, 0.1])
+    still, mirrored = np.array([[0.5, 0.5, 0.9], [0.5, 0.5, 0.1]], np.float32)
     np.testing.assert_array_equal(transform.apply(image.copy(), still), image)
     np.testing.assert_array_equal(transform.apply(image.copy(), mirrored), image[:, ::-1])
-    corner = transform.apply(image.copy(), np.float32([0.0, 0.999, 0.9]))
+    corner = transform.apply(image.copy(), np.array([0.0, 0.999, 0.9], np.float32))
     assert not corner[:2].any() and not corner[:, 6:].any()
     np.testing.assert_array_equal(corner[2:, :6], image[:6, 2:])
     places = {
@@ -188,7 +190,7 @@ def test_without_jitter_a_random_crop_keeps_the_colors() -> None:
 
 
 def test_drawn_images_depend_on_seed_part_and_number_alone() -> None:
-    options = {"num_classes": 3, "count": 9, "shape": (16, 16, 3), "seed": 4}
+    options: dict[str, Any] = {"num_classes": 3, "count": 9, "shape": (16, 16, 3), "seed": 4}
     training = DrawnImages("training", **options)
     again, validation = DrawnImages("training", **options), DrawnImages("validation", **options)
     np.testing.assert_array_equal(training.decoded(5)[0], again.decoded(5)[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import cv2
 import numpy as np
@@ -43,7 +44,7 @@ def test_batches_are_begun_ahead_of_the_first_that_is_returned(ahead: int) -> No
             yield filling(4, number, [])
 
     with Prefetcher(1, ahead) as prefetcher:
-        batches = prefetcher.run(fillings())
+        batches: Any = prefetcher.run(fillings())
         for number in range(4):
             assert next(batches).labels[0] == number
             assert len(begun) == number + ahead + 1
@@ -55,7 +56,7 @@ def test_an_error_in_a_thread_is_raised_where_its_batch_is_asked_for() -> None:
         raise ValueError("row 3 is broken")
 
     with Prefetcher(2, 2) as prefetcher:
-        batches = prefetcher.run([filling(4, 0, []), Filling(batch_of(4, 1), fail)])
+        batches: Any = prefetcher.run([filling(4, 0, []), Filling(batch_of(4, 1), fail)])
         assert next(batches).labels[0] == 0
         with pytest.raises(ValueError, match="row 3 is broken"):
             next(batches)
@@ -71,7 +72,7 @@ def test_closing_the_batches_cancels_tasks_that_have_not_begun() -> None:
 
     with Prefetcher(1, 2) as prefetcher:
         fillings = [filling(4, 0, calls), Filling(batch_of(4, 1), hold), filling(4, 2, calls)]
-        batches = prefetcher.run(fillings)
+        batches: Any = prefetcher.run(fillings)
         next(batches)
         assert held.wait(60)
         batches.close()

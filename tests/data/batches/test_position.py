@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +37,8 @@ def test_the_origin_is_where_epochs_of_this_length_would_have_begun():
     batches=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=5),
 )
 def test_no_sample_comes_twice_and_none_is_left_out(num_images, batches):
-    update, position, used = 0, Position(0, 0), {}
+    used: dict[Any, Any] = {}
+    update, position = 0, Position(0, 0)
     for global_batch, updates in batches:
         epoch_plan = EpochPlan(num_images, global_batch, update, position)
         for number in range(update, update + updates):

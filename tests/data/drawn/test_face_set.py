@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin
 from runtime.errors import DataError
 
-SMALL = {"identities": 6, "images_per_identity": 4, "image_size": (24, 20), "seed": 3}
+SMALL: dict[str, Any] = {
+    "identities": 6, "images_per_identity": 4, "image_size": (24, 20), "seed": 3
+}  # fmt: skip
 
 # Before a test makes them smaller.
 VERIFICATION = (
@@ -79,7 +82,7 @@ def test_the_seed_decides_and_another_choice_makes_the_set_anew(tmp_path: Path) 
 def test_several_processes_draw_what_one_draws(tmp_path: Path, monkeypatch) -> None:
     alone = RecordSet(face_set.ensure(tmp_path / "alone", **SMALL))
     monkeypatch.setattr(face_set, "_WORTH_A_PROCESS", 1)
-    monkeypatch.setattr(face_set.processors, "available", lambda: 3)
+    monkeypatch.setattr("runtime.processors.available", lambda: 3)
     together = RecordSet(face_set.ensure(tmp_path / "together", **SMALL))
     assert [alone.read(i) for i in range(24)] == [together.read(i) for i in range(24)]
     first = read_bin(tmp_path / "alone" / "unseen.bin")
@@ -159,7 +162,7 @@ def test_files_that_come_while_another_set_is_drawn_stay(tmp_path: Path, monkeyp
     ensure_small(root)
     write = face_set._write_verification
 
-    def write_thesis(*arguments: object) -> None:
+    def write_thesis(*arguments: Any) -> None:
         (root / "thesis.txt").write_text("years of work")
         write(*arguments)
 

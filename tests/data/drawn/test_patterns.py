@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 
 from data.drawn.patterns import DrawnImages
 
-OPTIONS = {"num_classes": 3, "count": 600, "shape": (16, 24, 3), "seed": 4}
+OPTIONS: dict[str, Any] = {"num_classes": 3, "count": 600, "shape": (16, 24, 3), "seed": 4}
 # Mean and standard deviation of images 0 to 3, which are to be the same in every version.
 TRAINING = [123.09, 51.36, 126.75, 52.96, 128.32, 47.83, 123.99, 50.5]
 VALIDATION = [115.74, 64.54, 126.41, 54.48, 125.09, 62.51, 119.38, 60.89]
@@ -34,16 +35,17 @@ def test_an_image_is_its_pattern_moved_by_an_eighth_at_most_in_some_light_under_
     dataset = DrawnImages("training", **OPTIONS)
     pattern = dataset._patterns[1]
     assert pattern.std() == pytest.approx(40, rel=0.4)
-    moved = {
+    moved: dict[Any, Any] = {
         (down, right): np.roll(pattern, (down, right), (0, 1)).ravel()
         for down in range(-3, 4)
         for right in range(-4, 5)
     }
-    shifts, lights, rests = Counter(), [], []
+    shifts: Counter[tuple[int, int]] = Counter()
+    lights, rests = [], []
     for number in range(1, 600, 3):
         centered = dataset.decoded(number)[0].astype(float).ravel() - 127.5
-        products = {shift: values @ centered for shift, values in moved.items()}
-        shift = max(products, key=products.get)
+        products: dict[Any, Any] = {shift: values @ centered for shift, values in moved.items()}
+        shift = max(products, key=products.__getitem__)
         shifts[shift] += 1
         lights.append(products[shift] / (moved[shift] @ moved[shift]))
         rests.append((centered - lights[-1] * moved[shift]).std())

@@ -13,7 +13,7 @@ TOO_WIDE, SQUARE = (1.0, 1.0), (0.0, 0.5)
 
 def draws(first=SQUARE, second=SQUARE, rest=SQUARE, place=(0.0, 0.0, 0.9), lighting=(0, 0, 0)):
     shapes = [*first, *second, *(rest * 8)]
-    return np.float32([*shapes, *place, 0.5, 0.5, 0.5, *lighting])
+    return np.array([*shapes, *place, 0.5, 0.5, 0.5, *lighting], np.float32)
 
 
 def plain(size: int, lighting: float = 0.0) -> RandomResizedCrop:

@@ -48,7 +48,7 @@ def start_packing(people: Path, tmp_path: Path):
     started = []
 
     def start() -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "data.pack", people, tmp_path / "out"]
+        command = [sys.executable, "-m", "data.pack", str(people), str(tmp_path / "out")]
         process = subprocess.Popen(
             command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

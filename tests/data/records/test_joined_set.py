@@ -58,7 +58,8 @@ def test_many_at_once_are_numbered_behind_one_another(tmp_path):
     order = [3, 0, 2, 1, 3]
     payloads, labels = joined.images(np.array(order, np.int32))
     assert labels.tolist() == order
-    assert [bytes(payload) for payload in payloads] == [bytes(joined.image(i)[0]) for i in order]
+    found = [bytes(payload) for payload in payloads if payload is not None]
+    assert found == [bytes(joined.image(i)[0]) for i in order]
 
 
 def test_unreadable_labels_stay_unreadable(tmp_path, members):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ class Labels:
 
     path = "made up"
 
-    def __init__(self, labels: list[int], num_classes: int) -> None:
+    def __init__(self, labels: Any, num_classes: int) -> None:
         self._labels = np.array(labels, np.int32)
         self.num_classes = num_classes
 
@@ -29,6 +30,10 @@ class Labels:
 
     def labels(self) -> np.ndarray:
         return self._labels
+
+
+def set_of(labels: np.ndarray, num_classes: int) -> Any:
+    return Labels(labels, num_classes)
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +50,7 @@ def labels() -> np.ndarray:
 
 @pytest.mark.parametrize("min_images", [1, 10, 13])
 def test_images_and_classes_by_hand(labels: np.ndarray, min_images: int) -> None:
-    chosen = Selection(Labels(labels, 30), min_images)
+    chosen = Selection(set_of(labels, 30), min_images)
     counts = {label: int((labels == label).sum()) for label in range(30)}
     kept = [label for label in range(30) if counts[label] >= min_images]
     images = [i for i, label in enumerate(labels) if label in kept]
@@ -64,7 +69,7 @@ def test_images_and_classes_by_hand(labels: np.ndarray, min_images: int) -> None
 
 
 def test_everything_is_chosen_without_a_limit(labels: np.ndarray) -> None:
-    chosen = Selection(Labels(labels, 30), 0)
+    chosen = Selection(set_of(labels, 30), 0)
     assert (len(chosen), chosen.num_classes) == (333, 30)
     assert sorted(chosen.shuffled(np.random.default_rng(0))) == list(range(333))
     assert [chosen.following(i) for i in (0, 332)] == [1, 0]
@@ -72,7 +77,7 @@ def test_everything_is_chosen_without_a_limit(labels: np.ndarray) -> None:
 
 def test_no_identity_has_as_many_images(labels: np.ndarray) -> None:
     with pytest.raises(DataError, match="made up: no identity has 99 images or more"):
-        Selection(Labels(labels, 30), 99)
+        Selection(set_of(labels, 30), 99)
 
 
 @pytest.mark.parametrize("min_images", [0, 10])

@@ -133,7 +133,7 @@ def test_every_process_has_its_assignment(tmp_path):
     groups, shares = tmp_path / "groups", tmp_path / "data_sharding"
     groups.write_text("127.0.0.1 127.0.0.1\n127.0.0.1\n")
     shares.write_text("0 0.4\n0.4 0.8\n0.8 1\n")
-    options = ("-n", 3, "-s", 1, "--groups", groups, "--data-sharding", shares)
+    options: tuple[object, ...] = ("-n", 3, "-s", 1, "--groups", groups, "--data-sharding", shares)
     options += ("--bucket-elements", 5000, "--trace", tmp_path / "trace")
     more = ("--data-allocator", "1")
     job = Dummies(tmp_path, program, *options, serve=program + "\ntime.sleep(300)", more=more)
@@ -250,7 +250,7 @@ def test_a_second_signal_ends_at_once(tmp_path):
 def test_a_closed_output_ends_the_job(tmp_path):
     job = Dummies(tmp_path, STAY.replace("time.sleep", "print('x', flush=True)\ntime.sleep"))
     job.process.stdout.close()
-    job.process.stdout = subprocess.DEVNULL  # nothing for communicate() to read
+    job.process.stdout = None  # nothing for communicate() to read
     job.process.wait(60)
     assert job.process.returncode == 128 + signal.SIGPIPE
     assert_gone(job.pids())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ def test_a_version_travels_exactly(version: int) -> None:
 
 
 def test_a_sum_has_the_count_of_its_pushes() -> None:
-    total = sum(Tail(7, lr=0.5, pusher=worker).encode() for worker in range(3))
+    total: Any = sum(Tail(7, lr=0.5, pusher=worker).encode() for worker in range(3))
     tail = Tail.decode(total)
     assert (tail.pushes, tail.lr) == (3, 1.5)
 

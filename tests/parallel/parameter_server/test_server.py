@@ -30,12 +30,13 @@ class Server:
         return Tail.decode(self.stored.asnumpy()[-TAIL:]).version
 
     def push(self, gradient: list[float], lr: float, pusher: int, pulled: int) -> None:
-        self._apply(np.concatenate([np.float32(gradient), Tail(pulled, lr, pusher).encode()]))
+        values = np.array(gradient, np.float32)
+        self._apply(np.concatenate([values, Tail(pulled, lr, pusher).encode()]))
 
     def push_sum(self, gradients: list[list[float]], lr: float, pulled: int) -> None:
         self._apply(
             sum(
-                np.concatenate([np.float32(gradient), Tail(pulled, lr, pusher).encode()])
+                np.concatenate([np.array(gradient, np.float32), Tail(pulled, lr, pusher).encode()])
                 for pusher, gradient in enumerate(gradients)
             )
         )
@@ -80,12 +81,12 @@ def test_a_scripted_interleaving() -> None:
     server, rng = Server(), np.random.default_rng(3)
     pulled = [0, 0, 0]
     script = [(0, 1), (0, 1), (1, 3), (0, 2), (2, 5), (1, 3), (1, 1), (0, 4), (2, 4)]
-    found = {0: [], 1: [], 2: []}
+    found: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for worker, staleness in script:
         assert server.pull() - pulled[worker] + 1 == staleness, "the script itself"
         gradient, lr = rng.normal(size=3).tolist(), float(rng.uniform(0.1, 0.5))
         server.push(gradient, lr, worker, pulled[worker])
-        server.expect(gradient, np.float32(lr), staleness)
+        server.expect(gradient, float(np.float32(lr)), staleness)
         server.check()
         pulled[worker] = server.pull()
         found[worker].append(staleness)
@@ -119,7 +120,7 @@ def test_a_run_that_goes_on_counts_from_its_version() -> None:
 def numbers(gradient=(1.0, 1.0, 1.0), **tail):
     """A push of pusher 1 that a server of version 2 applies, unless it is changed."""
     whole = Tail(**{"version": 2, "lr": 0.5, "pusher": 1, **tail}).encode()
-    return np.concatenate([np.float32(gradient), whole])
+    return np.concatenate([np.array(gradient, np.float32), whole])
 
 
 NAN, INF = float("nan"), float("inf")
@@ -137,9 +138,9 @@ INVALID = [
     (numbers(lr=NAN), "no tail", False),
     (numbers(lr=INF), "no tail", False),
     (numbers(lr=-0.5), "no tail", False),
-    (np.float32([1, 1, 1, 0, 2, 0.5, 1, NAN]), "no tail", False),
-    (np.float32([1, 1, 1, 0, 2, 0.5, 1, 0.5]), "no tail", False),
-    (np.float32([1, 1, 1, -1, 2, 0.5, 1, 1]), "no tail", False),
+    (np.array([1, 1, 1, 0, 2, 0.5, 1, NAN], np.float32), "no tail", False),
+    (np.array([1, 1, 1, 0, 2, 0.5, 1, 0.5], np.float32), "no tail", False),
+    (np.array([1, 1, 1, -1, 2, 0.5, 1, 1], np.float32), "no tail", False),
     (numbers()[1:], "wrong size", False),
     (numbers((1.0,) * 4), "wrong size", False),
     (np.zeros(1), "wrong size", False),
