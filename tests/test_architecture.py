@@ -1,28 +1,26 @@
-"""Imports run one way, and Horovod and MXNet come in through one door each."""
+"""The rooms of the code: what each may import, how large they are, and how long a function is."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("partial_fc", "backbones", "data", "evaluation", "parallel")
+PROGRAMS = ("train.py", "classify.py")
 # Programs among the modules: their main is where rooms meet.
-PROGRAMS = {"evaluation/verification.py": {"backbones", "data"}}
+ROOMS_OF_PROGRAMS = {"evaluation/verification.py": {"backbones", "data"}}
+MODULES_PER_ROOM = 16
+LINES_PER_FUNCTION = 60
+PARAMETERS = 6
 
 
-def imports(path: Path, inside_functions: bool = True) -> set[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = ast.walk(tree) if inside_functions else iter(tree.body)
-    found: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 def modules(*folders: str) -> list[Path]:
@@ -31,25 +29,70 @@ def modules(*folders: str) -> list[Path]:
     return found
 
 
-def name(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
+@lru_cache(None)
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
-ALL = [
-    *modules(*ROOMS, "training", "runtime", "benchmarks"),
-    *(ROOT / program for program in ("train.py", "classify.py")),
-]
+def runtime_nodes(path: Path) -> Iterator[ast.AST]:
+    """The nodes of a file without those under ``if TYPE_CHECKING``."""
+    waiting: list[ast.AST] = [tree_of(path)]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        waiting += ast.iter_child_nodes(node)
+
+
+@lru_cache(None)
+def imports(path: Path, inside_functions: bool = True) -> frozenset[str]:
+    """The modules that a file imports, and what it takes from them."""
+    nodes = runtime_nodes(path) if inside_functions else iter(tree_of(path).body)
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return frozenset(found)
+
+
+def files_of(path: Path) -> set[Path]:
+    """The files of this project that a file imports, but for those of the packages around them."""
+    found = set()
+    for module in imports(path):
+        stem = ROOT / module.replace(".", "/")
+        found |= {file for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.exists()}
+    return found
+
+
+def reached_from(program: str) -> set[str]:
+    reached: set[Path] = set()
+    waiting = {ROOT / program}
+    while waiting:
+        reached |= waiting
+        waiting = set().union(*map(files_of, waiting)) - reached
+    return {name(path) for path in reached}
+
+
+def roots(path: Path, inside_functions: bool = True) -> set[str]:
+    return {module.split(".")[0] for module in imports(path, inside_functions)}
+
+
+PRODUCT = [*modules(*ROOMS, "training", "runtime"), *(ROOT / program for program in PROGRAMS)]
+ALL = [*PRODUCT, *modules("benchmarks")]
 
 
 @pytest.mark.parametrize("path", ALL, ids=name)
 def test_horovod_and_mxnet_have_one_door_each(path: Path) -> None:
-    packages = {module.split(".")[0] for module in imports(path)}
-    assert ("horovod" in packages) == (name(path) == "parallel/world.py")
-    assert ("mxnet" in packages) == (name(path) == "runtime/mxnet.py")
+    assert ("horovod" in roots(path)) == (name(path) == "parallel/world.py")
+    assert ("mxnet" in roots(path)) == (name(path) == "runtime/mxnet.py")
 
 
 def test_protobuf_comes_in_behind_mxnet_alone() -> None:
-    """Its compiled form crashes beside MXNet's unless the import of ours has turned it off."""
+    """Its compiled form crashes beside MXNet's unless our import of MXNet has turned it off."""
     everything = [*ALL, *modules("tests")]
     users = [path for path in everything if imports(path) & {"mxboard", "google.protobuf"}]
     assert [name(path) for path in users] == ["training/log/metric_files.py"]
@@ -58,16 +101,88 @@ def test_protobuf_comes_in_behind_mxnet_alone() -> None:
 
 
 @pytest.mark.parametrize("path", modules(*ROOMS), ids=name)
-def test_a_room_knows_no_other(path: Path) -> None:
-    room = path.relative_to(ROOT).parts[0]
-    known = {module.split(".")[0] for module in imports(path)}
-    others = known & ({*ROOMS, "training", "train", "classify"} - {room})
-    assert others <= PROGRAMS.get(name(path), set())
-    at_the_top = {module.split(".")[0] for module in imports(path, inside_functions=False)}
-    assert not at_the_top & ({*ROOMS, "training", "train", "classify"} - {room})
+def test_a_room_imports_no_other(path: Path) -> None:
+    others = {*ROOMS, "training", "train", "classify"} - {path.relative_to(ROOT).parts[0]}
+    assert roots(path) & others <= ROOMS_OF_PROGRAMS.get(name(path), set())
+    assert not roots(path, inside_functions=False) & others
 
 
 @pytest.mark.parametrize("path", modules("runtime"), ids=name)
-def test_the_ground_floor_knows_nobody(path: Path) -> None:
-    known = {module.split(".")[0] for module in imports(path)}
-    assert not known & {*ROOMS, "training", "train", "classify"}
+def test_runtime_imports_no_room(path: Path) -> None:
+    assert not roots(path) & {*ROOMS, "training", "train", "classify"}
+
+
+def test_no_module_imports_itself_over_others() -> None:
+    known = {path: files_of(path) - {path} for path in PRODUCT}
+    # What imports nothing that is left is taken away, until nothing is left or there is a circle.
+    while free := {path for path, needed in known.items() if not needed & known.keys()}:
+        known = {path: needed for path, needed in known.items() if path not in free}
+    assert not [name(path) for path in known]
+
+
+def test_the_folders_of_a_room_import_each_other_in_one_direction() -> None:
+    known: dict[Path, set[Path]] = {}
+    for path in PRODUCT:
+        folders = {file.parent for file in files_of(path) if file.name != "__init__.py"}
+        # A package's front imports what it leads to, and is imported from there.
+        known.setdefault(path.parent, set()).update(folders - {path.parent})
+    inner = {folder: needed for folder, needed in known.items() if folder.parent != ROOT}
+    while free := {folder for folder, needed in inner.items() if not needed & inner.keys()}:
+        inner = {folder: needed for folder, needed in inner.items() if folder not in free}
+    assert not [name(folder) for folder in inner]
+
+
+def test_each_program_loads_what_it_uses_alone() -> None:
+    training, classification = reached_from("train.py"), reached_from("classify.py")
+    assert not [path for path in training if path.startswith("parallel/parameter_server/")]
+    assert "parallel/parameter_server/exchange.py" in classification
+    assert not [path for path in classification if path.startswith("partial_fc/")]
+    assert "partial_fc/head.py" in training
+    faces = {"data/batches/face_loader.py", "data/drawn/faces.py", "training/face_data.py"}
+    assert not classification & faces and faces <= training
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({path.parent for path in PRODUCT if path.parent != ROOT}), ids=name
+)
+def test_a_room_has_several_modules_and_not_too_many(folder: Path) -> None:
+    found = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert len(found) <= MODULES_PER_ROOM, f"{name(folder)} needs rooms of its own"
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in found)
+    assert len(found) > 1 or lines > 200, f"{name(folder)} is a room for one small module"
+
+
+def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef):
+            yield f"{name(path)}:{node.name}", node
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=name)
+def test_functions_fit_on_a_screen_and_take_few_parameters(path: Path) -> None:
+    for where, function in functions(path):
+        assert function.end_lineno is not None
+        assert function.end_lineno - function.lineno < LINES_PER_FUNCTION, where
+        found = function.args
+        parameters = {one.arg for one in (*found.posonlyargs, *found.args, *found.kwonlyargs)}
+        assert len(parameters - {"self", "cls"}) <= PARAMETERS, where
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=name)
+def test_the_environment_is_read_in_runtime_alone(path: Path) -> None:
+    """So one file tells what a variable does; Horovod's and MXNet's are set before their import."""
+    nodes = runtime_nodes(path)
+    touches = any(
+        isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv")
+        for node in nodes
+    )
+    assert not touches or name(path).startswith("runtime/")
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=name)
+def test_optional_is_written_one_way(path: Path) -> None:
+    """As ``Optional`` and ``Union``: options are evaluated, on Python 3.9 too."""
+    for node in ast.walk(tree_of(path)):
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if annotation is not None:
+                assert " | " not in ast.unparse(annotation), name(path)
