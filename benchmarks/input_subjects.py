@@ -13,10 +13,9 @@ import numpy as np
 from typing_extensions import override
 
 from benchmarks.worker import Subject
-from data.batches.face_loader import FaceLoader
+from data.batches.face_loader import FaceLoader, Selection
 from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
-from data.records.selection import Selection
 
 BATCH = 64
 _SEED = 1

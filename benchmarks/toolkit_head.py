@@ -16,8 +16,7 @@ from benchmarks.head_case import (
     HeadCase,
 )
 from benchmarks.worker import Subject
-from partial_fc import products
-from partial_fc.head import TYPES, HeadStep, PartialFC
+from partial_fc.head import TYPES, HeadStep, PartialFC, center_logits, product_gradients
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
@@ -79,7 +78,7 @@ class ToolkitHead(Subject):
 
 
 class Products(Subject):
-    """``partial_fc.products`` on arrays of the step's shapes, and nothing else."""
+    """The products of ``partial_fc.head`` on arrays of the step's shapes, and nothing else."""
 
     def __init__(self, **sizes: Any) -> None:
         """Args: sizes of a ``HeadCase``."""
@@ -94,8 +93,8 @@ class Products(Subject):
 
     @override
     def step(self) -> None:
-        products.logits(self._features_BD, self._centers_SD, out=self._logits_BS)
-        products.gradients(
+        center_logits(self._features_BD, self._centers_SD, out=self._logits_BS)
+        product_gradients(
             self._logits_BS, self._features_BD, self._centers_SD, out=self._gradient_SD
         )
         mx.nd.waitall()

@@ -15,7 +15,7 @@ from typing_extensions import override
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
 from partial_fc.rows import SMALLEST_NORM, Array, Rows
-from partial_fc.sampling import Int64Array
+from partial_fc.shard import Int64Array
 from runtime.mxnet import mx
 from runtime.ndarray import invoke
 

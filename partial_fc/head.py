@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from partial_fc import margin as margins
-from partial_fc import products
 from partial_fc.communicator import Communicator
 from partial_fc.device_rows import DeviceRows
 from partial_fc.host_rows import HostRows
@@ -34,12 +33,11 @@ from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
 from partial_fc.options import HeadOptions
 from partial_fc.rows import Rows
-from partial_fc.sampling import Sample, Sampler
-from partial_fc.shard import Shard, initial_centers
+from partial_fc.shard import Sample, Sampler, Shard, initial_centers
 from runtime import processors
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from runtime.ndarray import BFLOAT16
+from runtime.ndarray import BFLOAT16, invoke
 from runtime.state import SHARDED, Saved, State, Stateful, Stored
 
 _log = logging.getLogger(__name__)
@@ -171,12 +169,12 @@ class PartialFC(Stateful):
         inverse_norms_S = self.rows.gather(sample.rows, centers_SD)
 
         weights_BS = self._buffer("logits", (units_BD.shape[0], sample.rows.size), features)
-        products.logits(units_BD * self._scale, centers_SD, out=weights_BS)
+        center_logits(units_BD * self._scale, centers_SD, out=weights_BS)
         loss, row_scale_B1, radial_B1 = self._softmax(weights_BS, sample, inverse_norms_b1)
 
         gradient_SD = self._buffer("gradient", centers_SD.shape, features)
         scaled_BD = self.rows.multiply_rows(units_BD, row_scale_B1)
-        gradient_BD = products.gradients(weights_BS, scaled_BD, centers_SD, out=gradient_SD)
+        gradient_BD = product_gradients(weights_BS, scaled_BD, centers_SD, out=gradient_SD)
         # Not waited for: the reduction runs while the centers are updated.
         gradient_BD = self.rows.multiply_rows(gradient_BD, row_scale_B1)
         gradient_BD = self._world.allreduce(gradient_BD, "head.gradient")
@@ -256,6 +254,39 @@ class PartialFC(Stateful):
         if array is None or array.shape != shape:
             self._buffers[name] = array = mx.nd.empty(shape, ctx=like.context, dtype=self._dtype)
         return array
+
+
+def center_logits(features_BD: Any, centers_SD: Any, out: Any) -> Any:
+    """Compute ``out [B, S] = features · centersᵀ``.
+
+    ``FullyConnected`` and its backward run in oneDNN on the CPU (about three times as fast as
+    ``nd.dot``) and in cuBLAS on a GPU. They compute in the type of centers and logits, float32 or
+    bfloat16, and sum in float32 in either case; features are float32 outside.
+    """
+    features_BD, size = _cast(features_BD, centers_SD.dtype), centers_SD.shape[0]
+    return mx.nd.FullyConnected(features_BD, centers_SD, no_bias=True, num_hidden=size, out=out)
+
+
+def product_gradients(weights_BS: Any, features_BD: Any, centers_SD: Any, out: Any) -> Any:
+    """Compute ``out [S, D] = weightsᵀ · features``; returns ``weights · centers`` [B, D].
+
+    The backward is called as an operator of its own instead of through a recorded graph, because
+    its arrays are others than those of the forward product: the probabilities instead of a gradient
+    of the logits, and rescaled features.
+    """
+    dtype = centers_SD.dtype
+    gradient_BD = mx.nd.empty(features_BD.shape, ctx=features_BD.context, dtype=dtype)
+    invoke(
+        "_backward_FullyConnected",
+        [weights_BS, _cast(features_BD, dtype), centers_SD],
+        {"no_bias": True, "num_hidden": centers_SD.shape[0]},
+        [gradient_BD, out],
+    )
+    return _cast(gradient_BD, features_BD.dtype)
+
+
+def _cast(array: Any, dtype: Any) -> Any:
+    return array if array.dtype == dtype else mx.nd.amp_cast(array, dtype=dtype)
 
 
 def usable_dtype(dtype: str, device: Any) -> str:

@@ -20,7 +20,7 @@ from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowGradients, RowOptimizer
 from partial_fc.rows import SMALLEST_NORM, Array, Rows
-from partial_fc.sampling import Int64Array
+from partial_fc.shard import Int64Array
 from runtime.compiled import inlined, parallel_kernel
 from runtime.mxnet import mx
 from runtime.ndarray import memory

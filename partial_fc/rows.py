@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partial_fc.negatives import Negatives
-from partial_fc.sampling import Int64Array
+from partial_fc.shard import Int64Array
 
 Array = NDArray[np.float32]
 # Vectors shorter than this are divided by it.

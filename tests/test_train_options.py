@@ -25,7 +25,7 @@ from data.drawn import face_set
 from data.records.writer import RecordWriter
 from data.verification import bin_file
 from parallel.world import LoneWorld
-from partial_fc import head, margin, optimizers, sampling
+from partial_fc import head, margin, optimizers, shard
 from runtime import environment, options, processors
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16
@@ -359,7 +359,7 @@ def watch(seen: Witness) -> None:
     seen.watch(backbones, "build")
     seen.watch(head, "PartialFC")
     seen.watch(head.PartialFC, "create", "step")
-    seen.watch(sampling, "Sampler")
+    seen.watch(shard, "Sampler")
     seen.watch(optimizers, "build")
     seen.watch(mx.gluon, "Trainer")
     seen.watch(optimizer, "BackboneOptimizer")

@@ -24,7 +24,18 @@ from typing_extensions import override
 from data.decoding import decode_rgb
 from data.records.index import MAX_KEY, RecordIndex
 from data.records.index_cache import Arrays, cached_arrays
-from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, Payload, RecordFile
+from data.records.recordio import (
+    FLAG_WORD,
+    FLOAT32_EXACT,
+    LABEL_WORD,
+    LENGTH_WORD,
+    MAGIC,
+    MAX_LENGTH,
+    BrokenRecordError,
+    Payload,
+    RecordFile,
+)
+from runtime.compiled import unlocked_kernel
 from runtime.errors import DataError
 
 _MAX_SIDE = 4096
@@ -127,9 +138,6 @@ class RecordSet(LabeledRecords):
     def images(
         self, indices: NDArray[np.int32]
     ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
-        # Here, since only training needs it: other programs do not wait for the import of Numba.
-        from data.records.kernels import find_jpegs
-
         starts, stops, labels = find_jpegs(
             self._file.words, len(self._file), self._index.offsets(indices), self.num_classes
         )
@@ -277,3 +285,49 @@ def _read_property(path: Path) -> tuple[int, tuple[int, int]]:
             "(such as 10572,112,112); correct it"
         )
     return num_classes, (height, width)
+
+
+_FRAME_BYTES, _WORD_BYTES = 8, 4
+# Where the payload of a record with one label begins, and how, if it is a JPEG.
+_PAYLOAD_WORD, _JPEG = 8, 0xD8FF
+
+
+@unlocked_kernel
+def find_jpegs(
+    words: NDArray[np.uint32], size: int, offsets: NDArray[np.int64], num_classes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """Find the payloads of records of the usual form: one part, one label, a JPEG.
+
+    Args:
+        words: the file, uint32 ``[size // 4]``.
+        size: of the file in bytes.
+        offsets: of the records, multiples of 4; they may point anywhere.
+        num_classes: labels are whole numbers from 0 to below it.
+
+    Returns:
+        Where each payload starts and stops, in bytes, and its label. It stops at 0 if the record is
+        none of these, or broken.
+    """
+    floats = words.view(np.float32)
+    starts = np.zeros(offsets.size, np.int64)
+    stops = np.zeros(offsets.size, np.int64)
+    labels = np.zeros(offsets.size, np.int32)
+    for i in range(offsets.size):
+        first = offsets[i] // _WORD_BYTES
+        if first < 0 or first + _PAYLOAD_WORD >= words.size:
+            continue
+        length = np.int64(words[first + LENGTH_WORD])
+        start = offsets[i] + _PAYLOAD_WORD * _WORD_BYTES
+        stop = offsets[i] + _FRAME_BYTES + length
+        label = floats[first + LABEL_WORD]
+        if (
+            words[first] == MAGIC
+            and words[first + FLAG_WORD] == 0
+            and words[first + _PAYLOAD_WORD] & 0xFFFF == _JPEG
+            and length <= MAX_LENGTH
+            and start < stop <= size
+            and 0 <= label < num_classes
+            and label == np.floor(label)
+        ):
+            starts[i], stops[i], labels[i] = start, stop, np.int32(label)
+    return starts, stops, labels

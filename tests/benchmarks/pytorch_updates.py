@@ -10,8 +10,7 @@ import torch
 
 from benchmarks.head_case import SEED, HeadCase
 from benchmarks.pytorch_head import PyTorchHead
-from partial_fc.sampling import Sampler
-from partial_fc.shard import Shard
+from partial_fc.shard import Sampler, Shard
 
 
 def main(sizes: dict, updates: int, output: str) -> None:

@@ -15,8 +15,7 @@ from benchmarks.head import Comparison, HeadMeasurement, HeadSetup
 from benchmarks.head_case import SEED, HeadCase
 from benchmarks.textbook_head import TextbookHead
 from benchmarks.toolkit_head import ToolkitHead
-from partial_fc.sampling import Sampler
-from partial_fc.shard import Shard
+from partial_fc.shard import Sampler, Shard
 from runtime import processors
 from runtime.errors import ConfigError
 from tests.support.launch import clean_environment

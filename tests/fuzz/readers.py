@@ -377,7 +377,7 @@ def _read_symbol(folder: Path, content: bytes) -> None:
 
 
 def _manifest_seeds(_: Path) -> list[bytes]:
-    from training.checkpoint.manifest import Entry, Manifest, RankFile
+    from training.checkpoint.layout import Entry, Manifest, RankFile
 
     def of_rank(rank: int) -> RankFile:
         centers = Entry("centers", "sharded", "float32", (3, 4), 3 * rank, 6, 0, 1)
@@ -391,7 +391,7 @@ def _manifest_seeds(_: Path) -> list[bytes]:
 
 def _read_manifest(folder: Path, content: bytes) -> None:
     """A manifest with the right checksum, and anything in it."""
-    from training.checkpoint import manifest
+    from training.checkpoint import layout
 
     try:
         body = json.loads(content)
@@ -400,8 +400,8 @@ def _read_manifest(folder: Path, content: bytes) -> None:
         content = json.dumps({**body, "checksum": checksum}).encode()
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
-    (folder / manifest.FILE_NAME).write_bytes(content)
-    manifest.read(folder)
+    (folder / layout.FILE_NAME).write_bytes(content)
+    layout.read(folder)
 
 
 _HOSTS_LOOP = """

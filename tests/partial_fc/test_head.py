@@ -18,8 +18,7 @@ from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace, MagFace
 from partial_fc.optimizers import SGD, Adam
 from partial_fc.options import LOSSES as NAMED_LOSSES
 from partial_fc.options import HeadOptions
-from partial_fc.sampling import Sampler
-from partial_fc.shard import Shard, initial_centers
+from partial_fc.shard import Sampler, Shard, initial_centers
 from runtime import processors
 from runtime.errors import ConfigError
 from runtime.mxnet import mx

@@ -7,8 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from partial_fc.sampling import Sampler, draw_distinct
-from partial_fc.shard import Shard
+from partial_fc.shard import Sampler, Shard, draw_distinct
 
 
 def chi_square(counts: np.ndarray, expected: float) -> float:

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
 from runtime.state import OWN, REPLICATED, SHARDED
-from training.checkpoint.manifest import Entry
-from training.checkpoint.reader import Checkpoint
+from training.checkpoint.layout import Checkpoint, Entry
 
 _ROWS = 4096
 

@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 
 from runtime.errors import DataError
 from runtime.state import Stored
-from training.checkpoint import manifest as manifests
-from training.checkpoint.manifest import CHUNK, Entry, Manifest, RankFile
+from training.checkpoint import layout
+from training.checkpoint.layout import CHUNK, Entry, Manifest, RankFile
 
 FOLDER = "checkpoints"
 _NAME = re.compile(r"update-\d{8,}")
@@ -67,11 +67,11 @@ def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
         OSError: the hidden ``folder`` cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / manifests.file_name(rank)).open("wb") as file:
+    with (folder / layout.file_name(rank)).open("wb") as file:
         entries = [_write_array(file, name, array) for name, array in arrays.items()]
         size = file.tell()
         _flush(file)
-    text = manifests.dump_file(RankFile(size, tuple(entries)))
+    text = layout.dump_file(RankFile(size, tuple(entries)))
     _write_text(folder / _marker(rank), text)
 
 
@@ -93,10 +93,10 @@ def publish(
     root = folder.parent
     markers = [folder / _marker(rank) for rank in range(world_size)]
     _wait_for(markers, folder)
-    files = tuple(manifests.read_file(marker) for marker in markers)
-    manifests.check_slices(files)
+    files = tuple(layout.read_file(marker) for marker in markers)
+    layout.check_slices(files)
     manifest = Manifest(update, _next_serial(root), files, dict(values), dict(about))
-    _write_text(folder / manifests.FILE_NAME, manifest.dump())
+    _write_text(folder / layout.FILE_NAME, manifest.dump())
     for marker in markers:
         marker.unlink()
     _sync_folder(folder)
@@ -254,7 +254,7 @@ def _checkpoints(root: Path) -> list[Path]:
 
 def _age(folder: Path) -> Optional[tuple[int, int]]:
     try:
-        manifest = manifests.read(folder)
+        manifest = layout.read(folder)
     except DataError:
         return None
     return manifest.serial, manifest.update

@@ -24,7 +24,7 @@ from runtime.mxnet import mx
 from runtime.options import option
 from runtime.state import OWN, REPLICATED, SHARDED, Saved, Stateful
 from training.checkpoint import files
-from training.checkpoint.reader import Checkpoint
+from training.checkpoint.layout import Checkpoint
 from training.config.run import AUTO, NEVER
 
 _log = logging.getLogger(__name__)

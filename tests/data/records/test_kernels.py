@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.records.kernels import find_jpegs
+from data.records.record_set import find_jpegs
 from data.records.recordio import BrokenRecordError, RecordFile, encode
 
 JPEG = b"\xff\xd8 and whatever else a JPEG holds"

@@ -16,9 +16,8 @@ from partial_fc.shard import Shard
 from runtime.errors import ConfigError, DataError
 from runtime.state import OWN, REPLICATED, SHARDED, Stored
 from training.checkpoint import __main__ as checkpoint
-from training.checkpoint import files
-from training.checkpoint import manifest as checkpoint_manifest
-from training.checkpoint.reader import Checkpoint
+from training.checkpoint import files, layout
+from training.checkpoint.layout import Checkpoint
 
 CLASSES, WIDTH = 11, 3
 CENTERS = np.arange(CLASSES * WIDTH, dtype=np.float32).reshape(CLASSES, WIDTH)
@@ -191,7 +190,7 @@ def test_files_that_do_not_match_are_refused(tmp_path):
 
 
 def test_another_format_is_refused_by_its_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint_manifest, "FORMAT", 2)
+    monkeypatch.setattr(layout, "FORMAT", 2)
     path = write(tmp_path)
     monkeypatch.undo()
     with pytest.raises(DataError, match="has format 2, this program reads 1"):

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.errors import DataError
-from training.checkpoint import manifest as manifests
+from training.checkpoint import layout
 
 FEW = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -56,7 +56,7 @@ def read(folder, content):
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         content = json.dumps({**content, "checksum": zlib.crc32(text.encode())}).encode()
     (folder / "manifest.json").write_bytes(content)
-    return manifests.read(folder)
+    return layout.read(folder)
 
 
 def test_the_body_of_these_tests_is_valid(tmp_path):
@@ -67,7 +67,7 @@ def test_the_body_of_these_tests_is_valid(tmp_path):
         (1, 2),
     ]
     (tmp_path / "manifest.json").write_text(manifest.dump())
-    assert manifests.read(tmp_path) == manifest
+    assert layout.read(tmp_path) == manifest
 
 
 @pytest.mark.parametrize(

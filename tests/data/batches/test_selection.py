@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.records import selection
+from data.batches import face_loader
+from data.batches.face_loader import Selection
 from data.records.record_set import RecordSet
-from data.records.selection import Selection
 from data.records.writer import RecordWriter
 from runtime.errors import DataError
 
@@ -38,7 +38,7 @@ def set_of(labels: np.ndarray, num_classes: int) -> Any:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "_CHUNK", 64)
+    monkeypatch.setattr(face_loader, "_CHUNK", 64)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_no_identity_has_as_many_images(labels: np.ndarray) -> None:
 def test_a_run_keeps_at_most_16_bytes_per_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, min_images: int
 ) -> None:
-    monkeypatch.setattr(selection, "_CHUNK", 1 << 10)
+    monkeypatch.setattr(face_loader, "_CHUNK", 1 << 10)
     images = 100_000
     with RecordWriter(tmp_path, image_size=(16, 16)) as writer:
         for number in range(images):
