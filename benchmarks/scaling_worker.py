@@ -25,10 +25,10 @@ from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import PLAIN, HorovodWorld, LoneWorld
 from runtime.mxnet import mx
+from runtime.stopwatch import Stopwatch
 from training.config.exchange import HOROVOD
 from training.config.schedule import OptimizerOptions
 from training.exchange.server_optimizer import ServerOptimizer
-from training.log.stopwatch import Stopwatch
 from training.update.optimizer import BackboneOptimizer, Optimizer
 
 WARM_UP_UPDATES = 2

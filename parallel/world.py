@@ -23,6 +23,7 @@ from typing_extensions import override
 from runtime import environment
 from runtime.errors import ConfigError, launcher_number
 from runtime.mxnet import mx
+from runtime.stopwatch import COMMUNICATION, Stopwatch
 
 
 class Wire(NamedTuple):
@@ -233,6 +234,79 @@ class HorovodWorld(World):
         self._set = next((group for group in self._sets if group.included()), all_ranks)
         self.rank = self._set.rank()
         self.size = self._set.size()
+
+
+# The head computes while these are reduced; it needs the results of all others at once.
+OVERLAPPING = frozenset({"head.gradient"})
+
+
+class TimedWorld(World):
+    """Counts a collective as communication from the moment this rank's own array is ready.
+
+    A collective begins when the arrays of all ranks are ready; the time until this rank's is ready
+    is its own work. Reductions that are meant to overlap with other work are not waited for at
+    once: the head waits for its gradient when it needs it, the backbone's gradients are waited for
+    in ``Stopwatch.settle``.
+    """
+
+    def __init__(self, world: World, stopwatch: Stopwatch) -> None:
+        self._world = world
+        self._stopwatch = stopwatch
+        self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
+
+    @override
+    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+        ready = _marker(array)
+        self._world.allreduce(array, name, op)
+        if name not in OVERLAPPING:
+            ready.wait_to_read()
+            self.wait(array)
+        return array
+
+    @override
+    def wait(self, array: Any) -> None:
+        with self._stopwatch.part(COMMUNICATION):
+            self._world.wait(array)
+
+    @override
+    def allreduce_all(
+        self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
+    ) -> None:
+        # These are gradients: the backward pass ends at the first layer, so arrays[0] is the last
+        # to become ready.
+        ready = _marker(arrays[0])
+        self._world.allreduce_all(arrays, name, op, wire)
+        self._stopwatch.defer(ready.wait_to_read)
+        for array in arrays:
+            self._stopwatch.defer(array.wait_to_read, COMMUNICATION)
+
+    @override
+    def allgather(self, array: Any, name: str) -> Any:
+        array.wait_to_read()
+        with self._stopwatch.part(COMMUNICATION):
+            return self._world.allgather(array, name)
+
+    @override
+    def broadcast(self, array: Any, name: str) -> None:
+        self._world.broadcast(array, name)
+
+    @override
+    def broadcast_object(self, value: Any, name: str) -> Any:
+        return self._world.broadcast_object(value, name)
+
+    @override
+    def barrier(self) -> None:
+        with self._stopwatch.part(COMMUNICATION):
+            self._world.barrier()
+
+
+def _marker(array: Any) -> Any:
+    """A copied row, which is ready when ``array`` is computed and before it is reduced.
+
+    MXNet's engine runs the operators on an array in the order in which they are queued, and this
+    copy is queued before the reduction.
+    """
+    return array[:1].copy()
 
 
 def _check_size(size: int) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from runtime.stopwatch import WAITING
 from training.log.run_log import RunLog
-from training.log.stopwatch import WAITING
 from training.schedules import Schedule
 
 _log = logging.getLogger(__name__)

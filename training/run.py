@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Optional, Protocol
 
 from data.batches.position import EpochPlan, Position
+from parallel.world import TimedWorld
 from runtime import options
 from runtime.state import Stateful
 from runtime.stopping import StopRequest
@@ -24,7 +25,6 @@ from training.checkpoint.writer import Checkpointer
 from training.config.run import AUTO, RunOptions
 from training.exchange.ranks import Period, Ranks
 from training.log.run_log import RunLog
-from training.log.timed_world import TimedWorld
 from training.loop import Hooks, Interlude, Step, Updates, fit
 from training.progress import Progress
 from training.schedules import Schedule

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from runtime.mxnet import mx
-from training.log.stopwatch import WAITING, Stopwatch
+from runtime.stopwatch import WAITING, Stopwatch
 from training.loop import Hooks, Interlude, Updates, fit
 
 

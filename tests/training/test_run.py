@@ -14,9 +14,9 @@ import pytest
 from data.batches.position import EpochPlan, Position
 from parallel.world import LoneWorld
 from runtime.state import Saved, State, Stateful
+from runtime.stopwatch import Stopwatch
 from training.config import images
 from training.exchange.ranks import Period, Ranks
-from training.log.stopwatch import Stopwatch
 from training.loop import Interlude
 from training.run import Every, Run
 

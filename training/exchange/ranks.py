@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple, Optional
 from parallel.world import World
 from runtime.mxnet import mx
 from runtime.stopping import StopRequest
-from training.log.stopwatch import COMMUNICATION
+from runtime.stopwatch import COMMUNICATION
 from training.log.throughput import Throughput
 from training.log.watchdog import Others
 from training.progress import Progress

@@ -18,7 +18,7 @@ from typing_extensions import override
 from parallel.parameter_server.exchange import Exchange
 from parallel.world import Wire, World
 from runtime.state import Saved, State
-from training.log.stopwatch import COMMUNICATION, Stopwatch
+from runtime.stopwatch import COMMUNICATION, Stopwatch
 from training.update.loss_scale import LossScale
 from training.update.optimizer import Optimizer
 

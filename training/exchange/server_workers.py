@@ -16,16 +16,15 @@ from data.batches.image_loader import ImageLoader
 from parallel.parameter_server.assignment import Assignment
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.schemes import SCHEMES
-from parallel.world import HorovodWorld, LoneWorld, Wire
+from parallel.world import HorovodWorld, LoneWorld, TimedWorld, Wire
 from runtime.mxnet import mx
 from runtime.stopping import StopRequest
+from runtime.stopwatch import Stopwatch
 from training.config.images import ImageConfig
 from training.exchange.ranks import AgreedStop, Period, Ranks, own_speed
 from training.exchange.server_optimizer import ServerOptimizer
 from training.exchange.worker_groups import WorkerGroups
-from training.log.stopwatch import Stopwatch
 from training.log.throughput import Throughput
-from training.log.timed_world import TimedWorld
 from training.log.watchdog import Others
 from training.progress import Progress
 from training.schedules import Schedule

@@ -6,14 +6,13 @@ from typing import Any, Union
 
 from data.batches.epoch_part import EpochPart
 from parallel.parameter_server import assignment
-from parallel.world import HorovodWorld, Wire
+from parallel.world import HorovodWorld, TimedWorld, Wire
 from runtime import environment
+from runtime.stopwatch import Stopwatch
 from training.config.exchange import HOROVOD
 from training.config.images import ImageConfig
 from training.exchange.ranks import Ranks
 from training.exchange.server_workers import ServerWorkers
-from training.log.stopwatch import Stopwatch
-from training.log.timed_world import TimedWorld
 from training.update.optimizer import BackboneOptimizer, Optimizer
 
 

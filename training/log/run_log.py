@@ -19,9 +19,9 @@ from typing import Any, Callable, Optional, SupportsFloat, Union
 
 from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError
+from runtime.stopwatch import Stopwatch
 from training.log.handlers import OFF_SCREEN, FileHandler, ScreenHandler, log_path
 from training.log.metric_files import MetricFiles
-from training.log.stopwatch import Stopwatch
 from training.log.throughput import Meter, Throughput
 from training.log.watchdog import Others, Watchdog
 

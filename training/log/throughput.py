@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Callable, Optional
 
-from training.log.stopwatch import PARTS, WAITING, Stopwatch
+from runtime.stopwatch import PARTS, WAITING, Stopwatch
 
 # A run that waits for data in less than this share of its time gains nothing from faster input.
 _NEGLIGIBLE = 0.02

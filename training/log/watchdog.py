@@ -36,7 +36,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from runtime.compiled import unlocked_kernel
-from training.log.stopwatch import COMMUNICATION, Stopwatch
+from runtime.stopwatch import COMMUNICATION, Stopwatch
 
 STALLED_STATUS = 75
 """The exit status of a rank that has made no progress (``EX_TEMPFAIL``: trying again may help)."""

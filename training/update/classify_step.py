@@ -7,7 +7,7 @@ from typing import Any
 from backbones.network import Network
 from data.batches.loader import Batch
 from runtime.mxnet import mx
-from training.log.stopwatch import BACKBONE, Stopwatch
+from runtime.stopwatch import BACKBONE, Stopwatch
 from training.update.epoch_counts import EpochCounts
 from training.update.finite_guard import FiniteGuard
 from training.update.optimizer import Optimizer

@@ -10,7 +10,7 @@ from backbones.model import Backbone
 from data.batches.loader import Batch
 from partial_fc.head import PartialFC
 from runtime.mxnet import mx
-from training.log.stopwatch import BACKBONE, HEAD, Stopwatch
+from runtime.stopwatch import BACKBONE, HEAD, Stopwatch
 from training.update.finite_guard import FiniteGuard
 from training.update.optimizer import BackboneOptimizer
 

@@ -18,8 +18,8 @@ from parallel.world import PLAIN, Wire, World
 from runtime.mxnet import mx
 from runtime.ndarray import is_on_host
 from runtime.state import REPLICATED, Saved, State, Stateful, Stored
+from runtime.stopwatch import Stopwatch
 from training.config.schedule import OptimizerOptions
-from training.log.stopwatch import Stopwatch
 from training.update.host_sgd import HostSGD
 from training.update.loss_scale import LossScale
 

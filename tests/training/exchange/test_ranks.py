@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 from tests.support.thread_world import run_ranks
 from training.exchange.ranks import AgreedStop, own_speed
-from training.log.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 from training.log.throughput import Throughput
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from parallel.world import PLAIN
 from runtime.mxnet import mx
+from runtime.stopwatch import Stopwatch
 from tests.support.thread_world import run_ranks
 from training.exchange.server_optimizer import ServerOptimizer
-from training.log.stopwatch import Stopwatch
 from training.update import host_sgd
 from training.update.finite_guard import FiniteGuard, NonFiniteError
 

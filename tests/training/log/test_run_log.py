@@ -12,9 +12,9 @@ import pytest
 
 from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError
+from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 from training.log import run_log
 from training.log.run_log import RunLog
-from training.log.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 
 pytestmark = pytest.mark.usefixtures("untouched_logging")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from training.log.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING, Stopwatch
+from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING, Stopwatch
 from training.log.throughput import Meter, Throughput
 
 

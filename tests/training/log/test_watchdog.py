@@ -16,12 +16,12 @@ import pytest
 
 from runtime.mxnet import mx
 from runtime.state import State
+from runtime.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
 from tests.support.thread_world import run_ranks
 from training.checkpoint import files
 from training.checkpoint.writer import Checkpointer
 from training.log import run_log
 from training.log.run_log import RunLog
-from training.log.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
 from training.log.watchdog import PAUSE_FACTOR, STALLED_STATUS, Others, Watchdog
 from training.loop import Hooks, Interlude, Updates, fit
 
@@ -200,7 +200,7 @@ def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monk
 PROCESS = """
 import sys, threading, time
 from pathlib import Path
-from training.log.stopwatch import Stopwatch
+from runtime.stopwatch import Stopwatch
 from training.log.watchdog import Watchdog
 
 assert "mxnet" not in sys.modules

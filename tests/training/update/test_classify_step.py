@@ -9,10 +9,10 @@ from backbones.options import ClassifierOptions
 from data.batches.loader import Batch
 from data.batches.position import EpochPlan
 from runtime.mxnet import mx
+from runtime.stopwatch import Stopwatch
 from tests.support.thread_world import run_ranks
 from training.config.images import LossOptions
 from training.config.schedule import OptimizerOptions
-from training.log.stopwatch import Stopwatch
 from training.update.classify_step import ClassifyStep
 from training.update.epoch_counts import EpochCounts
 from training.update.finite_guard import FiniteGuard, NonFiniteError

@@ -11,14 +11,14 @@ from backbones import layers
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from data.batches.face_loader import Batch
+from parallel.world import TimedWorld
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
+from runtime.stopwatch import BACKBONE, HEAD, Stopwatch
 from tests.support.thread_world import run_ranks
 from training.config.schedule import OptimizerOptions
-from training.log.stopwatch import BACKBONE, HEAD, Stopwatch
-from training.log.timed_world import TimedWorld
 from training.update.face_step import FaceStep
 from training.update.finite_guard import FiniteGuard, NonFiniteError
 from training.update.optimizer import BackboneOptimizer

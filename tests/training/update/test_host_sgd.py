@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from runtime.mxnet import mx
+from runtime.stopwatch import COMMUNICATION, Stopwatch
 from tests.support.thread_world import run_ranks
 from training.config.schedule import OptimizerOptions
-from training.log.stopwatch import COMMUNICATION, Stopwatch
 from training.update.host_sgd import HostSGD, all_finite
 from training.update.optimizer import BackboneOptimizer
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from parallel.world import OVERLAPPING, TimedWorld
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
+from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
 from tests.support.thread_world import run_ranks
-from training.log.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
-from training.log.timed_world import OVERLAPPING, TimedWorld
 
 COMPUTING, EXCHANGING = 1.0, 10.0
 
@@ -75,7 +75,7 @@ def stopwatch(machine):
 
 @pytest.fixture
 def world(stopwatch):
-    return TimedWorld(SlowWorld(), stopwatch)
+    return TimedWorld(SlowWorld(), stopwatch)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("collective", ["allgather", "allreduce"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from training.log.stopwatch import BACKBONE, COMMUNICATION, HEAD, PARTS, WAITING, Stopwatch
+from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, PARTS, WAITING, Stopwatch
 
 
 class HandClock:
