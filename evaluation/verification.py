@@ -34,7 +34,7 @@ ACCURACY_THRESHOLDS = np.arange(400) / 100
 ROC_THRESHOLDS = np.arange(4000) / 1000
 
 
-class Ranks(NamedTuple):
+class EmbeddingRanks(NamedTuple):
     """This process among the ranks that share the pairs."""
 
     rank: int = 0
@@ -43,7 +43,7 @@ class Ranks(NamedTuple):
     """Not needed by a single rank."""
 
 
-_SINGLE_RANK = Ranks()
+_SINGLE_RANK = EmbeddingRanks()
 
 
 class Target(Protocol):
@@ -89,7 +89,7 @@ def evaluate(
     target: Target,
     *,
     batch_size: int,
-    ranks: Ranks = _SINGLE_RANK,
+    ranks: EmbeddingRanks = _SINGLE_RANK,
     flip: bool = True,
     image_size: tuple[int, int] = FACE_SIZE,
 ) -> VerificationResult:

@@ -32,14 +32,14 @@ from training.schedules import Schedule
 _log = logging.getLogger(__name__)
 
 
-class Length(progress.Length, Protocol):
+class RunSchedule(progress.Length, Protocol):
     """What is asked of the options of the schedule."""
 
     def build(self, contributors: int, updates_per_epoch: int) -> Schedule:
         """The learning rate by update of the weights."""
 
 
-class Source(progress.Source, Protocol):
+class BatchSource(progress.Source, Protocol):
     """What is asked of the batches."""
 
     num_classes: int
@@ -60,7 +60,7 @@ class RunConfig(Protocol):
         """Folder and checkpoints."""
 
     @property
-    def schedule(self) -> Length:
+    def schedule(self) -> RunSchedule:
         """Learning rate and length of the run."""
 
     @property
@@ -136,7 +136,7 @@ class Run:
         self.folder = Path(config.run.models_root)
         self._saved: Optional[resume.SavedRun] = None
 
-    def plan(self, source: Source) -> None:
+    def plan(self, source: BatchSource) -> None:
         """Find out where the run begins; the ranks have to come here together.
 
         Args:

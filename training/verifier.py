@@ -43,7 +43,7 @@ class Verifier(Stateful):
         """Verify every target, and report and remember the accuracies."""
         average_statistics(self._backbone, self._world)
         gather = partial(allgather_numpy, self._world)
-        ranks = verification.Ranks(self._world.rank, self._world.size, gather)
+        ranks = verification.EmbeddingRanks(self._world.rank, self._world.size, gather)
         for target in self._targets:
             result = verification.evaluate(
                 self._backbone.extract,

@@ -23,7 +23,7 @@ from parallel.parameter_server import buckets
 from parallel.parameter_server.assignment import Assignment
 from parallel.parameter_server.messages import TAIL, Settings, Tail
 from parallel.parameter_server.schemes import Scheme, group_of
-from parallel.parameter_server.shared_table import Column, FailureDetector, SharedTable, State
+from parallel.parameter_server.shared_table import Column, FailureDetector, PusherState, SharedTable
 from parallel.parameter_server.store import Store
 from parallel.parameter_server.trace import Trace
 from parallel.world import World
@@ -167,10 +167,10 @@ class Exchange:
 
         A worker that ``waits`` waits for all others and pulls the final weights.
         """
-        self._row[Column.STATE] = State.FINISHED
+        self._row[Column.STATE] = PusherState.FINISHED
         self._send_row()
         if waits:
-            self._wait_for(State.FINISHED)
+            self._wait_for(PusherState.FINISHED)
             self._pull()
 
     def leave(self) -> None:
@@ -179,9 +179,9 @@ class Exchange:
         With groups all workers wait for all, because Horovod ends for all at once; without, they
         wait for the first worker, which may be saving and needs the job.
         """
-        self._row[Column.STATE] = State.LEFT
+        self._row[Column.STATE] = PusherState.LEFT
         self._send_row()
-        self._wait_for(State.LEFT, None if self._scheme.has_groups else 0)
+        self._wait_for(PusherState.LEFT, None if self._scheme.has_groups else 0)
 
     def clear_table(self) -> None:
         """Set the table to zeros; one worker calls this after all have left."""
@@ -229,7 +229,7 @@ class Exchange:
             self._store.add_to_table(change)
             self._sent_row = self._row.copy()
 
-    def _wait_for(self, state: State, pusher: Optional[int] = None) -> None:
+    def _wait_for(self, state: PusherState, pusher: Optional[int] = None) -> None:
         """Wait until all pushers, or one, have reached a state; every worker reads the table."""
         while True:
             table = self._read_table()

@@ -42,7 +42,7 @@ class Column(IntEnum):
     LEAD = 4
     """Steps by which the pusher was ahead of the slowest when it began its latest step."""
     STATE = 5
-    """A ``State``."""
+    """A ``PusherState``."""
     STOP = 6
     """The exit status with which a signal asked the pusher to stop, or 0."""
     PAUSES = 7
@@ -51,7 +51,7 @@ class Column(IntEnum):
     """Messages of the pusher that were refused; counted by the server of the table alone."""
 
 
-class State(IntEnum):
+class PusherState(IntEnum):
     """How far a pusher is."""
 
     RUNNING = 0
@@ -95,14 +95,14 @@ class SharedTable:
         paused: NDArray[np.bool_] = self.rows[:, Column.PAUSES] > 0
         return paused
 
-    def have_reached(self, state: State) -> NDArray[np.bool_]:
+    def have_reached(self, state: PusherState) -> NDArray[np.bool_]:
         """Which pushers are in a state or past it."""
         reached: NDArray[np.bool_] = self.rows[:, Column.STATE] >= state
         return reached
 
     def slowest(self, alive: NDArray[np.bool_], own: int) -> int:
         """The fewest steps of the pushers that are alive and have not finished, or are ``own``."""
-        counted = alive & ~self.have_reached(State.FINISHED)
+        counted = alive & ~self.have_reached(PusherState.FINISHED)
         counted[own] = True
         return int(self.clocks[counted].min())
 
@@ -159,7 +159,7 @@ class FailureDetector:
         patience = np.where(table.is_paused, _PAUSE_SILENCE, _SILENCE)
         silence = now - self._progressed
         silent = silence > np.maximum(patience, _SILENT_STEPS * usual_step)
-        silent &= ~table.have_reached(State.FINISHED)
+        silent &= ~table.have_reached(PusherState.FINISHED)
         for row in map(int, np.flatnonzero(silent)):
             if row not in self._warned:
                 self._warned.add(row)

@@ -11,7 +11,7 @@ from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from data.verification.bin_file import VerificationSet, write_bin
 from evaluation import verification
-from evaluation.verification import Ranks, embed, evaluate, verify
+from evaluation.verification import EmbeddingRanks, embed, evaluate, verify
 from runtime.errors import ConfigError, DataError
 
 
@@ -193,7 +193,7 @@ def evaluate_over_ranks(target: FakeTarget, world_size: int) -> list:
             corner,
             target,
             batch_size=4,
-            ranks=Ranks(rank, world_size, allgather),
+            ranks=EmbeddingRanks(rank, world_size, allgather),
             image_size=(4, 4),
         )
 

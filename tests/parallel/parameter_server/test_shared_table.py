@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from parallel.parameter_server.shared_table import Column, FailureDetector, SharedTable, State
+from parallel.parameter_server.shared_table import Column, FailureDetector, PusherState, SharedTable
 
 WORKERS, STEPS = 4, 2500
 
@@ -26,8 +26,9 @@ def table(clocks, **columns) -> SharedTable:
 def test_the_slowest_is_among_the_pushers_that_are_alive_and_running() -> None:
     all_of_them = np.ones(3, np.bool_)
     assert table([5, 3, 9]).slowest(all_of_them, own=0) == 3
-    assert table([5, 3, 9], STATE=[0, State.FINISHED, 0]).slowest(all_of_them, own=0) == 5
-    assert table([5, 3, 9], STATE=[State.FINISHED, State.LEFT, 0]).slowest(all_of_them, own=2) == 9
+    assert table([5, 3, 9], STATE=[0, PusherState.FINISHED, 0]).slowest(all_of_them, own=0) == 5
+    ended = [PusherState.FINISHED, PusherState.LEFT, 0]
+    assert table([5, 3, 9], STATE=ended).slowest(all_of_them, own=2) == 9
 
 
 def test_the_numbers_of_a_report() -> None:
@@ -91,7 +92,7 @@ def test_a_pusher_that_validates_or_saves_has_more_time() -> None:
 def test_progress_changes_with_steps_pauses_and_states_alone() -> None:
     before = table([5, 3]).progress()
     assert table([5, 3], RATE=7, STALENESS=2, LARGEST=3, LEAD=1).progress() == before
-    finished = table([5, 3], STATE=[0, State.FINISHED])
+    finished = table([5, 3], STATE=[0, PusherState.FINISHED])
     changed = [table([5, 4]), table([5, 3], PAUSES=[1, 0]), finished]
     assert all(one.progress() != before for one in changed)
     assert table([5, 3], PAUSES=[2, 0]).is_paused.tolist() == [True, False]
@@ -101,7 +102,7 @@ def test_a_pusher_that_has_finished_is_not_given_up() -> None:
     clock = Clock()
     detector = FailureDetector(2, "worker", tolerates=True, clock=clock)
     clock.now += 1000
-    assert detector.alive(table([5, 0], STATE=[0, State.FINISHED])).all()
+    assert detector.alive(table([5, 0], STATE=[0, PusherState.FINISHED])).all()
 
 
 class TableInMemory:
@@ -123,7 +124,7 @@ class TableInMemory:
     def begin(self, worker: int) -> None:
         with self._lock:
             table = SharedTable(self._rows)
-            running = ~table.have_reached(State.FINISHED)
+            running = ~table.have_reached(PusherState.FINISHED)
             lead = int(table.clocks[worker] - table.clocks[running].min())
             self.largest_lead = max(self.largest_lead, lead)
 
@@ -137,7 +138,7 @@ def work(table: TableInMemory, worker: int, bound: int | None) -> None:
             time.sleep(rng.uniform(0, 0.002))
         table.add(worker, Column.CLOCK, 1)
         detector.wait_for_slowest(table.read, worker, bound)
-    table.add(worker, Column.STATE, State.FINISHED)
+    table.add(worker, Column.STATE, PusherState.FINISHED)
 
 
 @pytest.mark.parametrize("bound", [0, 2, 5, None])
