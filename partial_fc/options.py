@@ -84,7 +84,7 @@ class HeadOptions(Options):
 
     @property
     def collectives(self) -> Mapping[str, int]:
-        """See ``Loss.collectives``."""
+        """The collectives of the loss: numbers per image of the global batch, by name."""
         return LOSSES[self.loss].collectives if self.margins is None else {}
 
     def check(self) -> None:
