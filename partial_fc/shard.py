@@ -1,4 +1,4 @@
-"""What one rank holds of the head: its classes, their initial centers, and state for each.
+"""What one rank holds of the head (classes, initial centers, states), and its sample of a step.
 
 All code that divides something along the class axis (centers, labels, checkpoints, the dry run)
 uses ``Shard``. Neither MXNet nor Numba is imported, for the sake of the dry run.
@@ -116,7 +116,14 @@ class Sample:
 
 
 class Sampler:
-    """Draws a share of a shard for each step, as a pure function of (seed, update, rank)."""
+    """Draws a share of a shard for each step, as a pure function of (seed, update, rank).
+
+    Partial FC (An et al., "Partial FC: Training 10 Million Identities on a Single Machine", 2021,
+    section 3.2) computes logits for a part of the class centers only: every class that occurs in
+    the global batch and random others. Each rank samples its own shard. A shard may hold millions
+    of rows, so the cost grows with the sample: nothing is allocated or scanned that is as long as
+    the shard unless the sample is.
+    """
 
     def __init__(self, shard: Shard, ratio: float, seed: int) -> None:
         assert 0.0 < ratio <= 1.0, ratio

@@ -211,7 +211,10 @@ _CHUNK = 1 << 18
 
 
 class Selection:
-    """The chosen images, each known by its index in the set.
+    """The images that are trained on, each known by its index in the set.
+
+    ``--min-images`` leaves out identities, and with them images all over the set. A list of the
+    images that are left would take as much memory as the order of an epoch; here each takes a bit.
 
     Attributes:
         classes: int32, for each class of the set its new number, -1 if it is left out.

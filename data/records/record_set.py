@@ -298,6 +298,9 @@ def find_jpegs(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
     """Find the payloads of records of the usual form: one part, one label, a JPEG.
 
+    Compiled, without Python's lock: the threads that decode take turns at it, and a thread that
+    waits for it wakes up late.
+
     Args:
         words: the file, uint32 ``[size // 4]``.
         size: of the file in bytes.
