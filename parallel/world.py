@@ -36,6 +36,8 @@ class Wire(NamedTuple):
 
 
 PLAIN = Wire()
+# The head computes while these are reduced; it needs the results of all others at once.
+OVERLAPPING = frozenset({"head.gradient"})
 
 
 class World(Protocol):
@@ -234,10 +236,6 @@ class HorovodWorld(World):
         self._set = next((group for group in self._sets if group.included()), all_ranks)
         self.rank = self._set.rank()
         self.size = self._set.size()
-
-
-# The head computes while these are reduced; it needs the results of all others at once.
-OVERLAPPING = frozenset({"head.gradient"})
 
 
 class TimedWorld(World):

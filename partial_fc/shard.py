@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+Int64Array = NDArray[np.int64]
+
 # Classes whose initial centers come from one generator, and the deviation of these centers.
 _BLOCK = 1024
 _DEVIATION = 0.01
@@ -95,9 +97,6 @@ STATES: dict[str, dict[str, RowState]] = {
     "adam": _ADAM,
     "adamw": _ADAM,
 }
-
-
-Int64Array = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ _log = logging.getLogger("data")
 _SHUFFLE, _CHANGE, _LABELS = range(3)
 _MIRRORED_SHARE = 0.5
 _NO_AUGMENTATION = Augmentation()
+# Images whose labels are counted at once, a multiple of 8; bounds the memory that it takes.
+_CHUNK = 1 << 18
 
 
 class FaceLoader(Loader):
@@ -202,12 +204,6 @@ class MemoryBatches(Loader):
         rng = np.random.default_rng((_LABELS, self._seed, update))
         labels = rng.integers(0, self.num_classes, self.global_batch)
         return Filling(Batch(self._images, labels[self._rows]), lambda rows: None)
-
-
-_log = logging.getLogger("data")
-
-# Images whose labels are counted at once, a multiple of 8; bounds the memory that it takes.
-_CHUNK = 1 << 18
 
 
 class Selection:

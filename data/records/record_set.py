@@ -39,6 +39,9 @@ from runtime.compiled import unlocked_kernel
 from runtime.errors import DataError
 
 _MAX_SIDE = 4096
+_FRAME_BYTES, _WORD_BYTES = 8, 4
+# Where the payload of a record with one label begins, and how, if it is a JPEG.
+_PAYLOAD_WORD, _JPEG = 8, 0xD8FF
 
 
 class Record(NamedTuple):
@@ -285,11 +288,6 @@ def _read_property(path: Path) -> tuple[int, tuple[int, int]]:
             "(such as 10572,112,112); correct it"
         )
     return num_classes, (height, width)
-
-
-_FRAME_BYTES, _WORD_BYTES = 8, 4
-# Where the payload of a record with one label begins, and how, if it is a JPEG.
-_PAYLOAD_WORD, _JPEG = 8, 0xD8FF
 
 
 @unlocked_kernel
