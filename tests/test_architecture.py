@@ -186,3 +186,12 @@ def test_optional_is_written_one_way(path: Path) -> None:
         for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
             if annotation is not None:
                 assert " | " not in ast.unparse(annotation), name(path)
+
+
+def test_tests_have_the_folders_of_the_product() -> None:
+    rooms = [ROOT / "tests" / room for room in (*ROOMS, "training", "runtime")]
+    folders = {path.parent for room in rooms for path in room.rglob("test_*.py")}
+    product = {path.parent for path in modules(*ROOMS, "training", "runtime")}
+    assert {folder.relative_to(ROOT / "tests") for folder in folders} == {
+        folder.relative_to(ROOT) for folder in product
+    }
