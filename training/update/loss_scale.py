@@ -44,6 +44,8 @@ class LossScale(Stateful):
     def accept(self, gradients: Sequence[Any], update: int) -> bool:
         """Whether the gradients (NDArrays, reduced over the ranks) may be used; adapts the factor.
 
+        The gradients have the factor from before the call: take ``value`` first.
+
         Only the dynamic scale looks at them, because the look waits for the device.
         """
         if not self._dynamic:
@@ -79,6 +81,12 @@ def _all_finite(gradients: Sequence[Any]) -> Callable[[], bool]:
     """
     if all(map(is_on_host, gradients)):
         return lambda: host_sgd.all_finite(gradients)
-    sums = mx.nd.multi_sum_sq(*gradients, num_arrays=len(gradients))
+    # The operator takes arrays of one type; a float16 network has parameters of two.
+    by_type: dict[Any, list[Any]] = {}
+    for gradient in gradients:
+        by_type.setdefault(gradient.dtype, []).append(gradient)
+    sums = mx.nd.concat(
+        *(mx.nd.multi_sum_sq(*alike, num_arrays=len(alike)) for alike in by_type.values()), dim=0
+    )
     finite = (sums - sums == 0).min()
     return lambda: bool(finite.asscalar())

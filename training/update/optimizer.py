@@ -92,9 +92,11 @@ class BackboneOptimizer(Optimizer):
     @override
     def update(self, update: int, lr: float) -> None:
         self._settle()
+        # That of the gradients; ``accept`` may choose another one for the next update.
+        scale = self.loss_scale.value
         if self.loss_scale.accept(self._gradients, update):
             self._trainer.set_learning_rate(lr)
-            self._trainer.update(self.loss_scale.value)
+            self._trainer.update(scale)
 
     @override
     def export_state(self, update: int) -> State:

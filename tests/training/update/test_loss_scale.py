@@ -31,6 +31,15 @@ def test_the_scale_doubles_after_2000_good_updates_in_a_row():
     assert scale.value == 2 * before
 
 
+@pytest.mark.parametrize("bad", [0, 1, None])
+def test_gradients_of_two_types_are_looked_at_together(bad):
+    """As of a float16 network, whose norms are float32."""
+    gradients = [mx.nd.array([1.0, 2.0], dtype="float16"), mx.nd.array([3.0]), mx.nd.array([4.0])]
+    if bad is not None:
+        gradients[bad][:] = float("inf")
+    assert LossScale(dynamic=True).accept(gradients, 0) == (bad is None)
+
+
 def test_an_overflow_restarts_the_count():
     scale = LossScale(dynamic=True)
     for update in range(1500):

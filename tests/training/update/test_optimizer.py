@@ -47,6 +47,24 @@ def test_gradients_are_summed_and_only_weights_decay():
         assert result["fc_bias"] == pytest.approx(2.0 - 0.5 * 6.0)
 
 
+def test_the_update_that_raises_the_loss_scale_is_a_whole_step():
+    def step(world):
+        parameters = make_parameters({"fc_bias": 2.0})
+        options = FaceOptimizerOptions(momentum=0.0, wd=0.0)
+        optimizer = BackboneOptimizer(options, parameters, world, dtype="float16")
+        optimizer.loss_scale._good_updates = 1999
+        scale = optimizer.loss_scale.value
+        with mx.autograd.record():
+            loss = scale * parameters["fc_bias"].data().sum()
+        loss.backward()
+        optimizer.reduce()
+        optimizer.update(0, lr=0.5)
+        assert optimizer.loss_scale.value == 2 * scale
+        return parameters["fc_bias"].data().asnumpy().tolist()
+
+    assert run_ranks(1, step) == [[1.5, 1.5]]
+
+
 def test_every_rank_starts_from_rank_zero():
     results = run_ranks(2, lambda world: train(world, 2.0 + world.rank, factor=1.0))
     for result in results:
