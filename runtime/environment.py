@@ -71,6 +71,12 @@ def _for_every_rank() -> tuple[Setting, ...]:
             "the oneDNN fusion of the symbol executor fails on networks with PReLU",
         ),
         Setting(
+            "MXNET_USE_FUSION",
+            "0",
+            "on a GPU the pointwise fusion compiles for the device's own architecture, which the "
+            "NVRTC of CUDA 11.2 to 11.7 does not know for Ada (8.9): the first forward pass fails",
+        ),
+        Setting(
             "MXNET_CUDNN_AUTOTUNE_DEFAULT",
             "1",
             "choose the fastest convolution within the workspace limit: centers need the memory",
