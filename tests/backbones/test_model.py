@@ -10,6 +10,7 @@ from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
+from runtime.state import OWN, REPLICATED
 
 
 def make(seed: int = 1, dtype: str = "float32", **more) -> Backbone:
@@ -383,3 +384,13 @@ def test_all_tensors_of_a_published_checkpoint_are_loaded(toolkit_data) -> None:
     backbone = Backbone.create(BackboneOptions(network="mbf", embedding_size=128))
     tensors = backbone.load_pretrained(toolkit_data / "mobilefacenet_y1/model", 0)
     assert tensors.missing == [] and tensors.left_over == []
+
+
+def test_statistics_are_each_ranks_own_and_the_rest_is_the_same_on_all() -> None:
+    backbone = Backbone.create(
+        BackboneOptions(network="tiny", embedding_size=8), image_size=(32, 32), seed=1
+    )
+    kinds = {name: stored.kind for name, stored in backbone.export_state(0).arrays.items()}
+    assert set(kinds.values()) == {OWN, REPLICATED}
+    for name, kind in kinds.items():
+        assert (kind == OWN) == name.endswith(("_moving_mean", "_moving_var")), name

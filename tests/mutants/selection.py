@@ -14,6 +14,9 @@ from pathlib import Path
 
 # Files that are covered from elsewhere, and the tests that do it.
 ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "training/config/*": (
+        "tests/training/config/test_images.py", "tests/training/config/test_faces.py",
+    ),
     "backbones/classifiers/*": (
         "tests/backbones/classifiers/test_registry.py",
         "tests/backbones/classifiers/test_classifier.py",
