@@ -134,6 +134,24 @@ def test_a_worker_that_is_told_to_end_at_a_rebalancing_trains_no_further(tmp_pat
     assert run.fit(step, []) == 0 and len(step.batches) == 20
 
 
+def test_a_worker_that_does_not_save_resumes_at_the_beginning_of_the_epoch(tmp_path: Path) -> None:
+    """Its data is another than that of the workers whose position the checkpoint has."""
+    ranks, step = Ranks(LoneWorld()), Recorder()
+    ranks.stop = lambda request: iter([0] * 26 + [143]).__next__
+    run = make_run(tmp_path, ranks, epochs=6)
+    run.plan(Source())
+    run.restore()
+    assert run.fit(step, [Every(run.save_checkpoint, on_stop=True)]) == 143
+    starts = []
+    for saves in (True, False):
+        ranks.saves = saves
+        resumed = make_run(tmp_path, ranks, epochs=6)
+        resumed.plan(Source())
+        assert not resumed.is_new
+        starts.append((resumed.progress.start_update, *resumed.progress.start))
+    assert starts == [(27, 2, 70), (20, 2, 0)]
+
+
 def test_actions_in_epochs_are_counted_from_where_epochs_begin() -> None:
     epochs = EpochPlan(100, 10, start_update=7, start=Position(2, 50))
     # Epoch 3 begins five updates later, with update 12.

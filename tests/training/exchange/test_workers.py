@@ -45,7 +45,8 @@ class Horovod:
     """In place of a world of Horovod: two ranks, or all of four."""
 
     def __init__(self, groups=(), regroups: bool = False) -> None:
-        self.groups, self.regroups, self.rank, self.size = groups, regroups, 1, 2
+        self.groups, self.regroups = groups, regroups
+        self.rank, self.size, self.local_rank = 1, 2, 0
         self.calls: list[Any] = []
 
     def allreduce(self, array, name: str, op: str = "sum"):
@@ -264,6 +265,21 @@ def test_other_workers_take_the_groups_of_worker_0() -> None:
     assert joined._groups.assignment.worker == 3
     assert joined._groups.assignment.groups == ((1, 3), (0, 2)) and not joined.saves
     assert [call[0] for call in joined._exchange.calls] == ["leave", "regroup"]
+
+
+def test_the_gradient_scale_follows_the_size_of_the_group() -> None:
+    """A step divides its loss by the images of all contributors, which are others afterwards."""
+    joined = served(replace(PLACE, groups=((0, 1), (2, 3))), kv_store="dist_gsync", rebalance=1)
+    optimizer = joined.optimizer({}, SimpleNamespace())
+    assert optimizer.contributors == 2
+    larger = replace(PLACE, worker=0, groups=((0,), (1, 2, 3)))
+    all_workers = Everybody((Period(4, 80), replace(joined._groups, assignment=larger)))
+    joined._horovod.all_ranks = lambda: all_workers
+    joined._horovod.regroup = lambda groups: None
+    joined._exchange.has_started = True
+    joined.rebalance(Period(4, 80), None, SimpleNamespace(read=lambda part: None))
+    joined.start(SimpleNamespace(epochs_before=4.0), 100)
+    assert optimizer.contributors == 3
 
 
 def test_a_worker_that_was_told_to_end_begins_no_period() -> None:
