@@ -64,7 +64,7 @@ class StagedFiles:
         for _, partial, path in self._files:
             partial.replace(path)
         for folder in {path.parent for _, _, path in self._files}:
-            _flush_folder(folder)
+            flush_folder(folder)
 
     def discard(self) -> None:
         """Close the files and remove those that are not published."""
@@ -82,7 +82,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         files.open(path).write(content)
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Make new names survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

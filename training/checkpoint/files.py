@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import DataError
+from runtime.files import flush_folder
 from runtime.state import Stored
 from training.checkpoint import layout
 from training.checkpoint.layout import CHUNK, Entry, Manifest, RankFile
@@ -99,7 +100,7 @@ def publish(
     _write_text(folder / layout.FILE_NAME, manifest.dump())
     for marker in markers:
         marker.unlink()
-    _sync_folder(folder)
+    flush_folder(folder)
     final = root / name_of(update)
     former = final.with_name(f".{final.name}{_FORMER}")
     if final.exists():
@@ -107,7 +108,7 @@ def publish(
         _remove(former)
         final.rename(former)
     folder.rename(final)
-    _sync_folder(root)
+    flush_folder(root)
     _remove(former)
     for old in _by_age(root)[keep:]:
         _remove(old)
@@ -130,7 +131,7 @@ def make_folder(root: Path) -> None:
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
     root.mkdir(parents=True, exist_ok=True)
     for folder in missing:
-        _sync_folder(folder.parent)
+        flush_folder(folder.parent)
 
 
 def recover(root: Path) -> None:
@@ -223,20 +224,12 @@ def _write_text(path: Path, text: str) -> None:
         file.write(text)
         _flush(file)
     partial.rename(path)
-    _sync_folder(path.parent)
+    flush_folder(path.parent)
 
 
 def _flush(file: Any) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _checkpoints(root: Path) -> list[Path]:
