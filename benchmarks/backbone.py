@@ -27,7 +27,7 @@ import backbones
 from benchmarks import measure, worker
 from benchmarks.backbone_case import PYTORCH_NETWORKS, BackboneCase
 from benchmarks.worker import Worker
-from runtime.command_line import Parser
+from runtime.command_line import Parser, positive_integer
 from runtime.environment import visible_threads
 from runtime.errors import run_program
 
@@ -152,7 +152,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         help="names of networks (%(default)s)",
     )
     parser.add_argument(
-        "--batch", type=measure.positive, help=f"images of a step ({_BATCH}; mbf 32)"
+        "--batch", type=positive_integer, help=f"images of a step ({_BATCH}; mbf 32)"
     )
     measure.add_options(parser)
     # A network is trained on all processors; the speed of one of them says little.

@@ -31,7 +31,7 @@ import numpy as np
 import backbones
 from benchmarks import measure
 from benchmarks.training_runs import WARM_UP_UPDATES, TrainingCase, train
-from runtime.command_line import Parser
+from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
 from training.config.run import FaceRunOptions
 
@@ -159,15 +159,15 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     )
     parser.add_argument("--network", default="tiny", help="the backbone (%(default)s)")
     parser.add_argument(
-        "--classes", type=measure.positive, default=1_000_000, help="how many (%(default)s)"
+        "--classes", type=positive_integer, default=1_000_000, help="how many (%(default)s)"
     )
     parser.add_argument("--ratio", type=float, default=0.1, help="sampled share (%(default)s)")
     parser.add_argument(
-        "--batch", type=measure.positive, default=64, help="images per rank (%(default)s)"
+        "--batch", type=positive_integer, default=64, help="images per rank (%(default)s)"
     )
-    parser.add_argument("--ranks", type=measure.positive, default=2, help="how many (%(default)s)")
+    parser.add_argument("--ranks", type=positive_integer, default=2, help="how many (%(default)s)")
     parser.add_argument(
-        "--updates", type=measure.positive, default=30, help="before and after (%(default)s)"
+        "--updates", type=positive_integer, default=30, help="before and after (%(default)s)"
     )
     measure.add_options(parser)
     parser.set_defaults(threads="1", rounds=3)

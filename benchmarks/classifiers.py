@@ -21,7 +21,7 @@ if not __package__:
 from backbones import classifiers
 from benchmarks import measure
 from benchmarks.worker import Worker
-from runtime.command_line import Parser
+from runtime.command_line import Parser, positive_integer
 from runtime.environment import visible_threads
 from runtime.errors import run_program
 
@@ -87,7 +87,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         help="names of models (%(default)s)",
     )
     parser.add_argument(
-        "--batch", type=measure.positive, default=_BATCH, help="images of a step (%(default)s)"
+        "--batch", type=positive_integer, default=_BATCH, help="images of a step (%(default)s)"
     )
     measure.add_options(parser)
     parser.set_defaults(threads=str(visible_threads()))

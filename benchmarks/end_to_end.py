@@ -33,7 +33,7 @@ from benchmarks.training_runs import (
     read_speed,
     train,
 )
-from runtime.command_line import Parser
+from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
 
 
@@ -167,15 +167,15 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     )
     parser.add_argument("--network", default="r18", help="the backbone (%(default)s)")
     parser.add_argument(
-        "--classes", type=measure.positive, default=100_000, help="how many there are (%(default)s)"
+        "--classes", type=positive_integer, default=100_000, help="how many there are (%(default)s)"
     )
     parser.add_argument("--ratio", type=_ratio, default=0.1, help="sampled share (%(default)s)")
     parser.add_argument(
-        "--batch", type=measure.positive, default=32, help="images per rank (%(default)s)"
+        "--batch", type=positive_integer, default=32, help="images per rank (%(default)s)"
     )
     parser.add_argument("--ranks", type=_counts, default="1,2", help="how many (%(default)s)")
     parser.add_argument(
-        "--updates", type=measure.positive, default=8, help="measured ones of a turn (%(default)s)"
+        "--updates", type=positive_integer, default=8, help="measured ones of a turn (%(default)s)"
     )
     parser.add_argument(
         "--rec", type=Path, help="folder of a record set (without: batches from memory)"
@@ -188,7 +188,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    return tuple(measure.positive(word.strip()) for word in text.split(","))
+    return tuple(positive_integer(word.strip()) for word in text.split(","))
 
 
 def _ratio(text: str) -> float:

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import measure
 from benchmarks.grouping_runs import SCHEMES, GroupingCase, GroupingRun, run
-from runtime.command_line import Parser
+from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
 
 Measurements = Mapping[str, Sequence[GroupingRun]]
@@ -157,11 +157,11 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         default="1,1,4,4",
         help="how many times slower each worker is made (%(default)s)",
     )
-    parser.add_argument("--servers", type=measure.positive, default=1, help="(%(default)s)")
-    parser.add_argument("--epochs", type=measure.positive, default=3, help="(%(default)s)")
-    parser.add_argument("--seeds", type=measure.positive, default=3, help="runs (%(default)s)")
+    parser.add_argument("--servers", type=positive_integer, default=1, help="(%(default)s)")
+    parser.add_argument("--epochs", type=positive_integer, default=3, help="(%(default)s)")
+    parser.add_argument("--seeds", type=positive_integer, default=3, help="runs (%(default)s)")
     parser.add_argument(
-        "--staleness", type=measure.positive, default=3, help="bound of SSP (%(default)s)"
+        "--staleness", type=positive_integer, default=3, help="bound of SSP (%(default)s)"
     )
     parser.add_argument(
         "--target", type=float, default=0.97, help="accuracy to be reached (%(default)s)"

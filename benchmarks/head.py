@@ -27,7 +27,7 @@ from benchmarks import measure, worker
 from benchmarks.head_case import DTYPES, HeadCase
 from benchmarks.worker import Worker
 from runtime import processors
-from runtime.command_line import Parser
+from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, run_program
 
 _DEFAULT_SIZES = ((50_000, 1.0), (200_000, 0.1))
@@ -245,13 +245,13 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--classes",
-        type=measure.positive,
+        type=positive_integer,
         help="how many there are (without: 50,000 at ratio 1, 200,000 at ratio 0.1, and ours with "
         "2,000,000 at ratio 0.01)",
     )
     parser.add_argument("--ratio", type=_ratio, help="sampled share of --classes (1)")
     parser.add_argument(
-        "--batch", type=measure.positive, default=256, help="global batch (%(default)s)"
+        "--batch", type=positive_integer, default=256, help="global batch (%(default)s)"
     )
     parser.add_argument(
         "--dtype", choices=DTYPES, default="float32", help="of the products (%(default)s)"

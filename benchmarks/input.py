@@ -30,7 +30,7 @@ from benchmarks.worker import Worker
 from data.drawn import face_set
 from data.records.record_set import RecordSet
 from data.records.writer import RecordWriter
-from runtime.command_line import Parser
+from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
 
 _SUBJECTS = "benchmarks.input_subjects"
@@ -209,11 +209,11 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         help="a record set (without: faces drawn for the purpose)",
     )
     parser.add_argument(
-        "--images", type=measure.positive, default=3328, help="taken in a turn (%(default)s)"
+        "--images", type=positive_integer, default=3328, help="taken in a turn (%(default)s)"
     )
     parser.add_argument(
         "--records",
-        type=measure.positive,
+        type=positive_integer,
         default=1_000_000,
         help="of the set that is opened (%(default)s)",
     )

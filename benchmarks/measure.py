@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeVar
 
 from benchmarks.worker import pytorch_version
 from runtime import processors
+from runtime.command_line import positive_integer
 
 _Name = TypeVar("_Name")
 
@@ -75,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="numbers of threads, each measured by itself (%(default)s)",
     )
     parser.add_argument(
-        "--rounds", type=positive, default=7, help="turns of each variant (%(default)s)"
+        "--rounds", type=positive_integer, default=7, help="turns of each variant (%(default)s)"
     )
     parser.add_argument(
         "--json",
@@ -85,15 +86,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def positive(text: str) -> int:
-    """Convert an option that is an integer of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)
-
-
 def _thread_counts(text: str) -> tuple[int, ...]:
-    counts = tuple(positive(word.strip()) for word in text.split(","))
+    counts = tuple(positive_integer(word.strip()) for word in text.split(","))
     usable = processors.available()
     if max(counts) > usable:
         raise argparse.ArgumentTypeError(

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from backbones import classifiers
 from benchmarks import measure
 from benchmarks.scaling_runs import ALLREDUCE, ExchangeKind, ScalingCase, ScalingSpeed, run
-from runtime.command_line import Parser
+from runtime.command_line import Parser, positive_integer
 from runtime.environment import visible_threads
 from runtime.errors import run_program
 
@@ -173,16 +173,16 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     )
     parser.add_argument("--model", default="ResNet18", help="the classifier (%(default)s)")
     parser.add_argument(
-        "--batch", type=measure.positive, default=32, help="images per worker (%(default)s)"
+        "--batch", type=positive_integer, default=32, help="images per worker (%(default)s)"
     )
     parser.add_argument(
         "--ranks",
-        type=measure.positive,
+        type=positive_integer,
         default=max(2, visible_threads()),
         help="the most workers (%(default)s)",
     )
     parser.add_argument(
-        "--updates", type=measure.positive, default=8, help="measured ones of a turn (%(default)s)"
+        "--updates", type=positive_integer, default=8, help="measured ones of a turn (%(default)s)"
     )
     parser.add_argument(
         "--plot", type=measure.file_to_write, metavar="FILE", help="draw images/s over workers"

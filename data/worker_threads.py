@@ -22,6 +22,7 @@ import cv2
 from tqdm import tqdm
 
 from runtime import processors
+from runtime.command_line import positive_integer
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -37,17 +38,11 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
     """Add the option ``--workers``."""
     parser.add_argument(
         "--workers",
-        type=_positive,
+        type=positive_integer,
         default=processors.available(),
         metavar="N",
         help="threads that read and decode (%(default)s, the processors; more help on a slow disk)",
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)
 
 
 @contextmanager

@@ -209,6 +209,13 @@ def _is_of(value: Any, kind: type) -> bool:
     return type(value) is kind
 
 
+def positive_integer(text: str) -> int:
+    """Convert an argument of a command that has no groups of options."""
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
 def _integer(text: str) -> int:
     try:
         return int(text)

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from parallel.launch.launcher import SERVE, JobOptions, add_options, launch, positive_integer
+from parallel.launch.launcher import SERVE, JobOptions, add_options, launch
 from parallel.parameter_server.buckets import FEWEST_ELEMENTS, LARGEST, MOST_ELEMENTS
-from runtime.command_line import Parser
+from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
 
 

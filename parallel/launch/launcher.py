@@ -22,6 +22,7 @@ from parallel.launch.network_interface import NetworkInterface, free_port, resol
 from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment
 from parallel.parameter_server.buckets import LARGEST
 from parallel.parameter_server.schemes import SCHEMES
+from runtime.command_line import positive_integer
 from runtime.errors import ConfigError, did_you_mean
 
 SERVE = (sys.executable, "-m", "parallel.parameter_server.serve")
@@ -238,13 +239,6 @@ def _specs(
             }
             sharers = max(1, workers.count(host))
             yield ProcessSpec(role, number, host, sharers, commands[role], variables)
-
-
-def positive_integer(text: str) -> int:
-    """Convert an argument of the command line."""
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)
 
 
 def _speeds(text: str) -> tuple[float, ...]:
