@@ -37,7 +37,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
     request = launchers.begin_rank(config.run.stall_timeout)
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
     from backbones.classifiers.classifier import Classifier
-    from training import devices
+    from runtime import devices
     from training.exchange import workers
     from training.image_data import open_images
     from training.model_saver import ModelSaver

@@ -31,7 +31,8 @@ def train(config: FaceConfig) -> int:
     from parallel.world import HorovodWorld
     from partial_fc import optimizers
     from partial_fc.head import PartialFC
-    from training import devices, face_data
+    from runtime import devices
+    from training import face_data
     from training.exchange.ranks import Ranks
     from training.model_saver import ModelSaver
     from training.run import Every, open_run

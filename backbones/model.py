@@ -22,6 +22,7 @@ from backbones.graph.recompute import Recomputation, cut
 from backbones.graph.symbol_file import infer_shapes, read_graph
 from backbones.network import Context, NDArray, Network, checkpoint_paths, initial_weights
 from backbones.options import BackboneOptions
+from runtime import devices
 from runtime.errors import DataError
 from runtime.mxnet import mx
 
@@ -160,8 +161,8 @@ class Backbone(Network):
 def _for_device(
     ctx: Context, symbol: Any, image_size: tuple[int, int], weights: dict[str, NDArray]
 ) -> Any:
-    """Return the graph as it runs on a device: rewritten for a CPU, as it is for a GPU."""
-    return cpu.rewrite(symbol, image_size, weights) if ctx.device_type == "cpu" else symbol
+    """Return the graph as it runs there: rewritten for the host, as it is for a device."""
+    return cpu.rewrite(symbol, image_size, weights) if devices.is_host(ctx) else symbol
 
 
 def _read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:

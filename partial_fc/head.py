@@ -34,7 +34,7 @@ from partial_fc.optimizers import RowOptimizer
 from partial_fc.options import HeadOptions
 from partial_fc.rows import Rows
 from partial_fc.shard import Sample, Sampler, Shard, initial_centers
-from runtime import processors
+from runtime import devices, processors
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16, invoke
@@ -116,7 +116,7 @@ class PartialFC(Stateful):
         options = replace(options, head_dtype=usable_dtype(options.head_dtype, context))
         shard = Shard(world.rank, world.size, num_classes)
         centers = initial_centers(shard, embedding_size, seed)
-        on_host = context.device_type == "cpu"
+        on_host = devices.is_host(context)
         return cls(
             options,
             margins.build(options),
@@ -296,7 +296,7 @@ def usable_dtype(dtype: str, device: Any) -> str:
         ConfigError: ``dtype`` is bfloat16 and the device a GPU.
     """
     if dtype == "bfloat16":
-        if device.device_type != "cpu":
+        if not devices.is_host(device):
             raise ConfigError(
                 "--head-dtype bfloat16 is for CPUs with AMX: MXNet has no bfloat16 on a GPU; "
                 "use float32"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime import devices
 from runtime.mxnet import mx
 
 # MXNet's name for the type, as a ``dtype`` of its arrays. NumPy has no bfloat16 and sees its bits.
@@ -49,7 +50,7 @@ def memory(array: Any) -> NDArray[Any]:
             as uint16).
     """
     expected, element = _ELEMENTS[np.dtype(array.dtype).itemsize]
-    assert array.context.device_type == "cpu" and array.dtype == expected, array
+    assert devices.is_host(array.context) and array.dtype == expected, array
     wait_until_unused(array)
     address = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
@@ -59,7 +60,7 @@ def memory(array: Any) -> NDArray[Any]:
 
 def is_on_host(array: Any) -> bool:
     """Whether ``memory`` can view this array, and its numbers are float32."""
-    return bool(array.context.device_type == "cpu" and array.dtype == np.float32)
+    return devices.is_host(array.context) and bool(array.dtype == np.float32)
 
 
 def wait_until_unused(array: Any) -> None:

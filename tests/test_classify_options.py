@@ -23,7 +23,7 @@ from data.images import imagenet, mnist
 from parallel.parameter_server import exchange
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
 from parallel.world import LoneWorld, Wire
-from runtime import environment, options
+from runtime import devices, environment, options
 from runtime.mxnet import mx
 from tests.support.witness import (
     RUN_FILES,
@@ -35,7 +35,7 @@ from tests.support.witness import (
     stop,
     updates,
 )
-from training import devices, image_data, model_saver, run
+from training import image_data, model_saver, run
 from training.checkpoint import resume, writer
 from training.config.images import ImageConfig
 from training.exchange import server_workers, workers

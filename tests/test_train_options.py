@@ -26,7 +26,7 @@ from data.records.writer import RecordWriter
 from data.verification import bin_file
 from parallel.world import LoneWorld
 from partial_fc import head, margin, optimizers, shard
-from runtime import environment, options, processors
+from runtime import devices, environment, options, processors
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16
 from tests.support.witness import (
@@ -39,7 +39,7 @@ from tests.support.witness import (
     stop,
     updates,
 )
-from training import devices, dry_run, model_saver, run, verifier
+from training import dry_run, model_saver, run, verifier
 from training.checkpoint import resume
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import resolve

@@ -1,4 +1,10 @@
-"""The device that a rank computes on."""
+"""Where a rank computes: on the host, whose arrays Numba kernels share, or on a device.
+
+The host is ``mx.cpu()``. Every other context is a device: its arrays are worked on by MXNet's
+operators alone, which the engine queues, and nothing may wait for them without need. MXNet treats
+``mx.cpu(1)`` as a device of its own, though it is the same processor: tests use it to run, without
+a GPU, what runs on one.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,11 @@ from typing import Any
 from runtime import environment
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
+
+
+def is_host(context: Any) -> bool:
+    """Whether arrays of this context lie in the memory that kernels share."""
+    return bool(context == mx.cpu())
 
 
 def choose(local_rank: int, dtype: str) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from runtime import devices
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from training import devices
 
 
 def test_float16_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,3 +41,10 @@ def test_two_ranks_on_a_host_with_one_gpu_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(ConfigError, match="with CUDA_VISIBLE_DEVICES"):
         devices.choose(1, "float32")
+
+
+def test_only_the_first_cpu_context_is_the_host() -> None:
+    assert devices.is_host(mx.cpu()) and devices.is_host(mx.cpu(0))
+    # MXNet has device 1 of the processor, too; the tests of the device path rely on it.
+    assert not devices.is_host(mx.cpu(1))
+    assert not devices.is_host(mx.gpu(0))
