@@ -53,7 +53,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
     ranks = workers.join(config, dataset.num_examples(data))
     device = devices.choose(ranks.world.local_rank, config.classifier.dtype)
     with (
-        open_run(config, ranks, request) as run,
+        open_run(config, ranks, device, request) as run,
         dataset.open_loader(data, seed, ranks.epoch_part()) as batches,
     ):
         classifier = Classifier.create(

@@ -45,7 +45,7 @@ def train(config: FaceConfig) -> int:
     world = HorovodWorld()
     device = devices.choose(world.local_rank, dtype)
     with (
-        open_run(config, Ranks(world), request) as run,
+        open_run(config, Ranks(world), device, request) as run,
         face_data.open_batches(data, seed, world) as faces,
     ):
         run.plan(faces)

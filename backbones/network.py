@@ -62,6 +62,11 @@ class Network(Stateful):
                 parameter.grad_req = "null"
 
     @property
+    def context(self) -> Context:
+        """Where it computes."""
+        return self._ctx
+
+    @property
     def parameters(self) -> Any:
         """The ``gluon.ParameterDict``; weight decay applies to convolution and linear weights only.
 

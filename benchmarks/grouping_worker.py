@@ -72,6 +72,10 @@ class SlowedStep(Step):
             self._keep(moment)
         return loss
 
+    @override
+    def finish(self) -> None:
+        self._step.finish()
+
     def _rest(self, seconds: float) -> None:
         if seconds > 0:
             began = _Moment.now()

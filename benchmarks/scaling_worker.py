@@ -95,7 +95,7 @@ def _train(
         with mx.autograd.record():
             loss = measure(classifier(images), labels).sum() / (batch * workers)
         loss.backward()
-        optimizer.reduce()
+        optimizer.reduce(number)
         optimizer.update(number, _LR)
         mx.nd.waitall()
         seconds.append(time.perf_counter() - begin)

@@ -57,10 +57,10 @@ class ToolkitBackbone(Subject):
         with mx.autograd.record():
             features = self.backbone(self._images)
         self.backbone.backward(features, self._gradient)
-        are_finite = self._optimizer.reduce()
+        reduced = self._optimizer.reduce(self._updates)
         self._optimizer.update(self._updates, LEARNING_RATE)
         # A run checks every update, too.
-        assert are_finite()
+        assert reduced.are_finite([])
         mx.nd.waitall()
 
 

@@ -10,8 +10,10 @@ runs thrash that cache.
 from __future__ import annotations
 
 import copy
+import ctypes
 import pickle
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -62,8 +64,11 @@ class World(Protocol):
         """
 
     def wait(self, array: Any) -> None:
-        """Wait for the reduction of an array, after all work that can hide it."""
-        array.wait_to_read()
+        """Call it where a reduction is needed, after all work that can hide it.
+
+        What uses the array waits for it anyway; a timed world measures the wait here.
+        """
+        return None
 
     def allreduce_all(
         self, arrays: Sequence[Any], name: str, op: str = "sum", wire: Wire = PLAIN
@@ -71,7 +76,14 @@ class World(Protocol):
         """Reduce several arrays; all are queued before any is waited for."""
 
     def allgather(self, array: Any, name: str) -> Any:
-        """Concatenate NDArrays of all ranks along their first axis, in rank order; blocks."""
+        """Concatenate NDArrays of all ranks along their first axis, in rank order.
+
+        Asynchronous like ``allreduce``, so all of them must have one shape and type.
+        """
+
+    def allgather_uneven(self, array: Any, name: str) -> Any:
+        """As ``allgather``, of arrays whose first axes may differ in length; blocks."""
+        return self.allgather(array, name)
 
     def broadcast(self, array: Any, name: str) -> None:
         """Overwrite an NDArray with that of rank 0, in place; blocks."""
@@ -134,6 +146,8 @@ class HorovodWorld(World):
         if regroups:
             environment.prepare_process_sets()
         self._hvd = hvd
+        self._library = hvd.mpi_ops.MPI_MXNET_LIB_CTYPES
+        self._outputs: dict[str, deque[Any]] = {}
         self._sets = self._process_sets(groups)
         hvd.init(process_sets=self._sets)
         _check_size(hvd.size())
@@ -189,6 +203,39 @@ class HorovodWorld(World):
     def allgather(self, array: Any, name: str) -> Any:
         if self.size == 1:
             return array
+        shape = (self.size * array.shape[0], *array.shape[1:])
+        gathered = mx.nd.empty(shape, ctx=array.context, dtype=array.dtype)
+        # Horovod's own function waits, because it finds out the length of the result while it runs.
+        # Here the length is known. Horovod writes it into the array that it is given, when the
+        # collective runs, and so gets another one on the same memory.
+        output = gathered.reshape(shape)
+        mx.base.check_call(
+            self._library.horovod_mxnet_allgather_async(
+                ctypes.byref(array.handle),
+                ctypes.byref(output.handle),
+                mx.base.c_str(name),
+                0,
+                self._set.process_set_id,
+                1,
+            )
+        )
+        self._keep(name, output)
+        return gathered
+
+    def _keep(self, name: str, output: Any) -> None:
+        """Keep what Horovod writes into until it has: it holds a pointer, no reference.
+
+        Two arrays for each name: one of the last update, which may still run, and one of this.
+        """
+        outputs = self._outputs.setdefault(name, deque())
+        outputs.append(output)
+        if len(outputs) > 2:
+            outputs.popleft().wait_to_read()
+
+    @override
+    def allgather_uneven(self, array: Any, name: str) -> Any:
+        if self.size == 1:
+            return array
         return self._hvd.allgather(array, name=name, process_set=self._set)
 
     @override
@@ -200,8 +247,7 @@ class HorovodWorld(World):
         # that is a segmentation fault now and then; the other collectives do not do it.
         flat = array.reshape((-1,))
         sent = flat if self.rank == 0 else flat[:1]
-        gathered = self._hvd.allgather(sent, name=name, process_set=self._set)
-        gathered.wait_to_read()
+        gathered = self.allgather_uneven(sent, name)
         array[:] = gathered[: array.size].reshape(array.shape)
 
     @override
@@ -244,7 +290,7 @@ class TimedWorld(World):
     A collective begins when the arrays of all ranks are ready; the time until this rank's is ready
     is its own work. Reductions that are meant to overlap with other work are not waited for at
     once: the head waits for its gradient when it needs it, the backbone's gradients are waited for
-    in ``Stopwatch.settle``.
+    in ``Stopwatch.settle``. In updates that the stopwatch does not measure, nothing waits here.
     """
 
     def __init__(self, world: World, stopwatch: Stopwatch) -> None:
@@ -254,6 +300,8 @@ class TimedWorld(World):
 
     @override
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+        if not self._stopwatch.measures:
+            return self._world.allreduce(array, name, op)
         ready = _marker(array)
         self._world.allreduce(array, name, op)
         if name not in OVERLAPPING:
@@ -263,8 +311,9 @@ class TimedWorld(World):
 
     @override
     def wait(self, array: Any) -> None:
-        with self._stopwatch.part(COMMUNICATION):
-            self._world.wait(array)
+        if self._stopwatch.measures:
+            with self._stopwatch.part(COMMUNICATION):
+                array.wait_to_read()
 
     @override
     def allreduce_all(
@@ -272,6 +321,9 @@ class TimedWorld(World):
     ) -> None:
         # These are gradients: the backward pass ends at the first layer, so arrays[0] is the last
         # to become ready.
+        if not self._stopwatch.measures:
+            self._world.allreduce_all(arrays, name, op, wire)
+            return
         ready = _marker(arrays[0])
         self._world.allreduce_all(arrays, name, op, wire)
         self._stopwatch.defer(ready.wait_to_read)
@@ -280,9 +332,17 @@ class TimedWorld(World):
 
     @override
     def allgather(self, array: Any, name: str) -> Any:
+        if not self._stopwatch.measures:
+            return self._world.allgather(array, name)
         array.wait_to_read()
         with self._stopwatch.part(COMMUNICATION):
-            return self._world.allgather(array, name)
+            gathered = self._world.allgather(array, name)
+            gathered.wait_to_read()
+        return gathered
+
+    @override
+    def allgather_uneven(self, array: Any, name: str) -> Any:
+        return self._world.allgather_uneven(array, name)
 
     @override
     def broadcast(self, array: Any, name: str) -> None:
@@ -323,7 +383,7 @@ def _check_size(size: int) -> None:
 def allgather_numpy(world: World, array: NDArray[np.float32], name: str) -> NDArray[np.float32]:
     """Concatenate float32 NumPy arrays of all ranks along their first axis."""
     assert array.dtype == np.float32, array.dtype
-    gathered: NDArray[np.float32] = world.allgather(mx.nd.array(array), name).asnumpy()
+    gathered: NDArray[np.float32] = world.allgather_uneven(mx.nd.array(array), name).asnumpy()
     return gathered
 
 

@@ -12,10 +12,10 @@ class Communicator(Protocol):
     size: int
 
     def allgather(self, array: Any, name: str) -> Any:
-        """Concatenate the arrays of all ranks along their first axis."""
+        """Concatenate the ranks' arrays, of one shape, along their first axis; asynchronously."""
 
     def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
         """Reduce over the ranks ("sum" or "max"), in place and asynchronously."""
 
     def wait(self, array: Any) -> None:
-        """Wait for the reduction of an array, after all work that can hide it."""
+        """Called where a reduction is needed, after all work that can hide it."""

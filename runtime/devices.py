@@ -8,7 +8,11 @@ a GPU, what runs on one.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from runtime import environment
 from runtime.errors import ConfigError
@@ -18,6 +22,34 @@ from runtime.mxnet import mx
 def is_host(context: Any) -> bool:
     """Whether arrays of this context lie in the memory that kernels share."""
     return bool(context == mx.cpu())
+
+
+class Uploads:
+    """Copies of NumPy arrays in the memory of one device, without waiting for it.
+
+    ``mx.nd.array(values, ctx=device)`` returns when the device has got them, after all that it had
+    to do before. Here the copy is queued, and starts from page-locked memory, from which a GPU
+    fetches without the processor. Such memory is dear to allocate and to free, so each shape and
+    type has two buffers that take turns: writing into one waits for the copy before the last.
+    """
+
+    def __init__(self, context: Any) -> None:
+        """Args: the MXNet context that the copies go to."""
+        self._context = context
+        self._buffers: dict[tuple[tuple[int, ...], str], deque[Any]] = {}
+
+    def __call__(self, values: NDArray[Any]) -> Any:
+        """Return an NDArray of the same type; ``values`` may be changed afterwards."""
+        if is_host(self._context):
+            return mx.nd.array(values, dtype=values.dtype)
+        key = values.shape, values.dtype.str
+        if key not in self._buffers:
+            pinned = {"ctx": mx.cpu_pinned(), "dtype": values.dtype}
+            self._buffers[key] = deque(mx.nd.empty(values.shape, **pinned) for _ in range(2))
+        buffers = self._buffers[key]
+        buffers.rotate()
+        buffers[0][:] = np.ascontiguousarray(values)
+        return buffers[0].as_in_context(self._context)
 
 
 def choose(local_rank: int, dtype: str) -> Any:

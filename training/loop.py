@@ -28,6 +28,9 @@ class Step(Protocol):
         The loss is an NDArray [1] that may still be computed.
         """
 
+    def finish(self) -> None:
+        """Wait for what is not known yet of the updates so far, and raise what is wrong."""
+
 
 @dataclass(frozen=True)
 class Interlude:
@@ -97,10 +100,16 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks
             with log.paused():
                 interlude.action(updates.start)
     for update in range(updates.start, total):
+        if log.reports(update + 1):
+            # With nothing else under way, the parts of this update can be told apart.
+            step.finish()
+            log.stopwatch.begin_sample()
         with log.stopwatch.part(WAITING):
             batch = next(batches)
         lr = updates.schedule.lr_at(update)
         loss = step(batch, update, lr)
+        if log.reports(update + 1):
+            step.finish()
         log.update(
             update + 1, loss=loss.asscalar, lr=lr, images=updates.images, averages=hooks.averages
         )
@@ -110,9 +119,12 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks
             log.end_updates()
         for interlude in hooks.interludes:
             if interlude.is_due(update + 1, total) or (status and interlude.on_stop):
+                # Nothing is saved of a run that has diverged.
+                step.finish()
                 with log.paused():
                     interlude.action(update + 1)
         if status:
+            step.finish()
             _log.info("told to end: stopped after update %d of %d", update + 1, total)
             return status
     return 0

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Optional, Protocol
 
 from data.batches.position import EpochPlan, Position
 from parallel.world import TimedWorld
-from runtime import options
+from runtime import devices, options
 from runtime.state import Stateful
 from runtime.stopping import StopRequest
 from training import progress, run_folder
@@ -92,8 +92,14 @@ class Every:
 
 
 @contextmanager
-def open_run(config: RunConfig, ranks: Ranks, request: StopRequest) -> Iterator[Run]:
+def open_run(config: RunConfig, ranks: Ranks, device: Any, request: StopRequest) -> Iterator[Run]:
     """Claim the folder of a run and open its log; the ranks have to come here together.
+
+    Args:
+        config: of the run.
+        ranks: of the job.
+        device: the MXNet context on which this rank computes.
+        request: what this process has been asked to do.
 
     Raises:
         ConfigError: another run has the folder, or it cannot be written.
@@ -110,6 +116,8 @@ def open_run(config: RunConfig, ranks: Ranks, request: StopRequest) -> Iterator[
             others=ranks.others,
         ) as log,
     ):
+        if not devices.is_host(device):
+            log.stopwatch.sample()
         yield Run(config, ranks, request, log)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from runtime import devices
@@ -41,6 +44,20 @@ def test_two_ranks_on_a_host_with_one_gpu_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(ConfigError, match="with CUDA_VISIBLE_DEVICES"):
         devices.choose(1, "float32")
+
+
+@pytest.mark.parametrize("context", [mx.cpu(), mx.cpu(1)])
+def test_uploads_have_the_values_that_were_there_when_they_were_queued(context: Any) -> None:
+    upload, values, copies = devices.Uploads(context), np.zeros((64, 1000), np.int32), []
+    for number in range(5):
+        values[:] = number
+        copies.append(upload(values))
+    transposed = upload(np.arange(6, dtype=np.float32).reshape(2, 3).T)
+    assert [copy.asnumpy()[0, 0] for copy in copies] == [0, 1, 2, 3, 4]
+    assert all((copy.asnumpy() == number).all() for number, copy in enumerate(copies))
+    assert {copy.context for copy in (*copies, transposed)} == {context}
+    assert copies[0].dtype == np.int32
+    assert transposed.asnumpy().tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_only_the_first_cpu_context_is_the_host() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, PARTS, WAITING, Stopwatch
@@ -54,6 +56,35 @@ def test_a_lap_can_end_within_a_part(clock, stopwatch) -> None:
         clock.wait(4.0)
     assert stopwatch.lap()[BACKBONE] == 4.0
     assert stopwatch.lap() == dict.fromkeys(PARTS, 0.0)
+
+
+def test_a_sample_stands_for_its_interval(clock) -> None:
+    """Outside of it nothing waits, and what is queued there counts for nothing."""
+    stopwatch, waits = Stopwatch(clock), []
+    stopwatch.sample()
+    array = SimpleNamespace(wait_to_read=lambda: waits.append(clock.now))
+    assert not stopwatch.measures
+    with stopwatch.part(HEAD):
+        clock.wait(100.0)
+        stopwatch.wait(array)
+        stopwatch.defer(lambda: waits.append(clock.now))
+    stopwatch.settle()
+    assert waits == []
+    stopwatch.begin_sample()
+    assert stopwatch.measures
+    with stopwatch.part(HEAD):
+        clock.wait(1.0)
+        stopwatch.wait(array)
+        stopwatch.defer(lambda: waits.append(clock.now), COMMUNICATION)
+    with stopwatch.part(BACKBONE):
+        clock.wait(2.0)
+    clock.wait(1.0)
+    stopwatch.settle()
+    assert waits == [151.0, 154.0]
+    # A quarter, a half, and a quarter for no part.
+    assert stopwatch.lap(80.0) == {WAITING: 0.0, BACKBONE: 40.0, HEAD: 20.0, COMMUNICATION: 0.0}
+    assert not stopwatch.measures
+    assert stopwatch.lap(80.0) == dict.fromkeys(PARTS, 0.0)
 
 
 def test_deferred_waits_run_in_order_and_count_for_their_part(clock, stopwatch) -> None:

@@ -37,15 +37,16 @@ def main() -> int:
 
     setattr(Validator, "validate", slowly)  # noqa: B010 (a method is not to be assigned)
 
-    def slow(step):
-        def stepped(*arguments):
+    class Slowed:
+        def __init__(self, step):
+            self.finish, self._step = step.finish, step
+
+        def __call__(self, *arguments):
             watchdog.PAUSE_FACTOR = given.get("patience", watchdog.PAUSE_FACTOR)
             time.sleep(own.get("step", 0))
-            return step(*arguments)
+            return self._step(*arguments)
 
-        return stepped
-
-    return classify.classify(images.parse(sys.argv[2:]), wrap=slow)
+    return classify.classify(images.parse(sys.argv[2:]), wrap=Slowed)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ class ThreadWorld(World):
     @override
     def allgather(self, array: Any, name: str) -> Any:
         values = self._exchange(array.asnumpy(), name)
-        return mx.nd.array(np.concatenate(values), dtype=array.dtype)
+        return mx.nd.array(np.concatenate(values), ctx=array.context, dtype=array.dtype)
 
     @override
     def broadcast(self, array: Any, name: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from runtime.mxnet import mx
 from runtime.stopwatch import WAITING, Stopwatch
+from tests.support.steps import FunctionStep
 from training.loop import Hooks, Interlude, Updates, fit
 
 
@@ -18,6 +19,9 @@ class RecordingLog:
         self.pauses = 0
         self.ends = []
         self.stopwatch = Stopwatch()
+
+    def reports(self, update):
+        return update in (3, 5)
 
     def start(self, total_updates, update=0):
         assert total_updates == 5
@@ -47,7 +51,7 @@ def test_every_update_gets_its_batch_and_rate_and_interludes_their_turn():
         return mx.nd.array([update + 0.5])
 
     fit(
-        step,
+        FunctionStep(step),
         itertools.count(100),
         Updates(TenthOfUpdate(), total=5, images=64),
         log,
@@ -91,7 +95,7 @@ def test_only_the_batch_is_waited_for():
 
     log = RecordingLog()
     log.stopwatch = Stopwatch(lambda: seconds)
-    fit(step, batches(), Updates(TenthOfUpdate(), total=5, images=1), log, Hooks())
+    fit(FunctionStep(step), batches(), Updates(TenthOfUpdate(), total=5, images=1), log, Hooks())
     assert log.stopwatch.lap()[WAITING] == 5 * 0.25
 
 
@@ -117,7 +121,7 @@ def test_the_run_ends_early_when_it_is_told_to():
         return mx.nd.array([0.0])
 
     status = fit(
-        step,
+        FunctionStep(step),
         itertools.count(),
         Updates(TenthOfUpdate(), total=5, images=1),
         log,
@@ -131,6 +135,40 @@ def test_the_run_ends_early_when_it_is_told_to():
     )
     assert status == 143 and log.ends == [3]
     assert events == [0, 1, ("verify", 2), 2, ("save", 3)]
+
+
+def test_everything_is_known_before_it_is_reported_saved_or_the_run_ends():
+    """The parts of the reported updates, 3 and 5, begin with nothing under way, too."""
+    events = []
+
+    class Log(RecordingLog):
+        def update(self, update, **numbers):
+            events.append(("log", update))
+
+    Log.start = lambda self, total_updates, update=0: None
+
+    def run(total, stops=()):
+        events.clear()
+
+        def one(batch, update, lr):
+            events.append(update + 1)
+            return mx.nd.zeros(1)
+
+        step = FunctionStep(one, lambda: events.append("known"))
+        hooks = Hooks(
+            [Interlude(lambda update: events.append("saved"), 4)],
+            stop=lambda: 143 if len([e for e in events if isinstance(e, int)]) in stops else 0,
+        )
+        updates = Updates(TenthOfUpdate(), total=total, images=1)
+        return fit(step, itertools.count(), updates, Log(), hooks)
+
+    assert run(6) == 0
+    logged = [("log", update) for update in range(7)]
+    assert events[:8] == [1, logged[1], 2, logged[2], "known", 3, "known", logged[3]]
+    assert events[8:17] == [4, logged[4], "known", "saved", "known", 5, "known", logged[5], 6]
+    assert events[17:] == [logged[6], "known", "saved"]
+    assert run(6, stops={2}) == 143
+    assert events == [1, logged[1], 2, logged[2], "known"]
 
 
 def test_a_finished_run_has_its_interludes_and_no_update():

@@ -85,6 +85,9 @@ class Recorder:
         self.rates.append(lr)
         return SimpleNamespace(asscalar=lambda: 0.0)
 
+    def finish(self) -> None:
+        """Everything is known."""
+
 
 def make_run(folder: Path, ranks: Ranks, **given: Any) -> Run:
     config = images.resolve({"dataset": "synthetic", "models_root": str(folder), **given})

@@ -20,7 +20,7 @@ from parallel.world import Wire, World
 from runtime.state import Saved, State
 from runtime.stopwatch import COMMUNICATION, Stopwatch
 from training.update.loss_scale import LossScale
-from training.update.optimizer import Optimizer
+from training.update.optimizer import Optimizer, Reduced, judged
 
 
 class ServerOptimizer(Optimizer):
@@ -59,11 +59,11 @@ class ServerOptimizer(Optimizer):
         )
 
     @override
-    def reduce(self) -> Callable[[], bool]:
+    def reduce(self, update: int) -> Reduced:
         self._group.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
         # Asked twice, before the push and by the step's guard: the answer is worked out once.
         self._are_finite = functools.lru_cache(None)(self.loss_scale.judge(self._gradients))
-        return self._are_finite
+        return judged(self._are_finite)
 
     @override
     def update(self, update: int, lr: float) -> None:

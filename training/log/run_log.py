@@ -129,10 +129,14 @@ class RunLog:
             self._watchdog.beat(update)
         self._meter.count(update, images)
         self._screen.advance_bar(update)
-        if update % self._frequent == 0 or update == self._total_updates:
+        if self.reports(update):
             # Before the clock is read, so that the device's pending work is in the measured time.
             value = float(loss() if callable(loss) else loss)
             self._report(value, lr, averages())
+
+    def reports(self, update: int) -> bool:
+        """Whether there is a report after so many finished updates."""
+        return update % self._frequent == 0 or update == self._total_updates
 
     def end_updates(self) -> None:
         """No update follows, unless there is another ``start``: nothing has to end soon."""

@@ -157,7 +157,7 @@ class Meter:
 
     def _close_interval(self) -> Throughput:
         seconds = max(self._clock() - self._interval_started - self._pauses, 1e-9)
-        throughput = Throughput(self._images, seconds, self._stopwatch.lap())
+        throughput = Throughput(self._images, seconds, self._stopwatch.lap(seconds))
         if self._first is None:
             self._first = throughput
         else:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from typing_extensions import override
+
 from backbones.network import Network
 from data.batches.loader import Batch
+from runtime.devices import Uploads
 from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, Stopwatch
+from training.loop import Step
 from training.update.epoch_counts import EpochCounts
 from training.update.finite_guard import FiniteGuard
 from training.update.optimizer import Optimizer
 from training.update.soft_targets import SoftTargets
 
 
-class ClassifyStep:
+class ClassifyStep(Step):
     """A step of the training loop on a classifier.
 
     The loss is the mean over the images of an update, as for faces: a rank's part of it is the
@@ -48,29 +52,34 @@ class ClassifyStep:
         self.classifier, self._optimizer = classifier, optimizer
         self._targets, self._epoch_counts = targets, epoch_counts
         self._stopwatch, self._guard = stopwatch, guard
+        self._upload = Uploads(classifier.context)
 
+    @override
     def __call__(self, batch: Batch, update: int, lr: float) -> Any:
         """Train on one batch; returns the mean loss over the ranks that count together, [1].
 
         Raises:
-            NonFiniteError: the loss or a gradient is not finite.
+            NonFiniteError: the loss or a gradient of the update before is not finite.
         """
         optimizer = self._optimizer
         with self._stopwatch.part(BACKBONE):
-            images, targets = self._targets(batch, update)
+            images, wanted = self._targets(batch, update, self._upload)
             with mx.autograd.record():
                 logits = self.classifier(images)
-                wanted = mx.nd.array(targets, ctx=logits.context)
                 losses = -(wanted * mx.nd.log_softmax(logits)).sum(axis=1)
                 global_batch = len(batch.labels) * optimizer.contributors
-                loss = losses.sum() * (optimizer.loss_scale.value / global_batch)
+                loss = optimizer.loss_scale.scaled(losses.sum() * (1.0 / global_batch))
             loss.backward()
             hits = (logits.argmax(axis=1) == wanted.argmax(axis=1)).sum()
             # Queued before the gradients, so that reading the counts does not wait for those.
             mean_loss = self._epoch_counts.add(losses, hits, update)
-            finite = optimizer.reduce()
+            reduced = optimizer.reduce(update)
             optimizer.update(update, lr)
         self._stopwatch.settle()
         with self._stopwatch.part(BACKBONE):
-            self._guard.accept(update, mean_loss, finite)
+            self._guard.submit(update, mean_loss, reduced)
         return mean_loss
+
+    @override
+    def finish(self) -> None:
+        self._guard.finish()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from data.batches.position import EpochPlan
 from parallel.world import World
@@ -31,7 +31,7 @@ class Counts(NamedTuple):
 
 
 class EpochCounts:
-    """Adds up the counts of the updates of an epoch, on the device, without waiting for it."""
+    """Adds up the counts of the updates of an epoch, without waiting for the device."""
 
     def __init__(self, world: World, epoch_plan: Callable[[], EpochPlan]) -> None:
         """Count from zero.
@@ -42,6 +42,7 @@ class EpochCounts:
         """
         self._world, self._epoch_plan = world, epoch_plan
         self._sums = mx.nd.zeros((3,), dtype="float64")
+        self._counted: Optional[Any] = None
 
     def add(self, losses: Any, hits: Any, update: int) -> Any:
         """Add an update.
@@ -55,12 +56,14 @@ class EpochCounts:
             The mean loss over all ranks, NDArray [1].
         """
         images = mx.nd.full((1,), len(losses), ctx=losses.context)
-        counted = mx.nd.concat(losses.sum(), hits, images, dim=0)
+        # Into the same array each time: so no reduction begins before the last one has ended.
+        self._counted = counted = mx.nd.concat(losses.sum(), hits, images, dim=0, out=self._counted)
         self._world.allreduce(counted, "training.counts")
-        # In double precision: sums of single numbers would be rounded in a large epoch.
-        wide = counted.astype("float64")
+        # In double precision: sums of single numbers would be rounded in a large epoch. On the
+        # host, for a device is slow at it; the copy is queued.
+        wide = counted.as_in_context(mx.cpu()).astype("float64")
         begins_epoch = self._epoch_plan().at(update).samples == 0
-        self._sums = wide if begins_epoch else self._sums.as_in_context(wide.context) + wide
+        self._sums = wide if begins_epoch else self._sums + wide
         return counted[:1] / (len(losses) * self._world.size)
 
     def epochs(self, update: int) -> float:

@@ -6,16 +6,20 @@ import copy
 from collections.abc import Callable
 from typing import Any, Optional
 
+from typing_extensions import override
+
 from backbones.model import Backbone
 from data.batches.loader import Batch
 from partial_fc.head import PartialFC
+from runtime.devices import Uploads
 from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, HEAD, Stopwatch
+from training.loop import Step
 from training.update.finite_guard import FiniteGuard
 from training.update.optimizer import BackboneOptimizer
 
 
-class FaceStep:
+class FaceStep(Step):
     """A step of the training loop on a backbone and its Partial FC head."""
 
     def __init__(
@@ -44,29 +48,32 @@ class FaceStep:
         self._center_lr_factor = center_lr_factor
         self._stopwatch = stopwatch or Stopwatch()
         self._guard = guard or FiniteGuard()
+        self._upload = Uploads(backbone.context)
 
+    @override
     def __call__(self, batch: Batch, update: int, lr: float) -> Any:
         """Train on one batch; returns the mean loss of the global batch, NDArray [1].
 
         Raises:
-            NonFiniteError: the loss or a gradient is not finite, and the guard stops the run.
+            NonFiniteError: the loss or a gradient of the update before is not finite, and the guard
+                stops the run.
         """
         guard, center_lr = self._guard, lr * self._center_lr_factor
         undo = self._remember() if guard.skips else None
         with self._stopwatch.part(BACKBONE):
             with mx.autograd.record():
-                features = self._backbone(mx.nd.array(batch.images, dtype="uint8"))
-            features.wait_to_read()
+                features = self._backbone(self._upload(batch.images))
+            self._stopwatch.wait(features)
         with self._stopwatch.part(HEAD):
             result = self._head.step(features, batch.labels, update, center_lr, hold=guard.skips)
         with self._stopwatch.part(BACKBONE):
-            gradient = result.gradient * self._optimizer.loss_scale.value
+            gradient = self._optimizer.loss_scale.scaled(result.gradient)
             self._backbone.backward(features, gradient)
-            finite = self._optimizer.reduce()
+            reduced = self._optimizer.reduce(update)
         if undo is not None:
             self._stopwatch.settle()
             with self._stopwatch.part(BACKBONE):
-                accepted = guard.accept(update, result.loss, finite)
+                accepted = guard.accept(update, result.loss, reduced)
             if not accepted:
                 undo()
                 return result.loss
@@ -76,10 +83,14 @@ class FaceStep:
             self._optimizer.update(update, lr)
         self._stopwatch.settle()
         if undo is None:
-            # Last, when the optimizer's work is queued or done, and the reduction is over.
+            # Last, when all work of this update is queued: this waits for the update before.
             with self._stopwatch.part(BACKBONE):
-                guard.accept(update, result.loss, finite)
+                guard.submit(update, result.loss, reduced)
         return result.loss
+
+    @override
+    def finish(self) -> None:
+        self._guard.finish()
 
     def _remember(self) -> Callable[[], None]:
         """Keep what a forward pass changes; returns what puts it back."""

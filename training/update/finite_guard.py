@@ -3,16 +3,22 @@
 A run that has diverged would train on for days: every number is NaN by then, also in the last
 checkpoints. So every update is checked. Losses and gradients are sums over the ranks,
 in which a NaN of one rank is a NaN of all, so the ranks see the same without asking each other.
+
+The look waits for the device. So the numbers of an update are read when the next one is queued: the
+device has work while it is judged, and a run that has diverged ends one update later.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 from runtime.errors import ConfigError
+from runtime.mxnet import mx
+from training.update.optimizer import Reduced
 
 _log = logging.getLogger(__name__)
 
@@ -22,6 +28,15 @@ _MOST_IN_A_ROW = 100
 
 class NonFiniteError(ConfigError):
     """Training has diverged: on every rank alike, and again if it were started again as it is."""
+
+
+@dataclass(frozen=True)
+class _Submitted:
+    """An update that is not judged yet: its loss and the numbers of its gradients, [1 + n]."""
+
+    update: int
+    numbers: Any
+    reduced: Reduced
 
 
 class FiniteGuard:
@@ -48,21 +63,47 @@ class FiniteGuard:
         self.skips = on_nan == "skip"
         self.skipped = 0
         self._in_a_row = 0
+        self._submitted: Optional[_Submitted] = None
         self._last_good, self._remedy = last_good, remedy
 
-    def accept(self, update: int, loss: Any, are_finite: Callable[[], bool]) -> bool:
-        """Whether an update may count; waits for its numbers.
+    def submit(self, update: int, loss: Any, reduced: Reduced) -> None:
+        """Judge an update later, and the one that was submitted before it now.
 
         Args:
             update: its number, from 0.
             loss: NDArray [1], the same on every rank.
-            are_finite: whether all reduced gradients are.
+            reduced: its gradients.
 
         Raises:
-            NonFiniteError: it may not, and the run shall end.
+            NonFiniteError: that one may not count.
         """
-        value = float(loss.asscalar())
-        if math.isfinite(value) and are_finite():
+        numbers = mx.nd.concat(loss, *reduced.numbers, dim=0) if reduced.numbers else loss
+        submitted = _Submitted(update, numbers, reduced)
+        self.finish()
+        self._submitted = submitted
+
+    def finish(self) -> None:
+        """Judge the update that was submitted last; waits for its numbers.
+
+        Raises:
+            NonFiniteError: it may not count.
+        """
+        submitted, self._submitted = self._submitted, None
+        if submitted is not None:
+            self._judge(submitted)
+
+    def accept(self, update: int, loss: Any, reduced: Reduced) -> bool:
+        """Whether an update may count, at once; see ``submit``."""
+        self.submit(update, loss, reduced)
+        submitted, self._submitted = self._submitted, None
+        assert submitted is not None
+        return self._judge(submitted)
+
+    def _judge(self, submitted: _Submitted) -> bool:
+        update = submitted.update
+        value, *others = submitted.numbers.asnumpy().tolist()
+        are_finite = submitted.reduced.are_finite(others)
+        if math.isfinite(value) and are_finite:
             self._in_a_row = 0
             return True
         what = "a gradient of the backbone is not finite"

@@ -37,6 +37,10 @@ class LossScale(Stateful):
         self._good_updates = 0
         self.value = _INITIAL if dynamic else 1.0
 
+    def scaled(self, gradient: Any) -> Any:
+        """What the backward pass starts from, times the factor."""
+        return gradient * self.value if self._dynamic else gradient
+
     def judge(self, gradients: Sequence[Any]) -> Callable[[], bool]:
         """Whether the gradients are finite, or ``accept`` is going to look at them."""
         return (lambda: True) if self._dynamic else _all_finite(gradients)

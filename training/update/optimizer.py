@@ -7,9 +7,10 @@ program scales a gradient, save for the loss scale of float16.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, NamedTuple, Optional, Protocol
 
 import numpy as np
 from typing_extensions import override
@@ -24,6 +25,21 @@ from training.update.host_sgd import HostSGD
 from training.update.loss_scale import LossScale
 
 
+class Reduced(NamedTuple):
+    """The reduced gradients of an update, which may be judged when later ones are queued."""
+
+    numbers: tuple[Any, ...]
+    """NDArrays [1] on the device of the gradients."""
+    are_finite: Callable[[Sequence[float]], bool]
+    """Whether all sums are finite, by the values of the numbers: the same on every rank. With a
+    dynamic loss scale they always count as finite, because that expects some to overflow."""
+
+
+def judged(are_finite: Callable[[], bool]) -> Reduced:
+    """Gradients that are judged without numbers from the device."""
+    return Reduced((), lambda numbers: are_finite())
+
+
 class Optimizer(Stateful, Protocol):
     """What training asks of an optimizer, wherever that updates the weights."""
 
@@ -31,12 +47,11 @@ class Optimizer(Stateful, Protocol):
     contributors: int
     """Processes whose batches make one update: each divides its loss by the images of all."""
 
-    def reduce(self) -> Callable[[], bool]:
+    def reduce(self, update: int) -> Reduced:
         """Sum the gradients of the last backward pass over the ranks.
 
-        Returns:
-            Whether all sums are finite: the same on every rank; the call waits for them. With a
-            dynamic loss scale they always count as finite, because that expects some to overflow.
+        Args:
+            update: the number of the update, from 0.
         """
 
     def update(self, update: int, lr: float) -> None:
@@ -85,13 +100,16 @@ class BackboneOptimizer(Optimizer):
         self.loss_scale = LossScale(dynamic=dtype == "float16")
 
     @override
-    def reduce(self) -> Callable[[], bool]:
+    def reduce(self, update: int) -> Reduced:
         self._world.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
-        return self.loss_scale.judge(self._gradients)
+        # Judged in ``update`` at the latest: the next backward pass overwrites the gradients.
+        self._are_finite = functools.lru_cache(None)(self.loss_scale.judge(self._gradients))
+        return judged(self._are_finite)
 
     @override
     def update(self, update: int, lr: float) -> None:
         self._settle()
+        self._are_finite()
         # That of the gradients; ``accept`` may choose another one for the next update.
         scale = self.loss_scale.value
         if self.loss_scale.accept(self._gradients, update):

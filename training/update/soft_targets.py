@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.batches.loader import Batch
-from runtime.mxnet import mx
+from runtime.devices import Uploads
 from training.config.images import LossOptions
 
 # The first number of the seed of the shares, so that no two uses share their random numbers.
@@ -27,15 +27,15 @@ class SoftTargets:
         """Args: options; the number of logits; the seed of the shares of mixed images."""
         self._options, self._num_classes, self._seed = options, num_classes, seed
 
-    def __call__(self, batch: Batch, update: int) -> tuple[Any, NDArray[np.float32]]:
-        """Return the images, NDArray, and the targets, float32 [b, classes], of an update."""
-        images = mx.nd.array(batch.images, dtype="uint8")
+    def __call__(self, batch: Batch, update: int, upload: Uploads) -> tuple[Any, Any]:
+        """Return the images and the targets, [b, classes], of an update, on a device."""
+        images = upload(batch.images)
         targets = self.smoothed(batch.labels)
         if self._options.mixup:
             share = self.share(update)
             images = _mixed(images.astype("float32"), share)
             targets = np.asarray(_mixed(targets, share), np.float32)
-        return images, targets
+        return images, upload(targets)
 
     def smoothed(self, labels: NDArray[np.int64]) -> NDArray[np.float32]:
         """The share of each class in each target, float32 [b, classes]."""

@@ -110,6 +110,7 @@ class Run:
             labels = generator.integers(CLASSES, size=GLOBAL_BATCH)
             loss = self.step(Batch(images[own], labels[own]), update, lr=0.02)
             losses.append(float(loss.asscalar()))
+        self.step.finish()
         self.clock.update = until
         return losses
 

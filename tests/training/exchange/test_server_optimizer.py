@@ -36,7 +36,7 @@ class Worker:
 
     def step(self, *gradient: float) -> None:
         self.parameter.grad()[:] = mx.nd.array(gradient)
-        finite = self.optimizer.reduce()
+        finite = self.optimizer.reduce(0)
         self.optimizer.update(0, lr=0.5)
         FiniteGuard().accept(0, mx.nd.ones(1), finite)
 

@@ -17,6 +17,7 @@ import pytest
 from runtime.mxnet import mx
 from runtime.state import State
 from runtime.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
+from tests.support.steps import FunctionStep
 from tests.support.thread_world import run_ranks
 from training.checkpoint import files
 from training.checkpoint.writer import Checkpointer
@@ -185,7 +186,7 @@ def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monk
         log = RunLog(tmp_path, rank=world.rank, world_size=size, frequent=9, stall_timeout=1)
         with log, Checkpointer({"x": Part()}, world, tmp_path, keep=1, about={}) as checkpointer:
             fit(
-                lambda batch, update, lr: mx.nd.array([0.0]),
+                FunctionStep(lambda batch, update, lr: mx.nd.array([0.0])),
                 itertools.repeat(None),
                 Updates(ConstantSchedule(), total=2, images=1),
                 log,

@@ -164,11 +164,14 @@ def test_counts_of_all_ranks_begin_anew_with_each_epoch(size: int) -> None:
     run_ranks(size, count)
 
 
-def test_a_loss_that_is_not_finite_ends_the_run() -> None:
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_loss_that_is_not_finite_ends_the_run(is_last: bool) -> None:
     def diverge(world):
         step, classifier, _ = make_step(world)
         classifier.parameters["fc_output_weight"].data()[:] = np.nan
         with pytest.raises(NonFiniteError, match="update 1: the loss is nan"):
+            # Judged when the next update is queued, or nothing follows.
             step(batch(), 0, 0.1)
+            step.finish() if is_last else step(batch(), 1, 0.1)
 
     run_ranks(1, diverge)

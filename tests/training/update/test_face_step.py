@@ -73,11 +73,12 @@ def one_update(spoiled: bool = False, **options):
         images = np.random.default_rng(1).integers(256, size=(BATCH, 3, SIZE, SIZE), dtype=np.uint8)
         batch = Batch(images, np.arange(BATCH))
         if spoiled:
-            reduce = step._optimizer.reduce
-            step._optimizer.reduce = lambda: (reduce(), lambda: False)[1]
+            reduce, odd = step._optimizer.reduce, {"are_finite": lambda numbers: False}
+            step._optimizer.reduce = lambda update: reduce(update)._replace(**odd)
         centers = step._head.rows.export()["centers"].copy()
         before = {name: parameter.data().asnumpy() for name, parameter in trained.items()}
         step(batch, 0, 0.5)
+        step.finish()
         weights = [
             (before[name], parameter.data().asnumpy(), parameter.grad().asnumpy())
             for name, parameter in trained.items()

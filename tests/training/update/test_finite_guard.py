@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,9 @@ from tests.support.thread_world import run_ranks
 from tests.training.checkpoint.test_resume import Run
 from training.checkpoint.layout import Checkpoint
 from training.update.finite_guard import FiniteGuard, NonFiniteError
+from training.update.optimizer import Reduced
+
+FINITE = Reduced((), lambda numbers: True)
 
 
 def spoil_features(run):
@@ -109,14 +114,37 @@ def test_skipping_changes_nothing_as_long_as_all_is_finite(tmp_path):
     assert stopping == skipping
 
 
+def test_an_update_is_judged_when_the_next_one_is_queued_or_the_run_stops_to_look() -> None:
+    judged = []
+
+    def reduced(update: int) -> Reduced:
+        def are_finite(numbers: Sequence[float]) -> bool:
+            judged.append((update, numbers))
+            return update < 2
+
+        return Reduced((mx.nd.array([update + 0.5]), mx.nd.array([7.0])), are_finite)
+
+    guard = FiniteGuard()
+    guard.submit(0, mx.nd.array([1.0]), reduced(0))
+    assert judged == []
+    guard.submit(1, mx.nd.array([1.0]), reduced(1))
+    assert judged == [(0, [0.5, 7.0])]
+    guard.finish()
+    guard.finish()
+    assert judged == [(0, [0.5, 7.0]), (1, [1.5, 7.0])]
+    guard.submit(2, mx.nd.array([1.0]), reduced(2))
+    with pytest.raises(NonFiniteError, match="update 3: a gradient of the backbone"):
+        guard.submit(3, mx.nd.array([1.0]), reduced(3))
+
+
 @pytest.mark.parametrize("good", [0, 1])
 def test_a_run_that_only_skips_stops(good, caplog):
     guard = FiniteGuard("skip")
     nan = mx.nd.array([np.nan])
     for update in range(good):
-        assert guard.accept(update, mx.nd.array([1.0]), lambda: True)
+        assert guard.accept(update, mx.nd.array([1.0]), FINITE)
     for update in range(100):
-        assert not guard.accept(update, nan, lambda: True)
+        assert not guard.accept(update, nan, FINITE)
     assert "update 100 skipped: the loss is nan; 100 skipped in all" in caplog.text
     with pytest.raises(NonFiniteError, match="update 101: .* after 100 skipped updates"):
-        guard.accept(100, nan, lambda: True)
+        guard.accept(100, nan, FINITE)

@@ -67,8 +67,8 @@ def test_waiting_for_others_is_not_counted_as_the_update() -> None:
         with mx.autograd.record():
             loss = parameter.data().sum()
         loss.backward()
-        are_finite = optimizer.reduce()
+        reduced = optimizer.reduce(0)
         optimizer.update(0, lr=0.5)
-        return before, parameter.data().asnumpy().tolist(), are_finite()
+        return before, parameter.data().asnumpy().tolist(), reduced.are_finite([])
 
     assert run_ranks(1, rank_main) == [([1.0], [0.5, 0.5], True)]

@@ -34,7 +34,7 @@ def train(world, initial, factor, scale=1.0, name="sgd", updates=1):
         with mx.autograd.record():
             loss = sum(scale * factor * value.data().sum() for value in parameters.values())
         loss.backward()
-        optimizer.reduce()
+        optimizer.reduce(0)
         optimizer.update(update, lr=0.5)
     return {name: value.data().asnumpy() for name, value in parameters.items()}
 
@@ -57,7 +57,7 @@ def test_the_update_that_raises_the_loss_scale_is_a_whole_step():
         with mx.autograd.record():
             loss = scale * parameters["fc_bias"].data().sum()
         loss.backward()
-        optimizer.reduce()
+        optimizer.reduce(0)
         optimizer.update(0, lr=0.5)
         assert optimizer.loss_scale.value == 2 * scale
         return parameters["fc_bias"].data().asnumpy().tolist()
