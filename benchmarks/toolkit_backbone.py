@@ -60,7 +60,7 @@ class ToolkitBackbone(Subject):
         reduced = self._optimizer.reduce(self._updates)
         self._optimizer.update(self._updates, LEARNING_RATE)
         # A run checks every update, too.
-        assert reduced.are_finite([])
+        assert reduced.are_finite(())
         mx.nd.waitall()
 
 

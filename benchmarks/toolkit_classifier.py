@@ -63,6 +63,6 @@ class ClassifierTraining(ClassifierInference):
         reduced = self._optimizer.reduce(self._updates)
         self._optimizer.update(self._updates, lr=1e-3)
         # A run checks every update, too.
-        assert reduced.are_finite([])
+        assert reduced.are_finite(())
         self._updates += 1
         mx.nd.waitall()

@@ -20,7 +20,8 @@ from parallel.world import Wire, World
 from runtime.state import Saved, State
 from runtime.stopwatch import COMMUNICATION, Stopwatch
 from training.update.loss_scale import LossScale
-from training.update.optimizer import Optimizer, Reduced, judged
+from training.update.optimizer import Optimizer
+from training.update.reduced import Reduced
 
 
 class ServerOptimizer(Optimizer):
@@ -61,9 +62,15 @@ class ServerOptimizer(Optimizer):
     @override
     def reduce(self, update: int) -> Reduced:
         self._group.allreduce_all(self._gradients, "backbone.gradient", wire=self._wire)
+        reduced = self.loss_scale.judge(self._gradients, update)
+
         # Asked twice, before the push and by the step's guard: the answer is worked out once.
-        self._are_finite = functools.lru_cache(None)(self.loss_scale.judge(self._gradients))
-        return judged(self._are_finite)
+        @functools.lru_cache(maxsize=None)
+        def are_finite() -> bool:
+            return reduced.are_finite([float(number.asscalar()) for number in reduced.numbers])
+
+        self._are_finite = are_finite
+        return Reduced((), lambda values: are_finite())
 
     @override
     def update(self, update: int, lr: float) -> None:

@@ -5,20 +5,22 @@ factor before the backward pass and the gradients divided by it before the updat
 when a gradient overflows (that update is skipped) and rises when none has for a while
 (Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2). The gradients are looked
 at after their reduction over the ranks, so that all ranks decide alike.
+
+The factor and the count behind it are numbers on the device, and so is the decision: the host
+queues the next update without knowing it, and learns it for the log one update later.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from typing_extensions import override
 
 from runtime.mxnet import mx
-from runtime.ndarray import is_on_host
 from runtime.state import Saved, State, Stateful
-from training.update import host_sgd
+from training.update.reduced import Reduced, finite_flag, judge
 
 _log = logging.getLogger(__name__)
 
@@ -31,66 +33,69 @@ _GROWTH_INTERVAL = 2000
 class LossScale(Stateful):
     """The factor between the loss and what the backward pass starts from."""
 
-    def __init__(self, *, dynamic: bool) -> None:
-        """Args: dynamic: for float16; without it the factor stays 1."""
-        self._dynamic = dynamic
-        self._good_updates = 0
-        self.value = _INITIAL if dynamic else 1.0
+    def __init__(self, *, dynamic: bool, ctx: Any = None) -> None:
+        """Decide whether there is one.
+
+        Args:
+            dynamic: for float16; without it the factor is 1, and nothing is multiplied.
+            ctx: the device of the gradients, for a dynamic one.
+        """
+        self._dynamic, self._ctx = dynamic, ctx
+        # Powers of two, and a count that float32 holds exactly for 16 million updates in a row.
+        # Never written into: the number of an update outlives the next one, until it is read.
+        self._scale, self._good_updates = self._number(_INITIAL), self._number(0)
 
     def scaled(self, gradient: Any) -> Any:
-        """What the backward pass starts from, times the factor."""
-        return gradient * self.value if self._dynamic else gradient
+        """What the backward pass starts from, given the loss or its gradient (float32, any shape).
 
-    def judge(self, gradients: Sequence[Any]) -> Callable[[], bool]:
-        """Whether the gradients are finite, or ``accept`` is going to look at them."""
-        return (lambda: True) if self._dynamic else _all_finite(gradients)
-
-    def accept(self, gradients: Sequence[Any], update: int) -> bool:
-        """Whether the gradients (NDArrays, reduced over the ranks) may be used; adapts the factor.
-
-        The gradients have the factor from before the call: take ``value`` first.
-
-        Only the dynamic scale looks at them, because the look waits for the device.
+        Queued. The factor is the one that ``adapt`` divides by, after this backward pass.
         """
+        return gradient * self._scale if self._dynamic else gradient
+
+    def judge(self, gradients: Sequence[Any], update: int) -> Reduced:
+        """Whether the gradients (NDArrays, reduced over the ranks) may be used; queued."""
         if not self._dynamic:
+            return judge(gradients)
+
+        def note(values: Sequence[float]) -> bool:
+            finite, scale = values
+            if not finite:
+                _log.warning(
+                    "update %d skipped: a float16 gradient overflowed; loss scale now %g",
+                    *(update + 1, max(scale / _FACTOR, _SMALLEST)),
+                )
             return True
-        if not _all_finite(gradients)():
-            self.value = max(self.value / _FACTOR, _SMALLEST)
-            self._good_updates = 0
-            _log.warning(
-                "update %d skipped: a float16 gradient overflowed; loss scale now %g",
-                *(update, self.value),
-            )
-            return False
-        self._good_updates += 1
-        if self._good_updates % _GROWTH_INTERVAL == 0:
-            self.value *= _FACTOR
-        return True
+
+        return Reduced((finite_flag(gradients), self._scale), note)
+
+    def adapt(self, finite: Any) -> Any:
+        """Choose the factor of the next update; queued. For a dynamic one.
+
+        Args:
+            finite: 1 if this update's gradients are finite, else 0 (NDArray [1]).
+
+        Returns:
+            What these gradients have to be multiplied with (NDArray [1]).
+        """
+        inverse = 1.0 / self._scale
+        self._good_updates = (self._good_updates + 1) * finite
+        at_interval = self._good_updates % _GROWTH_INTERVAL == 0
+        higher = mx.nd.where(at_interval, self._scale * _FACTOR, self._scale)
+        lower = mx.nd.maximum(self._scale / _FACTOR, _SMALLEST)
+        self._scale = mx.nd.where(finite, higher, lower)
+        return inverse
 
     @override
     def export_state(self, update: int) -> State:
-        return State(values={"loss_scale": self.value, "good_updates": self._good_updates})
+        scale, good_updates = 1.0, 0
+        if self._dynamic:
+            scale, good_updates = self._scale.asscalar(), self._good_updates.asscalar()
+        return State(values={"loss_scale": float(scale), "good_updates": int(good_updates)})
 
     @override
     def load_state(self, saved: Saved) -> None:
-        value, good_updates = saved.number("loss_scale"), saved.count("good_updates")
-        if self._dynamic:
-            self.value, self._good_updates = value, good_updates
+        self._scale = self._number(saved.number("loss_scale"))
+        self._good_updates = self._number(saved.count("good_updates"))
 
-
-def _all_finite(gradients: Sequence[Any]) -> Callable[[], bool]:
-    """Whether the gradients are finite. The returned function waits for the device.
-
-    A sum of squares that overflows float32 is no gradient to go on with either.
-    """
-    if all(map(is_on_host, gradients)):
-        return lambda: host_sgd.all_finite(gradients)
-    # The operator takes arrays of one type; a float16 network has parameters of two.
-    by_type: dict[Any, list[Any]] = {}
-    for gradient in gradients:
-        by_type.setdefault(gradient.dtype, []).append(gradient)
-    sums = mx.nd.concat(
-        *(mx.nd.multi_sum_sq(*alike, num_arrays=len(alike)) for alike in by_type.values()), dim=0
-    )
-    finite = (sums - sums == 0).min()
-    return lambda: bool(finite.asscalar())
+    def _number(self, value: float) -> Any:
+        return mx.nd.full((1,), value, ctx=self._ctx) if self._dynamic else None

@@ -12,7 +12,7 @@ from tests.support.thread_world import run_ranks
 from tests.training.checkpoint.test_resume import Run
 from training.checkpoint.layout import Checkpoint
 from training.update.finite_guard import FiniteGuard, NonFiniteError
-from training.update.optimizer import Reduced
+from training.update.reduced import Reduced
 
 FINITE = Reduced((), lambda numbers: True)
 

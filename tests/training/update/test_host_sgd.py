@@ -69,6 +69,6 @@ def test_waiting_for_others_is_not_counted_as_the_update() -> None:
         loss.backward()
         reduced = optimizer.reduce(0)
         optimizer.update(0, lr=0.5)
-        return before, parameter.data().asnumpy().tolist(), reduced.are_finite([])
+        return before, parameter.data().asnumpy().tolist(), reduced.are_finite(())
 
     assert run_ranks(1, rank_main) == [([1.0], [0.5, 0.5], True)]

@@ -4,76 +4,141 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from runtime.mxnet import mx
 from training.update.loss_scale import LossScale
 
-FINE = [mx.nd.array([1.0, -2.0]), mx.nd.array([0.0])]
+DEVICE = mx.cpu(1)
+INITIAL = 2.0**13
+
+
+def dynamic() -> LossScale:
+    return LossScale(dynamic=True, ctx=DEVICE)
+
+
+def array(*values: float, dtype: str = "float32"):
+    return mx.nd.array(values, ctx=DEVICE, dtype=dtype)
+
+
+def value(scale: LossScale) -> float:
+    return scale.export_state(0).values["loss_scale"]
+
+
+def adapt(scale: LossScale, gradients, update: int = 0) -> bool:
+    """As the optimizer does, and as the step reads it at once; returns whether it was skipped."""
+    reduced = scale.judge(gradients, update)
+    scale.adapt(reduced.numbers[0])
+    values = [float(number.asscalar()) for number in reduced.numbers]
+    assert reduced.are_finite(values), "a dynamic scale expects gradients to overflow"
+    return values[0] == 0
+
+
+def good_updates(scale: LossScale, updates: int) -> None:
+    """So many good updates, of which the last is made."""
+    values = dict(scale.export_state(0).values)
+    values["good_updates"] += updates - 1
+    load(scale, values)
+    scale.adapt(array(1.0))
+
+
+def load(scale: LossScale, values) -> None:
+    scale.load_state(SimpleNamespace(number=values.__getitem__, count=values.__getitem__))
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
-def test_an_overflow_halves_the_scale_and_refuses_the_update(bad, caplog):
-    scale = LossScale(dynamic=True)
-    before = scale.value
-    assert not scale.accept([FINE[0], mx.nd.array([1.0, bad])], update=7)
-    assert scale.value == before / 2
-    assert "update 7 skipped" in caplog.text
+def test_an_overflow_halves_the_scale_and_says_which_update_is_skipped(bad, caplog):
+    scale = dynamic()
+    assert not adapt(scale, [array(1.0, -2.0), array(0.0)], update=5)
+    assert not caplog.text
+    assert adapt(scale, [array(1.0, -2.0), array(1.0, bad)], update=6)
+    assert value(scale) == INITIAL / 2
+    assert "update 7 skipped: a float16 gradient overflowed; loss scale now 4096" in caplog.text
 
 
-def test_the_scale_doubles_after_2000_good_updates_in_a_row():
-    scale = LossScale(dynamic=True)
-    before = scale.value
-    for update in range(1999):
-        assert scale.accept(FINE, update)
-    assert scale.value == before
-    assert scale.accept(FINE, 1999)
-    assert scale.value == 2 * before
+def test_an_update_is_named_with_its_scale_after_later_ones_are_queued(caplog):
+    scale = dynamic()
+    queued = []
+    for update in range(3):
+        reduced = scale.judge([array(float("inf"))], update)
+        scale.adapt(reduced.numbers[0])
+        queued.append(reduced)
+    for reduced in queued:
+        reduced.are_finite([float(number.asscalar()) for number in reduced.numbers])
+    assert [record.getMessage()[-4:] for record in caplog.records] == ["4096", "2048", "1024"]
+
+
+def test_gradients_are_divided_by_the_scale_that_they_were_multiplied_with():
+    scale = dynamic()
+    good_updates(scale, 1999)
+    scaled = scale.scaled(array(1.0, 3.0).reshape((2, 1)))
+    assert scaled.asnumpy().tolist() == [[INITIAL], [3 * INITIAL]]
+    unscale = scale.adapt(array(1.0))
+    assert value(scale) == 2 * INITIAL
+    assert (scaled * unscale).asnumpy().tolist() == [[1.0], [3.0]]
+
+
+def test_the_scale_doubles_after_every_2000_good_updates_in_a_row():
+    scale = dynamic()
+    good_updates(scale, 1999)
+    assert value(scale) == INITIAL
+    good_updates(scale, 1)
+    assert value(scale) == 2 * INITIAL
+    good_updates(scale, 1999)
+    assert value(scale) == 2 * INITIAL
+    good_updates(scale, 1)
+    assert value(scale) == 4 * INITIAL
 
 
 @pytest.mark.parametrize("bad", [0, 1, None])
 def test_gradients_of_two_types_are_looked_at_together(bad):
     """As of a float16 network, whose norms are float32."""
-    gradients = [mx.nd.array([1.0, 2.0], dtype="float16"), mx.nd.array([3.0]), mx.nd.array([4.0])]
+    gradients = [array(1.0, 2.0, dtype="float16"), array(3.0), array(4.0)]
     if bad is not None:
         gradients[bad][:] = float("inf")
-    assert LossScale(dynamic=True).accept(gradients, 0) == (bad is None)
+    assert adapt(dynamic(), gradients) == (bad is not None)
 
 
 def test_an_overflow_restarts_the_count():
-    scale = LossScale(dynamic=True)
-    for update in range(1500):
-        scale.accept(FINE, update)
-    scale.accept([mx.nd.array([float("inf")])], 1500)
-    fallen = scale.value
-    for update in range(1999):
-        scale.accept(FINE, update)
-    assert scale.value == fallen
+    scale = dynamic()
+    good_updates(scale, 1500)
+    scale.adapt(array(0.0))
+    good_updates(scale, 1999)
+    assert value(scale) == INITIAL / 2
+    good_updates(scale, 1)
+    assert value(scale) == INITIAL
 
 
 def test_the_scale_stays_at_least_one():
-    scale = LossScale(dynamic=True)
-    for update in range(40):
-        scale.accept([mx.nd.array([float("nan")])], update)
-    assert scale.value == 1.0
+    scale = dynamic()
+    for _ in range(40):
+        scale.adapt(array(0.0))
+    assert value(scale) == 1.0
 
 
-def test_float32_is_neither_scaled_nor_looked_at():
+@pytest.mark.parametrize("device", [mx.cpu(), DEVICE])
+def test_float32_is_not_scaled_and_no_overflow_is_expected(device):
     scale = LossScale(dynamic=False)
-    assert scale.value == 1.0
-    assert scale.accept([mx.nd.array([float("nan")])], update=0)
+    gradient = mx.nd.array([np.nan], ctx=device)
+    assert scale.scaled(gradient) is gradient
+    reduced = scale.judge([gradient], update=0)
+    assert len(reduced.numbers) == (device == DEVICE)
+    assert not reduced.are_finite([float(number.asscalar()) for number in reduced.numbers])
 
 
 def test_a_scale_goes_on_where_it_was_and_float32_has_none():
-    saved = LossScale(dynamic=True)
-    for update in range(1500):
-        saved.accept(FINE, update)
-    saved.accept([mx.nd.array([float("inf")])], 1500)
-    saved.accept(FINE, 1501)
+    saved = dynamic()
+    good_updates(saved, 1500)
+    saved.adapt(array(0.0))
+    good_updates(saved, 1)
     memory = saved.export_state(1502).values
-    reader = SimpleNamespace(number=memory.__getitem__, count=memory.__getitem__)
-    dynamic, fixed = LossScale(dynamic=True), LossScale(dynamic=False)
-    for scale in (dynamic, fixed):
-        scale.load_state(reader)
-    assert (dynamic.value, fixed.value) == (saved.value, 1.0)
-    assert dynamic.export_state(0).values == memory == {"loss_scale": 4096.0, "good_updates": 1}
+    assert memory == {"loss_scale": 4096.0, "good_updates": 1}
+    assert [type(number) for number in memory.values()] == [float, int]
+    scale, fixed = dynamic(), LossScale(dynamic=False)
+    for one in (scale, fixed):
+        load(one, memory)
+    assert scale.export_state(0).values == memory
+    assert fixed.export_state(0).values == {"loss_scale": 1.0, "good_updates": 0}
+    good_updates(scale, 1999)
+    assert value(scale) == 8192.0

@@ -1,0 +1,232 @@
+"""The float16 network's updates on a device against plain ones that look before they change."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from parallel.world import LoneWorld
+from runtime.mxnet import mx
+from training.config.faces import FaceOptimizerOptions
+from training.update import mixed_precision
+from training.update.optimizer import BackboneOptimizer
+
+DEVICE = mx.cpu(1)
+# Those of a float16 network: products in half precision, norms in float32.
+SHAPES = {
+    "conv0_weight": (4, 3, 3, 3),
+    "relu0_gamma": (4,),
+    "bn0_gamma": (4,),
+    "fc1_weight": (7, 11),
+    "bn0_beta": (4,),
+    "fc1_bias": (7,),
+}
+LR = 0.25
+
+
+def dtype_of(name: str) -> str:
+    return "float32" if name.startswith("bn") else "float16"
+
+
+def initial(name: str) -> np.ndarray:
+    generator = np.random.default_rng(len(name))
+    return generator.normal(size=SHAPES[name]).astype(dtype_of(name))
+
+
+def make(options: FaceOptimizerOptions) -> tuple[BackboneOptimizer, dict]:
+    parameters = mx.gluon.ParameterDict()
+    for name, shape in SHAPES.items():
+        parameter = parameters.get(name, shape=shape, dtype=dtype_of(name))
+        parameter.initialize(mx.init.Zero(), ctx=DEVICE)
+        parameter.set_data(mx.nd.array(initial(name), dtype=dtype_of(name)))
+        parameter.wd_mult = float(name.endswith("_weight"))
+    return BackboneOptimizer(options, parameters, LoneWorld(), dtype="float16"), parameters
+
+
+def gradients_of(update: int, *, overflows: bool) -> dict[str, np.ndarray]:
+    """Those of a scaled loss: below 256, whose square the CPU's kernel can hold."""
+    generator = np.random.default_rng(update)
+    found = {
+        name: generator.uniform(-200, 200, shape).astype(dtype_of(name))
+        for name, shape in SHAPES.items()
+    }
+    if overflows:
+        # In each type and at each place now and then.
+        name = list(SHAPES)[update % len(SHAPES)]
+        found[name].flat[update % found[name].size] = (np.inf, -np.inf, np.nan)[update % 3]
+    return found
+
+
+class Plain:
+    """The same update by update with MXNet's own operators, on the host, and with a decision."""
+
+    def __init__(self, options: FaceOptimizerOptions) -> None:
+        self.options = options
+        self.scale, self.good, self.count = 2.0**13, 0, 0
+        self.weights = {name: initial(name) for name in SHAPES}
+        self.masters = {name: mx.nd.array(w.astype("float32")) for name, w in self.weights.items()}
+        count = int(options.momentum > 0) if options.rule == "sgd" else 2
+        self.states = {
+            name: [mx.nd.zeros(shape) for _ in range(count)] for name, shape in SHAPES.items()
+        }
+
+    def update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
+        if not all(np.isfinite(gradient).all() for gradient in gradients.values()):
+            self.scale, self.good = max(self.scale / 2, 1.0), 0
+            return
+        self.count += 1
+        for name, gradient in gradients.items():
+            wide = mx.nd.array(gradient.astype("float32") * np.float32(1 / self.scale))
+            wd = self.options.wd * name.endswith("_weight")
+            self.step(self.masters[name], wide, self.states[name], lr, wd)
+            self.weights[name] = self.masters[name].asnumpy().astype(dtype_of(name))
+        self.good += 1
+        self.scale *= 2.0 if self.good % 2000 == 0 else 1.0
+
+    def step(self, weight, gradient, states: list, lr: float, wd: float) -> None:
+        rule = self.options.rule
+        correction = np.sqrt(1 - 0.999**self.count) / (1 - 0.9**self.count)
+        if rule == "adam":
+            mx.nd.adam_update(weight, gradient, *states, lr=lr * correction, wd=wd, out=weight)
+        elif rule == "adamw":
+            weight *= 1 - lr * wd
+            mx.nd.adam_update(weight, gradient, *states, lr=lr * correction, out=weight)
+        elif states:
+            momentum = self.options.momentum
+            mx.nd.sgd_mom_update(
+                weight, gradient, *states, lr=lr, wd=wd, momentum=momentum, out=weight
+            )
+        else:
+            mx.nd.sgd_update(weight, gradient, lr=lr, wd=wd, out=weight)
+
+
+def run(optimizer: BackboneOptimizer, parameters, updates, overflows) -> list:
+    """Queue updates; returns what was said of their gradients, which is read at the end."""
+    said = []
+    for update in updates:
+        for name, gradient in gradients_of(update, overflows=update in overflows).items():
+            parameters[name].grad()[:] = gradient
+        said.append(optimizer.reduce(update))
+        optimizer.update(update, LR / (1 + update))
+    return said
+
+
+@pytest.mark.parametrize("part_size", [10, 75, 2**22])
+@pytest.mark.parametrize(
+    ("rule", "momentum", "rounding"),
+    [("sgd", 0.9, 0.0), ("sgd", 0.0, 0.0), ("adam", 0.9, 2e-6), ("adamw", 0.9, 2e-6)],
+)
+def test_it_computes_what_a_decision_on_the_host_does(
+    rule, momentum, rounding, part_size, monkeypatch, caplog
+):
+    monkeypatch.setattr(mixed_precision, "PART_SIZE", part_size)
+    options = FaceOptimizerOptions(momentum=momentum, wd=0.1, optimizer=rule)
+    optimizer, parameters = make(options)
+    plain = Plain(options)
+    # Two from the rise of the scale: it rises at update 5, after two overflows.
+    reader = {"loss_scale": 8192.0, "good_updates": 1998}
+    optimizer.loss_scale.load_state(
+        SimpleNamespace(number=reader.__getitem__, count=reader.__getitem__)
+    )
+    plain.good = 1998
+    overflows = {2, 3, 4, 9, 14, 19, 23}
+    said = run(optimizer, parameters, range(24), overflows)
+    for update in range(24):
+        plain.update(gradients_of(update, overflows=update in overflows), LR / (1 + update))
+    for name, weight in plain.weights.items():
+        found = parameters[name].data().asnumpy()
+        assert found.dtype == weight.dtype
+        if rounding:
+            step = {"float16": 1e-3, "float32": rounding}[dtype_of(name)]
+            np.testing.assert_allclose(found, weight, rtol=step, atol=step)
+        else:
+            np.testing.assert_array_equal(found, weight, err_msg=name)
+    state = optimizer.export_state(24)
+    for name, expected in expected_state(plain, rule).items():
+        found = state.arrays[name].array
+        assert found.shape == expected.shape
+        if rounding:
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=rounding)
+        else:
+            np.testing.assert_array_equal(found, expected, err_msg=name)
+    assert set(state.arrays) == set(expected_state(plain, rule))
+    assert state.values == {
+        "updates": 17, "loss_scale": plain.scale, "good_updates": plain.good
+    }  # fmt: skip
+    assert plain.scale == 2.0**14 / 2**7 and plain.good == 0
+    for update, reduced in enumerate(said):
+        assert reduced.are_finite([number.asscalar() for number in reduced.numbers])
+        assert (f"update {update + 1} skipped" in caplog.text) == (update in overflows)
+
+
+def expected_state(plain: Plain, rule: str) -> dict[str, np.ndarray]:
+    """By the names of earlier checkpoints: SGD's master copy comes last, Adam's first."""
+    found = {}
+    for name, states in plain.states.items():
+        master = [plain.masters[name]] if dtype_of(name) == "float16" else []
+        arrays = [*states, *master] if rule == "sgd" else [*master, *states]
+        found.update({f"{name}.{number}": array.asnumpy() for number, array in enumerate(arrays)})
+    return found
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
+def test_it_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(rule):
+    options = FaceOptimizerOptions(momentum=0.9, wd=0.1, optimizer=rule)
+    whole, whole_parameters = make(options)
+    run(whole, whole_parameters, range(12), {3, 8})
+    first, first_parameters = make(options)
+    run(first, first_parameters, range(6), {3})
+    state = first.export_state(6)
+    second, second_parameters = make(options)
+    # Weights are in the model's part of a checkpoint.
+    for name, parameter in second_parameters.items():
+        parameter.data()[:] = first_parameters[name].data()
+    second.load_state(
+        SimpleNamespace(
+            replicated=lambda name, shape: state.arrays[name].array.reshape(shape),
+            number=state.values.__getitem__,
+            count=state.values.__getitem__,
+        )
+    )
+    run(second, second_parameters, range(6, 12), {8})
+    for name, parameter in whole_parameters.items():
+        np.testing.assert_array_equal(
+            parameter.data().asnumpy(), second_parameters[name].data().asnumpy(), err_msg=name
+        )
+    assert whole.export_state(12).values == second.export_state(12).values
+
+
+def test_master_copies_begin_as_the_weights_that_training_starts_from():
+    """Which are loaded after the optimizer is made."""
+    optimizer, parameters = make(FaceOptimizerOptions(momentum=0.9, wd=0.0))
+    parameters["fc1_weight"].set_data(mx.nd.full(SHAPES["fc1_weight"], 3.0, dtype="float16"))
+    run(optimizer, parameters, [0], {0})
+    np.testing.assert_array_equal(parameters["fc1_weight"].data().asnumpy(), 3.0)
+
+
+def test_no_step_below_the_resolution_of_float16_is_lost():
+    optimizer, parameters = make(FaceOptimizerOptions(momentum=0.0, wd=0.0))
+    parameters["fc1_bias"].set_data(mx.nd.ones((7,), dtype="float16"))
+    for update in range(64):
+        for parameter in parameters.values():
+            parameter.grad()[:] = 128.0
+        optimizer.reduce(update)
+        # A step of 1 / 8192, an eighth of what float16 resolves at 1.
+        optimizer.update(update, 1 / 128)
+    np.testing.assert_array_equal(parameters["fc1_bias"].data().asnumpy(), 1 - 64 / 8192)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "expected"),
+    [
+        ([3], 3, [[(0, 0, 3)]]),
+        ([3, 2], 10, [[(0, 0, 3), (1, 0, 2)]]),
+        ([3, 5], 4, [[(0, 0, 3), (1, 0, 1)], [(1, 1, 5)]]),
+        ([9], 4, [[(0, 0, 4)], [(0, 4, 8)], [(0, 8, 9)]]),
+    ],
+)
+def test_arrays_are_cut_into_parts(sizes, most, expected):
+    found = mixed_precision._cut(sizes, most)
+    assert [[(i, piece.start, piece.stop) for i, piece in part] for part in found] == expected

@@ -1,0 +1,232 @@
+"""Updates of a float16 network that no operation waits for.
+
+Whether an update counts is a number on the device: gradients may have overflowed under the loss
+scale. So the new weights, momenta and float32 master copies are computed in any case and then
+chosen, ``where(finite, new, old)``. Doing that for each of some hundred parameters would queue
+thousands of operators. Therefore what is remembered stands end to end in a few long arrays, which
+are updated in parts: a part's gradients are joined, its new weights split again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from typing_extensions import override
+
+from runtime.mxnet import mx
+from training.config.schedule import OptimizerOptions
+from training.update.loss_scale import LossScale
+from training.update.parameter_updates import (
+    BETA1,
+    BETA2,
+    BULK_SIZE,
+    EPSILON,
+    ParameterUpdates,
+)
+from training.update.reduced import Reduced
+
+# Elements that are updated together; SGD needs 16 bytes for each while it does.
+PART_SIZE = 2**22
+
+
+class _Rates(NamedTuple):
+    """What an update of a part needs beside gradients."""
+
+    finite: Any
+    """Whether it counts; this and the next two are NDArrays [1] on the device."""
+    unscale: Any
+    """What its gradients are multiplied with."""
+    adam_step: Any
+    """The learning rate with Adam's bias correction."""
+    lr: float
+    weight_decay: float
+
+
+class MixedPrecisionUpdates(ParameterUpdates):
+    """A rule for float16 parameters with float32 master copies, and some of float32 between."""
+
+    def __init__(
+        self, options: OptimizerOptions, parameters: Any, loss_scale: LossScale, ctx: Any
+    ) -> None:
+        """Choose the rule.
+
+        Args:
+            options: which; weight decay is multiplied by each parameter's ``wd_mult``.
+            parameters: a ``gluon.ParameterDict``; those with ``grad_req`` "null" are left alone.
+            loss_scale: that of the gradients, dynamic.
+            ctx: where they are.
+        """
+        self._options, self._loss_scale, self._ctx = options, loss_scale, ctx
+        self._parameters = [
+            parameter for parameter in parameters.values() if parameter.grad_req != "null"
+        ]
+        self.count = 0
+
+    @property
+    def count(self) -> int:
+        """See ``ParameterUpdates``."""
+        return int(self._count.asscalar())
+
+    @count.setter
+    def count(self, updates: int) -> None:
+        self._count = mx.nd.full((1,), updates, ctx=self._ctx)
+
+    @override
+    def apply(self, lr: float, reduced: Reduced) -> None:
+        finite = reduced.numbers[0]
+        with mx.engine.bulk(BULK_SIZE):
+            unscale = self._loss_scale.adapt(finite)
+            self._count = self._count + finite
+            adam_step = lr * _bias_correction(self._count)
+            for group in self._groups:
+                decay = self._options.wd * group.wd_mult
+                rates = _Rates(finite, unscale, adam_step, lr, decay)
+                for part in group.parts:
+                    part.update(self._options, rates)
+
+    @override
+    def memory(self) -> Iterator[tuple[str, list[Any]]]:
+        for group in self._groups:
+            yield from group.memory(masters_last=self._options.rule == "sgd")
+
+    @cached_property
+    def _groups(self) -> list[_Group]:
+        """Made when first used: master copies begin as the weights that training starts from."""
+        alike: dict[tuple[Any, float], list[Any]] = {}
+        for parameter in self._parameters:
+            key = parameter.data().dtype, float(parameter.wd_mult)
+            alike.setdefault(key, []).append(parameter)
+        num_states = int(self._options.momentum > 0) if self._options.rule == "sgd" else 2
+        return [_Group(parameters, num_states, self._ctx) for parameters in alike.values()]
+
+
+class _Group:
+    """Parameters of one type and weight decay, end to end."""
+
+    def __init__(self, parameters: Sequence[Any], num_states: int, ctx: Any) -> None:
+        self.wd_mult = float(parameters[0].wd_mult)
+        self._parameters = parameters
+        weights = [parameter.data().reshape((-1,)) for parameter in parameters]
+        gradients = [parameter.grad().reshape((-1,)) for parameter in parameters]
+        self._sizes = [weight.size for weight in weights]
+        self._states = [mx.nd.zeros((sum(self._sizes),), ctx=ctx) for _ in range(num_states)]
+        is_half = weights[0].dtype == np.float16
+        self._master = mx.nd.concat(*weights, dim=0).astype("float32") if is_half else None
+        self.parts, start = [], 0
+        for pieces in _cut(self._sizes, PART_SIZE):
+            stop = start + sum(piece.stop - piece.start for _, piece in pieces)
+            self.parts.append(
+                _Part(
+                    [_row(weights[index], piece) for index, piece in pieces],
+                    [_row(gradients[index], piece) for index, piece in pieces],
+                    [_row(state, slice(start, stop)) for state in self._states],
+                    _row(self._master, slice(start, stop)) if is_half else None,
+                )
+            )
+            start = stop
+
+    def memory(self, *, masters_last: bool) -> Iterator[tuple[str, list[Any]]]:
+        """In the order in which MXNet's optimizers have them, and with it earlier checkpoints."""
+        masters = [] if self._master is None else [self._master]
+        arrays = [*self._states, *masters] if masters_last else [*masters, *self._states]
+        start = 0
+        for parameter, size in zip(self._parameters, self._sizes):
+            stop = start + size
+            yield parameter.name, [array[start:stop].reshape(parameter.shape) for array in arrays]
+            start = stop
+
+
+class _Part(NamedTuple):
+    """Views [1, n] of what is updated together."""
+
+    weights: list[Any]
+    gradients: list[Any]
+    states: list[Any]
+    master: Optional[Any]
+    """The float32 copy of the weights, where these are float16."""
+
+    def update(self, options: OptimizerOptions, rates: _Rates) -> None:
+        """Update weights, states and master copy, unless the gradients are not finite."""
+        # Each result has a name of its own: freeing one ends the bulk that makes it.
+        old = mx.nd.concat(*self.weights, dim=1) if self.master is None else self.master
+        joined = mx.nd.concat(*self.gradients, dim=1)
+        gradient = mx.nd.cast(joined, dtype="float32")
+        # By a power of two, so that nothing is rounded.
+        mx.nd.broadcast_mul(gradient, rates.unscale, out=gradient)
+        states = [mx.nd.identity(state) for state in self.states]
+        rule = _sgd if options.rule == "sgd" else _adam
+        new = rule(options, old, gradient, states, rates)
+        for state, candidate in zip(self.states, states):
+            mx.nd.where(rates.finite, candidate, state, out=state)
+        chosen = mx.nd.where(rates.finite, new, old, out=self.master)
+        weights = chosen if self.master is None else mx.nd.cast(chosen, dtype="float16")
+        starts = [0, *itertools.accumulate(weight.size for weight in self.weights[:-1])]
+        mx.nd._internal._split_v2(
+            weights, indices=starts, axis=1, squeeze_axis=False, out=self.weights
+        )
+
+
+def _sgd(
+    options: OptimizerOptions, weight: Any, gradient: Any, states: list[Any], rates: _Rates
+) -> Any:
+    """The new weight; the momentum in ``states`` is overwritten."""
+    rule = {"lr": rates.lr, "wd": rates.weight_decay}
+    if not states:
+        return mx.nd.sgd_update(weight, gradient, **rule)
+    return mx.nd.sgd_mom_update(weight, gradient, *states, momentum=options.momentum, **rule)
+
+
+def _adam(
+    options: OptimizerOptions, weight: Any, gradient: Any, states: list[Any], rates: _Rates
+) -> Any:
+    """The new weight by Adam or AdamW; the moments in ``states`` are overwritten."""
+    if options.rule == "adam":
+        gradient = gradient + rates.weight_decay * weight
+    # The operator takes no learning rate from the device: a step of 1 from 0 is the direction.
+    moments = {"beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON}
+    zero = mx.nd.zeros_like(weight)
+    direction = mx.nd.adam_update(zero, gradient, *states, lr=1.0, **moments)
+    if options.rule == "adamw":
+        weight = weight * (1 - rates.lr * rates.weight_decay)
+    return weight + direction * rates.adam_step
+
+
+def _bias_correction(count: Any) -> Any:
+    """Adam's factor of the learning rate after ``count`` updates (NDArray [1]).
+
+    1 - beta^count would lose half of its digits in float32.
+    """
+    first, second = (-mx.nd.expm1(count * math.log(beta)) for beta in (BETA1, BETA2))
+    return mx.nd.sqrt(second) / first
+
+
+def _cut(sizes: Sequence[int], most: int) -> Iterator[list[tuple[int, slice]]]:
+    """Cut arrays that stand end to end into parts of ``most`` elements, the last of fewer.
+
+    Yields:
+        Of each part, the pieces of arrays: which one, and from where to where.
+    """
+    part: list[tuple[int, slice]] = []
+    room = most
+    for index, size in enumerate(sizes):
+        start = 0
+        while start < size:
+            stop = min(size, start + room)
+            part.append((index, slice(start, stop)))
+            room -= stop - start
+            start = stop
+            if not room:
+                yield part
+                part, room = [], most
+    if part:
+        yield part
+
+
+def _row(array: Any, piece: slice) -> Any:
+    """A view [1, n] of a piece of an array [m]."""
+    return array[piece].reshape((1, -1))
