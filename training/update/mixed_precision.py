@@ -79,14 +79,15 @@ class MixedPrecisionUpdates(ParameterUpdates):
     @override
     def apply(self, lr: float, reduced: Reduced) -> None:
         finite = reduced.numbers[0]
-        with mx.engine.bulk(BULK_SIZE):
-            unscale = self._loss_scale.adapt(finite)
-            self._count = self._count + finite
-            adam_step = lr * _bias_correction(self._count)
-            for group in self._groups:
-                decay = self._options.wd * group.wd_mult
-                rates = _Rates(finite, unscale, adam_step, lr, decay)
-                for part in group.parts:
+        unscale = self._loss_scale.adapt(finite)
+        self._count = self._count + finite
+        adam_step = lr * _bias_correction(self._count)
+        for group in self._groups:
+            decay = self._options.wd * group.wd_mult
+            rates = _Rates(finite, unscale, adam_step, lr, decay)
+            for part in group.parts:
+                # One bulk for each: until a bulk has run, the memory of its results is in use.
+                with mx.engine.bulk(BULK_SIZE):
                     part.update(self._options, rates)
 
     @override
@@ -152,10 +153,8 @@ class _Part(NamedTuple):
 
     def update(self, options: OptimizerOptions, rates: _Rates) -> None:
         """Update weights, states and master copy, unless the gradients are not finite."""
-        # Each result has a name of its own: freeing one ends the bulk that makes it.
         old = mx.nd.concat(*self.weights, dim=1) if self.master is None else self.master
-        joined = mx.nd.concat(*self.gradients, dim=1)
-        gradient = mx.nd.cast(joined, dtype="float32")
+        gradient = mx.nd.cast(mx.nd.concat(*self.gradients, dim=1), dtype="float32")
         # By a power of two, so that nothing is rounded.
         mx.nd.broadcast_mul(gradient, rates.unscale, out=gradient)
         states = [mx.nd.identity(state) for state in self.states]
