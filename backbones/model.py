@@ -15,7 +15,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 import backbones
-from backbones.graph import cpu
+from backbones.graph import cpu, gpu
 from backbones.graph.nodes import Shape
 from backbones.graph.parameter_file import read_parameters
 from backbones.graph.recompute import Recomputation, cut
@@ -161,8 +161,10 @@ class Backbone(Network):
 def _for_device(
     ctx: Context, symbol: Any, image_size: tuple[int, int], weights: dict[str, NDArray]
 ) -> Any:
-    """Return the graph as it runs there: rewritten for the host, as it is for a device."""
-    return cpu.rewrite(symbol, image_size, weights) if devices.is_host(ctx) else symbol
+    """Return the graph as it runs there."""
+    if devices.is_host(ctx):
+        return cpu.rewrite(symbol, image_size, weights)
+    return gpu.limit_workspace(symbol)
 
 
 def _read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:

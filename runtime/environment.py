@@ -9,10 +9,12 @@ of one host share its processors equally, where every library by itself would us
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 from runtime import processors
@@ -41,7 +43,9 @@ def settings() -> tuple[Setting, ...]:
     table = _for_every_rank()
     if processors.request_tiles():
         table += _WITH_TILES
-    if visible_threads() <= _FEW_THREADS:
+    if computes_on_gpus():
+        table += _FOR_GPUS
+    elif visible_threads() <= _FEW_THREADS:
         table += _WITH_FEW_THREADS
     return table if is_launched() else table + _WITHOUT_LAUNCHER
 
@@ -78,8 +82,9 @@ def _for_every_rank() -> tuple[Setting, ...]:
         ),
         Setting(
             "MXNET_CUDNN_AUTOTUNE_DEFAULT",
-            "1",
-            "choose the fastest convolution within the workspace limit: centers need the memory",
+            "2",
+            "try convolutions out and take the fastest within their workspace, as centers need the "
+            'memory; with 1 ("limited") MXNet 1.9.1 takes the fastest whatever memory it needs',
         ),
         Setting(
             "OMPI_MCA_mpi_yield_when_idle",
@@ -108,11 +113,51 @@ _WITH_FEW_THREADS = (
         "polling each millisecond takes a tenth of a processor, each fifth a thirtieth",
     ),
 )
+# Not here: NVIDIA_TF32_OVERRIDE=0, with which GPUs since Ampere multiply float32 numbers without
+# rounding them to ten bits. It is slower, so the user decides.
+_FOR_GPUS = (
+    Setting(
+        "HOROVOD_CYCLE_TIME",
+        "1",
+        "each collective waits for the next cycle, and a GPU idles meanwhile, not a processor",
+    ),
+    Setting(
+        "MXNET_OPTIMIZER_AGGREGATION_SIZE",
+        "60",
+        "SGD of so many parameters in one operator, the most that its kernel has room for",
+    ),
+    Setting(
+        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD",
+        "1000",
+        "MXNet waits for the GPU after each bulk of layers: one bulk for most networks",
+    ),
+    Setting(
+        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD",
+        "60",
+        "the same, but gradients are reduced while the backward pass goes on, bulk by bulk",
+    ),
+)
 # MPI would have to start a daemon for a process that no launcher started; Gloo needs none.
 _WITHOUT_LAUNCHER = (
     Setting("HOROVOD_CONTROLLER", "gloo", "a single rank has no other to connect to"),
     Setting("HOROVOD_CPU_OPERATIONS", "gloo", "a single rank has no other to connect to"),
 )
+
+
+def computes_on_gpus() -> bool:
+    """Whether the installed MXNet is a build for GPUs and may see one.
+
+    The package decides: it needs the driver's libraries to be imported at all, while the device
+    files of GPUs differ between machines, containers and WSL, and asking the driver would start
+    CUDA in a process that still forks. Variables have to be set before MXNet could say it.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
+        return False
+    found = importlib.util.find_spec("mxnet")
+    if found is None or found.origin is None:
+        return False
+    # A wheel leaves its name beside the package: mxnet_cu112-1.9.1.dist-info.
+    return any(Path(found.origin).parents[1].glob("mxnet_cu*.dist-info"))
 
 
 def visible_threads() -> int:

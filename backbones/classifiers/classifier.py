@@ -7,9 +7,11 @@ from typing import Any
 
 from backbones import classifiers
 from backbones.classifiers import Normalization
+from backbones.graph import gpu
 from backbones.graph.nodes import Shape, to_json
 from backbones.network import Context, Network, initial_weights
 from backbones.options import ClassifierOptions
+from runtime import devices
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 
@@ -54,7 +56,10 @@ class Classifier(Network):
         if options.last_gamma:
             for gamma in _last_gammas(name, exported):
                 weights[gamma][:] = 0
-        return cls(trained, exported, weights, ctx or mx.cpu())
+        ctx = ctx or mx.cpu()
+        if not devices.is_host(ctx):
+            trained = gpu.limit_workspace(trained)
+        return cls(trained, exported, weights, ctx)
 
 
 def _last_gammas(name: str, symbol: Any) -> list[str]:

@@ -83,18 +83,73 @@ def test_gloo_is_chosen_only_for_a_single_process(
     assert launched == set(alone) - {"HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"}
 
 
-@pytest.mark.parametrize(("threads", "cycle"), [("1", "5"), ("2", "5"), ("3", None), ("16", None)])
-def test_horovod_polls_less_often_with_few_threads(
-    monkeypatch: pytest.MonkeyPatch, threads: str, cycle: Optional[str]
+@pytest.mark.parametrize(
+    ("threads", "gpus", "cycle"),
+    [("1", False, "5"), ("2", False, "5"), ("3", False, None), ("2", True, "1"), ("3", True, "1")],
+)
+def test_horovod_polls_less_often_where_few_threads_compute(
+    monkeypatch: pytest.MonkeyPatch, threads: str, gpus: bool, cycle: Optional[str]
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    defaults = {setting.name: setting.default for setting in environment.settings()}
-    assert defaults.get("HOROVOD_CYCLE_TIME") == cycle
+    monkeypatch.setattr(environment, "computes_on_gpus", lambda: gpus)
+    rows = [setting.default for setting in environment.settings()
+            if setting.name == "HOROVOD_CYCLE_TIME"]  # fmt: skip
+    assert rows == ([cycle] if cycle else [])
 
 
-def printed_by_the_module(**variables: str) -> str:
+@pytest.mark.parametrize(
+    ("package", "visible", "for_gpus"),
+    [
+        ("mxnet_cu112-1.9.1", None, True),
+        ("mxnet_cu112-1.9.1", "1,3", True),
+        ("mxnet_cu112-1.9.1", "", False),
+        ("mxnet_cu112-1.9.1", "-1", False),
+        ("mxnet-1.9.1", None, False),
+        ("mxnet-1.9.1", "0", False),
+        (None, None, False),
+    ],
+)
+def test_gpus_have_settings_of_their_own(
+    package: Optional[str], visible: Optional[str], for_gpus: bool, tmp_path: Path
+) -> None:
+    """By the package alone: MXNet is not imported yet."""
+    if package:
+        (tmp_path / "mxnet").mkdir()
+        (tmp_path / "mxnet" / "__init__.py").write_text("raise AssertionError('imported')")
+        (tmp_path / f"{package}.dist-info").mkdir()
+    variables = {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": visible or ""}
+    variables["MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"] = "7"
+    if visible is None:
+        del variables["CUDA_VISIBLE_DEVICES"]
+    printed = dict(
+        line.removeprefix("export ").split("=", 1)
+        for line in printed_by_the_module(python="-S" if package is None else "-s", **variables)
+        .splitlines()
+    )  # fmt: skip
+    wanted = {
+        "HOROVOD_CYCLE_TIME": "1",
+        "MXNET_OPTIMIZER_AGGREGATION_SIZE": "60",
+        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "1000",
+        # The user's.
+        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "7",
+    }
+    if for_gpus:
+        assert wanted.items() <= printed.items()
+    else:
+        assert not set(wanted) - {"HOROVOD_CYCLE_TIME"} & set(printed)
+        assert printed.get("HOROVOD_CYCLE_TIME") != "1"
+
+
+def test_no_row_stands_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    for gpus in (False, True):
+        monkeypatch.setattr(environment, "computes_on_gpus", lambda gpus=gpus: gpus)
+        names = [setting.name for setting in environment.settings()]
+        assert len(names) == len(set(names))
+
+
+def printed_by_the_module(python: str = "-s", **variables: str) -> str:
     return subprocess.run(
-        [sys.executable, "-m", "runtime.environment"],
+        [sys.executable, python, "-m", "runtime.environment"],
         cwd=ROOT,
         env={**os.environ, **variables},
         capture_output=True,
