@@ -1,12 +1,17 @@
 """Rows in a device's memory, with MXNet operators; cut into tensors below 2^31 elements.
 
+Nothing in a step waits for the device: what it needs to know of a sample travels in one copy that
+the engine queues, and each pass is operators that it queues. They are chosen by what their kernels
+for GPUs (sources of MXNet 1.9.1) read and write, and results overwrite what is no longer needed.
+
 Shapes: see ``partial_fc.rows``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +19,50 @@ from typing_extensions import override
 
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
-from partial_fc.rows import SMALLEST_NORM, Array, Rows
-from partial_fc.shard import Int64Array
+from partial_fc.rows import SMALLEST_NORM, Array, Placed, Rows
+from partial_fc.shard import Int64Array, Sample
+from runtime.devices import Uploads
 from runtime.mxnet import mx
-from runtime.ndarray import invoke
+from runtime.ndarray import copy_to_host, invoke
 
-_MAX_ELEMENTS = 2**31 - 1
-# The rules for negatives need temporary arrays, made for one of so many parts of the logits.
-_PARTS = 16
+# MXNet's kernels for GPUs count elements with 32 bits, in strides of up to 65535 blocks of 256
+# threads; the count passes the end by up to one stride and has to stay below 2^31.
+_MAX_ELEMENTS = 2**31 - 2**24
+# The rules for negatives need temporary arrays. They are made for parts of the logits of at most so
+# many bytes, large enough that a usual step has one part.
+_PART_BYTES = 2**27
+# The numbers of a sample are padded to a multiple: few sizes of page-locked memory.
+_PADDING = 4096
+
+
+class _Block(NamedTuple):
+    """The sampled rows of one tensor.
+
+    Attributes:
+        number: of the tensor.
+        part: which of the sampled rows they are.
+        inside: NDArray int32, which rows of the tensor.
+    """
+
+    number: int
+    part: slice
+    inside: Any
+
+
+class _Gathered(NamedTuple):
+    """The sampled rows between ``gather`` and ``update``.
+
+    Attributes:
+        blocks: where they are; None: all rows of the only tensor.
+        centers_SD: NDArray, the rows: copies, or with all rows the tensor itself.
+        units_SD: NDArray, their unit vectors, which MXNet's autograd has recorded.
+        gradient_SD: NDArray, see ``Rows.gather``; autograd leaves there the one by the rows.
+    """
+
+    blocks: Optional[list[_Block]]
+    centers_SD: Any
+    units_SD: Any
+    gradient_SD: Any
 
 
 class DeviceRows(Rows):
@@ -36,8 +77,9 @@ class DeviceRows(Rows):
     ) -> None:
         """Copies ``centers_CD`` (float32 [C, D]) to the device."""
         self._optimizer = optimizer
-        self._context = context
-        self._height = max(1, max_elements // centers_CD.shape[1])
+        self._upload = Uploads(context)
+        self._num_rows, width = centers_CD.shape
+        self._height = max(1, max_elements // width)
         starts = range(0, len(centers_CD), self._height)
         blocks = (centers_CD[start : start + self._height] for start in starts)
         centers = [mx.nd.array(block, ctx=context) for block in blocks]
@@ -47,88 +89,159 @@ class DeviceRows(Rows):
                 mx.nd.zeros(state.shape(*block.shape), ctx=context, dtype=state.dtype)
                 for block in centers
             ]
+        # The pieces of a row that ``_put`` writes.
+        self._piece = math.gcd(width, 4)
+        self._pieces = mx.nd.arange(width // self._piece, ctx=context, dtype="int32")
+        self._copies: dict[str, NDArray[Any]] = {}
 
     @property
     @override
     def row_shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: blocks[0].shape[1:] for name, blocks in self._arrays.items()}
 
-    def _cut(self, rows: Int64Array) -> Iterator[tuple[int, slice, Any]]:
-        """The number of each block that has some of the sorted ``rows``; which; rows in it."""
-        bounds = np.searchsorted(rows, self._height * np.arange(len(self._arrays["centers"]) + 1))
-        for block in np.flatnonzero(np.diff(bounds)):
-            part = slice(int(bounds[block]), int(bounds[block + 1]))
-            inside = rows[part] - block * self._height
-            yield int(block), part, mx.nd.array(inside, ctx=self._context, dtype="int32")
+    @override
+    def place(self, sample: Sample) -> Placed:
+        rows, batch = sample.rows, sample.targets.size
+        # One number finds a target in the logits, which as a tensor have fewer than 2^31.
+        entries_B = np.arange(batch) * rows.size + sample.targets
+        numbers = np.concatenate([entries_B, sample.local, rows % self._height])
+        padded = np.zeros(-(-numbers.size // _PADDING) * _PADDING, dtype=np.int32)
+        padded[: numbers.size] = numbers
+        # One copy; its parts are views.
+        copied = self._upload(padded)
+        local_B = mx.nd.cast(copied[batch : 2 * batch], dtype="float32")
+        is_all = rows.size == self._num_rows <= self._height
+        blocks = None if is_all else list(self._cut(rows, copied[2 * batch : numbers.size]))
+        return Placed(blocks, copied[:batch], local_B)
+
+    def _cut(self, rows: Int64Array, inside_S: Any) -> Iterator[_Block]:
+        """The blocks that have some of the sorted rows."""
+        bounds = self._height * np.arange(len(self._arrays["centers"]) + 1)
+        bounds = np.searchsorted(rows, bounds)
+        for number in map(int, np.flatnonzero(np.diff(bounds))):
+            part = slice(int(bounds[number]), int(bounds[number + 1]))
+            yield _Block(number, part, inside_S[part])
 
     @override
-    def gather(self, rows: Int64Array, normalized_SD: Any) -> Any:
-        for block, part, inside in self._cut(rows):
-            normalized_SD[part] = mx.nd.take(self._arrays["centers"][block], inside)
-        norms_S = mx.nd.norm(normalized_SD, axis=1)
-        inverse_norms_S = 1.0 / mx.nd.maximum(norms_S, SMALLEST_NORM)
-        mx.nd.broadcast_mul(normalized_SD, inverse_norms_S.expand_dims(1), out=normalized_SD)
-        return inverse_norms_S
+    def gather(self, placed: Placed, units_SD: Any, gradient_SD: Any) -> _Gathered:
+        centers_SD = self._arrays["centers"][0]
+        if placed.rows is not None:
+            # A thread for each element: neighboring threads read and write neighboring elements.
+            taken = [
+                mx.nd.take(self._arrays["centers"][block.number], block.inside)
+                for block in placed.rows
+            ]
+            centers_SD = taken[0] if len(taken) == 1 else mx.nd.concat(*taken, dim=0)
+        # Other handles of the same memory: autograd ties its records to them.
+        variable_SD, units_SD = centers_SD.detach(), units_SD.detach()
+        mx.autograd.mark_variables([variable_SD], [gradient_SD])
+        with mx.autograd.record():
+            # Reads the rows twice and writes once; its backward reads units and gradient twice and
+            # writes the tangent in place of the gradient. The formula of ``project`` as operators
+            # of its own passes over rows eleven times, and keeps three arrays of this size.
+            mx.nd.L2Normalization(variable_SD, eps=SMALLEST_NORM**2, out=units_SD)
+        return _Gathered(placed.rows, centers_SD, units_SD, gradient_SD)
 
     @override
-    def update(self, rows: Int64Array, inverse_norms_S: Any, gradient_SD: Any, lr: float) -> None:
-        for block, part, inside in self._cut(rows):
+    def update(self, gathered: _Gathered, lr: float) -> None:
+        blocks, centers_SD, units_SD, tangent_SD = gathered
+        units_SD.backward(tangent_SD)
+        if blocks is None:
+            whole = {name: tensors[0] for name, tensors in self._arrays.items()}
+            self._optimizer.update_device(whole, tangent_SD, lr)
+            return
+        for block in blocks:
             sampled = {
-                name: mx.nd.take(blocks[block], inside) for name, blocks in self._arrays.items()
+                name: mx.nd.take(self._arrays[name][block.number], block.inside)
+                for name in self._optimizer.states
             }
-            inverse_norms_S1 = inverse_norms_S[part].expand_dims(1)
-            units_SD = sampled["centers"] * inverse_norms_S1
-            tangent_SD = self.project(gradient_SD[part], units_SD, inverse_norms_S1)
-            updated = self._optimizer.update_device(sampled, tangent_SD, lr)
-            for name, values in updated.items():
-                _set_entries(self._arrays[name][block], inside.expand_dims(0), values)
+            sampled["centers"] = centers_SD[block.part]
+            self._optimizer.update_device(sampled, tangent_SD[block.part], lr)
+            self._put(block, sampled)
+
+    def _put(self, block: _Block, sampled: dict[str, Any]) -> None:
+        """Write rows back.
+
+        ``_scatter_set_nd`` copies what belongs to one index with one thread, element by element.
+        With a row for each index the threads of a warp would touch 32 rows at a time, a sector of
+        memory for each number. So an index stands for four numbers, next to those of the next
+        thread; one index for each number would read as much again as it writes. ``index_copy`` has
+        a thread for each number, but first copies the whole tensor.
+        """
+        starts = (block.inside * self._pieces.size).reshape((-1, 1))
+        pieces = mx.nd.broadcast_add(starts, self._pieces.reshape((1, -1))).reshape((1, -1))
+        for name, values in sampled.items():
+            tensor = self._arrays[name][block.number]
+            if tensor.ndim == 1:
+                _set_entries(tensor, block.inside, values)
+            else:
+                cut = (-1, self._piece)
+                _set_entries(tensor.reshape(cut), pieces, values.reshape(cut))
 
     @override
     def maxima(self, logits_BS: Any, rules: Optional[Negatives] = None) -> Any:
         if rules is None:
             return mx.nd.max(logits_BS, axis=1)
-        maxima = [
-            mx.nd.max(_ruled(logits_BS[part], part, rules)[0], axis=1)
-            for part in _parts(logits_BS.shape[0])
-        ]
-        return mx.nd.concat(*maxima, dim=0)
+        maxima = []
+        for part in _parts(logits_BS):
+            logits = logits_BS[part]
+            if rules.filters:
+                # In place, so that ``exponentiate`` finds them left out.
+                left_out = logits > rules.limit
+                invoke("_npi_where_lscalar", [left_out, logits], {"scalar": LEFT_OUT}, [logits])
+            values = logits if rules.curriculum is None else _hardened(logits, part, rules)[0]
+            maxima.append(mx.nd.max(values, axis=1))
+        return _joined(maxima)
 
     @override
     def exponentiate(self, logits_BS: Any, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
-        if rules is None:
-            mx.nd.broadcast_sub(logits_BS, shift_B.expand_dims(1), out=logits_BS)
+        shift_B1 = shift_B.reshape((-1, 1))
+        if rules is None or rules.curriculum is None:
+            mx.nd.broadcast_sub(logits_BS, shift_B1, out=logits_BS)
             mx.nd.exp(logits_BS, out=logits_BS)
             return mx.nd.sum(logits_BS, axis=1)
         sums = []
-        for part in _parts(logits_BS.shape[0]):
-            values, slopes = _ruled(logits_BS[part], part, rules)
-            values = mx.nd.exp(mx.nd.broadcast_sub(values, shift_B[part].expand_dims(1)))
+        for part in _parts(logits_BS):
+            logits = logits_BS[part]
+            values, hard = _hardened(logits, part, rules)
+            mx.nd.broadcast_sub(values, shift_B1[part], out=values)
+            mx.nd.exp(values, out=values)
             sums.append(mx.nd.sum(values, axis=1))
-            logits_BS[part] = values * slopes
-        return mx.nd.concat(*sums, dim=0)
+            logits *= 2.0 / rules.scale
+            mx.nd.broadcast_add(logits, rules.curriculum.hardness.reshape((1, 1)), out=logits)
+            invoke("_npi_where_rscalar", [hard, logits], {"scalar": 1.0}, [logits])
+            logits *= values
+        return _joined(sums)
 
     @override
-    def get_columns(self, matrix_BS: Any, columns_B: Int64Array) -> Any:
-        return mx.nd.gather_nd(matrix_BS, self._entries(columns_B))
+    def get_targets(self, matrix_BS: Any, placed: Placed) -> Any:
+        # Not gather_nd: its kernel reads back the largest index, and waits for that.
+        return mx.nd.take(matrix_BS.reshape((-1,)), placed.entries)
 
     @override
-    def set_columns(self, matrix_BS: Any, columns_B: Int64Array, values_B: Any) -> None:
-        _set_entries(matrix_BS, self._entries(columns_B), values_B)
-
-    def _entries(self, columns_B: Int64Array) -> Any:
-        indices = np.stack([np.arange(columns_B.size), columns_B])
-        return mx.nd.array(indices, ctx=self._context, dtype="int32")
+    def set_targets(self, matrix_BS: Any, placed: Placed, values_B: Any) -> None:
+        _set_entries(matrix_BS.reshape((-1,)), placed.entries, values_B)
 
     @override
     def export(self) -> dict[str, NDArray[Any]]:
-        return {
-            name: np.concatenate([block.asnumpy() for block in blocks])
-            for name, blocks in self._arrays.items()
-        }
+        return self._copied({})
 
     @override
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        return self.export()
+        # Into the same memory each time, as on the host. This waits for the device: for all
+        # updates that are queued, and for the copies.
+        self._copies = self._copied(self._copies)
+        return dict(self._copies)
+
+    def _copied(self, copies: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The arrays on the host, in those of ``copies`` if there are any."""
+        for name, tensors in self._arrays.items():
+            shape = (self._num_rows, *tensors[0].shape[1:])
+            copy = copies.setdefault(name, np.empty(shape, dtype=tensors[0].dtype))
+            for number, tensor in enumerate(tensors):
+                start = number * self._height
+                copy_to_host(tensor, copy[start : start + len(tensor)])
+        return copies
 
     @override
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
@@ -154,24 +267,28 @@ class DeviceRows(Rows):
         return (gradient_bD - radial_b1 * units_bD) * inverse_norms_b1
 
 
-def _parts(batch: int) -> list[slice]:
-    height = -(-batch // _PARTS)
+def _parts(logits_BS: Any) -> list[slice]:
+    batch, num_rows = logits_BS.shape
+    height = max(1, _PART_BYTES // (4 * num_rows))
     return [slice(start, min(start + height, batch)) for start in range(0, batch, height)]
 
 
-def _ruled(logits: Any, part: slice, rules: Negatives) -> tuple[Any, Any]:
-    """The logits of some samples after the rules, and the derivatives."""
-    thresholds = rules.thresholds_B[part].expand_dims(1)
-    hardness = rules.hardness.reshape((1, 1))
+def _joined(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else mx.nd.concat(*parts, dim=0)
+
+
+def _hardened(logits: Any, part: slice, rules: Negatives) -> tuple[Any, Any]:
+    """The logits of some samples with the curriculum's rule, and 1 where it applies, else 0."""
+    assert rules.curriculum is not None
+    thresholds = rules.curriculum.thresholds_B[part].reshape((-1, 1))
     hard = mx.nd.broadcast_greater(logits, thresholds)
-    harder = logits * mx.nd.broadcast_add(logits / rules.scale, hardness)
-    values = mx.nd.where(hard, harder, logits)
-    slopes = mx.nd.broadcast_add(2.0 / rules.scale * logits, hardness)
-    slopes = mx.nd.where(hard, slopes, mx.nd.ones_like(logits))
-    left_out = mx.nd.full((1,), LEFT_OUT, ctx=logits.context).broadcast_like(logits)
-    return mx.nd.where(logits > rules.limit, left_out, values), slopes
+    values = logits / rules.scale
+    mx.nd.broadcast_add(values, rules.curriculum.hardness.reshape((1, 1)), out=values)
+    values *= logits
+    return mx.nd.where(hard, values, logits, out=values), hard
 
 
 def _set_entries(array: Any, indices: Any, values: Any) -> None:
-    """Replace the entries at ``indices`` in place; the operator behind ``array[...] = values``."""
+    """Replace entries of the first axis in place; the operator behind ``array[...] = values``."""
+    indices = indices.reshape((1, -1))
     invoke("_scatter_set_nd", [array, values, indices], {"shape": array.shape}, [array])

@@ -32,8 +32,8 @@ from partial_fc.margin import Margin, Targets
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
 from partial_fc.options import HeadOptions
-from partial_fc.rows import Rows
-from partial_fc.shard import Sample, Sampler, Shard, initial_centers
+from partial_fc.rows import Placed, Rows
+from partial_fc.shard import Sampler, Shard, initial_centers
 from runtime import devices, processors
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
@@ -165,20 +165,21 @@ class PartialFC(Stateful):
         units_bD, inverse_norms_b1 = self.rows.normalize(features)
         units_BD = self._world.allgather(units_bD, "head.features")
         sample = self._sampler.sample(self._gather_labels(labels), update)
+        placed = self.rows.place(sample)
         centers_SD = self._buffer("centers", (sample.rows.size, features.shape[1]), features)
-        inverse_norms_S = self.rows.gather(sample.rows, centers_SD)
+        gradient_SD = self._buffer("gradient", centers_SD.shape, features)
+        gathered = self.rows.gather(placed, centers_SD, gradient_SD)
 
         weights_BS = self._buffer("logits", (units_BD.shape[0], sample.rows.size), features)
         center_logits(units_BD * self._scale, centers_SD, out=weights_BS)
-        loss, row_scale_B1, radial_B1 = self._softmax(weights_BS, sample, inverse_norms_b1)
+        loss, row_scale_B1, radial_B1 = self._softmax(weights_BS, placed, inverse_norms_b1)
 
-        gradient_SD = self._buffer("gradient", centers_SD.shape, features)
         scaled_BD = self.rows.multiply_rows(units_BD, row_scale_B1)
         gradient_BD = product_gradients(weights_BS, scaled_BD, centers_SD, out=gradient_SD)
         # Not waited for: the reduction runs while the centers are updated.
         gradient_BD = self.rows.multiply_rows(gradient_BD, row_scale_B1)
         gradient_BD = self._world.allreduce(gradient_BD, "head.gradient")
-        update_centers = partial(self.rows.update, sample.rows, inverse_norms_S, gradient_SD, lr)
+        update_centers = partial(self.rows.update, gathered, lr)
         if not hold:
             update_centers()
         self._world.wait(gradient_BD)
@@ -188,10 +189,11 @@ class PartialFC(Stateful):
         gradient_bD = self.rows.project(gradient_BD[own], units_bD, inverse_norms_b1)
         if radial_B1 is not None:
             gradient_bD = gradient_bD + self.rows.multiply_rows(units_bD, radial_B1[own])
-        return HeadStep(loss, gradient_bD, update_centers)
+        # An update that is done shall not keep its arrays.
+        return HeadStep(loss, gradient_bD, update_centers if hold else lambda: None)
 
     def _softmax(
-        self, weights_BS: Any, sample: Sample, inverse_norms_b1: Any
+        self, weights_BS: Any, placed: Placed, inverse_norms_b1: Any
     ) -> tuple[Any, Any, Optional[Any]]:
         """Turn logits into the weights of the gradient, in place.
 
@@ -207,16 +209,13 @@ class PartialFC(Stateful):
             The loss, NDArray [1]; the factor of each row, NDArray [B, 1]; and the loss's derivative
             with respect to the norm of each feature, NDArray [B, 1], if the margin depends on it.
         """
-        rows, world = self.rows, self._world
-        local_B = mx.nd.array(sample.local, ctx=weights_BS.context)
-        before_B = rows.get_columns(weights_BS, sample.targets)
+        rows, world, local_B = self.rows, self._world, placed.local_B
+        before_B = rows.get_targets(weights_BS, placed)
         margined = self.margin(Targets(before_B / self._scale, local_B, inverse_norms_b1, world))
         target_B = margined.cosines_B * self._scale
-        negatives = Negatives.rules(
-            margined.curriculum, self._filter_threshold, target_B, self._scale
-        )
+        negatives = Negatives.rules(margined.curriculum, self._filter_threshold, self._scale)
         absent_B = mx.nd.full(target_B.shape, LEFT_OUT, ctx=weights_BS.context)
-        rows.set_columns(weights_BS, sample.targets, mx.nd.where(local_B, absent_B, before_B))
+        rows.set_targets(weights_BS, placed, mx.nd.where(local_B, absent_B, before_B))
 
         maxima_B = mx.nd.maximum(
             rows.maxima(weights_BS, negatives), mx.nd.where(local_B, target_B, absent_B)
@@ -232,13 +231,13 @@ class PartialFC(Stateful):
 
         denominator_B = others_B + mx.nd.exp(target_B)
         loss = mx.nd.mean(mx.nd.log(denominator_B) - target_B)
-        kept_B = rows.get_columns(weights_BS, sample.targets)
+        kept_B = rows.get_targets(weights_BS, placed)
         entry_B = mx.nd.where(local_B, -margined.slopes_B * others_B, kept_B)
-        rows.set_columns(weights_BS, sample.targets, entry_B)
-        factor_B = (self._scale / sample.targets.size) / denominator_B
+        rows.set_targets(weights_BS, placed, entry_B)
+        factor_B = (self._scale / local_B.size) / denominator_B
         if terms is None:
             return loss, factor_B.expand_dims(1), None
-        radial_B = terms.penalty_slopes_B / sample.targets.size - factor_B * others_B * totals[2]
+        radial_B = terms.penalty_slopes_B / local_B.size - factor_B * others_B * totals[2]
         loss = loss + mx.nd.mean(terms.penalties_B)
         return loss, factor_B.expand_dims(1), radial_B.expand_dims(1)
 

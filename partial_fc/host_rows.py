@@ -8,7 +8,7 @@ Shapes: see ``partial_fc.rows``.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numba
 import numpy as np
@@ -17,13 +17,21 @@ from typing_extensions import override
 
 from partial_fc import bfloat16
 from partial_fc.bfloat16 import narrowed, widened
-from partial_fc.negatives import LEFT_OUT, Negatives
+from partial_fc.negatives import LEFT_OUT, NEVER, Negatives
 from partial_fc.optimizers import RowGradients, RowOptimizer
-from partial_fc.rows import SMALLEST_NORM, Array, Rows
-from partial_fc.shard import Int64Array
+from partial_fc.rows import SMALLEST_NORM, Array, Placed, Rows
+from partial_fc.shard import Int64Array, Sample
 from runtime.compiled import inlined, parallel_kernel
 from runtime.mxnet import mx
 from runtime.ndarray import memory
+
+
+class _Gathered(NamedTuple):
+    """The sampled rows between ``gather`` and ``update``: which, 1 / their norms, the gradient."""
+
+    rows: Int64Array
+    inverse_norms_S: Array
+    gradient_SD: Any
 
 
 class HostRows(Rows):
@@ -44,13 +52,20 @@ class HostRows(Rows):
         return {name: array.shape[1:] for name, array in self._arrays.items()}
 
     @override
-    def gather(self, rows: Int64Array, normalized_SD: Any) -> Array:
-        inverse_norms_S = np.empty(rows.size, dtype=np.float32)
-        _normalize(self._arrays["centers"], rows, memory(normalized_SD), inverse_norms_S)
-        return inverse_norms_S
+    def place(self, sample: Sample) -> Placed:
+        entries = np.arange(sample.targets.size), sample.targets
+        return Placed(sample.rows, entries, mx.nd.array(sample.local))
 
     @override
-    def update(self, rows: Int64Array, inverse_norms_S: Array, gradient_SD: Any, lr: float) -> None:
+    def gather(self, placed: Placed, units_SD: Any, gradient_SD: Any) -> _Gathered:
+        rows = placed.rows
+        inverse_norms_S = np.empty(rows.size, dtype=np.float32)
+        _normalize(self._arrays["centers"], rows, memory(units_SD), inverse_norms_S)
+        return _Gathered(rows, inverse_norms_S, gradient_SD)
+
+    @override
+    def update(self, gathered: _Gathered, lr: float) -> None:
+        rows, inverse_norms_S, gradient_SD = gathered
         gradients = RowGradients(rows, inverse_norms_S, memory(gradient_SD))
         self._optimizer.update_host(self._arrays, gradients, lr)
 
@@ -60,7 +75,7 @@ class HostRows(Rows):
         if rules is None:
             _row_maxima(memory(logits_BS), memory(maxima_B))
         else:
-            _ruled_maxima(memory(logits_BS), memory(maxima_B), _numbers(rules))
+            _ruled_maxima(memory(logits_BS), memory(maxima_B), _numbers(rules, maxima_B.size))
         return maxima_B
 
     @override
@@ -70,19 +85,17 @@ class HostRows(Rows):
         if rules is None:
             _row_exponentials(*arrays)
         else:
-            _ruled_exponentials(*arrays, _numbers(rules))
+            _ruled_exponentials(*arrays, _numbers(rules, sums_B.size))
         return sums_B
 
     @override
-    def get_columns(self, matrix_BS: Any, columns_B: Int64Array) -> Any:
-        entries = memory(matrix_BS)[np.arange(columns_B.size), columns_B]
-        return mx.nd.array(bfloat16.to_float32(entries))
+    def get_targets(self, matrix_BS: Any, placed: Placed) -> Any:
+        return mx.nd.array(bfloat16.to_float32(memory(matrix_BS)[placed.entries]))
 
     @override
-    def set_columns(self, matrix_BS: Any, columns_B: Int64Array, values_B: Any) -> None:
+    def set_targets(self, matrix_BS: Any, placed: Placed, values_B: Any) -> None:
         matrix = memory(matrix_BS)
-        entries = bfloat16.from_float32(memory(values_B), matrix.dtype)
-        matrix[np.arange(columns_B.size), columns_B] = entries
+        matrix[placed.entries] = bfloat16.from_float32(memory(values_B), matrix.dtype)
 
     @override
     def export(self) -> dict[str, NDArray[Any]]:
@@ -186,10 +199,13 @@ def _row_exponentials(logits, shift, sums):  # type: ignore[no-untyped-def]
         sums[b] = total
 
 
-def _numbers(rules: Negatives) -> tuple[np.float32, Array, np.float32, np.float32]:
+def _numbers(rules: Negatives, batch: int) -> tuple[np.float32, Array, np.float32, np.float32]:
     """The limit, thresholds, hardness and inverse scale of the kernels."""
     limit, inverse_scale = np.float32(rules.limit), np.float32(1.0 / rules.scale)
-    return limit, memory(rules.thresholds_B), memory(rules.hardness)[0], inverse_scale
+    if rules.curriculum is None:
+        return limit, np.full(batch, NEVER, dtype=np.float32), np.float32(0.0), inverse_scale
+    thresholds, hardness = rules.curriculum.thresholds_B, rules.curriculum.hardness
+    return limit, memory(thresholds), memory(hardness)[0], inverse_scale
 
 
 @inlined

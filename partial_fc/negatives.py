@@ -13,11 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from runtime.mxnet import mx
-
 # A logit below all others, whose exponential is 0; and one above all others.
 LEFT_OUT = -1e30
-_NEVER = 1e30
+NEVER = 1e30
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Curriculum:
     """The hard negatives: a cosine c above its threshold becomes c · (hardness + c).
 
     Attributes:
-        thresholds_B: NDArray [B], cosines.
+        thresholds_B: NDArray [B], cosines; among ``Negatives`` logits.
         hardness: NDArray [1].
     """
 
@@ -39,29 +37,29 @@ class Negatives:
 
     Attributes:
         limit: logits above it are left out of the softmax.
-        thresholds_B: NDArray [B]; logits above are hard.
-        hardness: NDArray [1], t: a hard logit x becomes x · (t + x / scale).
+        curriculum: with thresholds for logits; a hard logit x becomes x · (hardness + x / scale).
         scale: the factor of the cosines.
     """
 
     limit: float
-    thresholds_B: Any
-    hardness: Any
+    curriculum: Optional[Curriculum]
     scale: float
+
+    @property
+    def filters(self) -> bool:
+        """Whether a logit can be left out."""
+        return self.limit < NEVER
 
     @classmethod
     def rules(
-        cls, curriculum: Optional[Curriculum], filter_threshold: float, targets_B: Any, scale: float
+        cls, curriculum: Optional[Curriculum], filter_threshold: float, scale: float
     ) -> Optional[Negatives]:
         """The rules of a curriculum and a filter, or None when no logit changes.
 
-        The filter leaves out negatives above its cosine; 1 keeps them all. Size and device of the
-        thresholds are those of ``targets_B``, an NDArray [B].
+        The filter leaves out negatives above its cosine; 1 keeps them all.
         """
-        limit = filter_threshold * scale if filter_threshold < 1.0 else _NEVER
+        limit = filter_threshold * scale if filter_threshold < 1.0 else NEVER
         if curriculum is not None:
-            return cls(limit, curriculum.thresholds_B * scale, curriculum.hardness, scale)
-        if limit == _NEVER:
-            return None
-        never_B = mx.nd.full(targets_B.shape, _NEVER, ctx=targets_B.context)
-        return cls(limit, never_B, mx.nd.zeros((1,), ctx=targets_B.context), scale)
+            logits = Curriculum(curriculum.thresholds_B * scale, curriculum.hardness)
+            return cls(limit, logits, scale)
+        return cls(limit, None, scale) if limit < NEVER else None

@@ -56,12 +56,12 @@ class RowOptimizer(Protocol):
     def update_host(self, arrays: HostArrays, gradients: RowGradients, lr: float) -> None:
         """Update the rows of ``arrays`` ("centers" [C, D] and the states), in place."""
 
-    def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> DeviceArrays:
-        """Return the new values of sampled rows.
+    def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> None:
+        """Update rows in place.
 
         Args:
-            sampled: NDArrays "centers" [S, D] and the states; may be overwritten.
-            tangent_SD: NDArray, the gradient with respect to these centers.
+            sampled: NDArrays "centers" [S, D] and the states.
+            tangent_SD: NDArray, the gradient with respect to these centers; may be overwritten.
             lr: the learning rate.
         """
 
@@ -80,11 +80,10 @@ class SGD(RowOptimizer):
         _sgd(arrays["centers"], arrays["momenta"], *gradients, rates)
 
     @override
-    def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> DeviceArrays:
+    def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> None:
         centers, momenta = sampled["centers"], sampled["momenta"]
         decay = {"momentum": self.momentum, "wd": self.weight_decay}
         mx.nd.sgd_mom_update(centers, tangent_SD, momenta, lr=lr, **decay, out=centers)
-        return {"centers": centers, "momenta": momenta}
 
 
 @dataclass(frozen=True)
@@ -119,24 +118,33 @@ class Adam(RowOptimizer):
         _adam(arrays["centers"], states, *gradients, rates)
 
     @override
-    def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> DeviceArrays:
+    def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> None:
+        centers, counts = sampled["centers"], sampled["step_counts"]
+        first, second = sampled["first_moments"], sampled["second_moments"]
         decay, kept = self._decays(lr)
-        gradient = tangent_SD + decay * sampled["centers"]
-        first = self.beta1 * sampled["first_moments"] + (1 - self.beta1) * gradient
-        second = self.beta2 * sampled["second_moments"] + (1 - self.beta2) * mx.nd.square(gradient)
-        counts = sampled["step_counts"] + 1
-        steps = counts.astype("float32").expand_dims(1)
+        if decay:
+            tangent_SD += decay * centers
+        first *= self.beta1
+        first += (1 - self.beta1) * tangent_SD
+        mx.nd.square(tangent_SD, out=tangent_SD)
+        tangent_SD *= 1 - self.beta2
+        second *= self.beta2
+        second += tangent_SD
+        counts += 1
+        steps = counts.astype("float32").reshape((-1, 1))
         # 1 - beta^t through expm1: a difference from 1 would lose the digits of beta2.
         first_weight = -mx.nd.expm1(math.log(self.beta1) * steps)
         second_weight = -mx.nd.expm1(math.log(self.beta2) * steps)
-        root = mx.nd.sqrt(second / second_weight) + self.epsilon
-        centers = kept * sampled["centers"] - lr * (first / first_weight) / root
-        return {
-            "centers": centers,
-            "first_moments": first,
-            "second_moments": second,
-            "step_counts": counts,
-        }
+        # The tangent's memory is free by now.
+        root = mx.nd.broadcast_div(second, second_weight, out=tangent_SD)
+        mx.nd.sqrt(root, out=root)
+        root += self.epsilon
+        step = first / first_weight
+        step *= lr
+        step /= root
+        if kept != 1.0:
+            centers *= kept
+        centers -= step
 
 
 class OptimizerChoice(Protocol):

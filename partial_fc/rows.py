@@ -11,17 +11,31 @@ Shapes: b batch of a rank, B global batch, D embedding, S sampled rows, C rows o
 
 from __future__ import annotations
 
-from typing import Any, Optional, Protocol
+from typing import Any, NamedTuple, Optional, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partial_fc.negatives import Negatives
-from partial_fc.shard import Int64Array
+from partial_fc.shard import Sample
 
 Array = NDArray[np.float32]
 # Vectors shorter than this are divided by it.
 SMALLEST_NORM = 1e-12
+
+
+class Placed(NamedTuple):
+    """A sample in the form that ``Rows.place`` chose, beside the centers.
+
+    Attributes:
+        rows: the sampled rows.
+        entries: the entries of the targets in the logits.
+        local_B: NDArray float32 [B], 1 where the label belongs to this shard, else 0.
+    """
+
+    rows: Any
+    entries: Any
+    local_B: Any
 
 
 class Rows(Protocol):
@@ -31,27 +45,41 @@ class Rows(Protocol):
     def row_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of one row of "centers" and each state."""
 
-    def gather(self, rows: Int64Array, normalized_SD: Any) -> Any:
-        """Write the unit vectors of ``rows`` [S] into ``normalized_SD``; returns 1 / norms [S]."""
+    def place(self, sample: Sample) -> Placed:
+        """Bring what a step needs of its sample to where the centers are."""
 
-    def update(self, rows: Int64Array, inverse_norms_S: Any, gradient_SD: Any, lr: float) -> None:
-        """Update ``rows`` by the gradient with respect to their unit vectors."""
+    def gather(self, placed: Placed, units_SD: Any, gradient_SD: Any) -> Any:
+        """Write the unit vectors of the sampled rows into ``units_SD``.
+
+        Returns:
+            What ``update`` needs. By then ``gradient_SD`` has to contain the gradient with respect
+            to these vectors, and they have to be as they are.
+        """
+
+    def update(self, gathered: Any, lr: float) -> None:
+        """Update the rows of ``gather``; may overwrite the gradient."""
 
     def maxima(self, logits_BS: Any, rules: Optional[Negatives] = None) -> Any:
-        """The largest logit of each sample after the rules, NDArray [B]."""
+        """The largest logit of each sample after the rules, NDArray [B].
+
+        Logits that the rules leave out may be overwritten.
+        """
 
     def exponentiate(self, logits_BS: Any, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
-        """Replace the logits by exp(logit − shift), in place; returns the sums, NDArray [B].
+        """Replace the logits by exp(logit − shift), in place, after ``maxima`` with these rules.
+
+        Returns:
+            The sums, NDArray [B].
 
         Where the rules turn a logit x into f(x), exp(f(x) − shift) enters the sum, and its product
         with f'(x), the weight in the gradient, replaces x.
         """
 
-    def get_columns(self, matrix_BS: Any, columns_B: Int64Array) -> Any:
-        """One entry of each row, NDArray [B]."""
+    def get_targets(self, matrix_BS: Any, placed: Placed) -> Any:
+        """The entries of the targets, one in each row, NDArray [B]."""
 
-    def set_columns(self, matrix_BS: Any, columns_B: Int64Array, values_B: Any) -> None:
-        """Replace one entry of each row, in place."""
+    def set_targets(self, matrix_BS: Any, placed: Placed, values_B: Any) -> None:
+        """Replace them, in place."""
 
     def export(self) -> dict[str, NDArray[Any]]:
         """The arrays "centers", float32 [C, D], and the optimizer's states; updates change them."""

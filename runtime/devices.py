@@ -44,7 +44,7 @@ class Uploads:
             return mx.nd.array(values, dtype=values.dtype)
         key = values.shape, values.dtype.str
         if key not in self._buffers:
-            pinned = {"ctx": mx.cpu_pinned(), "dtype": values.dtype}
+            pinned = {"ctx": mx.cpu_pinned(self._context.device_id), "dtype": values.dtype}
             self._buffers[key] = deque(mx.nd.empty(values.shape, **pinned) for _ in range(2))
         buffers = self._buffers[key]
         buffers.rotate()

@@ -58,6 +58,14 @@ def memory(array: Any) -> NDArray[Any]:
     return np.ctypeslib.as_array(pointer, shape=array.shape)
 
 
+def copy_to_host(array: Any, copy: NDArray[Any]) -> None:
+    """Copy an array of any context into ``copy``, contiguous, of its shape and type; waits."""
+    assert copy.shape == array.shape and copy.dtype == array.dtype and copy.flags.c_contiguous
+    address = copy.ctypes.data_as(ctypes.c_void_p)
+    size = ctypes.c_size_t(copy.size)
+    mx.base.check_call(mx.base._LIB.MXNDArraySyncCopyToCPU(array.handle, address, size))
+
+
 def is_on_host(array: Any) -> bool:
     """Whether ``memory`` can view this array, and its numbers are float32."""
     return devices.is_host(array.context) and bool(array.dtype == np.float32)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from partial_fc import device_rows as device_module
 from partial_fc.device_rows import DeviceRows
 from partial_fc.head import PartialFC, usable_dtype
 from partial_fc.host_rows import HostRows
@@ -101,7 +102,11 @@ def make_batches(num_classes, updates, deviations=(3.0, 3.0)):
 
 def device_rows(centers, optimizer):
     # Blocks of seven rows, so that a sample spans several tensors.
-    return DeviceRows(centers, optimizer, mx.cpu(), max_elements=7 * EMBEDDING + 3)
+    return DeviceRows(centers, optimizer, mx.cpu(1), max_elements=7 * EMBEDDING + 3)
+
+
+def device_rows_in_one_block(centers, optimizer):
+    return DeviceRows(centers, optimizer, mx.cpu(1))
 
 
 def make_head(
@@ -139,8 +144,10 @@ def train_sharded(
         own = slice(world.rank * batch, (world.rank + 1) * batch)
         steps = []
         batches = make_batches(num_classes, updates, loss.deviations)
+        context = mx.cpu() if rows_of is HostRows else mx.cpu(1)
         for update, (features, labels) in enumerate(batches):
-            step = head.step(mx.nd.array(features[own]), labels[own], update, lr)
+            step = head.step(mx.nd.array(features[own], ctx=context), labels[own], update, lr)
+            assert step.loss.context == step.gradient.context == context
             sampled = sampler.sample(labels, update).rows + head.shard.start
             steps.append((float(step.loss.asscalar()), step.gradient.asnumpy(), sampled))
         return steps, head.rows.export()
@@ -255,16 +262,43 @@ def test_every_loss_sends_what_its_row_says(loss):
         assert sizes == expected
 
 
-@pytest.mark.parametrize("loss", sorted(MARGINS))
-def test_operators_of_a_device_equal_the_kernels_of_the_host(loss):
-    host, host_centers = train_sharded(2, 61, LOSSES[loss], 64.0, 0.3, updates=3)
-    device, device_centers = train_sharded(
-        2, 61, LOSSES[loss], 64.0, 0.3, updates=3, rows_of=device_rows
+ALL_LOSSES = {**LOSSES, **ADAPTIVE_LOSSES}
+OPTIMIZERS = {
+    "sgd": SGD_09,
+    "adam": Adam(weight_decay=0.1, decoupled=False),
+    "adamw": Adam(weight_decay=0.1, decoupled=True),
+}
+
+
+@pytest.mark.parametrize("loss", ALL_LOSSES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("ratio", [1.0, 0.1])
+def test_operators_of_a_device_equal_the_kernels_of_the_host(loss, optimizer, ratio):
+    lr = LR if optimizer == "sgd" else 1e-3
+    settings = (2, 301, ALL_LOSSES[loss], 64.0, ratio, 3)
+    host, host_centers = train_sharded(
+        *settings, optimizer=OPTIMIZERS[optimizer], lr=lr
     )
-    for one, other in zip(host, device):
-        assert_close(np.array(other[0]), np.array(one[0]), 2e-5)
-        assert_close(other[1], one[1], 2e-5)
-    assert_close(device_centers, host_centers, 2e-5)
+    for rows_of in (device_rows, device_rows_in_one_block):
+        device, device_centers = train_sharded(
+            *settings, rows_of=rows_of, optimizer=OPTIMIZERS[optimizer], lr=lr
+        )
+        for one, other in zip(host, device):
+            assert_close(np.array(other[0]), np.array(one[0]), 2e-5)
+            assert_close(other[1], one[1], 2e-5)
+        assert_close(device_centers, host_centers, 2e-5)
+
+
+@pytest.mark.parametrize("loss", ["filtered curricularface", "curricularface", "filtered arcface"])
+def test_parts_of_the_logits_and_blocks_of_rows_change_no_bit(loss, monkeypatch):
+    settings = (1, 61, ADAPTIVE_LOSSES[loss], 64.0, 0.3, 3)
+    whole, whole_centers = train_sharded(*settings, rows_of=device_rows_in_one_block)
+    # Five of the twelve samples at a time.
+    monkeypatch.setattr(device_module, "_PART_BYTES", 4 * 5 * 18)
+    cut, cut_centers = train_sharded(*settings, rows_of=device_rows)
+    for one, other in zip(whole, cut):
+        assert one[0] == other[0] and np.array_equal(one[1], other[1])
+    assert np.array_equal(whole_centers, cut_centers)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from partial_fc import device_rows as device_module
 from partial_fc.device_rows import DeviceRows
 from partial_fc.host_rows import HostRows
-from partial_fc.negatives import Negatives
+from partial_fc.negatives import NEVER, Curriculum, Negatives
 from partial_fc.optimizers import SGD, Adam
+from partial_fc.shard import Sample
 from runtime.mxnet import mx
 from tests.support.reference_optimizers import reference_update, zero_states
 
@@ -23,12 +25,22 @@ def host_rows(centers, optimizer=SGD_09):
 
 
 def device_rows(centers, optimizer=SGD_09):
-    return DeviceRows(centers, optimizer, mx.cpu(), max_elements=11 * D)
+    # Blocks of eleven rows.
+    return DeviceRows(centers, optimizer, mx.cpu(1), max_elements=11 * D)
 
 
-@pytest.fixture(params=[host_rows, device_rows], ids=["host", "device"])
+def device_rows_in_one_block(centers, optimizer=SGD_09):
+    return DeviceRows(centers, optimizer, mx.cpu(1))
+
+
+MAKERS = {"host": host_rows, "device": device_rows, "one block": device_rows_in_one_block}
+
+
+@pytest.fixture(params=list(MAKERS.values()), ids=list(MAKERS))
 def make_rows(request):
-    return request.param
+    # The arrays of a test are made where the rows are: MXNet does not mind mixed contexts.
+    with mx.cpu() if request.param is host_rows else mx.cpu(1):
+        yield request.param
 
 
 @pytest.fixture
@@ -41,20 +53,32 @@ def sampled():
     return np.sort(np.random.default_rng(1).choice(C, S, replace=False))
 
 
-def test_gather_gives_unit_vectors_and_inverse_norms(make_rows, centers, sampled):
-    units = mx.nd.empty((S, D))
-    inverse = make_rows(centers.copy()).gather(sampled, units)
-    inverse = inverse if isinstance(inverse, np.ndarray) else inverse.asnumpy()
-    norms = np.linalg.norm(centers[sampled].astype(np.float64), axis=1)
-    assert inverse == pytest.approx(1 / norms, rel=1e-5)
-    assert units.asnumpy() == pytest.approx(centers[sampled] / norms[:, None], abs=1e-6)
+def placed(rows, chosen, targets=(0,)):
+    targets = np.array(targets)
+    return rows.place(Sample(np.asarray(chosen), targets, np.ones(targets.size, dtype=bool)))
+
+
+def gathered(rows, chosen):
+    """The unit vectors of some rows, the array for their gradient, and what ``update`` needs."""
+    units, gradient = mx.nd.empty((len(chosen), D)), mx.nd.empty((len(chosen), D))
+    return units, gradient, rows.gather(placed(rows, chosen), units, gradient)
+
+
+@pytest.mark.parametrize("chosen", [[3], [0, 10, 11, 49], range(C)])
+def test_gather_gives_unit_vectors(make_rows, centers, chosen):
+    units, _, _ = gathered(make_rows(centers.copy()), chosen)
+    norms = np.linalg.norm(centers[chosen].astype(np.float64), axis=1)
+    assert units.asnumpy() == pytest.approx(centers[chosen] / norms[:, None], abs=1e-6)
 
 
 def test_a_zero_center_stays_finite(make_rows, centers):
     centers[4] = 0.0
-    units = mx.nd.empty((1, D))
-    make_rows(centers).gather(np.array([4]), units)
+    rows = make_rows(centers)
+    units, gradient, what = gathered(rows, [4])
     assert np.array_equal(units.asnumpy(), np.zeros((1, D)))
+    gradient[:] = 0.0
+    rows.update(what, 0.1)
+    assert np.array_equal(rows.export()["centers"][4], np.zeros(D))
 
 
 @pytest.mark.parametrize(
@@ -68,9 +92,10 @@ def test_updates_move_sampled_rows_only(make_rows, centers, sampled, optimizer):
     expected = zero_states(optimizer, centers)
     # The last sample is a part of the others, so that rows have seen different numbers of updates.
     for chosen in (sampled, sampled, sampled[::3]):
-        units, slope = mx.nd.empty((chosen.size, D)), gradient[: chosen.size]
-        inverse = rows.gather(chosen, units)
-        rows.update(chosen, inverse, mx.nd.array(slope), 0.1)
+        slope = gradient[: chosen.size]
+        _, array, what = gathered(rows, chosen)
+        array[:] = slope
+        rows.update(what, 0.1)
 
         norms = np.linalg.norm(expected["centers"][chosen], axis=1, keepdims=True)
         exact = expected["centers"][chosen] / norms
@@ -91,11 +116,10 @@ def test_updates_move_sampled_rows_only(make_rows, centers, sampled, optimizer):
 def test_a_row_that_is_sampled_late_steps_as_far_as_one_sampled_early(make_rows, decoupled):
     """By hand: the first step of Adam is the learning rate in every direction of the gradient."""
     rows = make_rows(np.eye(3, 4, dtype=np.float32), Adam(0.0, decoupled))
-    units, gradient = mx.nd.empty((1, 4)), mx.nd.array([[0.0, 0.0, 0.0, 0.5]])
+    units = mx.nd.empty((1, 4))
     for row in [0] * 20 + [2]:
-        chosen = np.array([row])
-        inverse = rows.gather(chosen, units)
-        rows.update(chosen, inverse, gradient, 0.01)
+        gradient = mx.nd.array([[0.0, 0.0, 0.0, 0.5]])
+        rows.update(rows.gather(placed(rows, [row]), units, gradient), 0.01)
     exported = rows.export()
     assert exported["centers"][2] == pytest.approx([0.0, 0.0, 1.0, -0.01], abs=1e-6)
     assert exported["step_counts"].tolist() == [20, 0, 1]
@@ -122,22 +146,25 @@ def test_the_maximum_is_found_wherever_it_stands(make_rows, centers, columns):
 
 
 @pytest.mark.parametrize("columns", [1, 16, 37])
-@pytest.mark.parametrize("limit", [10.0, 1e30])
-def test_rules_for_negatives(make_rows, centers, columns, limit):
+@pytest.mark.parametrize("limit", [10.0, NEVER])
+@pytest.mark.parametrize("part_bytes", [2**27, 4 * 37 * 4, 1])
+def test_rules_for_negatives(make_rows, centers, columns, limit, part_bytes, monkeypatch):
     """Logits above the limit are left out, x above its threshold becomes x · (t + x / scale)."""
+    monkeypatch.setattr(device_module, "_PART_BYTES", part_bytes)
     generator = np.random.default_rng(4)
     logits = generator.normal(size=(B, columns)).astype(np.float32) * 8
     logits[0, 0] = -1e30
     thresholds = generator.normal(size=B).astype(np.float32) * 4
     thresholds[1] = 1e30
-    negatives = Negatives(limit, mx.nd.array(thresholds), mx.nd.array([0.3]), scale=64.0)
+    curriculum = Curriculum(mx.nd.array(thresholds), mx.nd.array([0.3]))
+    negatives = Negatives(limit, curriculum, scale=64.0)
     rows, array = make_rows(centers), mx.nd.array(logits)
 
     exact, hard = logits.astype(np.float64), logits > thresholds[:, None]
     ruled = np.where(hard, exact * (0.3 + exact / 64), exact)
     ruled[exact > limit] = -1e30
     slopes = np.where(hard, 0.3 + 2 * exact / 64, 1.0)
-    assert hard.any() and (limit == 1e30 or columns == 1 or (exact > limit).any())
+    assert hard.any() and (limit == NEVER or columns == 1 or (exact > limit).any())
     maxima = rows.maxima(array, negatives)
     assert maxima.asnumpy() == pytest.approx(ruled.max(axis=1), rel=1e-6)
     # In the head the target bounds the shift, where all others are left out.
@@ -148,10 +175,23 @@ def test_rules_for_negatives(make_rows, centers, columns, limit):
     assert array.asnumpy() == pytest.approx(exponentials * slopes, rel=2e-5, abs=1e-8)
 
 
-def test_rules_for_negatives_do_not_hide_nan(make_rows, centers):
-    array = mx.nd.array([[0.0, np.nan, 1.0]])
-    negatives = Negatives(5.0, mx.nd.array([0.5]), mx.nd.array([0.1]), scale=8.0)
-    sums = make_rows(centers).exponentiate(array, mx.nd.array([1.0]), negatives)
+def test_a_filter_without_a_curriculum(make_rows, centers):
+    array, rows = mx.nd.array([[0.0, 5.5, 1.0], [5.0, 4.0, -9.0]]), make_rows(centers)
+    negatives = Negatives(5.0, None, scale=8.0)
+    assert rows.maxima(array, negatives).asnumpy().tolist() == [1.0, 5.0]
+    sums = rows.exponentiate(array, mx.nd.array([1.0, 5.0]), negatives)
+    expected = np.exp([[-1.0, -np.inf, 0.0], [0.0, -1.0, -14.0]])
+    assert array.asnumpy() == pytest.approx(expected, rel=1e-5)
+    assert sums.asnumpy() == pytest.approx(expected.sum(axis=1), rel=1e-6)
+
+
+@pytest.mark.parametrize("curriculum", [True, False])
+def test_rules_for_negatives_do_not_hide_nan(make_rows, centers, curriculum):
+    rows, array = make_rows(centers), mx.nd.array([[0.0, np.nan, 1.0]])
+    rule = Curriculum(mx.nd.array([0.5]), mx.nd.array([0.1])) if curriculum else None
+    negatives = Negatives(5.0, rule, scale=8.0)
+    rows.maxima(array, negatives)
+    sums = rows.exponentiate(array, mx.nd.array([1.0]), negatives)
     assert np.isnan(sums.asscalar())
 
 
@@ -168,16 +208,65 @@ def test_nan_is_not_hidden(make_rows, centers):
     assert np.isnan(make_rows(centers).exponentiate(array, mx.nd.array([1.0])).asscalar())
 
 
-def test_columns_are_read_and_replaced_in_place(make_rows, centers):
+def test_targets_are_read_and_replaced_in_place(make_rows, centers, sampled):
     values = np.arange(B * S, dtype=np.float32).reshape(B, S)
     matrix, columns = mx.nd.array(values), np.array([0, 3, 12, 0, 5, 5])
     rows = make_rows(centers)
-    assert rows.get_columns(matrix, columns).asnumpy().tolist() == [
+    where = placed(rows, sampled, columns)
+    assert rows.get_targets(matrix, where).asnumpy().tolist() == [
         values[b, column] for b, column in enumerate(columns)
     ]
-    rows.set_columns(matrix, columns, mx.nd.full((B,), -1.0))
+    rows.set_targets(matrix, where, mx.nd.full((B,), -1.0))
     values[np.arange(B), columns] = -1.0
     assert np.array_equal(matrix.asnumpy(), values)
+
+
+def test_a_sample_says_which_targets_are_local(make_rows, centers, sampled):
+    local = np.array([True, False, False, True])
+    sample = Sample(sampled, np.zeros(4, dtype=np.int64), local)
+    found = make_rows(centers).place(sample).local_B
+    assert found.dtype == np.float32 and found.context == mx.current_context()
+    assert found.asnumpy().tolist() == [1.0, 0.0, 0.0, 1.0]
+
+
+def test_a_sample_is_not_changed_by_those_that_follow(make_rows, centers, sampled):
+    """They may be placed before the device has read it."""
+    rows, matrix = make_rows(centers), mx.nd.array(np.arange(3 * S).reshape(3, S))
+    samples = [placed(rows, sampled, [shift, 2, 4]) for shift in range(8)]
+    found = [rows.get_targets(matrix, sample).asnumpy().tolist() for sample in samples]
+    assert found == [[shift, S + 2, 2 * S + 4] for shift in range(8)]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 6, 7, 20])
+def test_rows_of_any_width_are_written_back(width):
+    """A device writes pieces of rows, whose length divides the width."""
+    before = np.random.default_rng(0).normal(size=(9, width)).astype(np.float32)
+    with mx.cpu(1):
+        rows = DeviceRows(before.copy(), SGD(0.0, 0.0), mx.cpu(1), max_elements=4 * width)
+        chosen = np.array([0, 3, 4, 8])
+        units, gradient = mx.nd.empty((4, width)), mx.nd.ones((4, width))
+        rows.update(rows.gather(placed(rows, chosen), units, gradient), 0.5)
+    after, norms = rows.export()["centers"], np.linalg.norm(before, axis=1, keepdims=True)
+    exact = before / norms
+    expected = before - 0.5 * (1 - exact.sum(axis=1, keepdims=True) * exact) / norms
+    assert after[chosen] == pytest.approx(expected[chosen], abs=1e-5)
+    others = np.setdiff1d(np.arange(9), chosen)
+    assert np.array_equal(after[others], before[others])
+
+
+def test_snapshots_use_the_same_memory(make_rows, centers):
+    rows = make_rows(centers.copy(), Adam(0.0, decoupled=False))
+    first = rows.snapshot()
+    before = {name: array.copy() for name, array in first.items()}
+    _, gradient, what = gathered(rows, range(C))
+    gradient[:] = np.random.default_rng(5).normal(size=(C, D))
+    rows.update(what, 0.1)
+    assert all(np.array_equal(first[name], before[name]) for name in first)
+    second = rows.snapshot()
+    assert all(np.shares_memory(first[name], second[name]) for name in first)
+    exported = rows.export()
+    assert all(np.array_equal(second[name], exported[name]) for name in exported)
+    assert all((second[name] != before[name]).any() for name in second)
 
 
 @pytest.fixture
