@@ -170,16 +170,18 @@ def draw_distinct(generator: np.random.Generator, population: int, count: int) -
         kept = np.ones(population, dtype=bool)
         kept[draw_distinct(generator, population, population - count)] = False
         return np.flatnonzero(kept)
-    distinct = np.empty(0, dtype=np.int64)
+    # With 32 bits NumPy sorts them up to 15 times as fast (AVX-512): the most of a sample's time.
+    dtype = np.int32 if population <= 2**31 else np.int64
+    distinct = np.empty(0, dtype=dtype)
     while distinct.size < count:
         # The expected number of draws for the distinct values that are missing, and some more.
         free = population - distinct.size
         missing = count - distinct.size
         draws = int(-population * np.log1p(-missing / (free + 1)) * 1.02) + 16
         fresh = generator.integers(population, size=draws, dtype=np.int64)
-        distinct = np.unique(np.concatenate([distinct, fresh]))
+        distinct = np.unique(np.concatenate([distinct, fresh.astype(dtype)]))
     surplus = distinct.size - count
     if surplus:
         dropped = generator.choice(distinct.size, surplus, replace=False, shuffle=False)
         distinct = np.delete(distinct, dropped)
-    return distinct
+    return distinct.astype(np.int64)

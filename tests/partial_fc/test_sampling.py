@@ -23,6 +23,21 @@ def test_draws_are_distinct_sorted_and_in_range(count):
     assert drawn.size == 0 or (drawn[0] >= 0 and drawn[-1] < 100)
 
 
+@pytest.mark.parametrize("population", [2**31, 2**31 + 1, 2**40])
+def test_populations_beyond_32_bits(population):
+    drawn = draw_distinct(np.random.default_rng(0), population, 1000)
+    assert drawn.size == 1000 and drawn.dtype == np.int64
+    assert np.all(np.diff(drawn) > 0) and 0 <= drawn[0]
+    assert 0.98 * population < drawn[-1] < population
+
+
+def test_draws_are_those_of_earlier_runs():
+    """A run that goes on from a checkpoint samples as it would have before."""
+    drawn = draw_distinct(np.random.default_rng(7), 1000, 12)
+    assert drawn.tolist() == [5, 55, 119, 131, 303, 341, 467, 816, 821, 897, 912, 990]
+    assert int(draw_distinct(np.random.default_rng(7), 10**6, 9 * 10**5).sum()) == 449932748712
+
+
 @pytest.mark.parametrize("count", [3, 20, 45, 70])
 def test_draws_are_uniform(count):
     generator = np.random.default_rng(0)
