@@ -2,6 +2,7 @@
 # Builds Horovod for the MXNet and the Open MPI of .venv, and checks the result. It is always built here: a wheel from
 # pip's cache may have been built for another MXNet package or MPI and would crash later.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+source setup-utils/cuda.sh
 
 readonly VERSION=0.28.1
 needed=(MXNet MPI Gloo)
@@ -24,21 +25,23 @@ restore_numpy_alias() {
 
 check_mxnet() {
     local reason
-    reason=$("$VENV/bin/python" -W ignore -c 'import mxnet' 2>&1) ||
-        fail "$MXNET_PACKAGE does not load: $(tail -n 1 <<<"$reason");" \
-            "a GPU build needs the driver and the CUDA libraries of its version, MXNET_PACKAGE=mxnet needs neither"
+    reason=$("$VENV/bin/python" -W ignore setup-utils/check_mxnet.py "$cuda_version" 2>&1) ||
+        fail "$MXNET_PACKAGE does not load as it should: $(tail -n 1 <<<"$reason"); a GPU build needs the driver," \
+            "and NCCL, cuDNN and the CUDA libraries of its version on LD_LIBRARY_PATH; MXNET_PACKAGE=mxnet needs neither"
 }
 
+# Horovod's CMake takes the compiler from HOROVOD_CUDA_HOME, but the architectures from the nvcc on the PATH, headers and
+# libraries from CUDAToolkit_ROOT and CMAKE_PREFIX_PATH, and NCCL from NCCL_ROOT, before those that are named for it.
 prepare_gpu() {
-    local cuda=${HOROVOD_CUDA_HOME:-/usr/local/cuda}
+    find_toolkit
+    find_nccl
     needed+=(NCCL)
-    build_settings+=(HOROVOD_GPU=CUDA HOROVOD_GPU_OPERATIONS=NCCL)
-    library_folders+=";$cuda/lib64"
-    if [[ -x $cuda/bin/nvcc ]]; then
-        build_settings+=("HOROVOD_CUDA_HOME=$cuda")
-    elif ! command -v nvcc >/dev/null; then
-        fail "no CUDA compiler for $MXNET_PACKAGE: install the CUDA toolkit of its version, or set HOROVOD_CUDA_HOME"
-    fi
+    build_settings+=(
+        HOROVOD_GPU=CUDA HOROVOD_GPU_OPERATIONS=NCCL "HOROVOD_CUDA_HOME=$cuda_home" "CUDAToolkit_ROOT=$cuda_home"
+        "CUDA_PATH=$cuda_home" "HOROVOD_NCCL_INCLUDE=$nccl_include" "HOROVOD_NCCL_LIB=$nccl_lib"
+        HOROVOD_NCCL_LINK=SHARED HOROVOD_NCCL_HOME= NCCL_ROOT= CMAKE_PREFIX_PATH=
+    )
+    library_folders+=";$cuda_home/lib64;$nccl_lib"
 }
 
 # Prints the first part that the installed Horovod lacks; prints nothing if it is complete.
@@ -76,17 +79,18 @@ build() {
     processors=$("$VENV/bin/python" -m runtime.processors)
     build_settings+=("MAKEFLAGS=-j$processors" "TMPDIR=$folder")
     is_plain "$VENV" || build_through_link "$folder"
-    logged horovod "building Horovod" env "${build_settings[@]}" "PATH=$seen/bin:$PATH" "$seen/bin/python" -m pip wheel \
+    logged horovod "building Horovod" env "${build_settings[@]}" \
+        "PATH=$seen/bin:${cuda_home:+$cuda_home/bin:}$PATH" "$seen/bin/python" -m pip wheel \
         --no-cache-dir --no-deps --no-binary horovod --no-build-isolation --wheel-dir "$folder" "horovod==$VERSION"
 }
 
 need_environment
 PATH=$VENV/bin:$PATH
 restore_numpy_alias
-check_mxnet
-if [[ $MXNET_PACKAGE == mxnet-cu* ]]; then
+if [[ -n $cuda_version ]]; then
     prepare_gpu
 fi
+check_mxnet
 if [[ -n $(missing_part) ]]; then
     say "building Horovod $VERSION for $MXNET_PACKAGE (2 to 5 minutes)"
     folder=${TMPDIR:-/tmp}

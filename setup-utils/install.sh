@@ -6,11 +6,15 @@
 #   bash setup-utils/install.sh --dev     for the tests and linters, too
 #
 # PYTHON           the Python to use (3.9 to 3.12); by default the first supported of python3, python3.11, ...
-# MXNET_PACKAGE    mxnet (CPU, the default) or mxnet-cu101 ... mxnet-cu117
+# MXNET_PACKAGE    mxnet (CPU, the default) or mxnet-cu101 ... mxnet-cu117: README.md says which for which GPU
+# HOROVOD_CUDA_HOME, HOROVOD_NCCL_HOME     the folders of a GPU build's CUDA toolkit and NCCL, if they are not found
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+source setup-utils/cuda.sh
 
 readonly SUPPORTED='3.9 to 3.12'
-readonly KNOWN_PACKAGES='mxnet mxnet-cu101 mxnet-cu102 mxnet-cu110 mxnet-cu112 mxnet-cu113 mxnet-cu115 mxnet-cu117'
+# Those of which there is a version 1.9.1.
+readonly KNOWN_PACKAGES='mxnet mxnet-cu101 mxnet-cu102 mxnet-cu110 mxnet-cu111 mxnet-cu112 mxnet-cu113 mxnet-cu114 '\
+'mxnet-cu115 mxnet-cu116 mxnet-cu117'
 
 # Prints the version of a Python if this toolkit can use it: 3.9 to 3.12, with modules for virtual environments.
 usable_version() {
@@ -89,6 +93,11 @@ fingerprint_for_developers() {
 install_programs() {
     local python
     check_compiler
+    # Before half a gigabyte of MXNet is installed.
+    if [[ -n $cuda_version ]]; then
+        find_toolkit
+        find_nccl
+    fi
     # Unless the user sets PYTHON, an existing environment keeps its Python.
     if ! environment_fits "$(made_for "${PYTHON:-$VENV/bin/python}")"; then
         python=$(find_python)

@@ -33,12 +33,14 @@ case "$*" in
         rm -rf "$made" && mkdir -p "$made/bin"
         cp "$STUBS"/{python,mpirun,mpicxx} "$made/bin" ;;
     *runtime.processors) echo 3 ;;
+    *check_mxnet.py*) ${STUB_CHECK-true} "${@: -2}" ;;
     *"pip wheel"*horovod==*)
         if [[ -n $STUB_BROKEN_BUILD ]]; then
             printf '%s\\n' "$STUB_BROKEN_BUILD" "note: this is no problem with pip"
             exit 1
         fi
         echo "build $0 $MAKEFLAGS ${HOROVOD_CMAKE-} $TMPDIR" >>"$CALLS"
+        env -0 >"$CALLS.build"
         ${HOROVOD_CMAKE-true} -S .
         touch "$TMPDIR/horovod-0.28.1.whl" ;;
     *"pip install"*horovod-0.28.1.whl)
@@ -47,7 +49,7 @@ esac
 """
 HOROVODRUN = """\
 #!/usr/bin/env bash
-echo "    [X] MXNet" "    [X] MPI" "    [${STUB_GLOO-X}] Gloo" | sed 's/    /\\n/g'
+echo "    [X] MXNet" "    [X] MPI" "    [X] NCCL" "    [${STUB_GLOO-X}] Gloo" | sed 's/    /\\n/g'
 """
 MPIRUN = """\
 #!/usr/bin/env bash
@@ -58,17 +60,24 @@ SILENT = "#!/usr/bin/env bash\n"
 
 
 class Sandbox:
-    """A copy of the scripts, with a PATH on which there are only the stubs and simple tools."""
+    """A copy of the scripts, with a PATH on which there are only the stubs and simple tools.
+
+    What the scripts expect in /usr, they look for in ``system``, which does not exist.
+    """
 
     def __init__(self, folder: Path, name: str = "project") -> None:
         self.folder = folder / name
         self.stubs = folder / "stubs"
         self.calls_file = folder / "calls"
+        self.system = folder / "the system"
         self.folder.mkdir()
         self.stubs.mkdir()
         for name in COPIED:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copy(ROOT / name, self.folder / name)
+        cuda = self.folder / "setup-utils/cuda.sh"
+        # This machine may have CUDA.
+        cuda.write_text(cuda.read_text().replace("\nsystem=/usr\n", f"\nsystem='{self.system}'\n"))
         for tool in SYSTEM_TOOLS:
             if found := shutil.which(tool):
                 (self.stubs / tool).symlink_to(found)
@@ -106,6 +115,11 @@ class Sandbox:
     def install(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run the installer."""
         return self.run("bash", "setup-utils/install.sh", *arguments, **variables)
+
+    def build_settings(self) -> dict[str, str]:
+        """The environment of the last build of Horovod."""
+        variables = Path(f"{self.calls_file}.build").read_text().split("\0")
+        return {name: value for name, _, value in (text.partition("=") for text in variables)}
 
     @property
     def calls(self) -> str:

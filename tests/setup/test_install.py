@@ -72,15 +72,6 @@ def test_a_changed_constraint_is_installed(sandbox: Sandbox, arguments: tuple[st
     assert len(pip_installs(sandbox)) == 1 + len(arguments)
 
 
-def test_another_mxnet_package_gets_a_new_environment(sandbox: Sandbox) -> None:
-    assert sandbox.install().returncode == 0
-    sandbox.stub("nvcc", "#!/usr/bin/env bash\n")
-    result = sandbox.install(MXNET_PACKAGE="mxnet-cu112")
-    assert "-m venv --clear" in sandbox.calls
-    assert "mxnet-cu112==1.9.1" in (sandbox.folder / ".venv/requirements.txt").read_text()
-    assert_one_line(result, "NCCL")
-
-
 def test_a_moved_folder_gets_a_new_environment(sandbox: Sandbox) -> None:
     assert sandbox.install().returncode == 0
     sandbox.folder = sandbox.folder.rename(sandbox.folder.with_name("moved"))
@@ -94,11 +85,6 @@ def test_an_interrupted_install_continues(sandbox: Sandbox) -> None:
     assert result.returncode == 0, result.stderr
     assert "-m venv" not in sandbox.calls
     assert "horovod-0.28.1.whl" in pip_installs(sandbox)[-1]
-
-
-def test_a_gpu_build_without_cuda_compiler(sandbox: Sandbox) -> None:
-    result = sandbox.install(MXNET_PACKAGE="mxnet-cu117", HOROVOD_CUDA_HOME="/nowhere")
-    assert_one_line(result, "no CUDA compiler for mxnet-cu117", "HOROVOD_CUDA_HOME")
 
 
 def test_an_unknown_mxnet_package(sandbox: Sandbox) -> None:
