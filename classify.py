@@ -51,7 +51,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
     data, seed = config.data, config.run.seed
     dataset = open_images(data, seed)
     ranks = workers.join(config, dataset.num_examples(data))
-    device = devices.choose(ranks.world.local_rank, config.classifier.dtype)
+    device = devices.choose(ranks.world, config.classifier.dtype)
     with (
         open_run(config, ranks, device, request) as run,
         dataset.open_loader(data, seed, ranks.epoch_part()) as batches,

@@ -72,12 +72,24 @@ unset HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS
 # mpirun gives every rank a pseudo-terminal, wherever this script writes to; PROGRESS says whether that is a terminal.
 if [[ -t 1 ]]; then export PROGRESS=bar; fi
 
+# Which GPUs ranks see. By number, that holds for every host; UUIDs name GPUs of one host. In a Slurm job, mpirun's
+# daemons have a value of their own on each host, which must not be overridden.
+if [[ -n ${CUDA_VISIBLE_DEVICES+set} && -z ${SLURM_JOB_ID:-} ]]; then
+    if [[ -n ${HOSTS:-}${HOSTFILE:-} && ! $CUDA_VISIBLE_DEVICES =~ ^[0-9,\ -]*$ ]]; then
+        echo "error: CUDA_VISIBLE_DEVICES='${CUDA_VISIBLE_DEVICES:0:80}' names GPUs of a single host; with HOSTS or" \
+            "HOSTFILE give their numbers, as in CUDA_VISIBLE_DEVICES=0,1, or unset it" >&2
+        exit 2
+    fi
+    arguments+=(-x CUDA_VISIBLE_DEVICES)
+fi
+
 # The variables of this shell that ranks on other hosts need: where programs are, what the libraries read, and the
 # choices that config.sh takes from the environment.
+libraries='(OMP|NUMBA|MXNET|HOROVOD|NCCL)_.*|CUDA_DEVICE_ORDER|NVIDIA_TF32_OVERRIDE'
 choices=$(sed -n 's/^\([A-Z_]*\)=.*/\1/p' "$project/config.sh" | paste -sd '|')
 while read -r name; do
     arguments+=(-x "$name")
-done < <(compgen -e | grep -xE "PROGRESS|PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|(OMP|NUMBA|MXNET|HOROVOD|NCCL)_.*|$choices")
+done < <(compgen -e | grep -xE "PROGRESS|PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|$libraries|$choices")
 
 # Sets $hosts, the arguments for the ranks' hosts, for one attempt.
 find_hosts() {

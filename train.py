@@ -43,7 +43,7 @@ def train(config: FaceConfig) -> int:
 
     data, seed, dtype = config.data, config.run.seed, config.backbone.dtype
     world = HorovodWorld()
-    device = devices.choose(world.local_rank, dtype)
+    device = devices.choose(world, dtype)
     with (
         open_run(config, Ranks(world), device, request) as run,
         face_data.open_batches(data, seed, world) as faces,

@@ -8,8 +8,10 @@ a GPU, what runs on one.
 
 from __future__ import annotations
 
+import ctypes
+import uuid
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,20 @@ from numpy.typing import NDArray
 from runtime import environment
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
+
+# Of NVIDIA's driver. MXNet has loaded it before it sees a GPU.
+_DRIVER = "libcuda.so.1"
+_UUID_BYTES = 16
+
+
+class Ranks(Protocol):
+    """The ranks that compute together, as ``parallel.world`` has them."""
+
+    size: int
+    local_rank: int
+
+    def allgather(self, array: Any, name: str) -> Any:
+        """Concatenate the arrays of all ranks along their first axis."""
 
 
 def is_host(context: Any) -> bool:
@@ -52,28 +68,72 @@ class Uploads:
         return buffers[0].as_in_context(self._context)
 
 
-def choose(local_rank: int, dtype: str) -> Any:
-    """The GPU with the rank's number on its host; the CPU of a host without GPUs.
+def choose(ranks: Ranks, dtype: str) -> Any:
+    """The GPU with the rank's number on its host; the CPU of a host without GPUs; collective.
 
-    Some launchers make only one GPU visible to each rank (``CUDA_VISIBLE_DEVICES``, as Slurm sets
-    it for ``--gpus-per-task=1``), which then has the number 0 on every rank.
+    A rank that sees a single GPU takes that one. Some launchers show each rank one of its own,
+    which has the number 0 everywhere: by ``CUDA_VISIBLE_DEVICES``, as Slurm's
+    ``--gpus-per-task=1``, or without a trace, as a container that has one GPU. Others show the same
+    GPU to all ranks. So the ranks compare the identities that the driver gives to their GPUs.
 
     Raises:
-        ConfigError: the host has fewer GPUs than ranks, or float16 is asked of a CPU.
+        ConfigError: the host has fewer GPUs than ranks, two ranks would share a GPU, some ranks
+            have a GPU and others none, or float16 is asked of a CPU.
     """
-    num_gpus = mx.context.num_gpus()
-    if num_gpus > local_rank:
-        return mx.gpu(local_rank)
-    if num_gpus == 1 and environment.sees_one_gpu():
-        return mx.gpu(0)
-    if num_gpus > 0:
+    visible = mx.context.num_gpus()
+    number = ranks.local_rank
+    if visible == 1 and environment.may_see_own_gpu():
+        number = 0
+    if 0 < visible <= number:
         raise ConfigError(
-            f"local rank {local_rank} has no GPU: this host has {num_gpus}; "
-            f"start at most {num_gpus} ranks on it (-H host:{num_gpus}), or show each rank a GPU "
-            "of its own with CUDA_VISIBLE_DEVICES"
+            f"local rank {ranks.local_rank} has no GPU: this process sees {visible}; start at most "
+            f"{visible} ranks on its host (-H host:{visible}), or show them more by "
+            "CUDA_VISIBLE_DEVICES"
         )
+    if ranks.size > 1:
+        own = _identity(number) if visible else bytes(_UUID_BYTES)
+        sent = mx.nd.array(np.frombuffer(own, np.uint8)[None], dtype="uint8")
+        _check_distinct([row.tobytes() for row in ranks.allgather(sent, "devices").asnumpy()])
+    if visible:
+        return mx.gpu(number)
     if dtype == "float16":
         raise ConfigError(
             "--dtype float16 needs a GPU: MXNet has no float16 products on the CPU; use float32"
         )
     return mx.cpu()
+
+
+def _identity(number: int) -> bytes:
+    """The UUID of a GPU, which no other has, on no host; ``number`` as MXNet counts."""
+    driver = ctypes.CDLL(_DRIVER)
+    device, identity = ctypes.c_int(), ctypes.create_string_buffer(_UUID_BYTES)
+    status = (
+        driver.cuInit(0)
+        or driver.cuDeviceGet(ctypes.byref(device), number)
+        or driver.cuDeviceGetUuid(identity, device)
+    )
+    if status != 0:
+        raise ConfigError(
+            f"the driver does not identify GPU {number} (CUDA error {status}); look for the GPU in "
+            "nvidia-smi, and update the driver if it is older than CUDA 9.2"
+        )
+    return identity.raw
+
+
+def _check_distinct(identities: list[bytes]) -> None:
+    """Refuse ranks that share a GPU, or of which some have none, on every rank alike."""
+    rank_of: dict[bytes, int] = {}
+    for rank, identity in enumerate(identities):
+        other = rank_of.setdefault(identity, rank)
+        if other != rank and any(identity):
+            raise ConfigError(
+                f"ranks {other} and {rank} would share GPU-{uuid.UUID(bytes=identity)}; start at "
+                "most one rank per GPU (-H host:N), or show each rank a GPU of its own by "
+                "CUDA_VISIBLE_DEVICES"
+            )
+    without = rank_of.pop(bytes(_UUID_BYTES), None)
+    if without is not None and rank_of:
+        raise ConfigError(
+            f"rank {without} sees no GPU, but rank {min(rank_of.values())} does; repair the driver "
+            "there (nvidia-smi), leave that host out, or set CUDA_VISIBLE_DEVICES= for all"
+        )

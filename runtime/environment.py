@@ -236,10 +236,12 @@ def without(name: str) -> Iterator[None]:
         os.environ[name] = value
 
 
-def sees_one_gpu() -> bool:
-    """Whether ``CUDA_VISIBLE_DEVICES`` shows a single GPU to this process."""
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return len([device for device in shown.split(",") if device.strip()]) == 1
+def may_see_own_gpu() -> bool:
+    """Whether a single GPU that this process sees can be its own, and not that of the whole host.
+
+    ``parallel.launch`` gives the same variables to all workers of a host.
+    """
+    return "GROUPING_LOCAL_WORKER" not in os.environ
 
 
 def allows_progress_bar() -> bool:

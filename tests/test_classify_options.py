@@ -337,7 +337,7 @@ def witness(kind: str, folder: Path) -> Witness:
             patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
         if kind == "types":
             # No machine of the tests needs to have them.
-            seen.replace(devices, "choose", lambda local_rank, dtype: mx.cpu())
+            seen.replace(devices, "choose", lambda ranks, dtype: mx.cpu())
         if kind in PLACES:
             for name, value in PLACES[kind].variables().items():
                 patch.setenv(name, value)

@@ -388,7 +388,7 @@ def witness(kind: str, folder: Path) -> Witness:
             patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
         if kind == "types":
             # No machine of the tests needs to have them.
-            seen.replace(devices, "choose", lambda local_rank, dtype: mx.cpu())
+            seen.replace(devices, "choose", lambda ranks, dtype: mx.cpu())
             patch.setattr(processors, "request_tiles", lambda: True)
             seen.replace(run, "fit", stop)
         seen.run(train, " ".join(words).replace("{folder}", str(folder)).split())

@@ -39,8 +39,11 @@ _STATUS_OF_SSH = 255
 _STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # The environment variables that are sent to other machines; on this one all are.
-_SENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-_SENT_PREFIXES = ("MXNET_", "HOROVOD_", "OMP_", "NUMBA_", "PS_")
+_SENT = (
+    *("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_TF32_OVERRIDE"),
+)
+_SENT_PREFIXES = ("MXNET_", "HOROVOD_", "OMP_", "NUMBA_", "NCCL_", "PS_")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from parallel.launch.network_interface import NetworkInterface, free_port, resol
 from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment
 from parallel.parameter_server.buckets import LARGEST
 from parallel.parameter_server.schemes import SCHEMES
+from runtime import environment
 from runtime.command_line import positive_integer
 from runtime.errors import ConfigError, did_you_mean
 
@@ -106,8 +107,8 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     interface = NetworkInterface.find(options.interface)
     workers = options.addresses()
     interface.check(workers, is_local=options.launcher == "local")
-    if options.launcher == "ssh" and shutil.which("ssh") is None:
-        raise ConfigError("--launcher ssh needs the program ssh; install OpenSSH's client")
+    if options.launcher == "ssh":
+        _check_ssh()
     machines = list(dict.fromkeys(workers))
     servers = [machines[server % len(machines)] for server in range(options.servers)]
     shares = options.data_sharding
@@ -131,6 +132,18 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     with _rendezvous(interface, workers, scheme) as variables:
         specs = _specs(scheduler, hosts, commands, variables)
         return job.run(specs, _STARTERS[options.launcher], tolerates=options.tolerate_workers)
+
+
+def _check_ssh() -> None:
+    """Refuse a machine without ssh, and GPUs that other machines do not have."""
+    if shutil.which("ssh") is None:
+        raise ConfigError("--launcher ssh needs the program ssh; install OpenSSH's client")
+    shown = environment.variables().get("CUDA_VISIBLE_DEVICES", "")
+    if shown.strip("0123456789, -"):
+        raise ConfigError(
+            f"CUDA_VISIBLE_DEVICES={shown!r} names GPUs of a single host; with --launcher ssh give "
+            "their numbers, as in CUDA_VISIBLE_DEVICES=0,1, or unset it"
+        )
 
 
 def _option_of(command: Sequence[str], name: str) -> Optional[str]:

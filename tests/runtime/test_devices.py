@@ -1,49 +1,128 @@
-"""The types that a device can compute in."""
+"""The device of each rank; the driver is a library of three functions, compiled here."""
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
+import uuid
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from parallel.world import LoneWorld
 from runtime import devices
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
+from tests.support.thread_world import ThreadWorld, run_ranks
+
+# GPU n of rank r has the UUID 00…0N with N = GPUS[r][n]; the status is of the last call.
+DRIVER = """
+#include <string.h>
+static int gpus[4], status;
+void show(int a, int b, int c, int d, int s) {
+  gpus[0] = a; gpus[1] = b; gpus[2] = c; gpus[3] = d; status = s;
+}
+int cuInit(unsigned flags) { return 0; }
+int cuDeviceGet(int *device, int number) { *device = 100 + number; return 0; }
+int cuDeviceGetUuid(char *out, int device) {
+  memset(out, 0, 16); out[15] = gpus[device - 100]; return status;
+}
+"""
 
 
-def test_float16_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mx.context, "num_gpus", lambda: 0)
-    assert devices.choose(0, "float32") == mx.cpu()
-    with pytest.raises(ConfigError, match="--dtype float16 needs a GPU"):
-        devices.choose(0, "float16")
+class Host:
+    """What each rank sees: the numbers of its GPUs. Ranks are threads, of which one computes."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
+        library = folder / "libcuda.so.1"
+        compiler = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+        subprocess.run(compiler, input=DRIVER, text=True, check=True)
+        patch.setattr(devices, "_DRIVER", str(library))
+        self._patch = patch
+        self._driver = ctypes.CDLL(str(library))
+        self.status = 0
+
+    def choose(self, seen: list[list[int]], dtype: str = "float32") -> list[Any]:
+        """The device of each rank, or its error."""
+
+        def choose(world: ThreadWorld) -> Any:
+            own = seen[world.rank]
+            self._patch.setattr(mx.context, "num_gpus", lambda: len(own))
+            self._driver.show(*(own + [0] * 4)[:4], self.status)
+            try:
+                return devices.choose(world, dtype)
+            except ConfigError as error:
+                return str(error)
+
+        return run_ranks(len(seen), choose)
 
 
-def test_a_rank_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Host:
+    """A host without the variables of a launcher."""
+    for name in ("CUDA_VISIBLE_DEVICES", "GROUPING_LOCAL_WORKER"):
+        monkeypatch.delenv(name, raising=False)
+    return Host(monkeypatch, tmp_path)
+
+
+def test_ranks_take_the_gpus_of_their_numbers(host: Host) -> None:
+    assert host.choose([[7, 8, 9]] * 3) == [mx.gpu(0), mx.gpu(1), mx.gpu(2)]
+    assert host.choose([[7, 8]] * 2, "float16") == [mx.gpu(0), mx.gpu(1)]
+
+
+def test_a_rank_takes_the_only_gpu_that_it_sees(host: Host) -> None:
+    """With or without ``CUDA_VISIBLE_DEVICES``: a container has no such variable."""
+    assert host.choose([[7], [8], [9]]) == [mx.gpu(0)] * 3
+    assert host.choose([[7, 8], [9]]) == [mx.gpu(0)] * 2
+
+
+@pytest.mark.parametrize("seen", [[[7], [8], [7]], [[7, 8], [9, 7], [7, 7, 7]]])
+def test_ranks_that_would_share_a_gpu_are_refused(host: Host, seen: list[list[int]]) -> None:
+    """On every rank with the same line, whatever shows them the same GPU."""
+    (line,) = set(host.choose(seen))
+    shared = uuid.UUID(int=7)
+    assert line.startswith(f"ranks 0 and {1 if len(seen[0]) == 2 else 2} would share GPU-{shared};")
+    assert "CUDA_VISIBLE_DEVICES" in line and "\n" not in line
+
+
+def test_a_rank_without_a_gpu_is_refused(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx.context, "num_gpus", lambda: 2)
-    assert devices.choose(1, "float16") == mx.gpu(1)
-    with pytest.raises(ConfigError, match="local rank 2 has no GPU: this host has 2"):
-        devices.choose(2, "float32")
+    world = LoneWorld(local_rank=2)
+    with pytest.raises(ConfigError, match="local rank 2 has no GPU: this process sees 2; start at"):
+        devices.choose(world, "float32")
 
 
-@pytest.mark.parametrize(("shown", "is_own"), [("3", True), ("GPU-5fa2,", True), ("0,1", False)])
-def test_a_rank_takes_the_only_visible_gpu_if_it_is_its_own(
-    monkeypatch: pytest.MonkeyPatch, shown: str, is_own: bool
+def test_ranks_with_and_without_gpus_are_refused(host: Host) -> None:
+    (line,) = set(host.choose([[7], [], [9]]))
+    assert line.startswith("rank 1 sees no GPU, but rank 0 does; ")
+    (line,) = set(host.choose([[], [], [9]]))
+    assert line.startswith("rank 0 sees no GPU, but rank 2 does; ")
+
+
+def test_workers_of_parallel_launch_see_what_their_host_has(
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It gives them the same variables, and most of its workers cannot compare."""
     monkeypatch.setattr(mx.context, "num_gpus", lambda: 1)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    if is_own:
-        assert devices.choose(5, "float16") == mx.gpu(0)
-        return
-    with pytest.raises(ConfigError, match="local rank 5 has no GPU: this host has 1"):
-        devices.choose(5, "float32")
+    assert devices.choose(LoneWorld(local_rank=1), "float32") == mx.gpu(0)
+    monkeypatch.setenv("GROUPING_LOCAL_WORKER", "1")
+    assert devices.choose(LoneWorld(local_rank=0), "float32") == mx.gpu(0)
+    with pytest.raises(ConfigError, match="local rank 1 has no GPU: this process sees 1"):
+        devices.choose(LoneWorld(local_rank=1), "float32")
 
 
-def test_two_ranks_on_a_host_with_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mx.context, "num_gpus", lambda: 1)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with pytest.raises(ConfigError, match="with CUDA_VISIBLE_DEVICES"):
-        devices.choose(1, "float32")
+def test_a_driver_that_fails_is_reported(host: Host) -> None:
+    host.status = 3
+    (line,) = set(host.choose([[7], [8]]))
+    assert line.startswith("the driver does not identify GPU 0 (CUDA error 3); ")
+
+
+def test_float16_needs_a_gpu(host: Host) -> None:
+    assert host.choose([[], []]) == [mx.cpu()] * 2
+    (line,) = set(host.choose([[], []], "float16"))
+    assert line.startswith("--dtype float16 needs a GPU")
 
 
 @pytest.mark.parametrize("context", [mx.cpu(), mx.cpu(1)])

@@ -147,6 +147,42 @@ def test_run_passes_choices_and_settings_to_the_other_hosts(sandbox: Sandbox) ->
     assert passed == {"PATH", "NETWORK", "NCCL_DEBUG"}
 
 
+PASSED = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "others", "passed"),
+    [
+        ("2,3", {}, PASSED),
+        ("2,3", {"HOSTS": "ip1:2,ip2:2"}, PASSED),
+        ("", {"HOSTS": "ip1:2,ip2:2"}, PASSED),
+        ("-1", {"HOSTS": "ip1:2,ip2:2"}, PASSED),
+        ("GPU-5fa2,GPU-77", {}, PASSED),
+        ("GPU-5fa2", {"SLURM_JOB_ID": "7", "HOSTS": "ip1:2,ip2:2"}, PASSED[::2]),
+        ("0,1", {"SLURM_JOB_ID": "7"}, PASSED[::2]),
+        ("GPU-5fa2,GPU-77", {"HOSTS": "ip1:2,ip2:2"}, None),
+        ("MIG-5fa2", {"HOSTFILE": "hosts"}, None),
+        ("0,GPU-5fa2", {"HOSTFILE": "hosts"}, None),
+    ],
+)
+def test_run_tells_all_hosts_which_gpus_ranks_see(
+    sandbox: Sandbox, shown: str, others: dict[str, str], passed: Optional[list[str]]
+) -> None:
+    """Unless Slurm tells each host its own; a GPU's UUID names nothing on another host."""
+    (sandbox.folder / "hosts").write_text("ip1 slots=2\nip2 slots=2\n")
+    gpus = {"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    result = sandbox.run("bash", "run.sh", **gpus, NVIDIA_TF32_OVERRIDE="0", **others)
+    if passed is None:
+        assert result.returncode == 2 and sandbox.calls == ""
+        assert result.stderr.startswith(f"error: CUDA_VISIBLE_DEVICES='{shown}' names GPUs of a ")
+        assert len(result.stderr.splitlines()) == 1
+        return
+    assert result.returncode == 0, result.stderr
+    arguments = mpirun_arguments(sandbox)
+    found = [b for a, b in zip(arguments, arguments[1:]) if a == "-x" and b in PASSED]
+    assert sorted(found) == passed
+
+
 def test_run_does_not_let_ranks_connect_by_gloo(sandbox: Sandbox) -> None:
     sandbox.stub("mpirun", '#!/usr/bin/env bash\necho "${HOROVOD_CONTROLLER:-unset}"\n')
     assert sandbox.run("bash", "run.sh", HOROVOD_CONTROLLER="gloo").stdout == "unset\n"

@@ -285,6 +285,18 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
     assert "-oBatchMode=yes" in ssh.with_name("ssh.options").read_text()
 
 
+def test_gpus_that_other_machines_do_not_have_are_refused(tmp_path):
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text('#!/bin/sh\n"no process starts"\n')
+    ssh.chmod(0o755)
+    variables = {"PATH": f"{ssh.parent}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": "GPU-5fa2"}
+    options = ("-n", 2, "-s", 1, "--launcher", "ssh")
+    status, output, errors = Dummies(tmp_path, STAY, *options, variables=variables).ends()
+    assert (status, output, errors.count("\n")) == (2, "", 1)
+    assert "error: CUDA_VISIBLE_DEVICES='GPU-5fa2' names GPUs of a single host; with" in errors
+
+
 @pytest.mark.parametrize(
     ("options", "kv_store", "message"),
     [

@@ -15,7 +15,8 @@ def spec(role: str) -> ProcessSpec:
 
 
 def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PATH", "MXNET_SEED", "OMP_NUM_THREADS", "SECRET"):
+    gpus = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_TF32_OVERRIDE", "NCCL_DEBUG")
+    for name in ("PATH", "MXNET_SEED", "OMP_NUM_THREADS", "SECRET", *gpus):
         monkeypatch.setenv(name, f"value of {name}")
     command, environment = by_ssh(spec(WORKER))
     assert environment is None
@@ -25,6 +26,7 @@ def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.M
     assert words[-2:] == ["python", "it's.py"]
     assert {"MXNET_SEED=value of MXNET_SEED", "GROUPING_WORKER=3"} < set(words)
     assert {"PATH=value of PATH", "OMP_NUM_THREADS=value of OMP_NUM_THREADS"} < set(words)
+    assert {f"{name}=value of {name}" for name in gpus} < set(words)
     assert "SECRET" not in command[-1]
 
 
