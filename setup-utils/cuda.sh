@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Sourced by the installers for a GPU build of MXNet: finds the one CUDA toolkit and the NCCL that Horovod is built with.
-# Horovod's build looks for each of its parts (compiler, architectures, headers, libraries) in another order, and would
-# take two toolkits without a word; so what is found here is what it gets.
+# Sourced by the installers, for a GPU build of MXNet: finds the one CUDA toolkit and the NCCL that Horovod is built
+# with. Horovod's build looks for each of their parts (compiler, architectures, headers, libraries) in another order, and
+# would take two toolkits without a word; so what is found here is what it gets.
 
 # The CUDA version of $MXNET_PACKAGE, as in 11.2; empty for the CPU.
 cuda_version=${MXNET_PACKAGE#mxnet-cu}

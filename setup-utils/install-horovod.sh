@@ -30,8 +30,8 @@ check_mxnet() {
             "and NCCL, cuDNN and the CUDA libraries of its version on LD_LIBRARY_PATH; MXNET_PACKAGE=mxnet needs neither"
 }
 
-# Horovod's CMake takes the compiler from HOROVOD_CUDA_HOME, but the architectures from the nvcc on the PATH, headers and
-# libraries from CUDAToolkit_ROOT and CMAKE_PREFIX_PATH, and NCCL from NCCL_ROOT, before those that are named for it.
+# Horovod's CMake takes the compiler from HOROVOD_CUDA_HOME, but the architectures from the nvcc on the PATH, headers
+# and libraries from CUDAToolkit_ROOT and CMAKE_PREFIX_PATH, and NCCL from NCCL_ROOT, before those that are named for it.
 prepare_gpu() {
     find_toolkit
     find_nccl

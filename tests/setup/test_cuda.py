@@ -218,7 +218,9 @@ def test_a_named_nccl_is_taken_instead_of_the_toolkits(
 
 
 LIBRARIES = {
-    "libcudart.so.11.0": "int cudaRuntimeGetVersion(int *out) { *out = VERSION; return 0; }",
+    # Without a GPU it fails, and leaves the number as it is.
+    "libcudart.so.11.0": "int cudaRuntimeGetVersion(int *out) {"
+    " if (VERSION) *out = VERSION; return VERSION ? 0 : 100; }",
     "libcudnn.so.8": "unsigned long cudnnGetCudartVersion(void) { return VERSION; }",
 }
 MXNET = """
@@ -234,6 +236,7 @@ for name in sorted(os.listdir({folder!r})):
         ("112", 11020, 11020, None),
         ("112", 11080, 11080, None),
         ("117", 11070, 11000, None),
+        ("112", 0, 11020, None),
         ("112", 11000, 11020, "libcudart.so.11.0 is of CUDA 11.0, older than the package's 11.2"),
         ("112", 11020, 12010, "libcudnn.so.8 is a cuDNN for CUDA 12.1, not for the package's 11.2"),
         ("102", 10020, 10010, "libcudnn.so.8 is a cuDNN for CUDA 10.1, not for the package's 10.2"),
