@@ -5,6 +5,7 @@
 # NP         the number of ranks on all hosts; by default the sum of their slots, 2 on this host
 # HOSTS      the hosts with their numbers of ranks (slots), as in HOSTS=ip1:8,ip2:8; by default this host
 # HOSTFILE   the same as a file in Open MPI's format ("ip1 slots=8" on each line)
+# CUDA_VISIBLE_DEVICES     the GPUs that ranks see on every host, by number, as in 2,3; by default all
 #
 # --restarts N starts the ranks again after a crash, up to N times: they resume from the newest checkpoint. The hostfile
 # is read again each time, so that a broken host can be removed from it meanwhile. A run that ends with a user's error

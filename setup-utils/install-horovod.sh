@@ -24,10 +24,13 @@ restore_numpy_alias() {
 }
 
 check_mxnet() {
-    local reason
+    local reason remedy="remove $VENV and run 'make env'"
+    if [[ -n $cuda_version ]]; then
+        remedy="install the driver, and put the folders of CUDA $cuda_version ($cuda_home/lib64), cuDNN and NCCL on"
+        remedy+=" LD_LIBRARY_PATH; MXNET_PACKAGE=mxnet needs none of them"
+    fi
     reason=$("$VENV/bin/python" -W ignore setup-utils/check_mxnet.py "$cuda_version" 2>&1) ||
-        fail "$MXNET_PACKAGE does not load as it should: $(tail -n 1 <<<"$reason"); a GPU build needs the driver," \
-            "and NCCL, cuDNN and the CUDA libraries of its version on LD_LIBRARY_PATH; MXNET_PACKAGE=mxnet needs neither"
+        fail "$MXNET_PACKAGE does not load as it should: $(tail -n 1 <<<"$reason"); $remedy"
 }
 
 # Horovod's CMake takes the compiler from HOROVOD_CUDA_HOME, but the architectures from the nvcc on the PATH, headers

@@ -273,7 +273,8 @@ def test_the_libraries_that_mxnet_loads(
     if refusal is None:
         assert result.returncode == 0, result.stderr
         return
-    assert_one_line(result, f"mxnet-cu{package} does not load as it should: ", refusal)
+    remedy = f"put the folders of CUDA {version} ({home}/lib64), cuDNN and NCCL on LD_LIBRARY_PATH"
+    assert_one_line(result, f"mxnet-cu{package} does not load as it should: ", refusal, remedy)
     assert "build " not in sandbox.calls
 
 
@@ -283,3 +284,10 @@ def test_mxnet_for_the_cpu_needs_none_of_it(sandbox: Sandbox, tmp_path: Path) ->
     assert result.returncode == 0, result.stderr
     built = sandbox.build_settings()
     assert not {"HOROVOD_GPU", "HOROVOD_CUDA_HOME", "CUDAToolkit_ROOT"} & built.keys()
+
+
+def test_mxnet_for_the_cpu_that_does_not_load(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "mxnet.py").write_text("raise OSError('libgomp.so.1: no such file')\n")
+    result = sandbox.install(STUB_CHECK=sys.executable, PYTHONPATH=f"{tmp_path}")
+    assert_one_line(result, "mxnet does not load as it should: OSError: libgomp.so.1: no such file")
+    assert "remove " in result.stderr and "CUDA" not in result.stderr
