@@ -10,8 +10,9 @@ import pytest
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from training.config.faces import FaceOptimizerOptions
-from training.update import mixed_precision
+from training.update import mixed_precision, parameter_updates
 from training.update.optimizer import BackboneOptimizer
+from training.update.parameter_updates import AdamW
 
 DEVICE = mx.cpu(1)
 # Those of a float16 network: products in half precision, norms in float32.
@@ -169,6 +170,27 @@ def expected_state(plain: Plain, rule: str) -> dict[str, np.ndarray]:
         arrays = [*states, *master] if rule == "sgd" else [*master, *states]
         found.update({f"{name}.{number}": array.asnumpy() for number, array in enumerate(arrays)})
     return found
+
+
+@pytest.mark.parametrize(
+    ("options", "theirs"),
+    [
+        ({"optimizer": "sgd", "momentum": 0.9}, mx.optimizer.SGD(0.9, multi_precision=True)),
+        ({"optimizer": "sgd", "momentum": 0.0}, mx.optimizer.SGD(multi_precision=True)),
+        ({"optimizer": "adam"}, mx.optimizer.Adam(multi_precision=True)),
+        ({"optimizer": "adamw"}, AdamW(multi_precision=True)),
+    ],
+)
+def test_the_order_of_what_is_remembered_is_that_of_mxnet(options, theirs):
+    """Which earlier checkpoints have."""
+    optimizer, _ = make(FaceOptimizerOptions(wd=0.0, **options))
+    found = optimizer.export_state(0).arrays
+    for name in SHAPES:
+        weight = mx.nd.array(initial(name), dtype=dtype_of(name))
+        state = theirs.create_state_multi_precision(0, weight)
+        for number, array in enumerate(parameter_updates._arrays(state)):
+            np.testing.assert_array_equal(found.pop(f"{name}.{number}").array, array.asnumpy())
+    assert not found
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
