@@ -117,18 +117,19 @@ class _Group:
         self._sizes = [weight.size for weight in weights]
         self._states = [mx.nd.zeros((sum(self._sizes),), ctx=ctx) for _ in range(num_states)]
         is_half = weights[0].dtype == np.float16
-        self._master = mx.nd.concat(*weights, dim=0).astype("float32") if is_half else None
+        self._master = mx.nd.zeros((sum(self._sizes),), ctx=ctx) if is_half else None
         self.parts, start = [], 0
         for pieces in _cut(self._sizes, PART_SIZE):
             stop = start + sum(piece.stop - piece.start for _, piece in pieces)
-            self.parts.append(
-                _Part(
-                    [_row(weights[index], piece) for index, piece in pieces],
-                    [_row(gradients[index], piece) for index, piece in pieces],
-                    [_row(state, slice(start, stop)) for state in self._states],
-                    _row(self._master, slice(start, stop)) if is_half else None,
-                )
+            part = _Part(
+                [_row(weights[index], piece) for index, piece in pieces],
+                [_row(gradients[index], piece) for index, piece in pieces],
+                [_row(state, slice(start, stop)) for state in self._states],
+                _row(self._master, slice(start, stop)) if is_half else None,
             )
+            if is_half:
+                mx.nd.cast(mx.nd.concat(*part.weights, dim=1), dtype="float32", out=part.master)
+            self.parts.append(part)
             start = stop
 
     def memory(self, *, masters_last: bool) -> Iterator[tuple[str, list[Any]]]:
