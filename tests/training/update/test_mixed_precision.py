@@ -9,6 +9,7 @@ import pytest
 
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
+from tests.support.thread_world import run_ranks
 from training.config.faces import FaceOptimizerOptions
 from training.update import mixed_precision, parameter_updates
 from training.update.optimizer import BackboneOptimizer
@@ -36,21 +37,22 @@ def initial(name: str) -> np.ndarray:
     return generator.normal(size=SHAPES[name]).astype(dtype_of(name))
 
 
-def make(options: FaceOptimizerOptions) -> tuple[BackboneOptimizer, dict]:
+def make(options: FaceOptimizerOptions, world=None) -> tuple[BackboneOptimizer, dict]:
     parameters = mx.gluon.ParameterDict()
     for name, shape in SHAPES.items():
         parameter = parameters.get(name, shape=shape, dtype=dtype_of(name))
         parameter.initialize(mx.init.Zero(), ctx=DEVICE)
         parameter.set_data(mx.nd.array(initial(name), dtype=dtype_of(name)))
         parameter.wd_mult = float(name.endswith("_weight"))
-    return BackboneOptimizer(options, parameters, LoneWorld(), dtype="float16"), parameters
+    optimizer = BackboneOptimizer(options, parameters, world or LoneWorld(), dtype="float16")
+    return optimizer, parameters
 
 
 def gradients_of(update: int, *, overflows: bool) -> dict[str, np.ndarray]:
-    """Those of a scaled loss: below 256, whose square the CPU's kernel can hold."""
+    """Those of a scaled loss; the sum of two ranks is below 256, whose square is a float16."""
     generator = np.random.default_rng(update)
     found = {
-        name: generator.uniform(-200, 200, shape).astype(dtype_of(name))
+        name: generator.uniform(-120, 120, shape).astype(dtype_of(name))
         for name, shape in SHAPES.items()
     }
     if overflows:
@@ -252,3 +254,15 @@ def test_no_step_below_the_resolution_of_float16_is_lost():
 def test_arrays_are_cut_into_parts(sizes, most, expected):
     found = mixed_precision._cut(sizes, most)
     assert [[(i, piece.start, piece.stop) for i, piece in part] for part in found] == expected
+
+
+def test_an_overflow_of_one_rank_is_skipped_by_all():
+    def rank_main(world):
+        optimizer, parameters = make(FaceOptimizerOptions(momentum=0.9, wd=0.1), world)
+        run(optimizer, parameters, range(4), {2} if world.rank else {})
+        weights = [parameter.data().asnumpy().tobytes() for parameter in parameters.values()]
+        return weights, optimizer.export_state(4).values
+
+    first, second = run_ranks(2, rank_main)
+    assert first == second
+    assert first[1] == {"updates": 3, "loss_scale": 4096.0, "good_updates": 1}
