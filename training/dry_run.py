@@ -1,7 +1,8 @@
 """What a run costs, computed before it is queued on 64 GPUs.
 
 ``--dry-run`` prints which classes each rank holds, how much memory a rank needs and the size of
-each collective. It reads no data and uses no device, so it runs on a laptop for a cluster.
+each collective. It reads no data and uses no device, so it runs on a laptop for a cluster. The
+memory is that of a rank on a CPU, or with ``--gpu`` (``training.gpu_memory``) that on a GPU.
 
 Shapes: B global batch, D embedding, S sampled rows of a shard, C_r classes of a shard.
 """
@@ -80,8 +81,10 @@ def checkpoint_bytes(config: FaceConfig, shard: Shard) -> int:
 def collective_bytes(config: FaceConfig, world_size: int) -> dict[str, int]:
     """The size of each collective's result in one update, by its name.
 
-    The gradients of the backbone are sent parameter by parameter; their sum is given.
+    The gradients of the backbone are sent parameter by parameter; their sum is given. Those of a
+    float16 network have two bytes, but for a thousandth (BatchNorm).
     """
+    gradients = _backbone_bytes(config) // (2 if config.backbone.dtype == "float16" else 1)
     global_batch = config.data.batch_size * world_size
     sizes = {
         "allgather head.features": global_batch * _embedding(config) * _FLOAT,
@@ -89,7 +92,7 @@ def collective_bytes(config: FaceConfig, world_size: int) -> dict[str, int]:
         "allreduce head.maximum": global_batch * _FLOAT,
         "allreduce head.denominator": 2 * global_batch * _FLOAT,
         "allreduce head.gradient": global_batch * _embedding(config) * _FLOAT,
-        "allreduce of the backbone": _backbone_bytes(config),
+        "allreduce of the backbone": gradients,
     }
     for name, numbers in config.head.collectives.items():
         sizes[name] = numbers * global_batch * _FLOAT
@@ -113,7 +116,7 @@ def describe(config: FaceConfig) -> str:
     sections = (
         _describe_length(config, world_size),
         _describe_shards(*shards),
-        _describe_memory(config, shards[0]),
+        (_describe_gpu if config.dry_run.gpu else _describe_memory)(config, shards[0]),
         ["bytes per collective and update"]
         + [_row(*item) for item in collective_bytes(config, world_size).items()],
     )
@@ -178,6 +181,27 @@ def _describe_memory(config: FaceConfig, shard: Shard) -> list[str]:
         _row("everything together", total),
         _row("with the copy for checkpoints", total + checkpoint_bytes(config, shard)),
     ]
+
+
+def _describe_gpu(config: FaceConfig, shard: Shard) -> list[str]:
+    """The items on a GPU, in MiB as ``nvidia-smi`` has them."""
+    try:
+        # Loads MXNet, which has the graph of the backbone.
+        from training.gpu_memory import gpu_memory
+    except (ImportError, OSError) as error:
+        raise ConfigError(
+            f"--gpu counts the memory of the backbone's graph with MXNet, which cannot be loaded "
+            f"here: {error}; MXNet's builds for GPUs need the driver, those for CPUs (make env) "
+            "need nothing"
+        ) from None
+    items = gpu_memory(config, shard, sampled_rows(config, shard))
+    items["everything together"] = sum(items.values())
+    rows = [
+        f"  {name:<30}{size / 2**20:>8,.0f} MiB  {size:>18,}"
+        for name, size in items.items()
+        if size
+    ]
+    return [f"memory of rank {shard.rank} on a GPU", *rows]
 
 
 def _embedding(config: FaceConfig) -> int:

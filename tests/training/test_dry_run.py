@@ -64,6 +64,8 @@ def test_backbone_counts_three_times_in_memory_and_once_in_collectives() -> None
     assert parameters > 8 * 128
     assert f"{3 * parameters * 4:,}" in describe(config)
     assert collective_bytes(config, 3)["allreduce of the backbone"] == parameters * 4
+    half = options.replace(config, dtype="float16")
+    assert collective_bytes(half, 3)["allreduce of the backbone"] == parameters * 2
 
 
 def test_collectives_by_hand() -> None:

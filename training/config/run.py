@@ -75,8 +75,15 @@ class DryRunOptions(Options):
     world_size: Optional[int] = number(None, POSITIVE_COUNT)
     """Ranks to plan for with --dry-run; 1 unless given."""
 
+    gpu: bool = False
+    """With --dry-run: the memory of a rank on a GPU instead of that on a CPU."""
+
     def check(self) -> None:
-        """Refuse a number of ranks for a run, which gets it from its launcher."""
+        """Refuse what a run finds out by itself: its ranks and its devices."""
+        if self.gpu and not self.dry_run:
+            raise ConfigError(
+                "--gpu goes with --dry-run; a run computes on the GPUs of its hosts by itself"
+            )
         if self.world_size is not None and not self.dry_run:
             raise ConfigError(
                 f"--world-size {self.world_size} goes with --dry-run; "
