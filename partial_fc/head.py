@@ -236,10 +236,10 @@ class PartialFC(Stateful):
         rows.set_targets(weights_BS, placed, entry_B)
         factor_B = (self._scale / local_B.size) / denominator_B
         if terms is None:
-            return loss, factor_B.expand_dims(1), None
+            return loss, factor_B.reshape((-1, 1)), None
         radial_B = terms.penalty_slopes_B / local_B.size - factor_B * others_B * totals[2]
         loss = loss + mx.nd.mean(terms.penalties_B)
-        return loss, factor_B.expand_dims(1), radial_B.expand_dims(1)
+        return loss, factor_B.reshape((-1, 1)), radial_B.reshape((-1, 1))
 
     def _gather_labels(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
         # On the CPU whatever the device: the sampler works there, without waiting for the device.
