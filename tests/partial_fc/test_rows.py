@@ -237,6 +237,18 @@ def test_a_sample_is_not_changed_by_those_that_follow(make_rows, centers, sample
     assert found == [[shift, S + 2, 2 * S + 4] for shift in range(8)]
 
 
+@pytest.mark.parametrize("optimizer", [SGD_09, Adam(0.01, decoupled=False)], ids=["sgd", "adam"])
+def test_a_device_copies_no_rows_if_all_are_sampled(centers, optimizer, monkeypatch):
+    monkeypatch.setattr(mx.nd, "take", None)
+    monkeypatch.setattr(device_module, "invoke", None)
+    with mx.cpu(1):
+        rows = device_rows_in_one_block(centers.copy(), optimizer)
+        _, gradient, what = gathered(rows, range(C))
+        gradient[:] = np.random.default_rng(5).normal(size=(C, D))
+        rows.update(what, 0.1)
+    assert (rows.export()["centers"] != centers).all()
+
+
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 6, 7, 20])
 def test_rows_of_any_width_are_written_back(width):
     """A device writes pieces of rows, whose length divides the width."""
