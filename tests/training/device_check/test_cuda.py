@@ -1,0 +1,87 @@
+"""What is read from NVIDIA's driver and libraries, of which a stub is compiled here."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runtime.gpu_check import Wrong
+from training.device_check import cuda
+from training.device_check.cuda import Gpu
+
+STUB = r"""
+#include <cstdio>
+#include <cstring>
+extern "C" {
+static int started = 0;
+int cuInit(unsigned flags) { started = 1; return flags; }
+int cuDeviceGetCount(int* count) { *count = 2; return started ? STATUS : 3; }
+int cuDeviceGet(int* device, int index) { *device = 40 + index; return 0; }
+int cuDeviceGetName(char* name, int size, int device) {
+    std::snprintf(name, size, "Tesla %d", device); return 0;
+}
+int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = (size_t(device) << 30); return 0; }
+int cuDeviceGetAttribute(int* value, int key, int device) {
+    *value = key == 75 ? 8 : key == 76 ? device - 40 : -1; return 0;
+}
+int cudaRuntimeGetVersion(int* version) { *version = 11020; return 0; }
+int cudaDriverGetVersion(int* version) { return 35; }
+size_t cudnnGetVersion() { return 8100; }
+}
+"""
+
+
+def stub(folder: Path, status: int = 0) -> str:
+    source, library = folder / "stub.cc", folder / f"libcuda{status}.so"
+    source.write_text(STUB, encoding="utf-8")
+    command = ["c++", "-shared", "-fPIC", f"-DSTATUS={status}", "-o", str(library), str(source)]
+    subprocess.run(command, check=True)
+    return str(library)
+
+
+def test_the_driver_describes_the_gpus(tmp_path: Path) -> None:
+    found = cuda.gpus(stub(tmp_path))
+    assert found == [Gpu("Tesla 40", (8, 0), 40 * 2**30), Gpu("Tesla 41", (8, 1), 41 * 2**30)]
+
+
+def test_a_driver_that_fails(tmp_path: Path) -> None:
+    with pytest.raises(Wrong, match="cuDeviceGetCount fails with status 999"):
+        cuda.gpus(stub(tmp_path, status=999))
+    assert cuda.gpus(str(tmp_path / "none.so")) == []
+
+
+def test_versions_of_libraries(tmp_path: Path) -> None:
+    library = ctypes.CDLL(stub(tmp_path))
+    assert cuda.version(library, "cudaRuntimeGetVersion") == 11020
+    assert cuda.version(library, "cudnnGetVersion") == 8100
+    # One that fails, and one that is not there.
+    assert cuda.version(library, "cudaDriverGetVersion") is None
+    assert cuda.version(library, "ncclGetVersion") is None
+
+
+@pytest.mark.parametrize(
+    ("package", "capability", "runs"),
+    [
+        ("mxnet-cu101", (3, 5), True),
+        ("mxnet-cu101", (7, 5), True),
+        ("mxnet-cu101", (8, 0), False),
+        ("mxnet-cu102", (7, 5), True),
+        ("mxnet-cu110", (8, 9), True),
+        ("mxnet-cu111", (8, 6), True),
+        ("mxnet-cu112", (3, 5), False),
+        ("mxnet-cu112", (7, 5), True),
+        ("mxnet-cu117", (8, 9), True),
+        ("mxnet-cu117", (9, 0), False),
+        ("mxnet-cu117", (12, 0), False),
+        ("mxnet-cu999", (8, 0), None),
+    ],
+)
+def test_which_package_has_code_for_a_gpu(package, capability, runs) -> None:
+    assert Gpu("x", capability, 1).runs(package) is runs
+
+
+def test_tf32_came_with_ampere() -> None:
+    assert Gpu("A100", (8, 0), 1).has_tf32 and not Gpu("T4", (7, 5), 1).has_tf32

@@ -1,0 +1,43 @@
+"""The counter of waits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from runtime.gpu_check import Wrong
+from runtime.mxnet import mx
+from training.device_check import speed
+
+
+def test_waits_for_the_host_do_not_count() -> None:
+    host, device = (mx.nd.ones((3,), ctx=context) for context in (mx.cpu(), mx.cpu(1)))
+    mx.nd.waitall()
+    with speed.counted_waits() as counts:
+        host.asnumpy()
+        host.wait_to_read()
+        host[:] = np.zeros(3, np.float32)
+        copy = device + 1
+        assert not counts
+        copy.asnumpy()
+        copy.wait_to_read()
+        copy[:] = np.zeros(3, np.float32)
+        mx.nd.waitall()
+    assert counts == {"SyncCopyToCPU": 1, "WaitToRead": 1, "SyncCopyFromCPU": 1, "WaitAll": 1}
+    device.asnumpy()
+    assert sum(counts.values()) == 4
+
+
+def test_an_update_with_more_waits_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert " for the device in an update" in speed._waits(mx.cpu(1), "float32")
+    update = speed.Training.update
+
+    def waiting(self, number):
+        loss = update(self, number)
+        for _ in range(3):
+            loss.wait_to_read()
+        return loss
+
+    monkeypatch.setattr(speed.Training, "update", waiting)
+    with pytest.raises(Wrong, match="WaitToRead .*; at most 11 expected"):
+        speed._waits(mx.cpu(1), "float32")

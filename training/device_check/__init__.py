@@ -1,0 +1,1 @@
+"""The checks of ``python -m runtime.gpu_check``; they need all rooms, so they are up here."""

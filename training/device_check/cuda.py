@@ -1,0 +1,97 @@
+"""What NVIDIA's driver and libraries say of themselves, through their C interfaces.
+
+Not through ``nvidia-smi``, which counts the GPUs in another order than MXNet, ignores
+``CUDA_VISIBLE_DEVICES``, and is missing in many containers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple, Optional
+
+from runtime.gpu_check import Wrong
+
+# CUdevice_attribute of cuda.h.
+_MAJOR, _MINOR = 75, 76
+# The packages of MXNet 1.9.1 have machine code for these compute capabilities, and no PTX. A GPU
+# runs the code of its own major version and an equal or lower minor one.
+_KEPLER_TO_TURING = ((3, 0), (5, 0), (6, 0), (7, 0), (7, 5))
+_MAXWELL_TO_AMPERE = ((5, 0), (6, 0), (7, 0), (8, 0))
+_CODE = {
+    "mxnet-cu101": _KEPLER_TO_TURING,
+    "mxnet-cu102": _KEPLER_TO_TURING,
+    "mxnet-cu110": _MAXWELL_TO_AMPERE,
+    **{f"mxnet-cu11{minor}": (*_MAXWELL_TO_AMPERE, (8, 6)) for minor in range(1, 8)},
+}
+
+
+class Gpu(NamedTuple):
+    """A GPU, as the driver describes it."""
+
+    name: str
+    capability: tuple[int, int]
+    memory: int
+    """Bytes."""
+
+    @property
+    def has_tf32(self) -> bool:
+        """Whether float32 products may be computed in TF32."""
+        return self.capability >= (8, 0)
+
+    def runs(self, package: str) -> Optional[bool]:
+        """Whether the package has machine code for this GPU; None if that is not known."""
+        if package not in _CODE:
+            return None
+        major, minor = self.capability
+        return any(has == major and least <= minor for has, least in _CODE[package])
+
+
+def gpus(driver: str = "libcuda.so.1") -> list[Gpu]:
+    """The GPUs that this process sees, in MXNet's order; none without a driver.
+
+    Raises:
+        Wrong: the driver reports an error.
+    """
+    try:
+        cuda = ctypes.CDLL(driver)
+    except OSError:
+        return []
+
+    def call(name: str, *arguments: Any) -> None:
+        status = getattr(cuda, name)(*arguments)
+        if status != 0:
+            raise Wrong(f"the driver's {name} fails with status {status}")
+
+    def number(name: str, *arguments: Any) -> int:
+        value = ctypes.c_int()
+        call(name, ctypes.byref(value), *arguments)
+        return value.value
+
+    def describe(index: int) -> Gpu:
+        device = number("cuDeviceGet", index)
+        name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
+        call("cuDeviceGetName", name, len(name), device)
+        call("cuDeviceTotalMem_v2", ctypes.byref(memory), device)
+        major, minor = (number("cuDeviceGetAttribute", key, device) for key in (_MAJOR, _MINOR))
+        return Gpu(name.value.decode(errors="replace"), (major, minor), memory.value)
+
+    call("cuInit", 0)
+    return [describe(index) for index in range(number("cuDeviceGetCount"))]
+
+
+def version(library: Any, name: str) -> Optional[int]:
+    """What a function such as ``cudaRuntimeGetVersion`` returns; None if there is none.
+
+    Args:
+        library: a ``ctypes.CDLL``, in which and in whose own libraries the function is searched:
+            what is found is what that library uses.
+        name: of the function.
+    """
+    function = getattr(library, name, None)
+    if function is None:
+        return None
+    if name == "cudnnGetVersion":
+        function.restype = ctypes.c_size_t
+        return int(function())
+    value = ctypes.c_int()
+    return value.value if function(ctypes.byref(value)) == 0 else None
