@@ -35,8 +35,9 @@ _TF32 = "NVIDIA_TF32_OVERRIDE"
 _SECONDS = 240.0
 _GRACE_SECONDS = 5.0
 _ROOT = Path(__file__).resolve().parents[1]
-# Ranks print behind a prefix of their launcher.
-_LINE = re.compile(rf"(?:\[[\d,]+\]<stdout>:\s*)?(({PASS}|{FAIL}|{NOT_RUN}) .*)")
+# A launcher puts a prefix before what a rank prints, and before an end of line that comes later.
+_PREFIX = r"(?:\[[\d,]+\]<stdout>:\s*)?"
+_LINE = re.compile(rf"{_PREFIX}((?:{PASS}|{FAIL}|{NOT_RUN}) .*?){_PREFIX}$")
 _WARNING = re.compile(r"cuDNN lib mismatch.*?compiled-against version \d+|Upgrade advisory:[^.]*")
 _PATH = re.compile(r"(?<![\w.])(?:/[^\s/'\":;,()<>]+){2,}/?")
 

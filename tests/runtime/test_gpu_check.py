@@ -105,7 +105,7 @@ def test_a_crash_costs_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         crash="print('pass     first: fine', flush=True)\nimport os\nos.kill(os.getpid(), 11)\n",
         error="raise SystemExit('no such thing')\n",
         hangs="print('noise', flush=True)\nimport time\ntime.sleep(60)\n",
-        ranks="print('[1,0]<stdout>:pass     last: fine')\n"
+        ranks="print('[1,0]<stdout>:pass     last: fine[1,0]<stdout>:')\n"
         "import sys\nprint('cuDNN lib mismatch: linked-against version 8100 != compiled-against "
         "version 8005.  Set', file=sys.stderr)\n",
     )  # fmt: skip

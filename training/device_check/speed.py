@@ -37,19 +37,23 @@ _LARGE = Subject(
 def lines(context: Any) -> Iterator[str]:
     """Check one device."""
     for dtype in ("float32", "float16"):
-        yield checked(f"waits {dtype}", partial(_waits, context, dtype))
+        yield checked(f"waits {dtype}", partial(_count, context, dtype))
     for dtype in ("float32", "float16"):
         yield checked(f"time {dtype}", partial(_time, context, dtype))
 
 
 @contextmanager
 def counted_waits() -> Iterator[Counter[str]]:
-    """Count, by function of the C interface, the waits for arrays that are not the host's."""
+    """Count, by function of the C interface, the waits for arrays that are not the host's.
+
+    A wait before something is written into page-locked memory does not count: it is for the copy
+    from there two updates ago, which is long done.
+    """
     library, counts = mx.base._LIB, Counter[str]()
 
     def counting(name: str, function: Any) -> Any:
         def call(*arguments: Any) -> int:
-            if name == _OF_ALL or not devices.is_host(_context(arguments[0])):
+            if name == _OF_ALL or _waits(name, _context(arguments[0])):
                 counts[name.removeprefix("MXNDArray")] += 1
             return int(function(*arguments))
 
@@ -65,6 +69,12 @@ def counted_waits() -> Iterator[Counter[str]]:
             setattr(library, name, function)
 
 
+def _waits(name: str, context: Any) -> bool:
+    if context.device_type == "cpu_pinned" and name == "MXNDArraySyncCopyFromCPU":
+        return False
+    return not devices.is_host(context)
+
+
 def _context(handle: Any) -> Any:
     kind, number = ctypes.c_int(), ctypes.c_int()
     mx.base.check_call(
@@ -73,7 +83,7 @@ def _context(handle: Any) -> Any:
     return mx.Context(mx.Context.devtype2str[kind.value], number.value)
 
 
-def _waits(context: Any, dtype: str) -> str:
+def _count(context: Any, dtype: str) -> str:
     training = _training(Subject(), context, dtype)
     for number in range(_WARM_UP):
         training.update(number)

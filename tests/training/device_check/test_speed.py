@@ -17,19 +17,22 @@ def test_waits_for_the_host_do_not_count() -> None:
         host.asnumpy()
         host.wait_to_read()
         host[:] = np.zeros(3, np.float32)
+        pinned = mx.nd.empty((3,), ctx=mx.cpu_pinned())
+        pinned[:] = np.zeros(3, np.float32)
         copy = device + 1
         assert not counts
+        pinned.asnumpy()
         copy.asnumpy()
         copy.wait_to_read()
         copy[:] = np.zeros(3, np.float32)
         mx.nd.waitall()
-    assert counts == {"SyncCopyToCPU": 1, "WaitToRead": 1, "SyncCopyFromCPU": 1, "WaitAll": 1}
+    assert counts == {"SyncCopyToCPU": 2, "WaitToRead": 1, "SyncCopyFromCPU": 1, "WaitAll": 1}
     device.asnumpy()
-    assert sum(counts.values()) == 4
+    assert sum(counts.values()) == 5
 
 
 def test_an_update_with_more_waits_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert " for the device in an update" in speed._waits(mx.cpu(1), "float32")
+    assert " for the device in an update" in speed._count(mx.cpu(1), "float32")
     update = speed.Training.update
 
     def waiting(self, number):
@@ -40,4 +43,4 @@ def test_an_update_with_more_waits_is_wrong(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(speed.Training, "update", waiting)
     with pytest.raises(Wrong, match="WaitToRead .*; at most 11 expected"):
-        speed._waits(mx.cpu(1), "float32")
+        speed._count(mx.cpu(1), "float32")
