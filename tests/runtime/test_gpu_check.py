@@ -51,6 +51,7 @@ def test_the_whole_report() -> None:
     for name in (*LOSSES, "filter", "adam", "adamw", "r18"):
         assert "weights" in found[PASS][f"update {name} float32"]
         assert "float16 products" in found[NOT_RUN][f"update {name} float16"]
+    assert "toolkit" in {**found[PASS], **found[NOT_RUN]}
     assert "1.9.1" in found[PASS]["MXNet"] and "MXNet MPI Gloo" in found[PASS]["Horovod"]
     for device in ("cpu(1)", "cpu(2)"):
         assert found[PASS].keys() >= {f"{device} copies", f"{device} convolution float32"}

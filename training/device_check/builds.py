@@ -35,6 +35,7 @@ def lines(devices: Sequence[str]) -> Iterator[str]:
     gpus = cuda.gpus()
     if not devices:
         _need_gpus(package, gpus)
+    yield checked("toolkit", _commit)
     yield checked("Python", platform.python_version)
     yield checked("MXNet", partial(_mxnet, package))
     yield checked("CUDA", partial(_cuda, package))
@@ -68,6 +69,15 @@ def _need_gpus(package: str, gpus: Sequence[Gpu]) -> None:
             "MXNet sees no GPU: nvidia-smi has to list one (install NVIDIA's driver), and "
             "CUDA_VISIBLE_DEVICES must not hide it"
         )
+
+
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        raise NotRun("its folder is no clone, or git is not installed") from None
+    return f"commit {found.stdout.strip()}"
 
 
 def _mxnet(package: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -105,6 +107,19 @@ def test_cuda_libraries_and_driver_fit_the_package(
         return
     with pytest.raises(Wrong, match=reason):
         builds._cuda(package)
+
+
+def test_the_commit_is_named_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(NotRun, match="no clone"):
+        builds._commit()
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x"]
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run([*git, *command], check=True)
+    assert re.fullmatch("commit [0-9a-f]{7,}", builds._commit())
 
 
 def test_a_build_without_cudnn_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
