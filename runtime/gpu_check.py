@@ -59,10 +59,15 @@ def checked(what: str, check: Callable[[], str]) -> str:
     except Wrong as reason:
         return line(FAIL, what, str(reason))
     except Exception as error:
-        # Of MXNet's errors, which have the stack of C++, the line that says what failed.
-        texts = str(error).splitlines() or [""]
-        text = next((one for one in texts if "Check failed" in one or "Error:" in one), texts[0])
-        return line(FAIL, what, f"{type(error).__name__}: {text.strip()}")
+        return line(FAIL, what, f"{type(error).__name__}: {_telling_line(str(error))}")
+
+
+def _telling_line(text: str) -> str:
+    """The line of an error that says what failed: those of MXNet have stacks of C++ around it."""
+    lines = text.strip().splitlines() or [""]
+    return next(
+        (one for one in reversed(lines) if re.search("Check failed|Error:", one)), lines[-1]
+    )
 
 
 def line(status: str, what: str, detail: str) -> str:
@@ -148,7 +153,7 @@ def _run(part: Part, devices: Sequence[str], seconds: float) -> Iterator[str]:
         errors.seek(0)
         written = errors.read()
     yield from (f"note     {part.name}: {text}" for text in sorted(set(_WARNING.findall(written))))
-    last = (written.strip().splitlines() or ["it wrote no error"])[-1]
+    last = _telling_line(written) or "it wrote no error"
     if status == USER_ERROR_STATUS and part == BUILDS:
         raise ConfigError(last.removeprefix("error: "))
     if is_late:

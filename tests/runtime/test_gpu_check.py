@@ -57,8 +57,10 @@ def test_the_whole_report() -> None:
         assert found[PASS].keys() >= {f"{device} copies", f"{device} convolution float32"}
     assert {"waits float32", "time float32"} <= found[PASS].keys()
     assert found[NOT_RUN]["updates TF32"] == "cpu(1) is no GPU"
-    for name in ("allreduce", "allgather", "broadcast", "update cosface"):
-        assert f"two ranks {name} float32" in found[PASS]
+    collectives = ("allreduce", "allgather", "broadcast")
+    names = [f"{name} {dtype}" for name in collectives for dtype in ("float32", "float16")]
+    for name in (*names, "update cosface float32"):
+        assert f"two ranks {name}" in found[PASS]
     counts = f"{len(found[PASS])} pass, 0 FAIL, {len(found[NOT_RUN])} not run"
     assert ended.stdout.splitlines()[-1] == counts
     words = set(re.findall(r"[\w.-]+", ended.stdout))
@@ -104,7 +106,7 @@ def test_a_crash_costs_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     parts = parts_that(
         tmp_path, monkeypatch,
         crash="print('pass     first: fine', flush=True)\nimport os\nos.kill(os.getpid(), 11)\n",
-        error="raise SystemExit('no such thing')\n",
+        error="raise SystemExit('MXNetError: no such thing\\n  [bt] (3) lib.so')\n",
         hangs="print('noise', flush=True)\nimport time\ntime.sleep(60)\n",
         ranks="print('[1,0]<stdout>:pass     last: fine[1,0]<stdout>:')\n"
         "import sys\nprint('cuDNN lib mismatch: linked-against version 8100 != compiled-against "
@@ -115,7 +117,7 @@ def test_a_crash_costs_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert lines == [
         "pass     first: fine",
         "FAIL     crash: ended by signal 11: it wrote no error",
-        "FAIL     error: ended with status 1: no such thing",
+        "FAIL     error: ended with status 1: MXNetError: no such thing",
         "FAIL     hangs: not done after 3 seconds: it wrote no error",
         "pass     last: fine",
         "note     ranks: cuDNN lib mismatch: linked-against version 8100 != "

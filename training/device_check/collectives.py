@@ -21,9 +21,8 @@ _MANY = 70
 def lines(world: World, context: Any) -> Iterator[str]:
     """Check the collectives together with all ranks, which get the same lines."""
     checks = {"allreduce": _allreduce, "allgather": _allgather, "broadcast": _broadcast}
-    is_gpu = context.device_type == "gpu"
     for name, collective in checks.items():
-        for dtype in ("float32", "float16") if is_gpu else ("float32",):
+        for dtype in ("float32", "float16"):
             yield checked(f"two ranks {name} {dtype}", partial(collective, world, context, dtype))
     for kind in (updates.FLOAT32, updates.FLOAT16):
         yield checked(f"two ranks update cosface {kind}", partial(_update, world, context, kind))

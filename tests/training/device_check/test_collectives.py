@@ -20,7 +20,7 @@ def lines_of(world: ThreadWorld) -> list[str]:
 def test_right_collectives_pass() -> None:
     first, second = run_ranks(2, lines_of)
     assert first == second
-    assert [line[:8].strip() for line in first] == [PASS] * 4 + ["not run"]
+    assert [line[:8].strip() for line in first] == [PASS] * 7 + ["not run"]
 
 
 def test_a_rank_that_gets_something_else_fails_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def test_a_rank_that_gets_something_else_fails_all(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ThreadWorld, "allgather", broken)
     first, second = run_ranks(2, lines_of)
     assert first == second
-    assert first[1] == f"{FAIL}     two ranks allgather float32: the rows: wrong on 1 of 2 ranks"
+    assert first[2] == f"{FAIL}     two ranks allgather float32: the rows: wrong on 1 of 2 ranks"
 
 
 def test_a_single_device_has_no_ranks(capsys: pytest.CaptureFixture[str]) -> None:
