@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.gpu_check import NotRun, Wrong, checked
+from runtime.gpu_check import Wrong, checked
 from runtime.mxnet import mx
+from training.device_check.subject import need_float16
 
 _TOLERANCES = {"float32": 2e-3, "float16": 1e-2}
 
@@ -52,8 +53,8 @@ def _operator(
 ) -> str:
     """Compare an operator without bias with that of the host, in float32."""
     dtype = inputs[0].dtype.name
-    if dtype == "float16" and context.device_type != "gpu":
-        raise NotRun("MXNet has no float16 products on a processor")
+    if dtype == "float16":
+        need_float16(context)
 
     def compute(ctx: Any, kind: str) -> NDArray[Any]:
         arrays = (mx.nd.array(array, ctx=ctx, dtype=kind) for array in inputs)

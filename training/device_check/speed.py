@@ -84,7 +84,7 @@ def _context(handle: Any) -> Any:
 
 
 def _count(context: Any, dtype: str) -> str:
-    training = _training(Subject(), context, dtype)
+    training = Training(Subject(), LoneWorld(), context, dtype)
     for number in range(_WARM_UP):
         training.update(number)
     mx.nd.waitall()
@@ -103,7 +103,7 @@ def _time(context: Any, dtype: str) -> str:
     is_gpu = context.device_type == "gpu"
     subject = _LARGE if is_gpu else replace(_LARGE, network="tiny", classes=1000)
     try:
-        training = _training(subject, context, dtype)
+        training = Training(subject, LoneWorld(), context, dtype)
         for number in range(_WARM_UP):
             training.update(number)
         mx.nd.waitall()
@@ -120,9 +120,3 @@ def _time(context: Any, dtype: str) -> str:
         f"{1000 * each:.1f} ms for an update of {subject.network} with {subject.batch_size} images "
         f"and {subject.classes} classes, {subject.batch_size / each:.0f} images/s"
     )
-
-
-def _training(subject: Subject, context: Any, dtype: str) -> Training:
-    if dtype == "float16" and context.device_type != "gpu":
-        raise NotRun("MXNet has no float16 products on a processor")
-    return Training(subject, LoneWorld(), context, dtype)

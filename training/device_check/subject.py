@@ -18,6 +18,7 @@ from parallel.world import World
 from partial_fc import optimizers
 from partial_fc.head import PartialFC
 from partial_fc.options import HeadOptions
+from runtime.gpu_check import NotRun
 from training.config.faces import FaceOptimizerOptions
 from training.update.face_step import FaceStep
 from training.update.optimizer import BackboneOptimizer
@@ -52,11 +53,23 @@ class Trained(NamedTuple):
     class centers."""
 
 
+def need_float16(context: Any) -> None:
+    """Raise ``NotRun`` for a device that cannot compute with a float16 network."""
+    if context.device_type != "gpu":
+        raise NotRun("MXNet has no float16 products on a processor")
+
+
 class Training:
     """A subject on a context, ready to be trained."""
 
     def __init__(self, subject: Subject, world: World, context: Any, dtype: str) -> None:
-        """Build the parts as ``train.py`` does."""
+        """Build the parts as ``train.py`` does.
+
+        Raises:
+            NotRun: the context has no such numbers.
+        """
+        if dtype == "float16":
+            need_float16(context)
         self._subject, self._world = subject, world
         size = subject.image_size, subject.image_size
         options = BackboneOptions(
