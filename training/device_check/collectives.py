@@ -48,11 +48,14 @@ def _allreduce(world: World, context: Any, dtype: str) -> str:
 
 
 def _allgather(world: World, context: Any, dtype: str) -> str:
-    # Another number of rows from each rank.
-    rows = [_values(rank, dtype)[: 4 - rank % 2] for rank in range(world.size)]
+    rows = [_values(rank, dtype) for rank in range(world.size)]
     array = mx.nd.array(rows[world.rank], ctx=context, dtype=dtype)
     _agree(world, "the rows", world.allgather(array, "check.rows"), np.concatenate(rows))
-    return "rows of all ranks, in their order"
+    uneven = [own[: 4 - rank % 2] for rank, own in enumerate(rows)]
+    array = mx.nd.array(uneven[world.rank], ctx=context, dtype=dtype)
+    gathered = world.allgather_uneven(array, "check.uneven")
+    _agree(world, "different numbers of rows", gathered, np.concatenate(uneven))
+    return "rows of all ranks in their order, as many or as few as each has"
 
 
 def _broadcast(world: World, context: Any, dtype: str) -> str:

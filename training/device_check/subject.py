@@ -19,6 +19,7 @@ from partial_fc import optimizers
 from partial_fc.head import PartialFC
 from partial_fc.options import HeadOptions
 from runtime.gpu_check import NotRun
+from runtime.stopwatch import Stopwatch
 from training.config.faces import FaceOptimizerOptions
 from training.update.face_step import FaceStep
 from training.update.optimizer import BackboneOptimizer
@@ -88,7 +89,10 @@ class Training:
         optimizer = BackboneOptimizer(
             subject.optimizer, self._backbone.parameters, world, dtype=dtype
         )
-        self._step = FaceStep(self._backbone, self._head, optimizer, 1.0)
+        stopwatch = Stopwatch()
+        # Nothing waits for the sake of the clock, as in most updates of a run on a device.
+        stopwatch.sample()
+        self._step = FaceStep(self._backbone, self._head, optimizer, 1.0, stopwatch=stopwatch)
 
     def update(self, number: int) -> Any:
         """Make the update of this number; returns its loss, an NDArray [1]."""
@@ -106,6 +110,7 @@ class Training:
         before = self._numbers()
         updates = range(self._subject.updates)
         losses = [float(self.update(number).asscalar()) for number in updates]
+        self._step.finish()
         after = self._numbers()
         return Trained(losses, {group: after[group] - before[group] for group in before})
 
