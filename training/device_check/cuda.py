@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 from typing import Any, NamedTuple, Optional
 
-from runtime.gpu_check import Wrong
+from runtime.errors import ConfigError
 
-# CUdevice_attribute of cuda.h.
+# CUdevice_attribute and CUresult of cuda.h.
 _MAJOR, _MINOR = 75, 76
+_NO_DEVICE = 100
 # The packages of MXNet 1.9.1 have machine code for these compute capabilities, and no PTX. A GPU
 # runs the code of its own major version and an equal or lower minor one.
 _KEPLER_TO_TURING = ((3, 0), (5, 0), (6, 0), (7, 0), (7, 5))
@@ -50,7 +51,7 @@ def gpus(driver: str = "libcuda.so.1") -> list[Gpu]:
     """The GPUs that this process sees, in MXNet's order; none without a driver.
 
     Raises:
-        Wrong: the driver reports an error.
+        ConfigError: the driver reports an error.
     """
     try:
         cuda = ctypes.CDLL(driver)
@@ -60,7 +61,10 @@ def gpus(driver: str = "libcuda.so.1") -> list[Gpu]:
     def call(name: str, *arguments: Any) -> None:
         status = getattr(cuda, name)(*arguments)
         if status != 0:
-            raise Wrong(f"the driver's {name} fails with status {status}")
+            raise ConfigError(
+                f"NVIDIA's driver does not work: {name} fails with CUDA error {status}; nvidia-smi "
+                "says more, and restarting the machine after an update of the driver often helps"
+            )
 
     def number(name: str, *arguments: Any) -> int:
         value = ctypes.c_int()
@@ -75,6 +79,8 @@ def gpus(driver: str = "libcuda.so.1") -> list[Gpu]:
         major, minor = (number("cuDeviceGetAttribute", key, device) for key in (_MAJOR, _MINOR))
         return Gpu(name.value.decode(errors="replace"), (major, minor), memory.value)
 
+    if cuda.cuInit(0) == _NO_DEVICE:
+        return []
     call("cuInit", 0)
     return [describe(index) for index in range(number("cuDeviceGetCount"))]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.gpu_check import Wrong
+from runtime.errors import ConfigError
 from training.device_check import cuda
 from training.device_check.cuda import Gpu
 
@@ -17,7 +17,7 @@ STUB = r"""
 #include <cstring>
 extern "C" {
 static int started = 0;
-int cuInit(unsigned flags) { started = 1; return flags; }
+int cuInit(unsigned flags) { started = 1; return flags + INIT; }
 int cuDeviceGetCount(int* count) { *count = 2; return started ? STATUS : 3; }
 int cuDeviceGet(int* device, int index) { *device = 40 + index; return 0; }
 int cuDeviceGetName(char* name, int size, int device) {
@@ -34,10 +34,11 @@ size_t cudnnGetVersion() { return 8100; }
 """
 
 
-def stub(folder: Path, status: int = 0) -> str:
-    source, library = folder / "stub.cc", folder / f"libcuda{status}.so"
+def stub(folder: Path, init: int = 0, status: int = 0) -> str:
+    source, library = folder / "stub.cc", folder / f"libcuda{init}-{status}.so"
     source.write_text(STUB, encoding="utf-8")
-    command = ["c++", "-shared", "-fPIC", f"-DSTATUS={status}", "-o", str(library), str(source)]
+    values = [f"-DINIT={init}", f"-DSTATUS={status}"]
+    command = ["c++", "-shared", "-fPIC", *values, "-o", str(library), str(source)]
     subprocess.run(command, check=True)
     return str(library)
 
@@ -48,8 +49,12 @@ def test_the_driver_describes_the_gpus(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_fails(tmp_path: Path) -> None:
-    with pytest.raises(Wrong, match="cuDeviceGetCount fails with status 999"):
+    with pytest.raises(ConfigError, match="cuDeviceGetCount fails with CUDA error 999; nvidia-smi"):
         cuda.gpus(stub(tmp_path, status=999))
+    with pytest.raises(ConfigError, match="cuInit fails with CUDA error 803"):
+        cuda.gpus(stub(tmp_path, init=803))
+    # CUDA_ERROR_NO_DEVICE
+    assert cuda.gpus(stub(tmp_path, init=100)) == []
     assert cuda.gpus(str(tmp_path / "none.so")) == []
 
 
