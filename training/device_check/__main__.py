@@ -23,7 +23,6 @@ def main() -> int:
 
 def _on_devices(part: str, names: Sequence[str]) -> Iterator[str]:
     from parallel.world import HorovodWorld
-    from runtime.mxnet import mx
     from training.device_check import collectives, contexts, speed, updates
 
     devices = [contexts.parse(name) for name in names]
@@ -43,9 +42,9 @@ def _on_devices(part: str, names: Sequence[str]) -> Iterator[str]:
     else:
         assert part == "rank", part
         world = HorovodWorld()
-        found = list(collectives.lines(world, devices[world.rank]))
-        yield from found if world.rank == 0 else ()
-        mx.nd.waitall()
+        for text in collectives.lines(world, devices[world.rank]):
+            if world.rank == 0:
+                yield text
 
 
 if __name__ == "__main__":
