@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models classification grouping bench fuzz faults mutants endurance soak newcomer pythons clean
+.PHONY: help env train test lint models classification grouping device bench fuzz faults mutants endurance soak newcomer pythons clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh setup-utils/*.sh setup-utils/*/* .ci/run
@@ -41,6 +41,10 @@ classification: ## test ResNet18 on files of CIFAR-10's format, ResNet50 on a re
 grouping: ## test jobs with parameter servers on MNIST: killed processes end them, every scheme learns; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m grouping tests/parallel tests/benchmarks/test_grouping.py
+
+device: ## test what runs on a GPU without one: on MXNet's second CPU context, about forty minutes
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) python -m pytest -m "device or not device" tests/device
 
 lint: ## check the style of the Python files (ruff), their types (mypy) and the shell scripts (shellcheck)
 	@bash setup-utils/install.sh --dev

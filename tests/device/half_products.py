@@ -1,0 +1,68 @@
+"""float16 networks on a CPU, whose libraries multiply no float16 matrices.
+
+Each convolution and each linear layer reads float16 arrays, computes in float32 and writes float16,
+in the backward pass as well. So do the tensor cores of a GPU: they multiply float16 numbers exactly
+and add in float32. All other operators compute in float16 on a CPU, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backbones
+from backbones import classifiers
+from backbones.graph.nodes import Node, from_json, moved, to_json
+from backbones.layers import Symbol
+from runtime.mxnet import mx
+
+_PRODUCTS = ("Convolution", "FullyConnected")
+
+
+def emulate_float16(patch: pytest.MonkeyPatch) -> None:
+    """Have the registries build float16 networks that compute on a CPU."""
+    for registry in (backbones, classifiers):
+        patch.setattr(registry, "build", _emulated(registry.build))
+
+
+def _emulated(build: Callable[..., Symbol]) -> Callable[..., Symbol]:
+    def emulated(*arguments: Any, **options: Any) -> Symbol:
+        symbol = build(*arguments, **options)
+        return with_casts(symbol) if options.get("dtype") == "float16" else symbol
+
+    return emulated
+
+
+def with_casts(symbol: Symbol) -> Symbol:
+    """Return a float16 graph with the same parameters whose products compute in float32."""
+    graph = to_json(symbol)
+    names, types = symbol.list_inputs(), symbol.infer_type(data="float32")
+    types_of = dict(zip(symbol.list_arguments(), types[0]))
+    types_of.update(zip(symbol.list_auxiliary_states(), types[2]))
+    assert set(names) == types_of.keys()
+    nodes: list[Node] = []
+    indices: dict[int, int] = {}
+    for index, node in enumerate(graph["nodes"]):
+        inputs = [moved(entry, indices) for entry in node["inputs"]]
+        if node["op"] == "null":
+            # A cast does not tell the type of what it reads.
+            number = str(mx.nd.ndarray._DTYPE_NP_TO_MX[np.dtype(types_of[node["name"]]).type])
+            node = {**node, "attrs": {**node.get("attrs", {}), "__dtype__": number}}
+        if node["op"] in _PRODUCTS:
+            for place, entry in enumerate(inputs):
+                nodes.append(_cast(f"{node['name']}_wide{place}", "float32", entry))
+                inputs[place] = [len(nodes) - 1, 0, 0]
+            nodes.append({**node, "inputs": inputs})
+            nodes.append(_cast(f"{node['name']}_half", "float16", [len(nodes) - 1, 0, 0]))
+        else:
+            nodes.append({**node, "inputs": inputs})
+        indices[index] = len(nodes) - 1
+    heads = [moved(entry, indices) for entry in graph["heads"]]
+    return from_json(nodes, heads, graph.get("attrs"))
+
+
+def _cast(name: str, dtype: str, entry: list[int]) -> Node:
+    return {"op": "Cast", "name": name, "attrs": {"dtype": dtype}, "inputs": [entry]}

@@ -1,0 +1,112 @@
+"""Every operator that a device runs has a kernel for GPUs in MXNet 1.9.1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backbones.network import Network
+from partial_fc.options import LOSSES
+from partial_fc.shard import STATES
+from tests.device import gpu_kernels
+from tests.device.engine_operations import counted_operations
+from tests.device.half_products import emulate_float16
+from tests.device.updates import DEVICE, ClassifierUpdates, Faces, FaceUpdates
+
+# Of MXNet's arrays and not of an operator, for all devices: a copy, whose name tells from where to
+# where, and a fill.
+NO_OPERATORS = {"CopyCPU2CPU", "SetValueOp"}
+SOURCES = {
+    "a.cc": """
+        NNVM_REGISTER_OP(on_cpu_alone).set_attr<FCompute>("FCompute<cpu>", Run<cpu>);
+        NNVM_REGISTER_OP(on_all)
+        .set_attr<FInferType>("FInferType", [](Attrs a) { check(a); return true; })
+        .set_attr<FComputeEx>("FComputeEx<cpu>", Copy)
+        .set_attr<FComputeEx>("FComputeEx<gpu>", Copy);
+        // NNVM_REGISTER_OP(remark).set_attr<FCompute>("FCompute<gpu>", Run<gpu>);
+    """,
+    "b.cu": """
+        #define REGISTER_TWO(name, Kernel)                              \\
+          NNVM_REGISTER_OP(_random_##name)                              \\
+          .set_attr<FCompute>("FCompute<gpu>", Kernel<gpu>);            \\
+          NNVM_REGISTER_OP(_backward_##name)                            \\
+          .set_attr<FStatefulCompute>("FStatefulCompute<gpu>", Kernel)
+        REGISTER_TWO(uniform, Uniform);
+        /* NNVM_REGISTER_OP(old).set_attr<FCompute>("FCompute<gpu>", Run<gpu>); */
+        NNVM_REGISTER_OP(without).set_attr<bool>("TIsGPU", true);
+    """,
+    "c.cc": "MXNET_REGISTER_OP_PROPERTY(Older, OlderProp);",
+    "c.cu": "template<> Operator *CreateOp<gpu>(OlderParam param) { return nullptr; }",
+    "d.cc": "MXNET_REGISTER_OP_PROPERTY(OlderOnCpu, OlderProp);",
+}
+
+
+def test_the_list_is_made_from_sources(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    for name, text in SOURCES.items():
+        (tmp_path / "src" / name).write_text(text)
+    assert gpu_kernels.operators_of(tmp_path) == {
+        *("on_all", "_random_uniform", "_backward_uniform", "Older", "_backward_Older"),
+    }
+
+
+def test_the_list_is_that_of_the_version_in_use() -> None:
+    title, *names = gpu_kernels.LIST.read_text().splitlines()
+    pins = (gpu_kernels.LIST.parents[2] / "requirements.txt").read_text()
+    assert title.endswith("tag 1.9.1") and "mxnet==1.9.1" in pins
+    assert names == sorted(names) and len(names) > 500
+
+
+def operators(updates: Any, folder: Path) -> set[str]:
+    """What an update runs when it has run twice before, with no operators joined."""
+    updates.train(2)
+    with counted_operations(folder) as found:
+        updates.train(1, start=2)
+    return set(found) - NO_OPERATORS
+
+
+@pytest.fixture(autouse=True)
+def separate_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the engine run a network's operators one by one, under their own names."""
+    flags = {"forward_bulk_size": 1, "backward_bulk_size": 1}
+    monkeypatch.setattr(
+        Network,
+        "hybridize",
+        lambda self: self._block.hybridize(static_alloc=True, static_shape=True, **flags),
+    )
+
+
+CHOICES = [
+    *map(Faces, LOSSES),
+    *(Faces(optimizer=optimizer) for optimizer in STATES if optimizer != "sgd"),
+    Faces(filter_threshold=0.2),
+]
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=str)
+def test_faces(choices: Faces, tmp_path: Path) -> None:
+    found = operators(FaceUpdates(choices, DEVICE), tmp_path)
+    assert found > {"Convolution", "_backward_Convolution", "BatchNorm", "FullyConnected"}
+    assert found <= gpu_kernels.listed()
+
+
+@pytest.mark.parametrize("optimizer", sorted(STATES))
+def test_float16(optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate_float16(monkeypatch)
+    for recompute in (False, True):
+        choices = Faces("cosface", optimizer, "float16", recompute=recompute)
+        found = operators(FaceUpdates(choices, DEVICE), tmp_path)
+        assert found <= gpu_kernels.listed()
+
+
+def test_prelu(tmp_path: Path) -> None:
+    found = operators(FaceUpdates(Faces(network="r18"), DEVICE), tmp_path)
+    assert "_backward_LeakyReLU" in found and found <= gpu_kernels.listed()
+
+
+@pytest.mark.parametrize("mixup", [0.0, 0.2])
+def test_classifiers(mixup: float, tmp_path: Path) -> None:
+    found = operators(ClassifierUpdates(DEVICE, mixup=mixup), tmp_path)
+    assert "log_softmax" in found and found <= gpu_kernels.listed()

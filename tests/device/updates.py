@@ -1,0 +1,160 @@
+"""Whole updates in one process, on the host and on a device.
+
+The device is ``mx.cpu(1)``: a processor, but the product and MXNet treat it as a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbones.classifiers import Normalization
+from backbones.classifiers.classifier import Classifier
+from backbones.model import Backbone
+from backbones.options import BackboneOptions, ClassifierOptions
+from data.batches.loader import Batch
+from data.batches.position import EpochPlan
+from parallel.world import LoneWorld, TimedWorld, World
+from partial_fc import optimizers
+from partial_fc.head import PartialFC
+from partial_fc.options import HeadOptions
+from runtime.mxnet import mx
+from runtime.stopwatch import Stopwatch
+from training.config.faces import FaceOptimizerOptions
+from training.config.images import LossOptions
+from training.config.schedule import OptimizerOptions
+from training.update.classify_step import ClassifyStep
+from training.update.epoch_counts import EpochCounts
+from training.update.face_step import FaceStep
+from training.update.finite_guard import FiniteGuard
+from training.update.optimizer import BackboneOptimizer
+from training.update.soft_targets import SoftTargets
+
+HOST, DEVICE = mx.cpu(), mx.cpu(1)
+CLASSES, EMBEDDING, GLOBAL_BATCH = 40, 16, 24
+LR = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
+
+
+@dataclass(frozen=True)
+class Faces:
+    """The choices of a face run that an update depends on."""
+
+    loss: str = "cosface"
+    optimizer: str = "sgd"
+    dtype: str = "float32"
+    filter_threshold: float = 1.0
+    network: str = "tiny"
+    recompute: bool = False
+    image_size: tuple[int, int] = (32, 32)
+
+    def __str__(self) -> str:
+        """Name a test by what differs from the defaults."""
+        found = [getattr(self, field.name) for field in fields(self)]
+        changed = [str(a) for a, field in zip(found, fields(self)) if a != field.default]
+        return "-".join(changed) or "cosface-sgd"
+
+
+class FaceUpdates:
+    """A face network, its head and its optimizers on one context, and batches for them."""
+
+    def __init__(self, choices: Faces, context: Any, world: Optional[World] = None) -> None:
+        network = BackboneOptions(
+            network=choices.network,
+            embedding_size=EMBEDDING,
+            dtype=choices.dtype,
+            recompute=choices.recompute,
+        )
+        stopwatch = Stopwatch()
+        self.world = world or LoneWorld()
+        timed = TimedWorld(self.world, stopwatch)
+        self._lr, self._image_size = LR[choices.optimizer], choices.image_size
+        self.backbone = Backbone.create(network, image_size=self._image_size, seed=1, ctx=context)
+        self.backbone.hybridize()
+        rule = FaceOptimizerOptions(optimizer=choices.optimizer)
+        head = HeadOptions(
+            choices.loss, scale=16.0, filter_threshold=choices.filter_threshold, sample_ratio=0.5
+        )
+        self.head = PartialFC.create(
+            head, (CLASSES, EMBEDDING), timed, context, optimizer=optimizers.build(rule), seed=3
+        )
+        self.optimizer = BackboneOptimizer(
+            rule, self.backbone.parameters, timed, dtype=choices.dtype, stopwatch=stopwatch
+        )
+        self.step = FaceStep(
+            self.backbone, self.head, self.optimizer, 1.0, stopwatch=stopwatch, guard=FiniteGuard()
+        )
+
+    def train(self, count: int, start: int = 0) -> list[float]:
+        """Do ``count`` updates from update ``start`` on; returns their losses."""
+        updates = range(start, start + count)
+        losses = [self.step(self.batch(update), update, self._lr) for update in updates]
+        return [float(loss.asscalar()) for loss in losses]
+
+    def batch(self, update: int) -> Batch:
+        """This rank's images and labels of an update; the same numbers in every run."""
+        generator = np.random.default_rng((5, update))
+        shape = (GLOBAL_BATCH, 3, *self._image_size)
+        images = generator.integers(256, size=shape, dtype=np.uint8)
+        labels = generator.integers(CLASSES, size=GLOBAL_BATCH)
+        own = GLOBAL_BATCH // self.world.size
+        rows = slice(self.world.rank * own, (self.world.rank + 1) * own)
+        return Batch(images[rows], labels[rows])
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The parameters, and the centers with their states."""
+        named = self.backbone.parameters.items()
+        weights = {name: parameter.data().asnumpy() for name, parameter in named}
+        rows = {name: values.copy() for name, values in self.head.rows.export().items()}
+        return {**weights, **rows}
+
+
+class ClassifierUpdates:
+    """A classifier and its optimizer on one context, and batches for them."""
+
+    def __init__(
+        self, context: Any, *, model: str = "ResNet18", dtype: str = "float32", mixup: float = 0.0
+    ) -> None:
+        stopwatch, world = Stopwatch(), LoneWorld()
+        self.classifier = Classifier.create(
+            ClassifierOptions(model=model, dtype=dtype),
+            classes=10,
+            image_shape=(3, 32, 32),
+            normalization=Normalization((0.5,) * 3, (0.25,) * 3),
+            seed=3,
+            ctx=context,
+        )
+        self.classifier.hybridize()
+        self.optimizer = BackboneOptimizer(
+            OptimizerOptions(), self.classifier.parameters, world, dtype=dtype, stopwatch=stopwatch
+        )
+        plan = EpochPlan(num_images=100 * GLOBAL_BATCH, global_batch=GLOBAL_BATCH)
+        self.counts = EpochCounts(world, lambda: plan)
+        options = LossOptions(label_smoothing=0.1, mixup=mixup)
+        self.step = ClassifyStep(
+            self.classifier,
+            self.optimizer,
+            SoftTargets(options, 10, seed=1),
+            self.counts,
+            stopwatch=stopwatch,
+            guard=FiniteGuard(),
+        )
+
+    def train(self, count: int, start: int = 0) -> list[float]:
+        """Do ``count`` updates from update ``start`` on; returns their losses."""
+        updates = range(start, start + count)
+        losses = [self.step(self.batch(update), update, 0.01) for update in updates]
+        return [float(loss.asscalar()) for loss in losses]
+
+    def batch(self, update: int) -> Batch:
+        """Images and labels of an update; the same numbers in every run."""
+        generator = np.random.default_rng((6, update))
+        images = generator.integers(256, size=(GLOBAL_BATCH, 3, 32, 32), dtype=np.uint8)
+        return Batch(images, generator.integers(10, size=GLOBAL_BATCH))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The parameters."""
+        named = self.classifier.parameters.items()
+        return {name: parameter.data().asnumpy() for name, parameter in named}
