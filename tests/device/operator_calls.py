@@ -21,8 +21,8 @@ from runtime.mxnet import mx
 
 _ROOT = Path(__file__).resolve().parents[2]
 _HERE = {"operator_calls.py", "host_syncs.py"}
-# The host's memory: that of kernels, and what a device copies from and to.
-HOST_MEMORY = ("cpu(0)", "cpu_pinned(0)", "cpu_shared(0)")
+# The host's memory: that of kernels, and what a device, whose number it has, copies from and to.
+_HOST_MEMORY = ("cpu(0)", "cpu_pinned(", "cpu_shared(")
 # The operators that may have arrays on two devices.
 COPIES = {"_copyto"}
 # What no array of a device may be: slow there, and twice as large as it needs to be.
@@ -38,7 +38,7 @@ class Array(NamedTuple):
     @property
     def is_on_device(self) -> bool:
         """Whether it lies in a device's memory."""
-        return self.context not in HOST_MEMORY
+        return not self.context.startswith(_HOST_MEMORY)
 
 
 class Call(NamedTuple):

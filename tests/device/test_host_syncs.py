@@ -45,7 +45,7 @@ def test_a_wait_for_everything_is_counted():
     assert [sync.function for sync in syncs] == ["MXNDArrayWaitAll"]
 
 
-@pytest.mark.parametrize("host", [HOST, mx.cpu_pinned()], ids=str)
+@pytest.mark.parametrize("host", [HOST, mx.cpu_pinned(1)], ids=str)
 def test_reading_what_was_copied_from_a_device_is_counted(host):
     staging, results = ones(host), ones(host)
     with counted_host_syncs() as syncs:
