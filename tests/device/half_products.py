@@ -2,7 +2,8 @@
 
 Each convolution and each linear layer reads float16 arrays, computes in float32 and writes float16,
 in the backward pass as well. So do the tensor cores of a GPU: they multiply float16 numbers exactly
-and add in float32. All other operators compute in float16 on a CPU, too.
+and add in float32. So does BatchNorm on a GPU, and a CPU takes long over single float16 numbers.
+All other operators compute in float16 on a CPU, too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from backbones.graph.nodes import Node, from_json, moved, to_json
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 
-_PRODUCTS = ("Convolution", "FullyConnected")
+# Which inputs of an operator are float16; BatchNorm's parameters are not.
+_WIDENED = {"Convolution": 3, "FullyConnected": 3, "BatchNorm": 1}
 
 
 def emulate_float16(patch: pytest.MonkeyPatch) -> None:
@@ -39,20 +41,17 @@ def _emulated(build: Callable[..., Symbol]) -> Callable[..., Symbol]:
 def with_casts(symbol: Symbol) -> Symbol:
     """Return a float16 graph with the same parameters whose products compute in float32."""
     graph = to_json(symbol)
-    names, types = symbol.list_inputs(), symbol.infer_type(data="float32")
-    types_of = dict(zip(symbol.list_arguments(), types[0]))
-    types_of.update(zip(symbol.list_auxiliary_states(), types[2]))
-    assert set(names) == types_of.keys()
+    types_of = first_types(symbol)
     nodes: list[Node] = []
     indices: dict[int, int] = {}
     for index, node in enumerate(graph["nodes"]):
         inputs = [moved(entry, indices) for entry in node["inputs"]]
         if node["op"] == "null":
             # A cast does not tell the type of what it reads.
-            number = str(mx.nd.ndarray._DTYPE_NP_TO_MX[np.dtype(types_of[node["name"]]).type])
+            number = str(mx.nd.ndarray._DTYPE_NP_TO_MX[types_of[node["name"]]])
             node = {**node, "attrs": {**node.get("attrs", {}), "__dtype__": number}}
-        if node["op"] in _PRODUCTS:
-            for place, entry in enumerate(inputs):
+        if node["op"] in _WIDENED and types_of[node["name"]] == np.float16:
+            for place, entry in enumerate(inputs[: _WIDENED[node["op"]]]):
                 nodes.append(_cast(f"{node['name']}_wide{place}", "float32", entry))
                 inputs[place] = [len(nodes) - 1, 0, 0]
             nodes.append({**node, "inputs": inputs})
@@ -62,6 +61,16 @@ def with_casts(symbol: Symbol) -> Symbol:
         indices[index] = len(nodes) - 1
     heads = [moved(entry, indices) for entry in graph["heads"]]
     return from_json(nodes, heads, graph.get("attrs"))
+
+
+def first_types(symbol: Symbol) -> dict[str, Any]:
+    """Return the type of each variable and of the first output of each operator, by node."""
+    internals = symbol.get_internals()
+    _, outputs, _ = internals.infer_type(data="float32")
+    found = dict(zip(internals.list_outputs(), outputs))
+    names = [node["name"] for node in to_json(symbol)["nodes"]]
+    keys = {name: (name, f"{name}_output", f"{name}_output0") for name in names}
+    return {name: next(found[key] for key in keys[name] if key in found) for name in names}
 
 
 def _cast(name: str, dtype: str, entry: list[int]) -> Node:
