@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -139,14 +140,14 @@ def describe(handle: Any) -> Array:
     return Array(f"{device}({number.value})", np.dtype(known).name if known else "none")
 
 
-def site() -> str:
+def site(frame: Optional[FrameType] = None) -> str:
     """Return file and line of the innermost call from the project, without those of the tools."""
-    frame = sys._getframe(1)
+    frame = frame or sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if _ROOT in path.parents and path.name not in _HERE and ".venv" not in path.parts:
             return f"{path.relative_to(_ROOT).as_posix()}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return "unknown"
 
 

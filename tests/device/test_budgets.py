@@ -5,7 +5,9 @@ Numbers that rise fail a test; one that has fallen is to be lowered here.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from threading import get_ident
 
 import numpy as np
 import pytest
@@ -15,26 +17,29 @@ from partial_fc.shard import STATES
 from runtime.mxnet import mx
 from tests.device.engine_operations import counted_operations
 from tests.device.half_products import emulate_float16
-from tests.device.host_syncs import counted_host_syncs
+from tests.device.host_syncs import HostSync, counted_host_syncs
+from tests.device.queued_world import QueuedWorld, run_queued_ranks
 from tests.device.updates import DEVICE, EMBEDDING, GLOBAL_BATCH, Faces, FaceUpdates
 from training.update import loss_scale
 
 # Of one update; with cosface and SGD it is the reading of the loss and of "all finite".
 HOST_SYNCS = {Faces(): 1, Faces(dtype="float16"): 1}
 OTHER_HOST_SYNCS = 2
-# Engine operations of a step of the head.
+# Engine operations of a step of the head. The first that ran on devices had 66 (cosface), 74
+# (arcface), 97 (Adam) and, in 16 parts of the logits, 637 (CurricularFace).
 OPERATIONS = {
-    Faces("cosface"): 66,
-    Faces("softmax"): 66,
-    Faces("arcface"): 74,
-    Faces("adaface"): 92,
-    Faces("magface"): 98,
-    Faces("curricularface"): 120,
-    Faces("cosface", "adam"): 97,
-    Faces("cosface", "adamw"): 97,
-    Faces("arcface", "adam"): 105,
-    Faces("curricularface", "adam"): 151,
-    Faces("cosface", filter_threshold=0.2): 120,
+    Faces("cosface"): 55,
+    Faces("softmax"): 55,
+    Faces("arcface"): 63,
+    Faces("adaface"): 81,
+    Faces("magface"): 87,
+    Faces("curricularface"): 83,
+    Faces("cosface", "adam"): 82,
+    Faces("cosface", "adamw"): 81,
+    Faces("arcface", "adam"): 90,
+    Faces("curricularface", "adam"): 110,
+    Faces("cosface", filter_threshold=0.2): 57,
+    Faces("curricularface", filter_threshold=0.2): 85,
 }
 
 
@@ -55,8 +60,27 @@ def test_host_syncs(loss: str, optimizer: str, filter_threshold: float, dtype: s
     with counted_host_syncs() as syncs:
         for update in range(2, 6):
             run.step(run.batch(update), update, 0.01)
-    sites = "\n".join(f"{sync.function} {sync.site}" for sync in syncs)
-    assert len(syncs) <= 4 * HOST_SYNCS.get(choices, OTHER_HOST_SYNCS), sites
+    assert len(syncs) <= 4 * HOST_SYNCS.get(choices, OTHER_HOST_SYNCS), told(syncs)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_host_syncs_of_two_ranks(loss: str) -> None:
+    def rank_main(world: QueuedWorld) -> list[HostSync]:
+        run = FaceUpdates(Faces(loss), DEVICE, world)
+        run.train(2)
+        world.barrier()
+        with counted_host_syncs() if world.rank == 0 else nullcontext([]) as syncs:
+            for update in range(2, 6):
+                run.step(run.batch(update), update, 0.01)
+            world.barrier()
+        return [sync for sync in syncs if sync.thread == get_ident()]
+
+    syncs = run_queued_ranks(2, rank_main)[0]
+    assert len(syncs) <= 4 * HOST_SYNCS.get(Faces(loss), OTHER_HOST_SYNCS), told(syncs)
+
+
+def told(syncs: list[HostSync]) -> str:
+    return "\n".join(f"{sync.function} {sync.site}" for sync in syncs)
 
 
 @pytest.mark.parametrize("choices", OPERATIONS, ids=str)
@@ -69,4 +93,4 @@ def test_engine_operations_of_the_head(choices: Faces, tmp_path: Path) -> None:
         run.head.step(features, run.batch(update).labels, update, 0.1)
     with counted_operations(tmp_path) as found:
         run.head.step(features, run.batch(2).labels, 2, 0.1)
-    assert sum(found.values()) <= OPERATIONS[choices], found
+    assert sum(found.values()) == OPERATIONS[choices], found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import classify
 import train
 from data.drawn import face_set
 from data.verification.bin_file import read_bin, write_bin
+from tests.device.host_syncs import counted_host_syncs
 from tests.device.operator_calls import watched_operators
 from tests.device.programs import model, reports, run_on
 from tests.device.test_updates import WITHOUT_EFFECT
@@ -94,3 +97,21 @@ def test_a_classifier_on_a_device_is_that_on_the_host(tmp_path: Path) -> None:
         run_on(DEVICE, classify, *CLASSIFIER, "--models-root", tmp_path / "device")
     run_on(HOST, classify, *CLASSIFIER, "--models-root", tmp_path / "host")
     assert_same_run(tmp_path / "device", tmp_path / "host")
+
+
+@pytest.mark.parametrize("program", [train, classify], ids=lambda program: program.__name__)
+def test_the_loop_waits_once_in_an_update(program: ModuleType, faces: Path, tmp_path: Path) -> None:
+    counts = []
+    for updates in (8, 12):
+        models = tmp_path / str(updates)
+        words = options(faces, models, updates, "--frequent", 1000)
+        if program is classify:
+            images = ("--num-images", 16 * updates, "--batch-size", 16, "--frequent", 1000)
+            words = [*CLASSIFIER, *images, "--models-root", models]
+        with counted_host_syncs() as syncs:
+            run_on(DEVICE, program, *words)
+        counts.append(Counter(f"{sync.function} {sync.site}" for sync in syncs))
+    more = counts[1] - counts[0]
+    # More images are more to validate, too.
+    in_updates = {site: count for site, count in more.items() if "validator.py" not in site}
+    assert sum(in_updates.values()) == 4, more

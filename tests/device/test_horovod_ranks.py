@@ -1,0 +1,53 @@
+"""Two ranks of Horovod on a device compute what two ranks as threads do, and wait as little."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.device.horovod_ranks import COUNTED, UPDATES
+from tests.device.queued_world import run_queued_ranks
+from tests.device.test_updates import assert_equal_updates
+from tests.device.updates import DEVICE, Faces, FaceUpdates
+from tests.support.launch import clean_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+HOROVODRUN = Path(sys.executable).with_name("horovodrun")
+LOSSES = ("cosface", "adaface", "curricularface", "magface")
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("launcher", ["--gloo", "--mpi"])
+def test_ranks_of_horovod(launcher: str, tmp_path: Path) -> None:
+    result = subprocess.run(
+        [
+            *(str(HOROVODRUN), launcher, "-np", "2", "-H", "localhost:2"),
+            *(sys.executable, "-m", "tests.device.horovod_ranks", str(tmp_path), *LOSSES),
+        ],
+        cwd=ROOT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    for loss in LOSSES:
+        for rank, expected in enumerate(run_queued_ranks(2, lambda world: as_thread(world, loss))):
+            found = dict(np.load(tmp_path / f"{rank}.npz"))
+            arrays = {name: found[f"{loss}/{name}"] for name in expected[1]}
+            assert_equal_updates((found[f"{loss}/losses"], arrays), expected)
+            # The world holds what Horovod writes into until it has, two updates later. The loss of
+            # that update has been read by then, so there is nothing to wait for.
+            syncs = [sync for sync in found[f"{loss}/syncs"] if "parallel/world.py" not in sync]
+            assert len(syncs) <= COUNTED, syncs
+
+
+def as_thread(world: Any, loss: str) -> Any:
+    run = FaceUpdates(Faces(loss), DEVICE, world)
+    return run.train(UPDATES), run.arrays()
