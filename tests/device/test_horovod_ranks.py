@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def test_ranks_of_horovod(launcher: str, tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stdout + result.stderr
     for loss in LOSSES:
-        for rank, expected in enumerate(run_queued_ranks(2, lambda world: as_thread(world, loss))):
+        as_threads = run_queued_ranks(2, partial(as_thread, loss))
+        for rank, expected in enumerate(as_threads):
             found = dict(np.load(tmp_path / f"{rank}.npz"))
             arrays = {name: found[f"{loss}/{name}"] for name in expected[1]}
             assert_equal_updates((found[f"{loss}/losses"], arrays), expected)
@@ -48,6 +50,6 @@ def test_ranks_of_horovod(launcher: str, tmp_path: Path) -> None:
             assert len(syncs) <= COUNTED, syncs
 
 
-def as_thread(world: Any, loss: str) -> Any:
+def as_thread(loss: str, world: Any) -> Any:
     run = FaceUpdates(Faces(loss), DEVICE, world)
     return run.train(UPDATES), run.arrays()

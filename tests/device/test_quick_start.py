@@ -1,7 +1,7 @@
 """The run of the quick start learns on the device path as it does on the host.
 
-On the host, two ranks with 64 images each end at 0.9500. Here one rank with a batch of 128 trains on
-the whole of the same 12,000 images: the number of updates and the learning rate are the same.
+On the host, two ranks with 64 images each end at 0.9500. Here one rank with a batch of 128 trains
+on the same 12,000 images, with as many updates and the same learning rate.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ class Faces:
     filter_threshold: float = 1.0
     network: str = "tiny"
     recompute: bool = False
+    on_nan: str = "stop"
     image_size: tuple[int, int] = (32, 32)
 
     def __str__(self) -> str:
@@ -84,8 +85,9 @@ class FaceUpdates:
         self.optimizer = BackboneOptimizer(
             rule, self.backbone.parameters, timed, dtype=choices.dtype, stopwatch=stopwatch
         )
+        guard = FiniteGuard(choices.on_nan)
         self.step = FaceStep(
-            self.backbone, self.head, self.optimizer, 1.0, stopwatch=stopwatch, guard=FiniteGuard()
+            self.backbone, self.head, self.optimizer, 1.0, stopwatch=stopwatch, guard=guard
         )
 
     def train(self, count: int, start: int = 0) -> list[float]:
