@@ -23,7 +23,7 @@ LOSSES = ("cosface", "adaface", "curricularface", "magface")
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("launcher", ["--gloo", "--mpi"])
+@pytest.mark.parametrize("launcher", ["--gloo", pytest.param("--mpi", marks=pytest.mark.device)])
 def test_ranks_of_horovod(launcher: str, tmp_path: Path) -> None:
     result = subprocess.run(
         [
