@@ -9,6 +9,7 @@ import itertools
 from contextlib import nullcontext
 from pathlib import Path
 from threading import get_ident
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,7 +115,8 @@ def test_host_syncs_of_two_ranks(loss: str) -> None:
         run.train(2)
         run.step(run.batch(2), 2, 0.01)
         world.barrier()
-        with counted_host_syncs() if world.rank == 0 else nullcontext([]) as syncs:
+        watched: Any = counted_host_syncs() if world.rank == 0 else nullcontext([])
+        with watched as syncs:
             run.step(run.batch(3), 3, 0.01)
             world.barrier()
         return [sync for sync in syncs if sync.thread == get_ident()]
