@@ -93,6 +93,7 @@ def test_a_machine_with_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     ("package", "runtime", "driver", "reason"),
     [
         ("mxnet-cu112", 10010, 11040, "install the CUDA libraries"),
+        ("mxnet-cu102", 11000, 11040, "install the CUDA libraries"),
         ("mxnet-cu117", 11070, 10020, "install a newer driver"),
         ("mxnet-cu101", 10010, 10000, "install a newer driver"),
         ("mxnet-cu117", 11070, 11040, None),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from partial_fc.device_rows import DeviceRows
 from runtime.gpu_check import FAIL, PASS
 from runtime.mxnet import mx
 from tests.support.thread_world import ThreadWorld, run_ranks
@@ -32,6 +33,21 @@ def test_a_rank_that_gets_something_else_fails_all(monkeypatch: pytest.MonkeyPat
     first, second = run_ranks(2, lines_of)
     assert first == second
     assert first[2] == f"{FAIL}     two ranks allgather float32: the rows: wrong on 1 of 2 ranks"
+
+
+def test_all_ranks_report_the_worst_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here rank 1 forgets the update of its class centers, of which rank 0 has none."""
+    update = DeviceRows.update
+
+    def forgetful(self: Any, *arguments: Any) -> None:
+        if self._arrays["centers"][0].context != mx.cpu(2):
+            update(self, *arguments)
+
+    monkeypatch.setattr(DeviceRows, "update", forgetful)
+    first, second = run_ranks(2, lines_of)
+    assert first == second
+    assert first[6].startswith(f"{FAIL}     two ranks update cosface float32: differs")
+    assert "centers 1.0e+00; allowed: " in first[6]
 
 
 def test_a_single_device_has_no_ranks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,10 +70,12 @@ def test_versions_of_libraries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("package", "capability", "runs"),
     [
+        ("mxnet-cu101", (3, 0), True),
         ("mxnet-cu101", (3, 5), True),
         ("mxnet-cu101", (7, 5), True),
         ("mxnet-cu101", (8, 0), False),
         ("mxnet-cu102", (7, 5), True),
+        ("mxnet-cu110", (8, 0), True),
         ("mxnet-cu110", (8, 9), True),
         ("mxnet-cu111", (8, 6), True),
         ("mxnet-cu112", (3, 5), False),

@@ -85,3 +85,5 @@ def test_what_is_no_number_is_wrong() -> None:
     for error in (float("nan"), 1.1e-3):
         with pytest.raises(Wrong, match="allowed: loss 0.001$"):
             updates.judge({"loss": error}, "sgd", FLOAT32)
+    with pytest.raises(Wrong, match="allowed: statistics 0.005$"):
+        updates.judge({"weights": 0.09, "statistics": 0.006}, "adam", FLOAT32)
