@@ -35,12 +35,15 @@ def test_a_rank_that_gets_something_else_fails_all(monkeypatch: pytest.MonkeyPat
     assert first[2] == f"{FAIL}     two ranks allgather float32: the rows: wrong on 1 of 2 ranks"
 
 
-def test_all_ranks_report_the_worst_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here rank 1 forgets the update of its class centers, of which rank 0 has none."""
+@pytest.mark.parametrize("forgets", [(2,), (1, 2)])
+def test_all_ranks_report_the_worst_of_them(
+    monkeypatch: pytest.MonkeyPatch, forgets: tuple[int, ...]
+) -> None:
+    """Here one rank or both forget the update of their class centers."""
     update = DeviceRows.update
 
     def forgetful(self: Any, *arguments: Any) -> None:
-        if self._arrays["centers"][0].context != mx.cpu(2):
+        if self._arrays["centers"][0].context.device_id not in forgets:
             update(self, *arguments)
 
     monkeypatch.setattr(DeviceRows, "update", forgetful)

@@ -12,9 +12,12 @@ from partial_fc.device_rows import DeviceRows
 from partial_fc.options import LOSSES
 from runtime.gpu_check import NotRun, Wrong
 from runtime.mxnet import mx
+from tests.device.half_products import emulate_float16
+from training.device_check import subject as subject_module
 from training.device_check import updates
 from training.device_check.subject import Subject, Trained
 from training.device_check.updates import FLOAT16, FLOAT32, TF32
+from training.update import loss_scale
 from training.update.optimizer import BackboneOptimizer
 
 WORLD = LoneWorld()
@@ -34,6 +37,25 @@ def test_a_right_device_passes(host: Trained) -> None:
     assert compare(host).startswith("differs from the processor by loss ")
     with pytest.raises(NotRun, match="no float16 products"):
         compare(host, FLOAT16)
+
+
+@pytest.mark.parametrize("name", ["cosface", "adamw"])
+def test_float16_passes_if_its_products_are_those_of_tensor_cores(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    emulate_float16(monkeypatch)
+    monkeypatch.setattr(subject_module, "need_float16", lambda context: None)
+    # The sum of squares of float16 gradients is float16 itself on a processor, and overflows.
+    monkeypatch.setattr(loss_scale, "_INITIAL", 64.0)
+    subject = updates.subjects()[name]
+    host = updates.train(subject, mx.cpu(), "float32", WORLD)
+    assert updates.check(subject, host, DEVICE, FLOAT16, WORLD).startswith("differs")
+    update = BackboneOptimizer.update
+    monkeypatch.setattr(
+        BackboneOptimizer, "update", lambda self, number, lr: update(self, number, 2 * lr)
+    )
+    with pytest.raises(Wrong, match="allowed: .*weights"):
+        updates.check(subject, host, DEVICE, FLOAT16, WORLD)
 
 
 @pytest.mark.parametrize("kind", [FLOAT32, TF32])
