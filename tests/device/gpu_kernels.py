@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 LIST = Path(__file__).with_name("gpu_kernels.txt")
@@ -43,9 +44,10 @@ def operators_of(source: Path) -> set[str]:
     return found
 
 
-def listed() -> set[str]:
+@lru_cache(None)
+def listed() -> frozenset[str]:
     """Return the names in ``gpu_kernels.txt``."""
-    return set(LIST.read_text().splitlines()[1:])
+    return frozenset(LIST.read_text().splitlines()[1:])
 
 
 def _text_of(path: Path) -> str:

@@ -19,11 +19,14 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from runtime.mxnet import mx
+from tests.device import gpu_kernels
 
 _ROOT = Path(__file__).resolve().parents[2]
 _HERE = {"operator_calls.py", "host_syncs.py"}
 # The host's memory: that of kernels, and what a device, whose number it has, copies from and to.
 _HOST_MEMORY = ("cpu(0)", "cpu_pinned(", "cpu_shared(")
+# Of whose operators the profiler tells.
+_GRAPHS = {"CachedOp", "backward"}
 # The operators that may have arrays on two devices.
 COPIES = {"_copyto"}
 # What no array of a device may be: slow there, and twice as large as it needs to be.
@@ -57,9 +60,12 @@ class Call(NamedTuple):
         contexts = {array.context for array in self.arrays}
         if len(contexts) > 1 and self.operator not in COPIES:
             return f"{self.site}: {self.operator} has arrays on {', '.join(sorted(contexts))}"
-        wide = {array.dtype for array in self.arrays if array.is_on_device} & WIDE
+        on_device = [array for array in self.arrays if array.is_on_device]
+        wide = {array.dtype for array in on_device} & WIDE
         if wide:
             return f"{self.site}: {self.operator} has a {wide.pop()} array on {contexts.pop()}"
+        if on_device and self.operator not in gpu_kernels.listed() | _GRAPHS:
+            return f"{self.site}: {self.operator} has no kernel for GPUs"
         return ""
 
 
@@ -68,7 +74,8 @@ def watched_operators() -> Iterator[list[Call]]:
     """Collect the calls within the context, and refuse those that would be wrong on a GPU.
 
     Raises:
-        AssertionError: at the call, if its arrays lie on several devices or are too wide for one.
+        AssertionError: at the call, if its arrays lie on several devices or are too wide for one,
+            or if the operator has no kernel for GPUs.
     """
     calls: list[Call] = []
 

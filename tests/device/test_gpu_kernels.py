@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from backbones.network import Network
 from partial_fc.options import LOSSES
 from partial_fc.shard import STATES
+from runtime.mxnet import mx
 from tests.device import gpu_kernels
 from tests.device.engine_operations import counted_operations
 from tests.device.half_products import emulate_float16
@@ -57,6 +59,11 @@ def test_the_list_is_that_of_the_version_in_use() -> None:
     pins = (gpu_kernels.LIST.parents[2] / "requirements.txt").read_text()
     assert title.endswith("tag 1.9.1") and "mxnet==1.9.1" in pins
     assert names == sorted(names) and len(names) > 500
+    count, known = ctypes.c_uint(), ctypes.POINTER(ctypes.c_char_p)()
+    mx.base._LIB.MXListAllOpNames(ctypes.byref(count), ctypes.byref(known))
+    # The package for CPUs lacks these.
+    others = {"_FusedOp", "_TensorRT", "_contrib_mrcnn_mask_target"}
+    assert set(names) - {name.decode() for name in known[: count.value]} == others
 
 
 def operators(updates: Any, folder: Path) -> set[str]:

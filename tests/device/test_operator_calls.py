@@ -53,6 +53,14 @@ def test_wide_types_are_refused_on_a_device(dtype):
             on_device.astype(dtype)
 
 
+def test_an_operator_without_a_gpu_kernel_is_refused_on_a_device():
+    on_host, on_device = array(HOST), array(DEVICE)
+    with watched_operators():
+        mx.nd.khatri_rao(on_host, on_host)
+        with pytest.raises(AssertionError, match="khatri_rao has no kernel for GPUs"):
+            mx.nd.khatri_rao(on_device, on_device)
+
+
 def test_graphs_and_backward_passes_are_seen():
     graph = mx.nd.CachedOp(mx.sym.var("x") * mx.sym.var("y"))
     one, other = array(DEVICE), array(DEVICE)
