@@ -42,7 +42,7 @@ grouping: ## test jobs with parameter servers on MNIST: killed processes end the
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m grouping tests/parallel tests/benchmarks/test_grouping.py
 
-device: ## test what runs on a GPU without one: on MXNet's second CPU context, about forty minutes
+device: ## test what runs on a GPU without one: on MXNet's second CPU context, half an hour
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "device or not device" tests/device
 

@@ -34,8 +34,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "training/exchange/ranks.py": ("tests/distributed/test_endings.py",),
     "parallel/launch/launcher.py": ("tests/parallel/parameter_server/test_groups.py",),
 }  # fmt: skip
-# Tests of programs, which import a part of the product to make their data and do not judge it.
-_OF_PROGRAMS = ("tests/benchmarks/", "tests/distributed/", "tests/test_")
+# Tests of programs and of whole updates, which import a part of the product to make their data and
+# do not judge it.
+_OF_PROGRAMS = ("tests/benchmarks/", "tests/device/", "tests/distributed/", "tests/test_")
 
 
 def imported(source: str) -> set[str]:
