@@ -116,7 +116,7 @@ def test_every_choice_with_every_other(loss: str, optimizer: str, dtype: str) ->
 @pytest.mark.parametrize(("network", "size"), [("r18", 32), ("mbf", 112)])
 def test_other_networks(network: str, size: int, dtype: str) -> None:
     """Their PReLU, and mbf's grouped convolutions; rounding moves so many layers further."""
-    choices = Faces(network=network, image_size=(size, size))
+    choices = Faces(network=network, image_size=(size, size), global_batch=8)
     host = FaceUpdates(choices, HOST)
     before = host.arrays()
     expected = host.train(UPDATES), host.arrays()

@@ -51,6 +51,7 @@ class Faces:
     recompute: bool = False
     on_nan: str = "stop"
     image_size: tuple[int, int] = (32, 32)
+    global_batch: int = GLOBAL_BATCH
 
     def __str__(self) -> str:
         """Name a test by what differs from the defaults."""
@@ -72,8 +73,8 @@ class FaceUpdates:
         stopwatch = _stopwatch(context)
         self.world = world or LoneWorld()
         timed = TimedWorld(self.world, stopwatch)
-        self._lr, self._image_size = LR[choices.optimizer], choices.image_size
-        self.backbone = Backbone.create(network, image_size=self._image_size, seed=1, ctx=context)
+        self._choices, self._lr = choices, LR[choices.optimizer]
+        self.backbone = Backbone.create(network, image_size=choices.image_size, seed=1, ctx=context)
         self.backbone.hybridize()
         rule = FaceOptimizerOptions(optimizer=choices.optimizer)
         head = HeadOptions(
@@ -99,11 +100,11 @@ class FaceUpdates:
 
     def batch(self, update: int) -> Batch:
         """This rank's images and labels of an update; the same numbers in every run."""
-        generator = np.random.default_rng((5, update))
-        shape = (GLOBAL_BATCH, 3, *self._image_size)
+        generator, count = np.random.default_rng((5, update)), self._choices.global_batch
+        shape = (count, 3, *self._choices.image_size)
         images = generator.integers(256, size=shape, dtype=np.uint8)
-        labels = generator.integers(CLASSES, size=GLOBAL_BATCH)
-        own = GLOBAL_BATCH // self.world.size
+        labels = generator.integers(CLASSES, size=count)
+        own = count // self.world.size
         rows = slice(self.world.rank * own, (self.world.rank + 1) * own)
         return Batch(images[rows], labels[rows])
 
