@@ -6,7 +6,7 @@
 #   bash setup-utils/install.sh --dev     for the tests and linters, too
 #
 # PYTHON           the Python to use (3.9 to 3.12); by default the first supported of python3, python3.11, ...
-# MXNET_PACKAGE    mxnet (CPU, the default) or mxnet-cu101 ... mxnet-cu117: README.md says which for which GPU
+# MXNET_PACKAGE    mxnet (CPU, the default) or mxnet-cu101 ... mxnet-cu117: docs/gpu.md says which for which GPU
 # HOROVOD_CUDA_HOME, HOROVOD_NCCL_HOME     the folders of a GPU build's CUDA toolkit and NCCL, if they are not found
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 source setup-utils/cuda.sh
