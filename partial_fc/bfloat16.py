@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 from numpy.typing import NDArray
+
+from runtime.compiled import overload, types
 
 
 def widened(value: Any) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
@@ -21,7 +20,7 @@ from partial_fc.negatives import LEFT_OUT, NEVER, Negatives
 from partial_fc.optimizers import RowGradients, RowOptimizer
 from partial_fc.rows import SMALLEST_NORM, Array, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
-from runtime.compiled import inlined, parallel_kernel
+from runtime.compiled import inlined, parallel_kernel, prange
 from runtime.mxnet import mx
 from runtime.ndarray import memory
 
@@ -139,7 +138,7 @@ class HostRows(Rows):
 
 @parallel_kernel
 def _normalize(vectors, rows, normalized, inverse_norms):  # type: ignore[no-untyped-def]
-    for s in numba.prange(rows.size):
+    for s in prange(rows.size):
         vector = vectors[rows[s]]
         squares = np.float32(0.0)
         for d in range(vector.size):
@@ -152,7 +151,7 @@ def _normalize(vectors, rows, normalized, inverse_norms):  # type: ignore[no-unt
 
 @parallel_kernel
 def _row_maxima(logits, maxima):  # type: ignore[no-untyped-def]
-    for b in numba.prange(logits.shape[0]):
+    for b in prange(logits.shape[0]):
         row = logits[b]
         # Sixteen running maxima: one alone would be a chain that cannot vectorize.
         lanes = np.full(16, -np.inf, dtype=np.float32)
@@ -188,7 +187,7 @@ def _exp(x):  # type: ignore[no-untyped-def]
 
 @parallel_kernel
 def _row_exponentials(logits, shift, sums):  # type: ignore[no-untyped-def]
-    for b in numba.prange(logits.shape[0]):
+    for b in prange(logits.shape[0]):
         row = logits[b]
         largest = shift[b]
         total = np.float32(0.0)
@@ -217,7 +216,7 @@ def _ruled(logit, limit, threshold, hardness, inverse_scale):  # type: ignore[no
 @parallel_kernel
 def _ruled_maxima(logits, maxima, rules):  # type: ignore[no-untyped-def]
     limit, thresholds, hardness, inverse_scale = rules
-    for b in numba.prange(logits.shape[0]):
+    for b in prange(logits.shape[0]):
         row = logits[b]
         threshold = thresholds[b]
         lanes = np.full(16, -np.inf, dtype=np.float32)
@@ -239,7 +238,7 @@ def _ruled_maxima(logits, maxima, rules):  # type: ignore[no-untyped-def]
 @parallel_kernel
 def _ruled_exponentials(logits, shift, sums, rules):  # type: ignore[no-untyped-def]
     limit, thresholds, hardness, inverse_scale = rules
-    for b in numba.prange(logits.shape[0]):
+    for b in prange(logits.shape[0]):
         row = logits[b]
         largest = shift[b]
         threshold = thresholds[b]
@@ -256,14 +255,14 @@ def _ruled_exponentials(logits, shift, sums, rules):  # type: ignore[no-untyped-
 
 @parallel_kernel
 def _multiply_rows(matrix, factors, product):  # type: ignore[no-untyped-def]
-    for b in numba.prange(matrix.shape[0]):
+    for b in prange(matrix.shape[0]):
         for d in range(matrix.shape[1]):
             product[b, d] = matrix[b, d] * factors[b, 0]
 
 
 @parallel_kernel
 def _project(gradient, units, inverse_norms, projected):  # type: ignore[no-untyped-def]
-    for b in numba.prange(gradient.shape[0]):
+    for b in prange(gradient.shape[0]):
         slope, unit = gradient[b], units[b]
         radial = np.float32(0.0)
         for d in range(slope.size):

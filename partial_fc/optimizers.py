@@ -18,14 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from partial_fc.bfloat16 import widened
 from partial_fc.shard import STATES, RowState
-from runtime.compiled import inlined, parallel_kernel
+from runtime.compiled import inlined, parallel_kernel, prange
 from runtime.mxnet import mx
 
 # Arrays by name: "centers" and those of ``partial_fc.shard.STATES``; on the host, on a device.
@@ -183,7 +182,7 @@ def _radial(slope, center):  # type: ignore[no-untyped-def]
 @parallel_kernel
 def _sgd(centers, momenta, rows, inverse_norms, gradient, rates):  # type: ignore[no-untyped-def]
     lr, momentum, weight_decay = rates
-    for s in numba.prange(rows.size):
+    for s in prange(rows.size):
         center = centers[rows[s]]
         velocity = momenta[rows[s]]
         slope = gradient[s]
@@ -202,7 +201,7 @@ def _adam(centers, states, rows, inverse_norms, gradient, rates):  # type: ignor
     lr, beta1, beta2, epsilon, decay, kept = rates
     first_share, second_share = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     first_rest, second_rest = np.float32(beta1), np.float32(beta2)
-    for s in numba.prange(rows.size):
+    for s in prange(rows.size):
         center = centers[rows[s]]
         first = first_moments[rows[s]]
         second = second_moments[rows[s]]

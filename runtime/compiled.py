@@ -18,11 +18,17 @@ from typing import Any, Optional
 
 from runtime import environment
 
-# Numba reads its variables while it is imported.
+# Numba reads its variables while it is imported, and no other module imports it.
 environment.prepare()
 
 import numba  # noqa: E402
+from numba import extending  # noqa: E402
 from numba.core import config  # noqa: E402
+
+# The range of a kernel's loop that is divided among threads.
+prange = numba.prange
+types = numba.types
+overload = extending.overload
 
 
 def _compiler(**options: Any) -> Callable[[Any], Any]:

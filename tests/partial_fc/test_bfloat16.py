@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import pytest
 
@@ -12,7 +11,7 @@ from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
-from runtime.compiled import parallel_kernel
+from runtime.compiled import parallel_kernel, prange
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16, memory
 
@@ -21,13 +20,13 @@ CLASSES, EMBEDDING = 400, 128
 
 @parallel_kernel
 def _narrow_all(values, out):
-    for i in numba.prange(values.size):
+    for i in prange(values.size):
         out[i] = narrowed(values[i], out)
 
 
 @parallel_kernel
 def _widen_all(values, out):
-    for i in numba.prange(values.size):
+    for i in prange(values.size):
         out[i] = widened(values[i])
 
 

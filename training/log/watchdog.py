@@ -32,10 +32,9 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
-from runtime.compiled import unlocked_kernel
+from runtime.compiled import types, unlocked_kernel
 from runtime.stopwatch import COMMUNICATION, Stopwatch
 
 STALLED_STATUS = 75

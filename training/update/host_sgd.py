@@ -11,10 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
-from runtime.compiled import parallel_kernel
+from runtime.compiled import parallel_kernel, prange
 from runtime.mxnet import mx
 from runtime.ndarray import memory
 
@@ -70,7 +69,7 @@ def all_finite(gradients: Sequence[Any]) -> bool:
 def _step(  # type: ignore[no-untyped-def]
     weight, gradient, velocity, rates
 ):
-    for i in numba.prange(weight.size):
+    for i in prange(weight.size):
         slope = rates.scale * gradient[i] + rates.weight_decay * weight[i]
         velocity[i] = rates.momentum * velocity[i] - rates.lr * slope
         weight[i] += velocity[i]
@@ -79,6 +78,6 @@ def _step(  # type: ignore[no-untyped-def]
 @parallel_kernel
 def _sum_of_squares(values):  # type: ignore[no-untyped-def]
     total = np.float32(0.0)
-    for i in numba.prange(values.size):
+    for i in prange(values.size):
         total += values[i] * values[i]
     return total
