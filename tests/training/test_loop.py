@@ -171,6 +171,25 @@ def test_everything_is_known_before_it_is_reported_saved_or_the_run_ends():
     assert events == [1, logged[1], 2, logged[2], "known"]
 
 
+def test_a_device_is_measured_in_the_updates_that_are_reported():
+    class Log(RecordingLog):
+        def update(self, update, **numbers):
+            super().update(update, **numbers)
+            if self.reports(update):
+                self.stopwatch.lap(1.0)
+
+    log, measured = Log(), []
+    log.stopwatch.sample()
+
+    def step(batch, update, lr):
+        measured.append(log.stopwatch.measures)
+        return mx.nd.array([0.0])
+
+    updates = Updates(TenthOfUpdate(), total=5, images=1)
+    fit(FunctionStep(step), itertools.count(), updates, log, Hooks())
+    assert measured == [False, False, True, False, True]
+
+
 def test_a_finished_run_has_its_interludes_and_no_update():
     log, events = RecordingLog(), []
     interludes = [Interlude(lambda update: events.append((update, log.pauses)), 2)] * 2

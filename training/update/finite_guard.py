@@ -102,8 +102,8 @@ class FiniteGuard:
     def _judge(self, submitted: _Submitted) -> bool:
         update = submitted.update
         value, *others = submitted.numbers.asnumpy().tolist()
-        are_finite = submitted.reduced.are_finite(others)
-        if math.isfinite(value) and are_finite:
+        # A loss that is not finite is no overflow of float16, of which ``are_finite`` would tell.
+        if math.isfinite(value) and submitted.reduced.are_finite(others):
             self._in_a_row = 0
             return True
         what = "a gradient of the backbone is not finite"

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
 from data.batches.loader import Batch
 from data.batches.position import EpochPlan
+from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from runtime.stopwatch import Stopwatch
 from tests.support.thread_world import run_ranks
@@ -145,6 +149,27 @@ def test_mixup_mixes_images_and_targets_alike() -> None:
     labels, rows = batch().labels, np.arange(SIZE)
     expected = share * log_shares[rows, labels] + (1 - share) * log_shares[rows, labels[::-1]]
     assert loss == pytest.approx(-expected.mean(), rel=1e-4)
+
+
+def test_two_updates_reduce_their_counts_in_one_array() -> None:
+    """Nothing else orders the two: Horovod refuses a name that is under way already."""
+
+    class Recorder(LoneWorld):
+        arrays: list[Any] = []
+
+        @override
+        def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+            self.arrays.append(array)
+            return array
+
+    world = Recorder()
+    epoch_counts = EpochCounts(world, lambda: EpochPlan(num_images=16, global_batch=4))
+    ones = mx.nd.ones(4, ctx=mx.cpu(1)), mx.nd.ones(1, ctx=mx.cpu(1))
+    means = [epoch_counts.add(number * ones[0], ones[1], number) for number in (1, 2, 3)]
+    first, second, third = world.arrays
+    assert first is second is third
+    assert [float(mean.asscalar()) for mean in means] == [1, 2, 3]
+    assert epoch_counts.counts() == (24, 3, 12)
 
 
 @pytest.mark.parametrize("size", [1, 2])

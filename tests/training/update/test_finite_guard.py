@@ -12,6 +12,7 @@ from tests.support.thread_world import run_ranks
 from tests.training.checkpoint.test_resume import Run
 from training.checkpoint.layout import Checkpoint
 from training.update.finite_guard import FiniteGuard, NonFiniteError
+from training.update.loss_scale import LossScale
 from training.update.reduced import Reduced
 
 FINITE = Reduced((), lambda numbers: True)
@@ -135,6 +136,25 @@ def test_an_update_is_judged_when_the_next_one_is_queued_or_the_run_stops_to_loo
     guard.submit(2, mx.nd.array([1.0]), reduced(2))
     with pytest.raises(NonFiniteError, match="update 3: a gradient of the backbone"):
         guard.submit(3, mx.nd.array([1.0]), reduced(3))
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_a_loss_that_is_not_finite_is_not_told_as_an_overflow(
+    on_nan: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its gradients are not finite either; with ``skip`` the loss scale stays as it is."""
+    device = mx.cpu(1)
+    guard, scale = FiniteGuard(on_nan), LossScale(dynamic=True, ctx=device)
+    nan = mx.nd.array([np.nan], ctx=device)
+    reduced = scale.judge([nan], 0)
+    if on_nan == "stop":
+        guard.submit(0, nan, reduced)
+        with pytest.raises(NonFiniteError, match="update 1: the loss is nan"):
+            guard.finish()
+    else:
+        assert not guard.accept(0, nan, reduced)
+        assert "update 1 skipped: the loss is nan" in caplog.text
+    assert "loss scale" not in caplog.text
 
 
 @pytest.mark.parametrize("good", [0, 1])
