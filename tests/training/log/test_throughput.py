@@ -54,3 +54,22 @@ def test_the_total_leaves_out_the_first_interval_and_adds_up_the_others() -> Non
         assert whole is not None
         later = [(7, 100.0), (10, 2.0), (30, 5.0), (60, 10.0)][update - 1]
         assert (whole.images, whole.seconds) == later
+
+
+def test_a_sample_gives_the_shares_of_its_whole_interval() -> None:
+    now = [0.0]
+    stopwatch = Stopwatch(lambda: now[0])
+    stopwatch.sample()
+    meter = Meter(lambda: now[0], stopwatch)
+    meter.start(0)
+    now[0] += 28.0
+    with meter.paused():
+        now[0] += 100.0
+    stopwatch.begin_sample()
+    with stopwatch.part(HEAD):
+        now[0] += 1.0
+    now[0] += 3.0
+    meter.count(1, 64)
+    assert meter.report(0.5, 0.1, 1).head == pytest.approx(1 / 4)
+    whole = meter.total()
+    assert whole is not None and (whole.seconds, whole.parts[HEAD]) == (32.0, 8.0)
