@@ -112,6 +112,22 @@ def test_updates_move_sampled_rows_only(make_rows, centers, sampled, optimizer):
     assert np.array_equal(actual["centers"][untouched], centers[untouched])
 
 
+@pytest.mark.parametrize("chosen", [range(5), range(C)], ids=["sampled", "all"])
+def test_a_step_without_its_update_leaves_no_trace(make_rows, centers, chosen):
+    """As with --on-nan skip; the arrays of the step before are used again."""
+    rows, slope = make_rows(centers.copy()), np.random.default_rng(2).normal(size=(len(chosen), D))
+    units, array, _ = gathered(rows, chosen)
+    what = rows.gather(placed(rows, chosen), units, array)
+    array[:] = slope
+    rows.update(what, 0.1)
+    expected = make_rows(centers.copy())
+    _, array, what = gathered(expected, chosen)
+    array[:] = slope
+    expected.update(what, 0.1)
+    assert np.array_equal(rows.export()["centers"], expected.export()["centers"])
+    assert not np.array_equal(rows.export()["centers"], centers)
+
+
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_a_row_that_is_sampled_late_steps_as_far_as_one_sampled_early(make_rows, decoupled):
     """By hand: the first step of Adam is the learning rate in every direction of the gradient."""
