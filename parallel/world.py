@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from runtime import environment
+from runtime.devices import is_host
 from runtime.errors import ConfigError, launcher_number
 from runtime.mxnet import mx
 from runtime.stopwatch import COMMUNICATION, Stopwatch
@@ -290,7 +291,7 @@ class TimedWorld(World):
     A collective begins when the arrays of all ranks are ready; the time until this rank's is ready
     is its own work. Reductions that are meant to overlap with other work are not waited for at
     once: the head waits for its gradient when it needs it, the backbone's gradients are waited for
-    in ``Stopwatch.settle``. In updates that the stopwatch does not measure, nothing waits here.
+    in ``Stopwatch.settle``. Where the stopwatch does not measure, no device is waited for.
     """
 
     def __init__(self, world: World, stopwatch: Stopwatch) -> None:
@@ -332,7 +333,9 @@ class TimedWorld(World):
 
     @override
     def allgather(self, array: Any, name: str) -> Any:
-        if not self._stopwatch.measures:
+        # What lies on the host is read at once, so its wait is counted in any update: the watchdog
+        # shall say of a rank that waits for another one that it is in communication.
+        if not self._stopwatch.measures and not is_host(array.context):
             return self._world.allgather(array, name)
         array.wait_to_read()
         with self._stopwatch.part(COMMUNICATION):

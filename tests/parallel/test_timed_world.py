@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -82,6 +84,23 @@ def test_computing_does_not_count_as_communication(collective, machine, stopwatc
     assert machine.now == COMPUTING + EXCHANGING
     seconds = stopwatch.lap()
     assert (seconds[HEAD], seconds[COMMUNICATION]) == (COMPUTING, EXCHANGING)
+
+
+def test_a_rank_that_waits_for_labels_of_others_is_in_communication(stopwatch, world) -> None:
+    """In every update: the watchdog asks for the part. A device is not waited for."""
+    waits = []
+
+    def array(context):
+        def wait():
+            waits.append((context, stopwatch.current))
+
+        return SimpleNamespace(context=context, wait_to_read=wait, ready_at=0.0)
+
+    stopwatch.sample()
+    for context in (mx.cpu(), mx.cpu(1)):
+        with stopwatch.part(HEAD):
+            world.allgather(array(context), "head.labels")
+    assert waits == [(mx.cpu(), HEAD), (mx.cpu(), COMMUNICATION)]
 
 
 def test_an_overlapped_reduction_does_not_count(machine, stopwatch, world) -> None:

@@ -107,6 +107,26 @@ def test_a_skipped_update_leaves_everything() -> None:
         one_update(spoiled=True)
 
 
+def test_an_update_is_queued_before_the_one_before_it_is_judged() -> None:
+    events: list[str] = []
+
+    class Guard(FiniteGuard):
+        def finish(self) -> None:
+            events.append("judge")
+            super().finish()
+
+    def updates(world):
+        step = make_step(world, Stopwatch(), classes=40, guard=Guard())
+        update = step._optimizer.update
+        step._optimizer.update = lambda number, lr: (update(number, lr), events.append("queued"))
+        images = np.zeros((BATCH, 3, SIZE, SIZE), dtype=np.uint8)
+        for number in range(2):
+            step(Batch(images, np.arange(BATCH)), number, 0.1)
+
+    run_ranks(1, updates)
+    assert events == ["queued", "judge"] * 2
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_parts_of_an_update_are_its_whole_time(ranks) -> None:
     for seconds, whole in run_ranks(ranks, time_updates):
