@@ -10,7 +10,7 @@ from backbones.network import Network
 from data.batches.loader import Batch
 from runtime.devices import Uploads
 from runtime.mxnet import mx
-from runtime.stopwatch import BACKBONE, Stopwatch
+from runtime.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
 from training.loop import Step
 from training.update.epoch_counts import EpochCounts
 from training.update.finite_guard import FiniteGuard
@@ -76,10 +76,12 @@ class ClassifyStep(Step):
             reduced = optimizer.reduce(update)
             optimizer.update(update, lr)
         self._stopwatch.settle()
-        with self._stopwatch.part(BACKBONE):
+        # As in ``FaceStep``.
+        with self._stopwatch.part(COMMUNICATION):
             self._guard.submit(update, mean_loss, reduced)
         return mean_loss
 
     @override
     def finish(self) -> None:
-        self._guard.finish()
+        with self._stopwatch.part(COMMUNICATION):
+            self._guard.finish()

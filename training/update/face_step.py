@@ -13,7 +13,7 @@ from data.batches.loader import Batch
 from partial_fc.head import PartialFC
 from runtime.devices import Uploads
 from runtime.mxnet import mx
-from runtime.stopwatch import BACKBONE, HEAD, Stopwatch
+from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
 from training.loop import Step
 from training.update.finite_guard import FiniteGuard
 from training.update.optimizer import BackboneOptimizer
@@ -83,14 +83,17 @@ class FaceStep(Step):
             self._optimizer.update(update, lr)
         self._stopwatch.settle()
         if undo is None:
-            # Last, when all work of this update is queued: this waits for the update before.
-            with self._stopwatch.part(BACKBONE):
+            # Last, when all work of this update is queued. This waits for the update before, which
+            # a device ends when other ranks do: the watchdog is to let a rank that waits for others
+            # be, and end the one that stands still.
+            with self._stopwatch.part(COMMUNICATION):
                 guard.submit(update, result.loss, reduced)
         return result.loss
 
     @override
     def finish(self) -> None:
-        self._guard.finish()
+        with self._stopwatch.part(COMMUNICATION):
+            self._guard.finish()
 
     def _remember(self) -> Callable[[], None]:
         """Keep what a forward pass changes; returns what puts it back."""

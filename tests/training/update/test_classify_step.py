@@ -13,7 +13,7 @@ from data.batches.loader import Batch
 from data.batches.position import EpochPlan
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
-from runtime.stopwatch import Stopwatch
+from runtime.stopwatch import COMMUNICATION, Stopwatch
 from tests.support.thread_world import run_ranks
 from training.config.images import LossOptions
 from training.config.schedule import OptimizerOptions
@@ -200,3 +200,19 @@ def test_a_loss_that_is_not_finite_ends_the_run(is_last: bool) -> None:
             step.finish() if is_last else step(batch(), 1, 0.1)
 
     run_ranks(1, diverge)
+
+
+def test_a_rank_that_judges_an_update_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the watchdog understands it, which asks for the part."""
+
+    def parts(world):
+        step, _, _ = make_step(world)
+        found: list[str] = []
+        monkeypatch.setattr(
+            step._guard, "finish", lambda: found.append(step._stopwatch.current)
+        )
+        step(batch(), 0, 0.1)
+        step.finish()
+        return found
+
+    assert run_ranks(1, parts) == [[COMMUNICATION] * 2]
