@@ -15,6 +15,7 @@ from parallel.world import LoneWorld
 from runtime import devices
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
+from tests.device.stalled_device import stalled
 from tests.support.thread_world import ThreadWorld, run_ranks
 
 # GPU n of rank r has the UUID 00…0N with N = GPUS[r][n]; the status is of the last call.
@@ -137,6 +138,20 @@ def test_uploads_have_the_values_that_were_there_when_they_were_queued(context: 
     assert {copy.context for copy in (*copies, transposed)} == {context}
     assert copies[0].dtype == np.int32
     assert transposed.asnumpy().tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_an_upload_does_not_wait_for_the_one_before() -> None:
+    """Which a device may not have got to; it waits for the one before that."""
+    device = mx.cpu(1)
+    upload, values = devices.Uploads(device), np.zeros(1000, np.float32)
+    upload(values)
+    mx.nd.waitall()
+    with stalled(device, patience=0.5) as stall:
+        copies = [upload(values), upload(values)]
+        assert not stall.waiting
+        copies.append(upload(values))
+        assert stall.waiting.startswith("runtime/devices.py:")
+    assert len({copy.context for copy in copies}) == 1
 
 
 def test_only_the_first_cpu_context_is_the_host() -> None:

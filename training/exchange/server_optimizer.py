@@ -79,8 +79,12 @@ class ServerOptimizer(Optimizer):
         Does nothing if a gradient is not finite, which the guard of the step will then say.
         """
         self._stopwatch.settle()
-        for gradient in self._gradients:
-            gradient.wait_to_read()
+        # A clock that measures has waited by now. Otherwise the watchdog is to see a worker of a
+        # group wait for the others.
+        part = COMMUNICATION if self._group.size > 1 else self._stopwatch.current
+        with self._stopwatch.part(part):
+            for gradient in self._gradients:
+                gradient.wait_to_read()
         if not self._are_finite():
             return
         with self._stopwatch.part(COMMUNICATION):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from parallel.world import PLAIN
 from runtime.mxnet import mx
-from runtime.stopwatch import Stopwatch
+from runtime.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
 from tests.support.thread_world import run_ranks
 from training.exchange.server_optimizer import ServerOptimizer
 from training.update import host_sgd
@@ -69,3 +71,21 @@ def test_gradients_are_looked_at_once(monkeypatch) -> None:
 
     run_ranks(1, work)
     assert len(looks) == 3
+
+
+@pytest.mark.parametrize(("size", "part"), [(1, BACKBONE), (2, COMMUNICATION)])
+def test_a_worker_that_waits_for_its_group_is_in_communication(size: int, part: str) -> None:
+    """As the watchdog understands it, also where the stopwatch does not measure."""
+
+    def work(world) -> list[str]:
+        worker = Worker(world)
+        stopwatch, parts = worker.optimizer._stopwatch, []
+        gradient = SimpleNamespace(wait_to_read=lambda: parts.append(stopwatch.current))
+        stopwatch.sample()
+        worker.optimizer._gradients = [gradient]
+        worker.optimizer._are_finite = lambda: False
+        with stopwatch.part(BACKBONE):
+            worker.optimizer.update(0, lr=0.5)
+        return parts
+
+    assert run_ranks(size, work) == [[part]] * size
