@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel.world import LoneWorld, World
+from parallel.world import HorovodWorld, LoneWorld, World
 from runtime.mxnet import mx
 from tests.support.launch import clean_environment
 
@@ -63,3 +63,29 @@ def test_a_lone_world_returns_its_own_values() -> None:
     assert (world.rank, world.size, world.local_rank) == (0, 1, 2)
     assert array.asscalar() == world.allgather(array, "d").asscalar() == 3
     assert world.broadcast_object("x", "e") == "x"
+
+
+def test_horovod_writes_into_arrays_that_are_kept_for_two_updates() -> None:
+    """Only the third of a name waits, for the first: its update has been judged by then."""
+
+    class Output:
+        kept: set[int] = set()
+        waits: list[int] = []
+
+        def __init__(self, number: int) -> None:
+            self._number = number
+            self.kept.add(number)
+
+        def wait_to_read(self) -> None:
+            self.waits.append(self._number)
+
+        def __del__(self) -> None:
+            self.kept.remove(self._number)
+
+    world = HorovodWorld.__new__(HorovodWorld)
+    world._outputs = {}
+    for number in range(4):
+        world._keep("head.features", Output(number))
+        assert Output.kept >= {number, max(number - 1, 0)} and len(Output.kept) <= 2
+    world._keep("head.labels", Output(9))
+    assert Output.waits == [0, 1] and Output.kept == {2, 3, 9}

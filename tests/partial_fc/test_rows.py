@@ -253,6 +253,14 @@ def test_a_sample_is_not_changed_by_those_that_follow(make_rows, centers, sample
     assert found == [[shift, S + 2, 2 * S + 4] for shift in range(8)]
 
 
+def test_samples_of_any_size_share_page_locked_memory(centers, sampled):
+    """With many positives the samples differ in size, and such memory is dear to allocate."""
+    rows = device_rows(centers)
+    for size in range(1, S + 1):
+        placed(rows, sampled[:size])
+    assert len(rows._upload._buffers) == 1
+
+
 @pytest.mark.parametrize("optimizer", [SGD_09, Adam(0.01, decoupled=False)], ids=["sgd", "adam"])
 def test_a_device_copies_no_rows_if_all_are_sampled(centers, optimizer, monkeypatch):
     monkeypatch.setattr(mx.nd, "take", None)
