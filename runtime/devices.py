@@ -106,11 +106,13 @@ def choose(ranks: Ranks, dtype: str) -> Any:
 def _identity(number: int) -> bytes:
     """The UUID of a GPU, which no other has, on no host; ``number`` as MXNet counts."""
     driver = ctypes.CDLL(_DRIVER)
+    # The former call gives all slices (MIG) of a GPU one UUID; CUDA 11.4 has brought the other.
+    ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
     device, identity = ctypes.c_int(), ctypes.create_string_buffer(_UUID_BYTES)
     status = (
         driver.cuInit(0)
         or driver.cuDeviceGet(ctypes.byref(device), number)
-        or driver.cuDeviceGetUuid(identity, device)
+        or ask(identity, device)
     )
     if status != 0:
         raise ConfigError(

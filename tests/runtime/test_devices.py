@@ -18,7 +18,8 @@ from runtime.mxnet import mx
 from tests.device.stalled_device import stalled
 from tests.support.thread_world import ThreadWorld, run_ranks
 
-# GPU n of rank r has the UUID 00…0N with N = GPUS[r][n]; the status is of the last call.
+# GPU n of rank r has the UUID 00…0N with N = GPUS[r][n]; the status is of the last call. As slices
+# (SLICES) of one GPU they have one UUID in the former call, and their own in that of CUDA 11.4.
 DRIVER = """
 #include <string.h>
 static int gpus[4], status;
@@ -27,18 +28,24 @@ void show(int a, int b, int c, int d, int s) {
 }
 int cuInit(unsigned flags) { return 0; }
 int cuDeviceGet(int *device, int number) { *device = 100 + number; return 0; }
-int cuDeviceGetUuid(char *out, int device) {
+static int tell(char *out, int device) {
   memset(out, 0, 16); out[15] = gpus[device - 100]; return status;
 }
+#ifdef SLICES
+int cuDeviceGetUuid(char *out, int device) { memset(out, 7, 16); return status; }
+int cuDeviceGetUuid_v2(char *out, int device) { return tell(out, device); }
+#else
+int cuDeviceGetUuid(char *out, int device) { return tell(out, device); }
+#endif
 """
 
 
 class Host:
     """What each rank sees: the numbers of its GPUs. Ranks are threads, of which one computes."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path, *macros: str) -> None:
         library = folder / "libcuda.so.1"
-        compiler = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+        compiler = ["cc", *macros, "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
         subprocess.run(compiler, input=DRIVER, text=True, check=True)
         patch.setattr(devices, "_DRIVER", str(library))
         self._patch = patch
@@ -61,13 +68,14 @@ class Host:
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Host:
+def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> Host:
     """A host without the variables of a launcher."""
     for name in ("CUDA_VISIBLE_DEVICES", "GROUPING_LOCAL_WORKER"):
         monkeypatch.delenv(name, raising=False)
-    return Host(monkeypatch, tmp_path)
+    return Host(monkeypatch, tmp_path, *getattr(request, "param", ()))
 
 
+@pytest.mark.parametrize("host", [(), ("-DSLICES",)], indirect=True, ids=["GPUs", "slices"])
 def test_ranks_take_the_gpus_of_their_numbers(host: Host) -> None:
     assert host.choose([[7, 8, 9]] * 3) == [mx.gpu(0), mx.gpu(1), mx.gpu(2)]
     assert host.choose([[7, 8]] * 2, "float16") == [mx.gpu(0), mx.gpu(1)]
