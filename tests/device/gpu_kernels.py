@@ -20,6 +20,14 @@ from functools import lru_cache
 from pathlib import Path
 
 LIST = Path(__file__).with_name("gpu_kernels.txt")
+# Those that wait for the GPU inside, found by ``cudaStreamSynchronize`` in the functions for arrays
+# that are not sparse: they look at a number before they go on. ``take`` does so with mode="raise".
+WAITING = {
+    *("gather_nd", "_contrib_boolean_mask", "_npx_nonzero", "_npi_unique", "_npi_bincount"),
+    *("_npi_percentile", "_npx_constraint_check", "_npi_boolean_mask_assign_scalar"),
+    *("_npi_boolean_mask_assign_tensor", "_npi_multinomial", "_adamw_update", "_mp_adamw_update"),
+    *("_multi_adamw_update", "_multi_mp_adamw_update"),
+}
 _COMMENTS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _MACRO = re.compile(r"#define\s+(\w+)\(([^)]*)\)((?:[^\n]*\\\n)*[^\n]*)")
 # A name, and what is said of it up to the next.

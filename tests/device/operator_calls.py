@@ -66,6 +66,8 @@ class Call(NamedTuple):
             return f"{self.site}: {self.operator} has a {wide.pop()} array on {contexts.pop()}"
         if on_device and self.operator not in gpu_kernels.listed() | _GRAPHS:
             return f"{self.site}: {self.operator} has no kernel for GPUs"
+        if on_device and self.operator in gpu_kernels.WAITING:
+            return f"{self.site}: {self.operator} waits inside its kernel for GPUs"
         return ""
 
 
@@ -75,7 +77,7 @@ def watched_operators() -> Iterator[list[Call]]:
 
     Raises:
         AssertionError: at the call, if its arrays lie on several devices or are too wide for one,
-            or if the operator has no kernel for GPUs.
+            or if the operator has no kernel for GPUs, or one that waits for the GPU.
     """
     calls: list[Call] = []
 

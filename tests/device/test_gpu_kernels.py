@@ -64,6 +64,7 @@ def test_the_list_is_that_of_the_version_in_use() -> None:
     # The package for CPUs lacks these.
     others = {"_FusedOp", "_TensorRT", "_contrib_mrcnn_mask_target"}
     assert set(names) - {name.decode() for name in known[: count.value]} == others
+    assert gpu_kernels.WAITING < set(names)
 
 
 def operators(updates: Any, folder: Path) -> set[str]:
@@ -71,6 +72,7 @@ def operators(updates: Any, folder: Path) -> set[str]:
     updates.train(2)
     with counted_operations(folder) as found:
         updates.train(1, start=2)
+    assert not set(found) & gpu_kernels.WAITING
     return set(found) - NO_OPERATORS
 
 

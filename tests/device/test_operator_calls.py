@@ -61,6 +61,13 @@ def test_an_operator_without_a_gpu_kernel_is_refused_on_a_device():
             mx.nd.khatri_rao(on_device, on_device)
 
 
+def test_an_operator_that_waits_inside_is_refused_on_a_device():
+    places = mx.nd.zeros((2, 1), ctx=DEVICE)
+    on_device = array(DEVICE)
+    with watched_operators(), pytest.raises(AssertionError, match="gather_nd waits inside"):
+        mx.nd.gather_nd(on_device, places)
+
+
 def test_graphs_and_backward_passes_are_seen():
     graph = mx.nd.CachedOp(mx.sym.var("x") * mx.sym.var("y"))
     one, other = array(DEVICE), array(DEVICE)
