@@ -307,6 +307,12 @@ ROWS: dict[str, Row] = {
         lambda seen: seen.call("dry_run.describe")["config"].dry_run.world_size,
         7,
     ),
+    "gpu": Row(
+        "plan",
+        "--gpu",
+        lambda seen: ["memory of rank 0 on a GPU" in seen.output, "workspace" in seen.output],
+        [True, True],
+    ),
 }
 
 # What a run needs beside the options that are looked at.
