@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models classification grouping device bench fuzz faults mutants endurance soak newcomer pythons clean
+.PHONY: help env train test lint models classification grouping device hosts bench fuzz faults mutants endurance soak newcomer pythons clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh setup-utils/*.sh setup-utils/*/* .ci/run
@@ -45,6 +45,10 @@ grouping: ## test jobs with parameter servers on MNIST: killed processes end the
 device: ## test what runs on a GPU without one: on MXNet's second CPU context, half an hour
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "device or not device" tests/device
+
+hosts: ## test every launcher on two hosts, made of network namespaces: as root, with iproute2 and openssh-server
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) python -m pytest -m hosts tests/hosts
 
 lint: ## check the style of the Python files (ruff), their types (mypy) and the shell scripts (shellcheck)
 	@bash setup-utils/install.sh --dev

@@ -5,6 +5,7 @@
 # NP         the number of ranks on all hosts; by default the sum of their slots, 2 on this host
 # HOSTS      the hosts with their numbers of ranks (slots), as in HOSTS=ip1:8,ip2:8; by default this host
 # HOSTFILE   the same as a file in Open MPI's format ("ip1 slots=8" on each line)
+# NIC        the network interface between the hosts, as in eth1; it has the same name on all of them
 # CUDA_VISIBLE_DEVICES     the GPUs that ranks see on every host, by number, as in 2,3; by default all
 #
 # --restarts N starts the ranks again after a crash, up to N times: they resume from the newest checkpoint. The hostfile
@@ -21,10 +22,6 @@ project=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # The environment of `make env`, unless another one is active.
 if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d $project/.venv ]]; then
     export PATH=$project/.venv/bin:$PATH
-fi
-if ! mpirun=$(command -v mpirun); then
-    echo "error: mpirun not found: run 'make env' first" >&2
-    exit 2
 fi
 
 # shellcheck source=setup-utils/hosts.sh
@@ -49,19 +46,9 @@ if [[ -n ${NP:-} && ! $NP =~ ^[1-9][0-9]{0,4}$ ]]; then
     exit 2
 fi
 
-arguments=()
-
-# Open MPI refuses to run as root, the usual user in a container, without this option.
-if [[ $EUID == 0 ]]; then
-    arguments+=(--allow-run-as-root)
-fi
-
-# The other hosts start Open MPI's daemon from the same folder as this one.
-arguments+=(--prefix "$(dirname "$(dirname "$mpirun")")")
-
 # A rank uses several threads, so it must not be bound to one processor. Ranks fill one host after the other, so that
 # the ranks of a host have consecutive numbers.
-arguments+=(-bind-to none -map-by slot)
+arguments=(-bind-to none -map-by slot)
 
 # Plain TCP and shared memory. Open MPI's InfiniBand transport does not work with the threads of Horovod; NCCL, which
 # moves the tensors between GPUs, uses InfiniBand by itself.
@@ -72,25 +59,6 @@ unset HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS
 
 # mpirun gives every rank a pseudo-terminal, wherever this script writes to; PROGRESS says whether that is a terminal.
 if [[ -t 1 ]]; then export PROGRESS=bar; fi
-
-# Which GPUs ranks see. By number, that holds for every host; UUIDs name GPUs of one host. In a Slurm job, mpirun's
-# daemons have a value of their own on each host, which must not be overridden.
-if [[ -n ${CUDA_VISIBLE_DEVICES+set} && -z ${SLURM_JOB_ID:-} ]]; then
-    if [[ -n ${HOSTS:-}${HOSTFILE:-} && ! $CUDA_VISIBLE_DEVICES =~ ^[0-9,\ -]*$ ]]; then
-        echo "error: CUDA_VISIBLE_DEVICES='${CUDA_VISIBLE_DEVICES:0:80}' names GPUs of a single host; with HOSTS or" \
-            "HOSTFILE give their numbers, as in CUDA_VISIBLE_DEVICES=0,1, or unset it" >&2
-        exit 2
-    fi
-    arguments+=(-x CUDA_VISIBLE_DEVICES)
-fi
-
-# The variables of this shell that ranks on other hosts need: where programs are, what the libraries read, and the
-# choices that config.sh takes from the environment.
-libraries='(OMP|NUMBA|MXNET|HOROVOD|NCCL)_.*|CUDA_DEVICE_ORDER|NVIDIA_TF32_OVERRIDE'
-choices=$(sed -n 's/^\([A-Z_]*\)=.*/\1/p' "$project/config.sh" | paste -sd '|')
-while read -r name; do
-    arguments+=(-x "$name")
-done < <(compgen -e | grep -xE "PROGRESS|PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|$libraries|$choices")
 
 # Sets $hosts, the arguments for the ranks' hosts, for one attempt.
 find_hosts() {
@@ -127,7 +95,7 @@ trap 'request_stop 129 USR2' HUP
 attempt() {
     find_hosts
     set -m
-    mpirun "${hosts[@]}" "${arguments[@]}" bash "$project/config.sh" ${options[@]+"${options[@]}"} </dev/null &
+    bash "$project/setup-utils/launchers/mpirun" "${hosts[@]}" "${arguments[@]}" bash "$project/config.sh" ${options[@]+"${options[@]}"} </dev/null &
     mpirun_id=$!
     set +m
     # A signal ends the wait, not mpirun.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable
 from typing import Optional
+
+import psutil
 
 from runtime import environment
 from runtime.errors import ConfigError, is_launched
@@ -26,9 +29,11 @@ def begin_rank(stall_timeout: int) -> StopRequest:
         Whether a signal has requested the end of this process.
 
     Raises:
-        ConfigError: the launcher is one that Horovod does not know.
+        ConfigError: the launcher is one that Horovod does not know, or Gloo's messages would not
+            take the interface that the user has chosen.
     """
     refuse_foreign_launcher()
+    _check_interface_of_gloo()
     request = StopRequest()
     request.listen()
     environment.prepare_stall_check(stall_timeout)
@@ -59,6 +64,29 @@ def refuse_foreign_launcher() -> None:
         "the files of the others. Start them inside the allocation with: mpirun -np "
         f"{tasks or 'N'} -bind-to none bash config.sh; for a single rank: env {unset} ..."
     )
+
+
+def _check_interface_of_gloo() -> None:
+    """Refuse ``NIC`` on several hosts if Gloo would use another interface.
+
+    Horovod 0.28.1 connects its controller on the interface that it is told, but the process sets,
+    whose tensors are all the data, on the address of the host's own name.
+    """
+    chosen = os.environ.get("NIC")
+    is_one_host = os.environ.get("HOROVOD_SIZE") == os.environ.get("HOROVOD_LOCAL_SIZE")
+    if not chosen or is_one_host or os.environ.get("HOROVOD_CONTROLLER") != "gloo":
+        return
+    name = socket.gethostname()
+    try:
+        used = socket.gethostbyname(name)
+    except OSError:
+        used = "unknown"
+    addresses = [found.address for found in psutil.net_if_addrs().get(chosen, ())]
+    if used not in addresses:
+        raise ConfigError(
+            f"NIC={chosen}: Gloo takes the address of the host's name {name}, {used}, which is not "
+            "on that interface; change it in the hosts files, or leave out --gloo"
+        )
 
 
 def _first_set(names: Iterable[str]) -> Optional[str]:

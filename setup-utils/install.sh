@@ -107,8 +107,16 @@ install_programs() {
     install_packages packages requirements.txt
     bash setup-utils/install-mpi.sh
     bash setup-utils/install-horovod.sh
+    install_launchers
     fingerprint >"$VENV/installed"
     say "ready; to use the commands yourself: source .venv/bin/activate"
+}
+
+# In place of Open MPI's and Horovod's own, those that also start ranks on other hosts.
+install_launchers() {
+    ln -sfn ../../setup-utils/launchers/mpirun "$VENV/bin/mpirun"
+    ln -sfn ../../setup-utils/launchers/mpirun "$VENV/bin/mpiexec"
+    ln -sfn ../../setup-utils/launchers/horovodrun "$VENV/bin/horovodrun"
 }
 
 install_developer_packages() {

@@ -20,8 +20,9 @@ COPIED = (
     *("constraints.txt", "constraints-bench.txt"),
 )
 SYSTEM_TOOLS = (
-    "awk bash cat cp dirname env grep ln mkdir mktemp paste rm sed sha256sum tail touch tr".split()
-)
+    "awk bash cat cp dirname env grep ln ls mkdir mktemp paste readlink rm sed sha256sum tail "
+    "touch tr"
+).split()
 
 PYTHON = """\
 #!/usr/bin/env bash
@@ -31,7 +32,8 @@ case "$*" in
     "-m venv"*)
         made=${@: -1}
         rm -rf "$made" && mkdir -p "$made/bin"
-        cp "$STUBS"/{python,mpirun,mpicxx} "$made/bin" ;;
+        cp "$STUBS"/{python,mpirun,orterun,mpicxx} "$made/bin" ;;
+    *horovodrun.py*) "$STUBS/horovodrun" ;;
     *runtime.processors) echo 3 ;;
     *check_mxnet.py*) ${STUB_CHECK-true} "${@: -2}" ;;
     *"pip wheel"*horovod==*)
@@ -44,7 +46,7 @@ case "$*" in
         ${HOROVOD_CMAKE-true} -S .
         touch "$TMPDIR/horovod-0.28.1.whl" ;;
     *"pip install"*horovod-0.28.1.whl)
-        cp "$STUBS/horovodrun" "$(dirname "$0")" ;;
+        cp --remove-destination "$STUBS/horovodrun" "$(dirname "$0")" ;;
 esac
 """
 HOROVODRUN = """\
@@ -54,7 +56,7 @@ echo "    [X] MXNet" "    [X] MPI" "    [X] NCCL" "    [${STUB_GLOO-X}] Gloo" | 
 MPIRUN = """\
 #!/usr/bin/env bash
 echo "mpirun $*" >>"$CALLS"
-[[ $1 != --version ]] || echo "mpirun (Open MPI) ${STUB_MPI:-4.1.8}"
+[[ $* != *--version ]] || echo "mpirun (Open MPI) ${STUB_MPI:-4.1.8}"
 """
 SILENT = "#!/usr/bin/env bash\n"
 
@@ -86,7 +88,8 @@ class Sandbox:
         self.stub("python3", PYTHON)
         self.stub("python", PYTHON)
         self.stub("horovodrun", HOROVODRUN)
-        self.stub("mpirun", MPIRUN)
+        for name in ("mpirun", "orterun"):
+            self.stub(name, MPIRUN)
 
     def stub(self, name: str, text: str) -> None:
         """Put a program on the PATH, or replace it."""

@@ -20,9 +20,14 @@ echo "python $*" >>"$CALLS"
 
 
 def mpirun_arguments(sandbox: Sandbox) -> list[str]:
-    """Return the arguments of the one call of mpirun."""
+    """Return the arguments of the one call of mpirun, those that run.sh gives it."""
     (call,) = [line for line in sandbox.calls.splitlines() if line.startswith("mpirun ")]
-    return call.split()[1:]
+    return ["-np", *call.partition(" -np ")[2].split()]
+
+
+def variables_sent(sandbox: Sandbox) -> list[str]:
+    """Return what the one call of mpirun sends to ranks on other hosts."""
+    return re.findall(r" -x (\S+)", sandbox.calls)
 
 
 def test_run_starts_two_ranks_on_this_host(sandbox: Sandbox) -> None:
@@ -32,8 +37,9 @@ def test_run_starts_two_ranks_on_this_host(sandbox: Sandbox) -> None:
     assert arguments[:4] == ["-np", "2", "-H", "localhost:2"]
     config = f"{sandbox.folder}/config.sh"
     assert arguments[-4:] == ["bash", config, "--max-update", "20"]
-    for flags in ("-bind-to none -map-by slot", "-mca pml ob1 -mca btl ^openib", "-x PATH"):
+    for flags in ("-bind-to none -map-by slot", "-mca pml ob1 -mca btl ^openib"):
         assert flags in " ".join(arguments)
+    assert variables_sent(sandbox) == ["PATH"]
 
 
 def test_run_takes_hosts_and_a_hostfile(sandbox: Sandbox) -> None:
@@ -77,7 +83,7 @@ exit "$status"
 
 def run_with_ends(sandbox: Sandbox, ends: str, *options: str) -> tuple[int, list[str]]:
     """Run with an mpirun that ends with these statuses; return the last and the calls."""
-    sandbox.stub("mpirun", CRASHES)
+    sandbox.stub("orterun", CRASHES)
     sandbox.stub("sleep", '#!/usr/bin/env bash\necho "sleep $1" >>"$CALLS"\n')
     (sandbox.folder / "statuses").write_text(ends + "\n")
     result = sandbox.run("bash", "run.sh", *options)
@@ -116,21 +122,21 @@ def test_run_refuses_a_wrong_number_of_restarts(sandbox: Sandbox, wrong: str) ->
 def test_run_reads_the_hostfile_again(sandbox: Sandbox) -> None:
     (sandbox.folder / "hosts").write_text("ip1 slots=2\nip2 slots=2\n")
     sandbox.stub(
-        "mpirun",
+        "orterun",
         '#!/usr/bin/env bash\necho "mpirun $*" >>"$CALLS"\n'
-        "[[ $2 == 4 ]] || exit 0\necho ip1 slots=2 >hosts\nexit 1\n",
+        "[[ $* == *'-np 4 '* ]] || exit 0\necho ip1 slots=2 >hosts\nexit 1\n",
     )
     sandbox.stub("sleep", SILENT)
     result = sandbox.run("bash", "run.sh", "--restarts", "1", HOSTFILE="hosts")
     assert result.returncode == 0, result.stderr
-    assert [call.split()[2] for call in sandbox.calls.splitlines()] == ["4", "2"]
+    assert re.findall(r" -np (\S+)", sandbox.calls) == ["4", "2"]
 
 
 @pytest.mark.parametrize(("number", "status"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
 def test_run_forwards_signals(sandbox: Sandbox, number: str, status: int) -> None:
     """The stub is mpirun and its ranks: on USR1 or USR2, it ends after its update."""
     sandbox.stub(
-        "mpirun",
+        "orterun",
         "#!/usr/bin/env bash\ntrap 'echo USR1 >>\"$CALLS\"; exit 1' USR1\n"
         "trap 'echo USR2 >>\"$CALLS\"; exit 1' USR2\n"
         f"kill -{number} $PPID\nfor i in {{1..200}}; do read -t 0.05 <> <(:) || :; done\n",
@@ -142,9 +148,7 @@ def test_run_forwards_signals(sandbox: Sandbox, number: str, status: int) -> Non
 
 def test_run_passes_choices_and_settings_to_the_other_hosts(sandbox: Sandbox) -> None:
     sandbox.run("bash", "run.sh", NETWORK="r50", NCCL_DEBUG="INFO", UNRELATED="x")
-    arguments = mpirun_arguments(sandbox)
-    passed = {b for a, b in zip(arguments, arguments[1:]) if a == "-x"}
-    assert passed == {"PATH", "NETWORK", "NCCL_DEBUG"}
+    assert set(variables_sent(sandbox)) == {"PATH", "NETWORK", "NCCL_DEBUG"}
 
 
 PASSED = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"]
@@ -158,6 +162,7 @@ PASSED = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"]
         ("", {"HOSTS": "ip1:2,ip2:2"}, PASSED),
         ("-1", {"HOSTS": "ip1:2,ip2:2"}, PASSED),
         ("GPU-5fa2,GPU-77", {}, PASSED),
+        ("GPU-5fa2", {"HOSTS": "localhost:2"}, PASSED),
         ("GPU-5fa2", {"SLURM_JOB_ID": "7", "HOSTS": "ip1:2,ip2:2"}, PASSED[::2]),
         ("0,1", {"SLURM_JOB_ID": "7"}, PASSED[::2]),
         ("GPU-5fa2,GPU-77", {"HOSTS": "ip1:2,ip2:2"}, None),
@@ -178,21 +183,68 @@ def test_run_tells_all_hosts_which_gpus_ranks_see(
         assert len(result.stderr.splitlines()) == 1
         return
     assert result.returncode == 0, result.stderr
-    arguments = mpirun_arguments(sandbox)
-    found = [b for a, b in zip(arguments, arguments[1:]) if a == "-x" and b in PASSED]
-    assert sorted(found) == passed
+    assert sorted(set(variables_sent(sandbox)) & set(PASSED)) == passed
+
+
+LAUNCHER = "setup-utils/launchers/mpirun"
+
+
+def test_mpirun_names_the_daemon_of_other_hosts(sandbox: Sandbox) -> None:
+    sandbox.run("bash", LAUNCHER, "-np", "2", LD_LIBRARY_PATH="/a b")
+    agent = f"-mca orte_launch_agent env LD_LIBRARY_PATH=/a\\ b {sandbox.stubs}/orted"
+    assert sandbox.calls.startswith(f"mpirun {agent} ")
+    sandbox.stub("orterun_wrapper", SILENT)
+    sandbox.run("bash", LAUNCHER, "-np", "2")
+    assert f"env OPAL_PREFIX={sandbox.stubs} {sandbox.stubs}/orted" in sandbox.calls
+
+
+def test_launchers_in_an_environment_find_it_by_themselves(sandbox: Sandbox) -> None:
+    programs = sandbox.folder / ".venv/bin"
+    programs.mkdir(parents=True)
+    for name in ("mpirun", "horovodrun"):
+        (programs / name).symlink_to(f"../../setup-utils/launchers/{name}")
+    (programs / "python").write_text('#!/usr/bin/env bash\necho "$PATH: $*" >>"$CALLS"\n')
+    (programs / "python").chmod(0o755)
+    sandbox.stub("orterun", '#!/usr/bin/env bash\necho "$PATH: $*" >>"$CALLS"\n')
+    for name in ("mpirun", "horovodrun"):
+        result = sandbox.run(f"{programs}/{name}", "-np", "2", "a b")
+        assert result.returncode == 0, result.stderr
+        assert sandbox.calls.startswith(f"{programs}:{sandbox.stubs}: ")
+        assert sandbox.calls.endswith(" -np 2 a b\n")
+
+
+def test_the_interface_is_handed_to_all_that_communicate(sandbox: Sandbox) -> None:
+    sandbox.stub("orterun", '#!/usr/bin/env bash\nenv >>"$CALLS"\necho "$*" >>"$CALLS"\n')
+    result = sandbox.run("bash", LAUNCHER, "-np", "2", NIC="lo")
+    assert result.returncode == 0, result.stderr
+    for name in (
+        *("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"),
+        *("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME"),
+    ):
+        assert f"\n{name}=lo\n" in f"\n{sandbox.calls}"
+    # Open MPI itself sends its own.
+    assert {"NIC", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME"} < set(variables_sent(sandbox))
+
+
+@pytest.mark.parametrize("interface", ["eth77", "lo,eth0", "../net/lo"])
+def test_an_interface_that_is_none_is_refused(sandbox: Sandbox, interface: str) -> None:
+    for command in (LAUNCHER, "run.sh", "setup-utils/launchers/horovodrun"):
+        result = sandbox.run("bash", command, NIC=interface)
+        assert result.returncode == 2 and sandbox.calls == ""
+        assert result.stderr.startswith(f"error: NIC='{interface}': ")
+        assert len(result.stderr.splitlines()) == 1
 
 
 def test_run_does_not_let_ranks_connect_by_gloo(sandbox: Sandbox) -> None:
-    sandbox.stub("mpirun", '#!/usr/bin/env bash\necho "${HOROVOD_CONTROLLER:-unset}"\n')
+    sandbox.stub("orterun", '#!/usr/bin/env bash\necho "${HOROVOD_CONTROLLER:-unset}"\n')
     assert sandbox.run("bash", "run.sh", HOROVOD_CONTROLLER="gloo").stdout == "unset\n"
 
 
 def test_run_without_mpirun_says_what_to_do(sandbox: Sandbox) -> None:
-    (sandbox.stubs / "mpirun").unlink()
+    (sandbox.stubs / "orterun").unlink()
     result = sandbox.run("bash", "run.sh")
     assert result.returncode == 2
-    assert result.stderr == "error: mpirun not found: run 'make env' first\n"
+    assert result.stderr == "error: Open MPI's orterun not found: run 'make env' first\n"
 
 
 @pytest.mark.parametrize("active", [None, "VIRTUAL_ENV", "CONDA_PREFIX"])
@@ -252,7 +304,7 @@ def test_a_record_set_replaces_only_the_folder_of_a_preset(sandbox: Sandbox) -> 
 
 @pytest.mark.parametrize("script", ["config.sh", "run.sh"])
 def test_paths_are_relative_to_the_callers_folder(sandbox: Sandbox, script: str) -> None:
-    for name in ("python", "mpirun"):
+    for name in ("python", "orterun"):
         sandbox.stub(name, '#!/usr/bin/env bash\necho "$PWD $*" >>"$CALLS"\n')
     caller = sandbox.folder.with_name("caller's folder")
     caller.mkdir()

@@ -183,9 +183,9 @@ def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(
     sandbox.stub("cmake", CMAKE)
     sandbox.stub("mpicxx", MPICXX if wheel else "#!/usr/bin/env bash\necho /opt/mpi/lib /x\n")
     python = (sandbox.stubs / "python").read_text()
-    copied = "{python,mpirun,mpicxx,cmake}" if wheel else "{python,mpirun,cmake}"
+    copied = "{python,mpirun,orterun,mpicxx,cmake}" if wheel else "{python,mpirun,orterun,cmake}"
     for name in ("python", "python3"):
-        sandbox.stub(name, python.replace("{python,mpirun,mpicxx}", copied))
+        sandbox.stub(name, python.replace("{python,mpirun,orterun,mpicxx}", copied))
     result = sandbox.install()
     assert result.returncode == 0, result.stderr
     (build,) = [line for line in sandbox.calls.splitlines() if line.startswith("build ")]
@@ -234,3 +234,10 @@ def test_pytorch_gets_a_separate_environment(sandbox: Sandbox) -> None:
     # A second call finds it in place.
     assert sandbox.run("bash", "setup-utils/install-bench.sh").stdout == ""
     assert pip_installs(sandbox) == []
+
+
+def test_the_launchers_are_those_that_reach_other_hosts(sandbox: Sandbox) -> None:
+    assert sandbox.install().returncode == 0
+    programs = sandbox.folder / ".venv/bin"
+    for name, launcher in (("mpirun", "mpirun"), ("mpiexec", "mpirun"), ("horovodrun",) * 2):
+        assert (programs / name).resolve() == sandbox.folder / "setup-utils/launchers" / launcher

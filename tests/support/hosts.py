@@ -1,0 +1,194 @@
+"""Two hosts on this machine: network namespaces with names, addresses and ssh servers of their own.
+
+They share processors, processes and files, but for a folder that each may have for itself. Nothing
+outside of them is changed: their hosts file and the configuration of ssh are mounted inside.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Optional
+
+PROGRAMS = ("ip", "nsenter", "unshare", "ssh", "ssh-keygen", "sshd")
+INTERFACES = ("eth0", "eth1")
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_START_SECONDS = 10
+_SSH_SERVER = """\
+ListenAddress {address}
+HostKey {folder}/key
+AuthorizedKeysFile {folder}/key.pub
+PidFile none
+StrictModes no
+UsePAM no
+"""
+_SSH_CLIENT = """\
+IdentityFile {folder}/key
+UserKnownHostsFile {folder}/known_hosts
+StrictHostKeyChecking no
+LogLevel ERROR
+"""
+# sshd wants a folder in /run; that of this machine stays as it is.
+_PREPARE = """\
+set -e
+mount -t tmpfs tmpfs /run
+mkdir /run/sshd
+mount --bind {folder}/hosts /etc/hosts
+mount --bind {folder}/ssh_config /etc/ssh/ssh_config
+{private}
+hostname {name}
+exec {sshd} -D -e -f {folder}/{name}.conf 2>>{folder}/{name}.log
+"""
+
+
+def missing() -> Optional[str]:
+    """Why there can be no such hosts on this machine; None if there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    absent = [program for program in PROGRAMS if _find(program) is None]
+    return f"needs {', '.join(absent)}" if absent else None
+
+
+def _find(program: str) -> Optional[str]:
+    return shutil.which(program, path=f"{os.environ['PATH']}:{_SYSTEM_PATH}")
+
+
+class Host:
+    """A network namespace in which an ssh server runs."""
+
+    def __init__(self, number: int, folder: Path, private: Optional[Path]) -> None:
+        """Start it, without a network; see ``TwoHosts``."""
+        self.name = f"host{number}"
+        self.addresses = {
+            interface: f"10.{77 + index}.0.{number}" for index, interface in enumerate(INTERFACES)
+        }
+        self.namespace = f"{self.name}-{os.getpid()}"
+        self._folder, self._private = folder, private
+        self._server: Optional[subprocess.Popen] = None
+        _ip("netns", "add", self.namespace)
+        self.ip("link", "set", "lo", "up")
+
+    @property
+    def address(self) -> str:
+        """On the first interface, which its name stands for."""
+        return self.addresses[INTERFACES[0]]
+
+    def ip(self, *words: str) -> None:
+        """Run ``ip`` on this host."""
+        _ip("-n", self.namespace, *words)
+
+    def start(self) -> None:
+        """Start the ssh server."""
+        private = shlex.quote(str(self._private))
+        script = _PREPARE.format(
+            name=self.name,
+            folder=shlex.quote(str(self._folder)),
+            sshd=_find("sshd"),
+            private=f"mount -t tmpfs tmpfs {private}" if self._private else "",
+        )
+        self._server = subprocess.Popen(
+            ["ip", "netns", "exec", self.namespace, "unshare", "-u", "-m", "sh", "-c", script]
+        )
+        (self._folder / f"{self.name}.conf").write_text(
+            _SSH_SERVER.format(address=self.address, folder=self._folder)
+        )
+        log = self._folder / f"{self.name}.log"
+        end = time.monotonic() + _START_SECONDS
+        while not (log.exists() and "listening" in log.read_text()):
+            assert self._server.poll() is None, log.read_text() if log.exists() else "no log"
+            assert time.monotonic() < end, "sshd does not start"
+            time.sleep(0.05)
+
+    def inside(self, *words: object) -> list[str]:
+        """A command that runs here, as a user's on the host itself."""
+        return ["nsenter", "-t", str(self._server.pid), "-n", "-m", "-u", *map(str, words)]
+
+    def bytes_sent(self, interface: str) -> int:
+        """What has left on an interface since the host exists."""
+        counter = f"/sys/class/net/{interface}/statistics/tx_bytes"
+        return int(subprocess.check_output(self.inside("cat", counter)))
+
+    def processes(self) -> list[int]:
+        """Of everything that runs here."""
+        found = subprocess.run(
+            ["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=False
+        )
+        return list(map(int, found.stdout.split()))
+
+    def end(self) -> None:
+        """Kill what runs here and remove the host."""
+        for process in self.processes():
+            os.kill(process, signal.SIGKILL)
+        if self._server is not None:
+            self._server.wait(_START_SECONDS)
+        subprocess.run(["ip", "netns", "del", self.namespace], check=False)
+
+
+class TwoHosts:
+    """host1 and host2, on two networks: those of ``INTERFACES``.
+
+    Args:
+        folder: for keys and logs.
+        private: an existing folder that each host has for itself, empty at first.
+    """
+
+    def __init__(self, folder: Path, private: Optional[Path] = None) -> None:
+        self.folder = folder
+        self.all = [Host(number, folder, private) for number in (1, 2)]
+        self.first, self.second = self.all
+
+    def __enter__(self) -> TwoHosts:
+        """Connect and start them."""
+        try:
+            self._start()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def _start(self) -> None:
+        (self.folder / "home").mkdir(parents=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "key"], check=True
+        )
+        (self.folder / "ssh_config").write_text(_SSH_CLIENT.format(folder=self.folder))
+        lines = ["127.0.0.1 localhost", *(f"{host.address} {host.name}" for host in self.all)]
+        (self.folder / "hosts").write_text("\n".join(lines) + "\n")
+        for interface in INTERFACES:
+            peer = ("peer", "name", interface, "netns", self.second.namespace)
+            self.first.ip("link", "add", interface, "type", "veth", *peer)
+            for host in self.all:
+                host.ip("addr", "add", f"{host.addresses[interface]}/24", "dev", interface)
+                host.ip("link", "set", interface, "up")
+        for host in self.all:
+            host.start()
+
+    def run(
+        self, *command: object, folder: Path, path: Iterable[Path] = (), **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on the first host, in a folder, with folders before the system's PATH."""
+        search = ":".join([*map(str, path), _SYSTEM_PATH])
+        return subprocess.run(
+            self.first.inside("sh", "-c", 'cd "$0" && exec "$@"', folder, *command),
+            env={"HOME": str(self.folder / "home"), "PATH": search, **variables},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150, check=False,
+        )  # fmt: skip
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        for host in self.all:
+            host.end()
+
+    def __exit__(self, *_: object) -> None:
+        """End them."""
+        self.end()
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
