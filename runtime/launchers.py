@@ -33,7 +33,7 @@ def begin_rank(stall_timeout: int) -> StopRequest:
             take the interface that the user has chosen.
     """
     refuse_foreign_launcher()
-    _check_interface_of_gloo()
+    refuse_another_interface()
     request = StopRequest()
     request.listen()
     environment.prepare_stall_check(stall_timeout)
@@ -66,11 +66,14 @@ def refuse_foreign_launcher() -> None:
     )
 
 
-def _check_interface_of_gloo() -> None:
+def refuse_another_interface() -> None:
     """Refuse ``NIC`` on several hosts if Gloo would use another interface.
 
     Horovod 0.28.1 connects its controller on the interface that it is told, but the process sets,
     whose tensors are all the data, on the address of the host's own name.
+
+    Raises:
+        ConfigError: with both, and what to change.
     """
     chosen = os.environ.get("NIC")
     is_one_host = os.environ.get("HOROVOD_SIZE") == os.environ.get("HOROVOD_LOCAL_SIZE")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -129,15 +129,36 @@ def test_every_rank_gets_gpus_interface_and_environment(two, tmp_path, command) 
         assert f"{host.name} 2,3 eth1 {PROGRAMS / 'python'}\n" in result.stdout
 
 
+@pytest.fixture
+def named_on(two: TwoHosts) -> Iterator[Callable[[str], None]]:
+    """Lets the hosts' names stand for their addresses on an interface."""
+    yield two.name_on
+    two.name_on(INTERFACES[0])
+
+
 @pytest.mark.parametrize("chosen", INTERFACES)
-@pytest.mark.parametrize("command", [("mpirun",), ("horovodrun",)], ids=" ".join)
-def test_messages_take_the_chosen_interface_alone(two, tmp_path, command, chosen) -> None:
+@pytest.mark.parametrize(
+    "command", [("mpirun",), ("horovodrun",), ("horovodrun", "--gloo")], ids=" ".join
+)
+def test_messages_take_the_chosen_interface_alone(two, tmp_path, named_on, command, chosen) -> None:
     (other,) = set(INTERFACES) - {chosen}
+    if "--gloo" in command:
+        named_on(chosen)
     before = {name: two.first.bytes_sent(name) for name in INTERFACES}
     train(two, tmp_path, *command, "-np", "2", "-H", ADDRESSES, *CONFIG, NIC=chosen)
     sent = {name: two.first.bytes_sent(name) - before[name] for name in INTERFACES}
     # Three updates send 13 MB; the hosts' addresses, which ssh takes, are on the first interface.
     assert sent[chosen] > 5_000_000 and sent[other] < 100_000
+
+
+def test_gloo_refuses_an_interface_that_the_hosts_names_are_not_on(two) -> None:
+    command = ("horovodrun", "--gloo", "-np", "2", "-H", ADDRESSES, *CONFIG)
+    result = two.run(*command, folder=ROOT, path=[PROGRAMS], NIC="eth1")
+    assert result.returncode == 1
+    assert "error: NIC=eth1: Gloo takes the address of the host's name host1, 10.77.0.1, which" in (
+        result.stderr
+    )
+    assert "Traceback" not in result.stderr
 
 
 def test_without_a_choice_open_mpi_takes_all_interfaces(two, tmp_path) -> None:

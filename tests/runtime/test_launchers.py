@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import socket
 
+import psutil
 import pytest
 
 from runtime import launchers
@@ -55,3 +57,35 @@ def test_tasks_that_cannot_connect_are_refused(variables: dict[str, str], words:
 )
 def test_a_single_task_and_known_launchers_pass(variables: dict[str, str]) -> None:
     start_with(**variables)
+
+
+GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("others", "is_refused"),
+    [
+        ({}, True),
+        ({"NIC": "eth0"}, False),
+        ({"NIC": ""}, False),
+        ({"HOROVOD_CONTROLLER": "mpi"}, False),
+        ({"HOROVOD_LOCAL_SIZE": "4"}, False),
+    ],
+)
+def test_an_interface_that_gloo_would_not_take_is_refused(
+    monkeypatch: pytest.MonkeyPatch, others: dict[str, str], is_refused: bool
+) -> None:
+    class Address:
+        def __init__(self, address: str) -> None:
+            self.address = address
+
+    interfaces = {"eth0": [Address("10.0.0.1")], "eth1": [Address("10.1.0.1"), Address("fe80::1")]}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: interfaces)
+    monkeypatch.setattr(socket, "gethostname", lambda: "host1")
+    monkeypatch.setattr(socket, "gethostbyname", {"host1": "10.0.0.1"}.__getitem__)
+    os.environ.update({**GLOO, "NIC": "eth1", **others})
+    if not is_refused:
+        launchers.refuse_another_interface()
+        return
+    with pytest.raises(ConfigError, match="^NIC=eth1: .* name host1, 10.0.0.1, which is not"):
+        launchers.refuse_another_interface()

@@ -76,7 +76,7 @@ class Host:
 
     @property
     def address(self) -> str:
-        """On the first interface, which its name stands for."""
+        """On the first interface, where ssh listens."""
         return self.addresses[INTERFACES[0]]
 
     def ip(self, *words: str) -> None:
@@ -158,8 +158,7 @@ class TwoHosts:
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "key"], check=True
         )
         (self.folder / "ssh_config").write_text(_SSH_CLIENT.format(folder=self.folder))
-        lines = ["127.0.0.1 localhost", *(f"{host.address} {host.name}" for host in self.all)]
-        (self.folder / "hosts").write_text("\n".join(lines) + "\n")
+        self.name_on(INTERFACES[0])
         for interface in INTERFACES:
             peer = ("peer", "name", interface, "netns", self.second.namespace)
             self.first.ip("link", "add", interface, "type", "veth", *peer)
@@ -168,6 +167,11 @@ class TwoHosts:
                 host.ip("link", "set", interface, "up")
         for host in self.all:
             host.start()
+
+    def name_on(self, interface: str) -> None:
+        """Let the hosts' names stand for their addresses on an interface; at first the first."""
+        lines = [f"{host.addresses[interface]} {host.name}\n" for host in self.all]
+        (self.folder / "hosts").write_text("".join(["127.0.0.1 localhost\n", *lines]))
 
     def run(
         self, *command: object, folder: Path, path: Iterable[Path] = (), **variables: str
