@@ -167,6 +167,25 @@ def test_without_a_choice_open_mpi_takes_all_interfaces(two, tmp_path) -> None:
     assert all(two.first.bytes_sent(name) - before[name] > 1_000_000 for name in INTERFACES)
 
 
+@pytest.fixture
+def bridges(two: TwoHosts) -> Iterator[None]:
+    """Docker's, of one address on all hosts."""
+    for host in two.all:
+        host.ip("link", "add", "docker0", "type", "bridge")
+        host.ip("addr", "add", "172.17.0.1/16", "dev", "docker0")
+        host.ip("link", "set", "docker0", "up")
+    yield
+    for host in two.all:
+        host.ip("link", "del", "docker0")
+
+
+@pytest.mark.parametrize("controller", [None, "--mpi", "--gloo"])
+def test_hosts_with_docker_find_each_other(two, one_host, tmp_path, bridges, controller) -> None:
+    command = ("horovodrun", controller, "-np", "2", "-H", ADDRESSES, *CONFIG)
+    train(two, tmp_path, *(command if controller else ("bash", "run.sh", "--debug")), HOSTS=NAMES)
+    assert results(tmp_path) == one_host
+
+
 def test_a_host_that_ssh_does_not_reach_is_named(two) -> None:
     wrong = "10.77.0.1:1,10.77.0.9:1"
     result = two.run("horovodrun", "-np", "2", "-H", wrong, "true", folder=ROOT, path=[PROGRAMS])

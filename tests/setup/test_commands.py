@@ -226,6 +226,26 @@ def test_the_interface_is_handed_to_all_that_communicate(sandbox: Sandbox) -> No
     assert {"NIC", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME"} < set(variables_sent(sandbox))
 
 
+@pytest.mark.parametrize(
+    ("options", "variables", "leaves_out"),
+    [
+        ((), {}, True),
+        (("-mca", "btl", "^openib"), {}, True),
+        (("-mca", "btl_tcp_if_include", "eth0"), {}, False),
+        ((), {"NIC": "lo"}, False),
+        ((), {"OMPI_MCA_btl_tcp_if_include": "eth0"}, False),
+    ],
+)
+def test_bridges_of_containers_are_left_out_unless_interfaces_are_chosen(
+    sandbox: Sandbox, options: tuple[str, ...], variables: dict[str, str], leaves_out: bool
+) -> None:
+    sandbox.stub("orterun", '#!/usr/bin/env bash\nenv >>"$CALLS"\n')
+    result = sandbox.run("bash", LAUNCHER, "-np", "2", *options, "true", **variables)
+    assert result.returncode == 0, result.stderr
+    found = re.findall("^OMPI_MCA_btl_tcp_if_exclude=(.*)$", sandbox.calls, re.MULTILINE)
+    assert ["docker0" in names for names in found] == ([True] if leaves_out else [])
+
+
 @pytest.mark.parametrize("interface", ["eth77", "lo,eth0", "../net/lo"])
 def test_an_interface_that_is_none_is_refused(sandbox: Sandbox, interface: str) -> None:
     for command in (LAUNCHER, "run.sh", "setup-utils/launchers/horovodrun"):
