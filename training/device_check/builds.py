@@ -138,7 +138,7 @@ def _gpu(gpu: Gpu, package: str) -> str:
 def _horovod(*, needs_nccl: bool) -> str:
     command = Path(sys.executable).with_name("horovodrun")
     found = subprocess.run(
-        [sys.executable, str(command), "--check-build"],
+        [str(command), "--check-build"],
         stdout=subprocess.PIPE,
         text=True,
         env=environment.variables(),

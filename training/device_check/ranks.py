@@ -30,7 +30,7 @@ def launch(devices: Sequence[str]) -> int:
     launcher = [str(folder / "horovodrun"), "-np", str(_RANKS), "-H", f"localhost:{_RANKS}"]
     rank = [sys.executable, "-W", "ignore", "-m", "training.device_check", "rank"]
     process = subprocess.Popen(
-        [sys.executable, *launcher, *rank, *devices[:_RANKS]],
+        [*launcher, *rank, *devices[:_RANKS]],
         stdout=subprocess.PIPE,
         text=True,
         errors="replace",

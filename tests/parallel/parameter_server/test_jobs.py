@@ -132,8 +132,9 @@ def test_an_asynchronous_scheme_learns(scheme: str, options: list, tmp_path: Pat
     assert len(validations) == 3 and validations[-1]["accuracy"] > 0.5
     (model,) = models.glob("model-0000.params")
     last = [record for record in found if "lr" in record][-1]
-    # All updates of the weights, half of them by the other, are counted by the learning rate.
-    assert last["lr"] < 0.005 * 0.1
+    # All updates of the weights, half of them by the other, are counted by the learning rate. On a
+    # busy machine that one may be far behind, if nothing limits by how much.
+    assert last["lr"] < 0.005 * (0.1 if scheme == "dist_ssync" else 0.5)
     assert last["staleness"] >= 1 and last["images_per_second/worker_1"] > 0
     if scheme == "dist_ssync":
         assert max(record["lead"] for record in found if "lead" in record) <= 2
