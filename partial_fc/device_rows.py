@@ -30,7 +30,7 @@ from runtime.ndarray import copy_to_host, invoke
 _MAX_ELEMENTS = 2**31 - 2**24
 # The rules for negatives need temporary arrays. They are made for parts of the logits of at most so
 # many bytes, large enough that a usual step has one part.
-_PART_BYTES = 2**27
+PART_BYTES = 2**27
 # The numbers of a sample are padded to a multiple: few sizes of page-locked memory.
 _PADDING = 4096
 
@@ -269,7 +269,7 @@ class DeviceRows(Rows):
 
 def _parts(logits_BS: Any) -> list[slice]:
     batch, num_rows = logits_BS.shape
-    height = max(1, _PART_BYTES // (4 * num_rows))
+    height = max(1, PART_BYTES // (4 * num_rows))
     return [slice(start, min(start + height, batch)) for start in range(0, batch, height)]
 
 

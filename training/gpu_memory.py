@@ -19,13 +19,14 @@ import numpy as np
 import backbones
 from backbones.graph.gpu import WORKSPACE
 from backbones.graph.memory import Tensor, step_memory, tensor_sizes
+from backbones.model import FACE_SIZE
+from partial_fc.device_rows import PART_BYTES
 from partial_fc.shard import STATES, Shard
 from training.config.faces import FaceConfig
 from training.update.mixed_precision import PART_SIZE
 
 _FLOAT = 4
 _MIB = 2**20
-_FACE_SIZE = (112, 112)
 # Of MXNet's pool (src/storage/pooled_storage_manager.h).
 _PAGE, _LARGE = 4096, 2 * _MIB
 
@@ -46,8 +47,6 @@ _FUSION_BUFFER = 128 * _MIB
 # Arrays [S, D] of a step: unit vectors and gradient; and one that Adam's update makes.
 _ROW_BUFFERS = 2
 _TEMPORARY_ROWS = {"sgd": 0, "adam": 1, "adamw": 1}
-# The rules for negatives work on parts of the logits, of at most so many bytes.
-_PART_BYTES = 2**27
 # Arrays [B, D].
 _FEATURE_ARRAYS = 7
 
@@ -92,7 +91,7 @@ def _head(config: FaceConfig, shard: Shard, num_rows: int) -> dict[str, int]:
         f"{num_rows:,} sampled rows": (_ROW_BUFFERS + copies + _TEMPORARY_ROWS[optimizer]) * rows
         + places,
         "logits": pooled(logits),
-        "rules for negatives": _rule_arrays(config, logits) * pooled(min(logits, _PART_BYTES)),
+        "rules for negatives": _rule_arrays(config, logits) * pooled(min(logits, PART_BYTES)),
         "features": _FEATURE_ARRAYS * pooled(global_batch * embedding * _FLOAT),
     }
 
@@ -104,7 +103,7 @@ def _rule_arrays(config: FaceConfig, logits: int) -> int:
         arrays = 1
     if config.head.margins is None and config.head.loss == "curricularface":
         arrays = 2
-    return arrays * (2 if logits > _PART_BYTES else 1)
+    return arrays * (2 if logits > PART_BYTES else 1)
 
 
 def _backbone(config: FaceConfig, world_size: int) -> dict[str, int]:
@@ -112,15 +111,15 @@ def _backbone(config: FaceConfig, world_size: int) -> dict[str, int]:
     symbol = backbones.build(
         options.network, embedding_size=options.embedding_size, dtype=options.dtype
     )
-    tensors = tensor_sizes(symbol, (batch_size, 3, *_FACE_SIZE))
+    tensors = tensor_sizes(symbol, (batch_size, 3, *FACE_SIZE))
     trained = {name: tensors[name] for name in symbol.list_arguments() if name != "data"}
     held = [*trained.values(), *(tensors[name] for name in symbol.list_auxiliary_states())]
     # Rank 0 sends its initial weights as one array for each type; the pool keeps their memory.
     joined = Counter[int]()
     for tensor in held:
         joined[tensor.element_size] += tensor.num_bytes
-    pixels = batch_size * 3 * int(np.prod(_FACE_SIZE))
-    memory = step_memory(symbol, batch_size, _FACE_SIZE, recompute=options.recompute)
+    pixels = batch_size * 3 * int(np.prod(FACE_SIZE))
+    memory = step_memory(symbol, batch_size, FACE_SIZE, recompute=options.recompute)
     return {
         "weights of the backbone": sum(pooled(tensor.num_bytes) for tensor in held),
         "their gradients": sum(pooled(tensor.num_bytes) for tensor in trained.values()),

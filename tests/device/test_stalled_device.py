@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Union
+
 import pytest
 
 from runtime.mxnet import mx
@@ -31,20 +33,17 @@ def test_a_stalled_device_runs_nothing_and_others_do() -> None:
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
 def test_updates_of_faces(choices: Faces, monkeypatch: pytest.MonkeyPatch) -> None:
     emulate_float16(monkeypatch)
-    run = FaceUpdates(choices, DEVICE)
-    run.train(2)
-    # Its numbers are read in the next one.
-    run.step(run.batch(2), 2, 0.01)
-    with stalled(DEVICE) as stall:
-        run.step(run.batch(3), 3, 0.01)
-        stall.end()
-        assert not stall.waiting
-    run.step.finish()
+    assert_queued(FaceUpdates(choices, DEVICE))
 
 
 def test_updates_of_classifiers() -> None:
-    run = ClassifierUpdates(DEVICE)
+    assert_queued(ClassifierUpdates(DEVICE))
+
+
+def assert_queued(run: Union[FaceUpdates, ClassifierUpdates]) -> None:
+    """A whole update can be queued while the device does nothing."""
     run.train(2)
+    # Its numbers are read in the next one.
     run.step(run.batch(2), 2, 0.01)
     with stalled(DEVICE) as stall:
         run.step(run.batch(3), 3, 0.01)

@@ -294,7 +294,7 @@ def test_parts_of_the_logits_and_blocks_of_rows_change_no_bit(loss, monkeypatch)
     settings = (1, 61, ADAPTIVE_LOSSES[loss], 64.0, 0.3, 3)
     whole, whole_centers = train_sharded(*settings, rows_of=device_rows_in_one_block)
     # Five of the twelve samples at a time.
-    monkeypatch.setattr(device_module, "_PART_BYTES", 4 * 5 * 18)
+    monkeypatch.setattr(device_module, "PART_BYTES", 4 * 5 * 18)
     cut, cut_centers = train_sharded(*settings, rows_of=device_rows)
     for one, other in zip(whole, cut):
         assert one[0] == other[0] and np.array_equal(one[1], other[1])

@@ -166,7 +166,7 @@ def test_the_maximum_is_found_wherever_it_stands(make_rows, centers, columns):
 @pytest.mark.parametrize("part_bytes", [2**27, 4 * 37 * 4, 1])
 def test_rules_for_negatives(make_rows, centers, columns, limit, part_bytes, monkeypatch):
     """Logits above the limit are left out, x above its threshold becomes x · (t + x / scale)."""
-    monkeypatch.setattr(device_module, "_PART_BYTES", part_bytes)
+    monkeypatch.setattr(device_module, "PART_BYTES", part_bytes)
     generator = np.random.default_rng(4)
     logits = generator.normal(size=(B, columns)).astype(np.float32) * 8
     logits[0, 0] = -1e30

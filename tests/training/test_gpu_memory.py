@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 
 import backbones
-from partial_fc import device_rows
 from partial_fc.shard import Shard
 from runtime import options
 from runtime.errors import ConfigError
 from tests.support.allocations import measure
-from training import gpu_memory as gpu_memory_module
 from training.config.faces import FaceConfig, parse
 from training.dry_run import describe, sampled_rows
 from training.gpu_memory import gpu_memory, pooled
@@ -167,7 +165,6 @@ def test_arrays_of_the_optimizer_are_those_of_its_updates(dtype: str, optimizer:
 
 
 def test_large_logits_are_worked_on_in_parts() -> None:
-    assert gpu_memory_module._PART_BYTES == device_rows._PART_BYTES
     line = "--num-classes 1000000 --batch-size 256 --loss "
     assert planned(config(line + "cosface"), 1)["rules for negatives"] == 0
     curricular = planned(config(line + "curricularface"), 1)
