@@ -25,6 +25,8 @@ from runtime import environment
 
 # Between SIGTERM and SIGKILL, for processes whose launcher is gone.
 _GRACE_SECONDS = 5.0
+BEGUN = b"the guard has begun"
+"""The first line of the output, by which the launcher knows that ssh has let it in."""
 _SIGNALS = ("INT", "TERM", "KILL")
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STATUS_OF_SIGNALS = 128
@@ -45,6 +47,7 @@ def main() -> int:
     # A signal between the start and the handlers would end the guard, and kill the command.
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     try:
+        os.write(1, BEGUN + b"\n")
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

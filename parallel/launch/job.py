@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 import queue
-import shlex
 import signal
 import subprocess
 import sys
@@ -20,12 +19,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import IO, Callable, NamedTuple, Optional, Union
 
+from parallel.launch import guard, ssh
 from parallel.parameter_server.assignment import SCHEDULER, WORKER
-from runtime import environment
 
 # For workers to write a checkpoint after a signal to stop.
 _CHECKPOINT_SECONDS = 15.0
@@ -34,16 +32,12 @@ _END_SECONDS = 4.0
 _GIVE_UP_SECONDS = 3.0
 _REST_OF_OUTPUT_SECONDS = 2.0
 _POLL_SECONDS = 0.5
+# To one host at a time: from its tenth connection on that has not logged in yet, an ssh server as
+# it is installed refuses some (``MaxStartups``).
+_MOST_LOGINS = 8
 _STATUS_OF_SIGNALS = 128
-_STATUS_OF_SSH = 255
 _STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# The environment variables that are sent to other machines; on this one all are.
-_SENT = (
-    *("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV"),
-    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_TF32_OVERRIDE"),
-)
-_SENT_PREFIXES = ("MXNET_", "HOROVOD_", "OMP_", "NUMBA_", "NCCL_", "PS_")
 
 
 @dataclass(frozen=True)
@@ -71,26 +65,17 @@ Starter = Callable[[ProcessSpec], tuple[list[str], Optional[dict[str, str]]]]
 
 def locally(spec: ProcessSpec) -> tuple[list[str], Optional[dict[str, str]]]:
     """Run a process on this machine."""
-    return _guarded(spec), {**environment.variables(), **spec.variables}
+    return _guarded(spec), {**ssh.variables_with_programs(), **spec.variables}
 
 
 def by_ssh(spec: ProcessSpec) -> tuple[list[str], Optional[dict[str, str]]]:
-    """Run a process on its host in the same folder; ssh takes keys and asks for no password.
+    """Run a process on its host in the same folder.
 
     The scheduler runs on this machine, whose address all processes have.
     """
     if spec.role == SCHEDULER:
         return locally(spec)
-    variables = {
-        name: value
-        for name, value in environment.variables().items()
-        if name in _SENT or name.startswith(_SENT_PREFIXES)
-    }
-    words = [f"{name}={value}" for name, value in {**variables, **spec.variables}.items()]
-    command = f"cd {shlex.quote(str(Path.cwd()))} && exec env {shlex.join(words + _guarded(spec))}"
-    # The ServerAlive options notice a connection that is gone.
-    options = ("BatchMode=yes", "ServerAliveInterval=5", "ServerAliveCountMax=3")
-    return ["ssh", *(f"-o{option}" for option in options), spec.host, command], None
+    return ssh.command(spec.host, _guarded(spec), spec.variables), None
 
 
 def _guarded(spec: ProcessSpec) -> list[str]:
@@ -121,7 +106,7 @@ class _Ended(NamedTuple):
 
     def __str__(self) -> str:
         spec, reason = self.process.spec, ""
-        if self.status == _STATUS_OF_SSH:
+        if self.status == ssh.STATUS_OF_SSH:
             reason = " (ssh: no connection, or one that broke)"
         elif self.status > _STATUS_OF_SIGNALS:
             number = self.status - _STATUS_OF_SIGNALS
@@ -148,6 +133,9 @@ class _RunningJob:
         }
 
     def start(self, spec: ProcessSpec, start: Starter) -> None:
+        beginning = [process for process in self._running if process.is_beginning_on(spec.host)]
+        if len(beginning) >= _MOST_LOGINS:
+            beginning[0].has_begun.wait()
         command, environment = start(spec)
         self._running.append(_Process(spec, command, environment, self._events))
 
@@ -243,6 +231,7 @@ class _Process:
         events: queue.SimpleQueue[_Event],
     ) -> None:
         self.spec = spec
+        self.has_begun = threading.Event()
         self._events = events
         self._process = subprocess.Popen(
             command,
@@ -265,6 +254,10 @@ class _Process:
         for thread in (*self._printers, threading.Thread(target=self._await_end, daemon=True)):
             thread.start()
 
+    def is_beginning_on(self, host: str) -> bool:
+        """Whether it is to run on a host, and neither has its guard begun nor has it ended."""
+        return self.spec.host == host and not self.has_begun.is_set()
+
     def send_signal(self, number: signal.Signals) -> None:
         """Have the guard send a signal to the process."""
         assert self._process.stdin is not None
@@ -280,6 +273,7 @@ class _Process:
 
     def _await_end(self) -> None:
         status = self._process.wait()
+        self.has_begun.set()
         for thread in self._printers:
             thread.join(_REST_OF_OUTPUT_SECONDS)
         self._events.put(_Ended(self, _STATUS_OF_SIGNALS - status if status < 0 else status))
@@ -291,6 +285,9 @@ class _Process:
             while chunk := output.read(1 << 16):
                 # A progress bar ends its line with a carriage return.
                 *lines, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
+                if not self.has_begun.is_set() and guard.BEGUN in lines:
+                    lines.remove(guard.BEGUN)
+                    self.has_begun.set()
                 _print(self.spec, lines, to)
             _print(self.spec, [rest] if rest else [], to)
         except BrokenPipeError:

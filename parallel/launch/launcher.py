@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from parallel.launch import job
+from parallel.launch import job, ssh
 from parallel.launch.cluster_files import read_groups, read_hosts, read_shares
 from parallel.launch.job import ProcessSpec
 from parallel.launch.network_interface import NetworkInterface, free_port, resolve
@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-i",
         dest="interface",
-        default="lo",
+        default=environment.variables().get("NIC", "lo"),
         help="the network interface on which all processes listen, and on no other (%(default)s)",
     )
     parser.add_argument(
@@ -107,11 +107,11 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     interface = NetworkInterface.find(options.interface)
     workers = options.addresses()
     interface.check(workers, is_local=options.launcher == "local")
-    if options.launcher == "ssh":
-        _check_ssh()
     machines = list(dict.fromkeys(workers))
     servers = [machines[server % len(machines)] for server in range(options.servers)]
-    shares = options.data_sharding
+    groups = read_groups(options.groups, workers) if options.groups else ()
+    shares = read_shares(options.data_sharding, options.workers) if options.data_sharding else ()
+    address_of = _addresses(options, machines, interface, scheme)
     scheduler = Assignment(
         role=SCHEDULER,
         root_host=interface.address,
@@ -120,18 +120,38 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
         interface=options.interface,
         num_workers=options.workers,
         num_servers=options.servers,
-        groups=read_groups(options.groups, workers) if options.groups else (),
-        shares=read_shares(shares, options.workers) if shares else (),
+        groups=groups,
+        shares=shares,
         tolerates=options.tolerate_workers,
-        server_speeds=_in_mxnet_order(servers, options.server_speeds),
+        server_speeds=_in_mxnet_order(servers, options.server_speeds, address_of),
         bucket_elements=options.bucket_elements,
         trace=str(options.trace.absolute()) if options.trace else "",
     )
     commands = {SCHEDULER: serve, SERVER: serve, WORKER: options.command}
     hosts = {SCHEDULER: [interface.address], SERVER: servers, WORKER: workers}
-    with _rendezvous(interface, workers, scheme) as variables:
-        specs = _specs(scheduler, hosts, commands, variables)
+    addresses = {interface.address: interface.address, **address_of}
+    with _rendezvous(interface, [address_of[host] for host in workers], scheme) as variables:
+        specs = _specs(scheduler, hosts, addresses, commands, variables)
         return job.run(specs, _STARTERS[options.launcher], tolerates=options.tolerate_workers)
+
+
+def _addresses(
+    options: JobOptions, machines: Sequence[str], interface: NetworkInterface, scheme: str
+) -> dict[str, str]:
+    """The address of each machine at which the others reach its processes."""
+    if options.launcher == "local":
+        return {machine: resolve(machine) for machine in machines}
+    _check_ssh()
+    reports = ssh.ask(machines, interface)
+    is_one_host = len({report.address for report in reports.values()}) == 1
+    for machine, report in reports.items():
+        if SCHEMES[scheme].has_groups and report.named != report.address and not is_one_host:
+            raise ConfigError(
+                f"host {machine}: the groups of {scheme} connect at the address of the host's own "
+                f"name, there {report.named or 'none'}, which is not {report.address} on -i "
+                f"{interface.name}; change it in the hosts files"
+            )
+    return {machine: report.address for machine, report in reports.items()}
 
 
 def _check_ssh() -> None:
@@ -205,7 +225,9 @@ def _rendezvous(
     return rendezvous(interface.address, interface.name, workers)
 
 
-def _in_mxnet_order(servers: Sequence[str], speeds: Sequence[float]) -> tuple[float, ...]:
+def _in_mxnet_order(
+    servers: Sequence[str], speeds: Sequence[float], address_of: Mapping[str, str]
+) -> tuple[float, ...]:
     """Put speeds in the order of MXNet's server numbers; see ``Assignment.server_speeds``."""
     if not speeds:
         return ()
@@ -214,7 +236,7 @@ def _in_mxnet_order(servers: Sequence[str], speeds: Sequence[float]) -> tuple[fl
             f"--server-speeds has {len(speeds)} numbers, but there are {len(servers)} servers; "
             "give it one for each"
         )
-    addresses = list(map(resolve, servers))
+    addresses = [address_of[server] for server in servers]
     speed_of: dict[str, float] = {}
     for host, address, speed in zip(servers, addresses, speeds):
         # MXNet numbers the servers of a machine by ports that are not known yet.
@@ -229,20 +251,21 @@ def _in_mxnet_order(servers: Sequence[str], speeds: Sequence[float]) -> tuple[fl
 def _specs(
     scheduler: Assignment,
     hosts: Mapping[str, Sequence[str]],
+    address_of: Mapping[str, str],
     commands: Mapping[str, Sequence[str]],
     worker_variables: Sequence[Mapping[str, str]],
 ) -> Iterator[ProcessSpec]:
     """Scheduler, servers and workers on their hosts; hosts and commands by role."""
-    workers = hosts[WORKER]
+    workers = [address_of[host] for host in hosts[WORKER]]
     for role, hosts_of_role in hosts.items():
         for number, host in enumerate(hosts_of_role):
-            is_worker = role == WORKER
+            is_worker, address = role == WORKER, address_of[host]
             assignment = replace(
                 scheduler,
                 role=role,
                 worker=number if is_worker else 0,
-                local_worker=workers[:number].count(host) if is_worker else 0,
-                node_host=resolve(host),
+                local_worker=workers[:number].count(address) if is_worker else 0,
+                node_host=address,
             )
             variables = {
                 # Lines are sent when they are printed, although a pipe is no terminal.
@@ -250,7 +273,7 @@ def _specs(
                 **assignment.variables(),
                 **(worker_variables[number] if is_worker else {}),
             }
-            sharers = max(1, workers.count(host))
+            sharers = max(1, workers.count(address))
             yield ProcessSpec(role, number, host, sharers, commands[role], variables)
 
 

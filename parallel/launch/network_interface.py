@@ -39,13 +39,16 @@ class NetworkInterface(NamedTuple):
         raise ConfigError(f"-i {name} has no IPv4 address; choose another interface")
 
     def check(self, hosts: Iterable[str], is_local: bool) -> None:
-        """Refuse hosts that this interface does not reach.
+        """Refuse hosts that this interface does not reach, as far as this machine can tell.
 
         Raises:
             ConfigError: of host and interface one is a loopback and the other is not, or a host is
                 another machine although all processes start on this one.
         """
         for host in dict.fromkeys(hosts):
+            if not is_local and not _is_loopback(self.address):
+                # ssh knows the host, by whatever name.
+                continue
             address = resolve(host)
             if _is_loopback(address) != _is_loopback(self.address):
                 raise ConfigError(

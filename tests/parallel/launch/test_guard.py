@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from parallel.launch.guard import BEGUN
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,6 +37,7 @@ def guarded(*command: str, sharers: int = 1, **variables: str) -> Iterator[subpr
         for number, handler in handlers.items():
             signal.signal(number, handler)
     try:
+        assert process.stdout.readline() == f"{BEGUN.decode()}\n"
         yield process
     finally:
         process.kill()

@@ -57,8 +57,8 @@ def test_hosts_have_addresses() -> None:
     [
         (LOOPBACK, ["127.0.0.1", "127.0.0.2"], True, None),
         (LOOPBACK, ["127.0.0.1", "192.0.2.1"], False, "192.0.2.1 cannot be reached on -i lo, 127"),
-        (ETHERNET, ["192.0.2.1"], False, None),
-        (ETHERNET, ["127.0.0.1"], False, "127.0.0.1 cannot be reached on -i"),
+        (ETHERNET, ["192.0.2.1", "127.0.0.1", "known to ssh"], False, None),
+        (ETHERNET, ["127.0.0.1"], True, "127.0.0.1 cannot be reached on -i"),
         (ETHERNET, ["192.0.2.1"], True, "not this machine; give --launcher"),
     ],
 )
