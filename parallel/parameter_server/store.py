@@ -6,6 +6,7 @@ the arrays have arrived, so that a step happens in the order of its lines.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from parallel.parameter_server.buckets import Bucket
 from parallel.parameter_server.messages import TAIL, Settings
 from parallel.parameter_server.shared_table import SharedTable
+from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.ndarray import wait_until_unused
 
@@ -36,9 +38,23 @@ class Store:
         """Send the servers the arrays in ``received`` and the settings; all workers together.
 
         The servers take the arrays of the worker that MXNet numbers 0; the others' are the same.
+
+        Raises:
+            DataError: they are not.
         """
+        smallest = min(range(len(self._keys)), key=lambda number: self.received[number].size)
+        own = self.received[smallest].asnumpy()[:-TAIL]
         self._kv.init(self._keys, self.received)
         self._kv.init(self._table_key, self._table)
+        # No worker pushes before all have done this.
+        self._kv.pull(self._keys[smallest], out=self.received[smallest])
+        # Hosts of different types may round the initial values differently.
+        if not np.allclose(self.received[smallest].asnumpy()[:-TAIL], own, rtol=1e-3, atol=1e-4):
+            raise DataError(
+                f"{socket.gethostname()} begins with other weights than the other hosts: their "
+                "--models-root does not hold the same checkpoints; copy the folder of worker 0 to "
+                "all of them, or start with --resume never"
+            )
         if self._kv.rank == 0:
             self._kv._send_command_to_servers(0, settings.encode())
         self._kv._barrier()

@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 PROGRAMS = ("ip", "nsenter", "unshare", "ssh", "ssh-keygen", "sshd")
 INTERFACES = ("eth0", "eth1")
@@ -79,6 +79,16 @@ class Host:
         """On the first interface, where ssh listens."""
         return self.addresses[INTERFACES[0]]
 
+    @property
+    def ssh_server(self) -> int:
+        """The process that listens; each connection has processes of its own."""
+        return self._server.pid
+
+    def kill_ssh_server(self) -> None:
+        """Until ``start``, no more connections are accepted."""
+        self._server.kill()
+        self._server.wait(_START_SECONDS)
+
     def ip(self, *words: str) -> None:
         """Run ``ip`` on this host."""
         _ip("-n", self.namespace, *words)
@@ -99,6 +109,7 @@ class Host:
             _SSH_SERVER.format(address=self.address, folder=self._folder)
         )
         log = self._folder / f"{self.name}.log"
+        log.write_text("")
         end = time.monotonic() + _START_SECONDS
         while not (log.exists() and "listening" in log.read_text()):
             assert self._server.poll() is None, log.read_text() if log.exists() else "no log"
@@ -173,16 +184,36 @@ class TwoHosts:
         lines = [f"{host.addresses[interface]} {host.name}\n" for host in self.all]
         (self.folder / "hosts").write_text("".join(["127.0.0.1 localhost\n", *lines]))
 
+    def start(
+        self,
+        *command: object,
+        folder: Path,
+        path: Iterable[Path] = (),
+        variables: Optional[dict[str, str]] = None,
+        **further: Any,
+    ) -> subprocess.Popen[str]:
+        """Start a command on the first host, in a folder, with folders before the system's PATH."""
+        search = ":".join([*map(str, path), _SYSTEM_PATH])
+        return subprocess.Popen(
+            self.first.inside("sh", "-c", 'cd "$0" && exec "$@"', folder, *command),
+            env={"HOME": str(self.folder / "home"), "PATH": search, **(variables or {})},
+            stdin=subprocess.DEVNULL, text=True, **further,
+        )  # fmt: skip
+
     def run(
         self, *command: object, folder: Path, path: Iterable[Path] = (), **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on the first host, in a folder, with folders before the system's PATH."""
-        search = ":".join([*map(str, path), _SYSTEM_PATH])
-        return subprocess.run(
-            self.first.inside("sh", "-c", 'cd "$0" && exec "$@"', folder, *command),
-            env={"HOME": str(self.folder / "home"), "PATH": search, **variables},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150, check=False,
-        )  # fmt: skip
+        """Run a command on the first host to its end; see ``start``."""
+        pipe = subprocess.PIPE
+        outputs = {"stdout": pipe, "stderr": pipe}
+        with self.start(
+            *command, folder=folder, path=path, variables=variables, **outputs
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=250)
+            finally:
+                process.kill()
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
     def end(self) -> None:
         """Leave nothing behind."""

@@ -60,6 +60,37 @@ def test_a_scripted_order_has_exactly_the_expected_staleness(tmp_path: Path) -> 
         assert result["numbers"]["largest_staleness"] == wanted["largest"]
 
 
+# A worker whose checkpoint, or whose host's, is another one.
+UNEQUAL = """
+import os
+from parallel.parameter_server import assignment
+from parallel.parameter_server.exchange import Exchange
+from parallel.parameter_server.schemes import SCHEMES
+from parallel.world import LoneWorld
+from runtime.errors import run_program
+from runtime.mxnet import mx
+
+def main():
+    own = assignment.find(os.environ)
+    exchange = Exchange(SCHEMES["dist_sync"], own, LoneWorld(), staleness=None, images_per_step=1)
+    weights = [mx.nd.ones((3, 2)), mx.nd.full((5,), 1 + 0.01 * own.worker)]
+    exchange.start(weights, [1.0, 0.0], momentum=0.5, weight_decay=0.125, version=0)
+
+run_program(main)
+"""
+
+
+def test_a_worker_that_begins_with_other_weights_ends_in_one_line(tmp_path: Path) -> None:
+    with ServerJob(tmp_path / "out", "-c", UNEQUAL, workers=2, servers=2) as job:
+        statuses = [process.poll() for process in job.workers]
+        while statuses == [None, None]:
+            statuses = [process.poll() for process in job.workers]
+        # MXNet chooses the worker whose weights the servers take.
+        number = statuses.index(2)
+        assert "begins with other weights than the other hosts: their" in job.said_by(number)
+        assert job.said_by(number).count("\n") == 1
+
+
 def parameters(models: Path) -> dict:
     return {
         name: array.asnumpy()

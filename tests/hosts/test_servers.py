@@ -1,0 +1,433 @@
+"""Jobs with parameter servers over two hosts: as the document types them, and how they end.
+
+The project lies in a folder whose name has a space, with the files that docs/grouping-sgd.md names:
+two workers on each host, a group for each host. Nothing but sshd may be left on either host.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.soak.soak import busy_loops
+from tests.support import hosts
+from tests.support.hosts import INTERFACES, Host, TwoHosts
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(sys.prefix) / "bin"
+NAMES, ADDRESSES = ("host1", "host2"), ("10.77.0.1", "10.77.0.2")
+LAUNCH = ("-m", "parallel.launch", "-n", "4", "-s", "2", "-H", "hosts", "--launcher", "ssh")
+SHORT = "--dataset synthetic --image-size 16 --num-images 600 --batch-size 16 --epochs 1".split()
+# Hours: these jobs do not end by themselves.
+ENDLESS = "--dataset synthetic --image-size 16 --num-images 20000 --batch-size 16 --epochs 1000 "
+ENDLESS += "--frequent 5 --eval-frequency 1000"
+SCHEMES = {
+    "dist_sync": (),
+    "dist_async": (),
+    "dist_ssync": ("--staleness", "3"),
+    "dist_gsync": (),
+}
+GROUPED = ("--groups", "groups")
+# The longest time in which a job may end.
+SECONDS = 30
+
+WHY_NOT = hosts.missing()
+pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
+    with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The product, and the three files."""
+    folder = tmp_path_factory.mktemp("project") / "two words"
+    folder.mkdir()
+    for part in ("classify.py", "backbones", "data", "evaluation", "parallel", "partial_fc",
+                 "runtime", "training"):  # fmt: skip
+        # With what Numba has compiled, for which the files keep their time.
+        (shutil.copy2 if part.endswith(".py") else shutil.copytree)(ROOT / part, folder / part)
+    write_files(folder, NAMES)
+    return folder
+
+
+def write_files(project: Path, names: tuple[str, str]) -> None:
+    one, other = names
+    (project / "hosts").write_text(f"{one}\n{one}\n{other}\n{other}\n")
+    (project / "groups").write_text(f"{one} {one}\n{other} {other}\n")
+    (project / "data_sharding").write_text("0.0 0.25\n0.25 0.5\n0.5 0.75\n0.75 1.0\n")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(two: TwoHosts) -> Iterator[None]:
+    """Before a test and after it, sshd alone runs on each host."""
+    yield
+    assert_nothing_left(two)
+
+
+def left(two: TwoHosts) -> list[str]:
+    """What runs on the hosts beside the ssh servers that listen."""
+    found = []
+    for host in two.all:
+        for pid in set(host.processes()) - {host.ssh_server}:
+            try:
+                found.append(f"{host.name} {pid} {psutil.Process(pid).cmdline()}")
+            except psutil.Error:
+                continue
+    return found
+
+
+def assert_nothing_left(two: TwoHosts, begin: float = 0) -> float:
+    """Wait until nothing is left; returns the seconds since then."""
+    begin = begin or time.monotonic()
+    while remaining := left(two):
+        assert time.monotonic() - begin < SECONDS, remaining
+        time.sleep(0.05)
+    return time.monotonic() - begin
+
+
+def run(
+    two: TwoHosts, project: Path, scheme: str, *options: str, active: bool = True,
+    training: tuple[str, ...] = tuple(SHORT), **variables: str,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """A job to its end."""
+    python = "python" if active else str(PROGRAMS / "python")
+    return two.run(
+        python, *LAUNCH, *options, "--", "python", "classify.py", "--kv-store", scheme,
+        *SCHEMES[scheme], *training, folder=project, path=[PROGRAMS] if active else [],
+        **variables,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scheme", "active", "names", "options"),
+    [
+        ("dist_sync", True, NAMES, ()),
+        ("dist_async", False, ADDRESSES, ()),
+        ("dist_ssync", False, NAMES, ()),
+        ("dist_gsync", True, ADDRESSES, GROUPED),
+        ("dist_gsync", False, NAMES, (*GROUPED, "--data-sharding", "data_sharding")),
+    ],
+)
+def test_every_scheme_runs_as_it_is_typed(
+    two, project, tmp_path, scheme, active, names, options
+) -> None:
+    write_files(project, names)
+    shares = ("--data-allocator", "1") if "--data-sharding" in options else ()
+    training = (*SHORT, *shares, "--models-root", str(tmp_path / "models"))
+    result = run(two, project, scheme, "-i", "eth0", *options, active=active, training=training)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "worker 0: " in result.stdout and "epoch 1: training loss" in result.stdout
+    assert list((tmp_path / "models").glob("*.params"))
+
+
+def test_a_run_continues_where_nothing_is_shared(two, project, tmp_path) -> None:
+    """Worker 0 writes on its host; the other needs a copy, and says so."""
+    write_files(project, NAMES)
+    models = tmp_path / "models"
+    models.mkdir()
+    training = (*SHORT, "--models-root", str(models), "--lr", "0.01")
+    longer = (*training, "--epochs", "2")
+    subprocess.run(two.second.inside("mount", "-t", "tmpfs", "tmpfs", str(models)), check=True)
+    try:
+        first = run(two, project, "dist_async", "-i", "eth0", training=training)
+        assert first.returncode == 0, first.stdout + first.stderr
+        second = run(two, project, "dist_async", "-i", "eth0", training=longer)
+        assert second.returncode == 2, second.stdout + second.stderr
+        assert (
+            "begins with other weights than the other hosts: their --models-root" in second.stderr
+        )
+        copy = ("scp", "-q", "-r", str(models / "checkpoints"), f"host2:{models}")
+        assert two.run(*copy, folder=project).returncode == 0
+        third = run(two, project, "dist_async", "-i", "eth0", training=longer)
+        assert third.returncode == 0, third.stdout + third.stderr
+        assert "resumed at update" in third.stdout and "epoch 2: training loss" in third.stdout
+    finally:
+        subprocess.run(two.second.inside("umount", str(models)), check=True)
+
+
+@pytest.fixture
+def on_second_network(two: TwoHosts) -> Iterator[None]:
+    """The hosts' names stand for addresses that ssh does not listen on."""
+    two.name_on("eth1")
+    yield
+    two.name_on("eth0")
+
+
+@pytest.mark.parametrize("scheme", ["dist_async", "dist_gsync"])
+def test_messages_take_the_chosen_interface_alone(two, project, tmp_path, request, scheme) -> None:
+    if scheme == "dist_gsync":
+        request.getfixturevalue("on_second_network")
+    write_files(project, ADDRESSES)
+    before = {name: two.first.bytes_sent(name) for name in INTERFACES}
+    groups = GROUPED if scheme == "dist_gsync" else ()
+    training = (*SHORT, "--models-root", str(tmp_path))
+    result = run(two, project, scheme, *groups, training=training, NIC="eth1")
+    assert result.returncode == 0, result.stdout + result.stderr
+    sent = {name: two.first.bytes_sent(name) - before[name] for name in INTERFACES}
+    # The output of the workers, and what ssh needs to log in, is on the network of its addresses.
+    assert sent["eth1"] > 1_000_000 and sent["eth0"] < 200_000, sent
+
+
+def refused(two: TwoHosts, project: Path, *options: str, scheme: str = "dist_async") -> str:
+    """The one line of a job that does not start."""
+    begin = time.monotonic()
+    result = run(two, project, scheme, *options)
+    assert (result.returncode, result.stdout) == (2, ""), result
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1, result.stderr
+    assert time.monotonic() - begin < SECONDS
+    return result.stderr
+
+
+def test_groups_are_refused_where_they_would_take_another_interface(two, project) -> None:
+    write_files(project, NAMES)
+    line = refused(two, project, "-i", "eth1", *GROUPED, scheme="dist_gsync")
+    assert line == (
+        "error: host host1: the groups of dist_gsync connect at the address of the host's own "
+        "name, there 10.77.0.1, which is not 10.78.0.1 on -i eth1; change it in the hosts files\n"
+    )
+
+
+def test_a_host_without_the_interface_is_named(two, project) -> None:
+    write_files(project, NAMES)
+    two.first.ip("link", "add", "eth2", "type", "bridge")
+    two.first.ip("addr", "add", "10.79.0.1/24", "dev", "eth2")
+    try:
+        assert "error: host host2: -i eth2: no such network interface" in refused(
+            two, project, "-i", "eth2"
+        )
+    finally:
+        two.first.ip("link", "del", "eth2")
+
+
+def test_a_host_that_does_not_reach_the_launcher_is_named(two, project) -> None:
+    write_files(project, NAMES)
+    two.second.ip("link", "set", "eth1", "down")
+    try:
+        line = refused(two, project, "-i", "eth1")
+    finally:
+        two.second.ip("link", "set", "eth1", "up")
+    assert (
+        "error: host host2: its address 10.78.0.2 on eth1 does not reach the launcher's, 10.78"
+        in line
+    )
+
+
+@contextmanager
+def unknown_host_key(two: TwoHosts) -> Iterator[None]:
+    config, known = two.folder / "ssh_config", two.folder / "known_hosts"
+    kept, keys = config.read_text(), known.read_text()
+    # As ssh is installed: with BatchMode it does not ask.
+    config.write_text(kept.replace("StrictHostKeyChecking no\n", ""))
+    known.write_text("".join(line for line in keys.splitlines(True) if "host2" not in line))
+    yield
+    config.write_text(kept)
+    known.write_text(keys)
+
+
+@contextmanager
+def refused_key(two: TwoHosts) -> Iterator[None]:
+    """Of both hosts, so that the first is named."""
+    keys = two.folder / "key.pub"
+    kept = keys.read_text()
+    keys.write_text("")
+    yield
+    keys.write_text(kept)
+
+
+@contextmanager
+def link_down(two: TwoHosts) -> Iterator[None]:
+    two.second.ip("link", "set", "eth0", "down")
+    yield
+    two.second.ip("link", "set", "eth0", "up")
+
+
+@contextmanager
+def killed_server(two: TwoHosts) -> Iterator[None]:
+    two.second.kill_ssh_server()
+    yield
+    two.second.start()
+
+
+@contextmanager
+def hanging_server(two: TwoHosts) -> Iterator[None]:
+    os.kill(two.second.ssh_server, signal.SIGSTOP)
+    yield
+    os.kill(two.second.ssh_server, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    ("fault", "host", "reason"),
+    [
+        (unknown_host_key, "host2", "Host key verification failed."),
+        (refused_key, "host1", "Permission denied"),
+        (link_down, "host2", "ssh: connect to host host2 port 22: "),
+        (killed_server, "host2", "ssh: connect to host host2 port 22: Connection refused"),
+        (hanging_server, "host2", "Connection timed out during banner exchange"),
+    ],
+)
+def test_a_host_that_ssh_does_not_reach_is_named(two, project, fault, host, reason) -> None:
+    write_files(project, NAMES)
+    # ssh remembers the hosts' keys.
+    for known in NAMES:
+        two.run("ssh", known, "true", folder=project)
+    with fault(two):
+        line = refused(two, project, "-i", "eth0")
+    assert line.startswith(f"error: host {host}: no connection by ssh (") and reason in line
+    assert line.endswith(f"it has to work without a question: ssh -oBatchMode=yes {host} true\n")
+
+
+def test_a_host_without_a_route_is_named(two, project) -> None:
+    write_files(project, ("10.77.0.1", "10.77.0.9"))
+    line = refused(two, project, "-i", "eth0")
+    assert (
+        "error: host 10.77.0.9: no connection by ssh (ssh: connect to host 10.77.0.9 port" in line
+    )
+
+
+def test_a_host_without_the_project_is_named(two, project) -> None:
+    """The folder is empty there."""
+    write_files(project, NAMES)
+    mount = two.second.inside("mount", "-t", "tmpfs", "tmpfs", str(project))
+    subprocess.run(mount, check=True)
+    try:
+        line = refused(two, project, "-i", "eth0")
+    finally:
+        subprocess.run(two.second.inside("umount", str(project)), check=True)
+    assert line.startswith("error: host host2: ") and "No module named 'parallel'" in line
+    assert (
+        f"every host needs the project and its environment in the same folders as here, {project}"
+        in line
+    )
+
+
+def test_as_many_workers_as_a_host_of_gpus_has_log_in(two, project) -> None:
+    """An ssh server refuses the eleventh connection that has not logged in."""
+    (project / "hosts").write_text("host1\n" + 16 * "host2\n")
+    options = ("-n", "17", "-s", "1", "-H", "hosts", "-i", "eth0", "--launcher", "ssh")
+    result = two.run(
+        "python", "-m", "tests.parallel.dummy_job", "import time; time.sleep(300)", *options,
+        "--", "echo", "in", "--kv-store", "dist_async", folder=project, path=[PROGRAMS],
+        PYTHONPATH=str(ROOT),
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count(": in --kv-store dist_async\n") == 17
+
+
+class Job:
+    """A job that trains until something ends it."""
+
+    def __init__(self, two: TwoHosts, project: Path, models: Path, scheme: str) -> None:
+        self.two, self.output = two, models / "output"
+        write_files(project, NAMES)
+        groups = GROUPED if scheme == "dist_gsync" else ()
+        with self.output.open("w") as output:
+            self.process = two.start(
+                "python", *LAUNCH, "-i", "eth0", *groups, "--", "python", "classify.py",
+                "--kv-store", scheme, *SCHEMES[scheme], *ENDLESS.split(),
+                "--models-root", str(models / "models"),
+                folder=project, path=[PROGRAMS], stdout=output, stderr=output,
+            )  # fmt: skip
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def wait_until(self, word: str) -> None:
+        end = time.monotonic() + 150
+        while word not in self.said():
+            assert self.process.poll() is None and time.monotonic() < end, self.said()
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(SECONDS)
+
+
+def process_of(host: Host, role: str, worker: int = 0) -> psutil.Process:
+    """The process of a role on a host, a worker's by its number."""
+    for pid in host.processes():
+        running = psutil.Process(pid)
+        variables, words = running.environ(), running.cmdline()
+        is_of_role = variables.get("DMLC_ROLE") == role and "parallel.launch.guard" not in words
+        if is_of_role and int(variables["GROUPING_WORKER"]) == worker and running.ppid() != 1:
+            return running
+    raise AssertionError(f"there is no {role} {worker} on {host.name}")
+
+
+def session_of(process: psutil.Process, host: Host) -> psutil.Process:
+    """The ssh server's process that serves the connection by which a process was started."""
+    sessions = [one for one in process.parents() if one.name().startswith("sshd")]
+    assert sessions[0].pid != host.ssh_server
+    return sessions[0]
+
+
+def victim_of(two: TwoHosts, job: Job, name: str) -> tuple[psutil.Process, str]:
+    """The process to kill, and how the launcher's line names it."""
+    killed = "ended with status 137 (SIGKILL); ending the job"
+    if name == "worker on the first host":
+        return process_of(two.first, "worker", 1), f"launch: worker 1 on host1 {killed}"
+    if name == "worker on the second host":
+        return process_of(two.second, "worker", 3), f"launch: worker 3 on host2 {killed}"
+    if name == "server":
+        return process_of(two.second, "server"), f"launch: server 1 on host2 {killed}"
+    if name == "scheduler":
+        return process_of(two.first, "scheduler"), f"launch: scheduler on 10.77.0.1 {killed}"
+    if name == "ssh session":
+        worker = process_of(two.second, "worker", 2)
+        broken = "ended with status 255 (ssh: no connection, or one that broke); ending the job"
+        return session_of(worker, two.second), f"launch: worker 2 on host2 {broken}"
+    assert name == "launcher"
+    return psutil.Process(job.process.pid), ""
+
+
+VICTIMS = (
+    *("worker on the first host", "worker on the second host", "server", "scheduler"),
+    *("ssh session", "launcher"),
+)
+
+
+def deaths() -> Iterator[object]:
+    """Each scheme and victim, on a quiet and a busy machine; most with ``make cluster`` alone."""
+    for scheme in SCHEMES:
+        for victim in VICTIMS:
+            for busy in (0, 2):
+                is_quick = busy and (
+                    scheme == "dist_gsync" or victim == "worker on the second host"
+                )
+                marks = [] if is_quick else [pytest.mark.cluster]
+                yield pytest.param(scheme, victim, busy, marks=marks)
+
+
+@pytest.mark.parametrize(("scheme", "victim", "busy"), deaths())
+def test_a_killed_process_ends_the_job_on_both_hosts(
+    two, project, tmp_path, scheme, victim, busy
+) -> None:
+    job = Job(two, project, tmp_path, scheme)
+    try:
+        job.wait_until("update 10/")
+        process, line = victim_of(two, job, victim)
+        with busy_loops(busy):
+            begin = time.monotonic()
+            process.kill()
+            seconds = assert_nothing_left(two, begin)
+        status = job.process.wait(SECONDS)
+    finally:
+        job.end()
+    print(f"{scheme}, {victim}, {busy} busy loops: gone after {seconds:.1f} s, status {status}")
+    announced = [one for one in job.said().splitlines() if one.startswith("launch: ")]
+    assert announced == ([line] if line else []), job.said()
+    expected = {"launcher": -signal.SIGKILL, "ssh session": 255}
+    assert status == expected.get(victim, 128 + signal.SIGKILL)
