@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Optional
 
 from parallel import grouping
+from parallel.launch import ssh
 from parallel.launch.cluster_files import format_groups, format_shares
 from parallel.launch.launcher import SERVE, JobOptions, add_options, launch
 from runtime.command_line import Parser
@@ -61,13 +64,17 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
     groups_file, shares_file = given.pop("groups"), given.pop("data_sharding")
     options = JobOptions(**given)
     addresses = options.addresses()
-    # In this folder, which all hosts see.
-    with TemporaryDirectory(prefix=".autogroup-", dir=Path.cwd()) as folder:
-        command = measuring_command(options.command, Path(folder))
+    others = tuple(dict.fromkeys(addresses)) if options.launcher == "ssh" else ()
+    with _folder_of_run(others) as folder:
+        command = measuring_command(options.command, folder)
         status = launch(replace(options, command=command), serve)
         if status:
             return status
-        speeds = read_speeds(Path(folder, "metrics.jsonl"), options.workers)
+        metrics = folder / "metrics.jsonl"
+        if others and not metrics.exists():
+            # Worker 0 has written on its own host.
+            metrics.write_bytes(_on_host(others[0], "cat", metrics).communicate()[0])
+        speeds = read_speeds(metrics, options.workers)
     groups = grouping.group(speeds)
     for number, group in enumerate(groups):
         members = (
@@ -86,6 +93,26 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
         ) from None
     print(f"written: {groups_file}, {shares_file}")
     return 0
+
+
+@contextmanager
+def _folder_of_run(hosts: Iterable[str]) -> Iterator[Path]:
+    """A folder in this one, which is removed on these hosts, too: workers write logs there."""
+    with TemporaryDirectory(prefix=".autogroup-", dir=Path.cwd()) as folder:
+        try:
+            yield Path(folder)
+        finally:
+            for removal in [_on_host(host, "rm", "-rf", folder) for host in hosts]:
+                removal.communicate()
+
+
+def _on_host(host: str, *words: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ssh.command(host, map(str, words), {}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def measuring_command(command: Sequence[str], models_root: Path) -> list[str]:

@@ -11,9 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -25,6 +26,10 @@ from tests.support.hosts import INTERFACES, Host, TwoHosts
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(sys.prefix) / "bin"
+PRODUCT = (
+    *("classify.py", "backbones", "data", "evaluation", "parallel", "partial_fc"),
+    *("runtime", "training"),
+)
 NAMES, ADDRESSES = ("host1", "host2"), ("10.77.0.1", "10.77.0.2")
 LAUNCH = ("-m", "parallel.launch", "-n", "4", "-s", "2", "-H", "hosts", "--launcher", "ssh")
 SHORT = "--dataset synthetic --image-size 16 --num-images 600 --batch-size 16 --epochs 1".split()
@@ -56,8 +61,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The product, and the three files."""
     folder = tmp_path_factory.mktemp("project") / "two words"
     folder.mkdir()
-    for part in ("classify.py", "backbones", "data", "evaluation", "parallel", "partial_fc",
-                 "runtime", "training"):  # fmt: skip
+    for part in PRODUCT:
         # With what Numba has compiled, for which the files keep their time.
         (shutil.copy2 if part.endswith(".py") else shutil.copytree)(ROOT / part, folder / part)
     write_files(folder, NAMES)
@@ -150,7 +154,8 @@ def test_a_run_continues_where_nothing_is_shared(two, project, tmp_path) -> None
         assert (
             "begins with other weights than the other hosts: their --models-root" in second.stderr
         )
-        copy = ("scp", "-q", "-r", str(models / "checkpoints"), f"host2:{models}")
+        # -O: without the server's part for sftp.
+        copy = ("scp", "-O", "-q", "-r", str(models / "checkpoints"), f"host2:{models}")
         assert two.run(*copy, folder=project).returncode == 0
         third = run(two, project, "dist_async", "-i", "eth0", training=longer)
         assert third.returncode == 0, third.stdout + third.stderr
@@ -327,6 +332,71 @@ def test_as_many_workers_as_a_host_of_gpus_has_log_in(two, project) -> None:
     assert result.stdout.count(": in --kv-store dist_async\n") == 17
 
 
+@contextmanager
+def slowed(host: Host, share: float) -> Iterator[None]:
+    """Let the workers of a host run for a share of the time only."""
+    over = threading.Event()
+
+    def stop_and_continue() -> None:
+        while not over.is_set():
+            workers = [one for number in range(4) for one in processes_of(host, "worker", number)]
+            for _ in range(10):
+                for number, seconds in ((signal.SIGSTOP, 1 - share), (signal.SIGCONT, share)):
+                    for worker in workers:
+                        with suppress(psutil.NoSuchProcess):
+                            worker.send_signal(number)
+                    over.wait(0.2 * seconds)
+
+    thread = threading.Thread(target=stop_and_continue)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def own_copy(host: Host, project: Path) -> Iterator[None]:
+    """The product in the folder of the project on a host, which no other sees."""
+    script = 'mount -t tmpfs tmpfs "$0" && cd "$1" && shift && cp -a "$@" "$0"'
+    subprocess.run(host.inside("sh", "-c", script, project, ROOT, *PRODUCT), check=True)
+    yield
+    left_there = subprocess.check_output(host.inside("ls", "-A", project), text=True).split()
+    subprocess.run(host.inside("umount", project), check=True)
+    assert sorted(left_there) == sorted(PRODUCT)
+
+
+def test_autogroup_gives_a_slow_host_a_group_of_its_own(two, project, tmp_path) -> None:
+    write_files(project, ("10.77.0.2", "host1"))
+    # In turn, so that the groups are not the order of the workers.
+    (project / "hosts").write_text("10.77.0.2\nhost1\n10.77.0.2\nhost1\n")
+    training = "--dataset synthetic --image-size 28 --num-images 20000 --batch-size 64".split()
+    # Nothing is shared, and worker 0 is on the other host.
+    with own_copy(two.second, project), slowed(two.second, 0.1):
+        result = two.run(
+            "python", "-m", "parallel.autogroup", "-n", "4", "-s", "1", "-H", "hosts", "-i", "eth0",
+            "--launcher", "ssh", "--", "python", "classify.py", *training,
+            folder=project, path=[PROGRAMS],
+        )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "written: groups, data_sharding\n" in result.stdout
+    groups = (project / "groups").read_text().splitlines()
+    assert sorted(map(sorted, map(str.split, groups))) == [
+        ["10.77.0.2:0", "10.77.0.2:1"],
+        ["host1:0", "host1:1"],
+    ], result.stdout
+    shares = [tuple(map(float, line.split())) for line in (project / "data_sharding").open()]
+    sizes = [end - start for start, end in shares]
+    assert sizes[0] == pytest.approx(sizes[2]) and sizes[1] == pytest.approx(sizes[3])
+    assert sizes[1] > 1.5 * sizes[0], result.stdout
+    assert not list(project.glob(".autogroup-*"))
+    training = (*SHORT, "--data-allocator", "1", "--models-root", str(tmp_path))
+    options = ("-i", "eth0", *GROUPED, "--data-sharding", "data_sharding")
+    result = run(two, project, "dist_gsync", *options, training=training)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 class Job:
     """A job that trains until something ends it."""
 
@@ -358,13 +428,24 @@ class Job:
 
 def process_of(host: Host, role: str, worker: int = 0) -> psutil.Process:
     """The process of a role on a host, a worker's by its number."""
+    found = processes_of(host, role, worker)
+    assert found, f"there is no {role} {worker} on {host.name}"
+    return found[0]
+
+
+def processes_of(host: Host, role: str, worker: int) -> list[psutil.Process]:
+    """As ``process_of``, without the guard; those that are there now."""
+    found = []
     for pid in host.processes():
-        running = psutil.Process(pid)
-        variables, words = running.environ(), running.cmdline()
-        is_of_role = variables.get("DMLC_ROLE") == role and "parallel.launch.guard" not in words
-        if is_of_role and int(variables["GROUPING_WORKER"]) == worker and running.ppid() != 1:
-            return running
-    raise AssertionError(f"there is no {role} {worker} on {host.name}")
+        try:
+            running = psutil.Process(pid)
+            variables, words = running.environ(), running.cmdline()
+        except psutil.Error:
+            continue
+        is_own = role == variables.get("DMLC_ROLE") and worker == int(variables["GROUPING_WORKER"])
+        if is_own and "parallel.launch.guard" not in words:
+            found.append(running)
+    return found
 
 
 def session_of(process: psutil.Process, host: Host) -> psutil.Process:
