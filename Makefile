@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models classification grouping device hosts bench fuzz faults mutants endurance soak newcomer pythons clean
+.PHONY: help env train test lint models classification grouping device hosts cluster bench fuzz faults mutants endurance soak newcomer pythons clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh setup-utils/*.sh setup-utils/*/* .ci/run
@@ -48,7 +48,11 @@ device: ## test what runs on a GPU without one: on MXNet's second CPU context, h
 
 hosts: ## test every launcher on two hosts, made of network namespaces: as root, with iproute2 and openssh-server
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest -m hosts tests/hosts
+	@$(IN_VENV) python -m pytest -m "hosts and not cluster" tests/hosts
+
+cluster: ## test parameter servers there: MNIST to 0.98 in every scheme, all processes killed, an hour; TOOLKIT_DATA
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) python -m pytest -m cluster tests/hosts
 
 lint: ## check the style of the Python files (ruff), their types (mypy) and the shell scripts (shellcheck)
 	@bash setup-utils/install.sh --dev

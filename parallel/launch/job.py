@@ -285,9 +285,10 @@ class _Process:
             while chunk := output.read(1 << 16):
                 # A progress bar ends its line with a carriage return.
                 *lines, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
-                if not self.has_begun.is_set() and guard.BEGUN in lines:
-                    lines.remove(guard.BEGUN)
+                if to == _STANDARD_OUTPUT:
+                    # The client of ssh itself prints errors alone: this comes after the login.
                     self.has_begun.set()
+                    lines = [line for line in lines if line != guard.BEGUN]
                 _print(self.spec, lines, to)
             _print(self.spec, [rest] if rest else [], to)
         except BrokenPipeError:

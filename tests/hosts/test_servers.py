@@ -7,13 +7,14 @@ two workers on each host, a group for each host. Nothing but sshd may be left on
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -371,12 +372,12 @@ def test_autogroup_gives_a_slow_host_a_group_of_its_own(two, project, tmp_path) 
     write_files(project, ("10.77.0.2", "host1"))
     # In turn, so that the groups are not the order of the workers.
     (project / "hosts").write_text("10.77.0.2\nhost1\n10.77.0.2\nhost1\n")
-    training = "--dataset synthetic --image-size 28 --num-images 20000 --batch-size 64".split()
+    images = "--dataset synthetic --image-size 28 --num-images 20000 --batch-size 64".split()
     # Nothing is shared, and worker 0 is on the other host.
     with own_copy(two.second, project), slowed(two.second, 0.1):
         result = two.run(
             "python", "-m", "parallel.autogroup", "-n", "4", "-s", "1", "-H", "hosts", "-i", "eth0",
-            "--launcher", "ssh", "--", "python", "classify.py", *training,
+            "--launcher", "ssh", "--", "python", "classify.py", *images,
             folder=project, path=[PROGRAMS],
         )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
@@ -398,16 +399,23 @@ def test_autogroup_gives_a_slow_host_a_group_of_its_own(two, project, tmp_path) 
 
 
 class Job:
-    """A job that trains until something ends it."""
+    """A job whose output goes into a file; by default it trains until something ends it."""
 
-    def __init__(self, two: TwoHosts, project: Path, models: Path, scheme: str) -> None:
+    def __init__(
+        self,
+        two: TwoHosts,
+        project: Path,
+        models: Path,
+        scheme: str,
+        training: Sequence[str] = tuple(ENDLESS.split()),
+    ) -> None:
         self.two, self.output = two, models / "output"
         write_files(project, NAMES)
         groups = GROUPED if scheme == "dist_gsync" else ()
         with self.output.open("w") as output:
             self.process = two.start(
                 "python", *LAUNCH, "-i", "eth0", *groups, "--", "python", "classify.py",
-                "--kv-store", scheme, *SCHEMES[scheme], *ENDLESS.split(),
+                "--kv-store", scheme, *SCHEMES[scheme], *training,
                 "--models-root", str(models / "models"),
                 folder=project, path=[PROGRAMS], stdout=output, stderr=output,
             )  # fmt: skip
@@ -512,3 +520,19 @@ def test_a_killed_process_ends_the_job_on_both_hosts(
     assert announced == ([line] if line else []), job.said()
     expected = {"launcher": -signal.SIGKILL, "ssh session": 255}
     assert status == expected.get(victim, 128 + signal.SIGKILL)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_learns_mnist(two, project, tmp_path, toolkit_data, scheme) -> None:
+    data = ("--dataset", "mnist", "--data-dir", str(toolkit_data / "mnist"), "--epochs", "3")
+    begin = time.monotonic()
+    job = Job(two, project, tmp_path, scheme, data)
+    try:
+        assert job.process.wait(1700) == 0, job.said()
+    finally:
+        job.end()
+    accuracies = [float(word) for word in re.findall(r"best (0\.\d+)", job.said())]
+    print(f"{scheme}: {accuracies[-1]} after {time.monotonic() - begin:.0f} s")
+    assert accuracies[-1] >= 0.98, job.said()

@@ -201,7 +201,11 @@ class TwoHosts:
         )  # fmt: skip
 
     def run(
-        self, *command: object, folder: Path, path: Iterable[Path] = (), **variables: str
+        self,
+        *command: object,
+        folder: Path,
+        path: Iterable[Path] = (),
+        **variables: str,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on the first host to its end; see ``start``."""
         pipe = subprocess.PIPE

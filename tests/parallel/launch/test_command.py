@@ -285,6 +285,26 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
     assert "-oBatchMode=yes" in ssh.with_name("ssh.options").read_text()
 
 
+def test_few_log_in_to_a_host_at_the_same_time(tmp_path):
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(
+        "#!/bin/sh\n"
+        'while [ "${1#-o}" != "$1" ]; do shift; done\n'
+        'echo in >>"$0.logins"; sleep 0.5; echo out >>"$0.logins"; exec sh -c "$2"\n'
+    )
+    ssh.chmod(0o755)
+    variables = {"PATH": f"{ssh.parent}:{os.environ['PATH']}"}
+    options = ("-n", 14, "-s", 1, "--launcher", "ssh")
+    status, _, errors = Dummies(tmp_path, PRESENT, *options, variables=variables).ends()
+    assert (status, errors) == (0, "")
+    logins = ssh.with_name("ssh.logins").read_text().split()
+    # The first one asks the host.
+    assert logins.count("out") == 16
+    waiting = [logins[:end].count("in") - logins[:end].count("out") for end in range(len(logins))]
+    assert 1 < max(waiting) <= 8
+
+
 def test_gpus_that_other_machines_do_not_have_are_refused(tmp_path):
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()
