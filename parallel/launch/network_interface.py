@@ -55,7 +55,7 @@ class NetworkInterface(NamedTuple):
                     f"host {host} cannot be reached on -i {self.name}, {self.address}: give "
                     "the interface of the network that all hosts are on"
                 )
-            if is_local and not _is_own(address):
+            if is_local and not is_own(address):
                 raise ConfigError(
                     f"host {host} is not this machine; give --launcher ssh to start workers there"
                 )
@@ -85,7 +85,8 @@ def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
 
-def _is_own(address: str) -> bool:
+def is_own(address: str) -> bool:
+    """Whether an address is one of this machine."""
     with socket.socket() as probe:
         try:
             probe.bind((address, 0))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 
+from runtime import installed
 from runtime.errors import run_program
 from runtime.gpu_check import NOT_RUN, line
-from training.device_check import builds, cuda, ranks
+from training.device_check import builds, ranks
 
 
 def main() -> int:
     """Print the lines of a part: its name, then the names of contexts; without any, all GPUs."""
     part, given = sys.argv[1], sys.argv[2:]
-    names = given or [f"gpu({index})" for index in range(len(cuda.gpus()))]
+    names = given or [f"gpu({index})" for index in range(len(installed.gpus()))]
     if part == "ranks":
         return ranks.launch(names)
     for text in builds.lines(given) if part == "builds" else _on_devices(part, names):

@@ -8,17 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Optional
 
-from runtime import environment
+from runtime import environment, installed
 from runtime.errors import ConfigError
 from runtime.gpu_check import NotRun, Wrong, checked
-from training.device_check import cuda
-from training.device_check.cuda import Gpu
+from runtime.installed import Gpu, dotted, mxnet_package
 
-_HOROVOD_PARTS = ("MXNet", "MPI", "Gloo", "NCCL")
 _GIBIBYTE = 2**30
 
 
@@ -32,7 +29,7 @@ def lines(devices: Sequence[str]) -> Iterator[str]:
         ConfigError: there are none, or MXNet cannot use them.
     """
     package = mxnet_package()
-    gpus = cuda.gpus()
+    gpus = installed.gpus()
     if not devices:
         _need_gpus(package, gpus)
     yield checked("toolkit", _commit)
@@ -43,12 +40,6 @@ def lines(devices: Sequence[str]) -> Iterator[str]:
     for index, gpu in enumerate(gpus):
         yield checked(f"gpu({index})", partial(_gpu, gpu, package))
     yield checked("Horovod", partial(_horovod, needs_nccl=bool(gpus)))
-
-
-def mxnet_package() -> str:
-    """The name of the installed package, such as mxnet-cu112."""
-    names = (found.metadata["Name"] for found in metadata.distributions())
-    return next((name for name in names if re.fullmatch(r"mxnet(-\w+)?", name or "")), "unknown")
 
 
 def _need_gpus(package: str, gpus: Sequence[Gpu]) -> None:
@@ -94,17 +85,16 @@ def _mxnet(package: str) -> str:
 def _cuda(package: str) -> str:
     from runtime.mxnet import mx
 
-    built = re.search(r"cu(\d+)(\d)$", package)
-    runtime = cuda.version(mx.base._LIB, "cudaRuntimeGetVersion")
-    driver = cuda.version(mx.base._LIB, "cudaDriverGetVersion")
+    built = installed.cuda_of(package)
+    runtime = installed.version(mx.base._LIB, "cudaRuntimeGetVersion")
+    driver = installed.version(mx.base._LIB, "cudaDriverGetVersion")
     if runtime is None or driver is None:
         raise NotRun(f"{package} has no CUDA")
-    shown = f"built for {'.'.join(built.groups()) if built else 'an unknown version'}, "
-    shown += f"runs with {_dotted(runtime)}, the driver knows up to {_dotted(driver)}"
-    if built and int(built[1]) != runtime // 1000:
+    shown = f"built for {'{}.{}'.format(*built) if built else 'an unknown version'}, "
+    shown += f"runs with {dotted(runtime)}, the driver knows up to {dotted(driver)}"
+    if built and built[0] != runtime // 1000:
         raise Wrong(f"{shown}: install the CUDA libraries of the version that it was built for")
-    # Within a major version of CUDA, from 11 on, an older driver is enough.
-    if driver // 1000 < runtime // 1000 or (runtime < 11000 and driver < runtime):
+    if installed.is_too_old(driver, runtime):
         raise Wrong(f"{shown}: install a newer driver")
     return shown
 
@@ -112,16 +102,12 @@ def _cuda(package: str) -> str:
 def _cudnn() -> str:
     from runtime.mxnet import mx
 
-    found = cuda.version(mx.base._LIB, "cudnnGetVersion")
+    found = installed.version(mx.base._LIB, "cudnnGetVersion")
     if found is None:
         raise NotRun("MXNet has none")
-    nccl = cuda.version(mx.base._LIB, "ncclGetVersion")
+    nccl = installed.version(mx.base._LIB, "ncclGetVersion")
     own = f"; MXNet's own NCCL is {nccl}" if nccl else ""
     return f"{found}, that of the build unless a note below names another{own}"
-
-
-def _dotted(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _gpu(gpu: Gpu, package: str) -> str:
@@ -154,9 +140,8 @@ def judge_horovod(report: str, *, needs_nccl: bool) -> str:
         Wrong: one that training needs is missing.
     """
     version = re.search(r"Horovod v?([\d.]+\d)", report)
-    built = [part for part in _HOROVOD_PARTS if f"[X] {part}" in report]
+    built, missing = installed.horovod_parts(report)
     shown = f"{version[1] if version else 'unknown'} with {' '.join(built) or 'nothing'}"
-    missing = [part for part in _HOROVOD_PARTS if part not in built]
     if not needs_nccl and "NCCL" in missing:
         missing.remove("NCCL")
     if missing:
@@ -169,7 +154,7 @@ def tf32_refusal(device: str) -> Optional[str]:
     index, package = re.fullmatch(r"gpu\((\d+)\)", device), mxnet_package()
     if index is None:
         return f"{device} is no GPU"
-    gpu = cuda.gpus()[int(index[1])]
+    gpu = installed.gpus()[int(index[1])]
     if not gpu.has_tf32:
         return f"{gpu.name} has none"
     return f"{package} has none" if re.search(r"cu10\d$", package) else None

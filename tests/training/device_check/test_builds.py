@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from runtime import installed
 from runtime.errors import ConfigError
 from runtime.gpu_check import NotRun, Wrong
+from runtime.installed import Gpu
 from runtime.mxnet import mx
-from training.device_check import builds, cuda
-from training.device_check.cuda import Gpu
+from training.device_check import builds
 
 T4 = Gpu("Tesla T4", (7, 5), 15 * 2**30)
 A100 = Gpu("A100", (8, 0), 40 * 2**30)
@@ -47,7 +48,7 @@ def build(monkeypatch: pytest.MonkeyPatch, **features: bool) -> None:
 
 
 def libraries(monkeypatch: pytest.MonkeyPatch, **versions: Any) -> None:
-    monkeypatch.setattr(cuda, "version", lambda library, name: versions.get(name))
+    monkeypatch.setattr(installed, "version", lambda library, name: versions.get(name))
 
 
 def test_the_package_of_this_environment_is_for_processors() -> None:
@@ -60,7 +61,7 @@ def test_a_machine_without_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     build(monkeypatch, CUDA=True, CUDNN=True)
     with pytest.raises(ConfigError, match="MXNet sees no GPU: nvidia-smi has to list one"):
         list(builds.lines([]))
-    monkeypatch.setattr(cuda, "gpus", lambda: [T4])
+    monkeypatch.setattr(installed, "gpus", lambda: [T4])
     with pytest.raises(ConfigError, match="MXNet sees no GPU"):
         list(builds.lines([]))
 
@@ -68,7 +69,7 @@ def test_a_machine_without_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_machine_with_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     build(monkeypatch, CUDA=True, CUDNN=True)
     monkeypatch.setattr(mx.context, "num_gpus", lambda: 2)
-    monkeypatch.setattr(cuda, "gpus", lambda: [T4, H100])
+    monkeypatch.setattr(installed, "gpus", lambda: [T4, H100])
     monkeypatch.setattr(builds, "mxnet_package", lambda: "mxnet-cu112")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=HOROVOD))
     versions = {"cudaRuntimeGetVersion": 11020, "cudaDriverGetVersion": 11040}
@@ -135,7 +136,7 @@ def test_an_unknown_package_is_not_judged() -> None:
 
 
 def test_why_a_device_has_no_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "gpus", lambda: [T4, A100])
+    monkeypatch.setattr(installed, "gpus", lambda: [T4, A100])
     monkeypatch.setattr(builds, "mxnet_package", lambda: "mxnet-cu112")
     assert builds.tf32_refusal("cpu(1)") == "cpu(1) is no GPU"
     assert builds.tf32_refusal("gpu(0)") == "Tesla T4 has none"

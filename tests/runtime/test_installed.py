@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from runtime import installed
 from runtime.errors import ConfigError
-from training.device_check import cuda
-from training.device_check.cuda import Gpu
+from runtime.installed import Gpu
 
 STUB = r"""
 #include <cstdio>
@@ -27,6 +27,7 @@ int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = (size_t(device) <<
 int cuDeviceGetAttribute(int* value, int key, int device) {
     *value = key == 75 ? 8 : key == 76 ? device - 40 : -1; return 0;
 }
+int cuDriverGetVersion(int* version) { *version = 11040; return 0; }
 int cudaRuntimeGetVersion(int* version) { *version = 11020; return 0; }
 int cudaDriverGetVersion(int* version) { return 35; }
 size_t cudnnGetVersion() { return 8100; }
@@ -44,27 +45,38 @@ def stub(folder: Path, init: int = 0, status: int = 0) -> str:
 
 
 def test_the_driver_describes_the_gpus(tmp_path: Path) -> None:
-    found = cuda.gpus(stub(tmp_path))
+    found = installed.gpus(stub(tmp_path))
     assert found == [Gpu("Tesla 40", (8, 0), 40 * 2**30), Gpu("Tesla 41", (8, 1), 41 * 2**30)]
 
 
 def test_a_driver_that_fails(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cuDeviceGetCount fails with CUDA error 999; nvidia-smi"):
-        cuda.gpus(stub(tmp_path, status=999))
+        installed.gpus(stub(tmp_path, status=999))
     with pytest.raises(ConfigError, match="cuInit fails with CUDA error 803"):
-        cuda.gpus(stub(tmp_path, init=803))
+        installed.gpus(stub(tmp_path, init=803))
     # CUDA_ERROR_NO_DEVICE
-    assert cuda.gpus(stub(tmp_path, init=100)) == []
-    assert cuda.gpus(str(tmp_path / "none.so")) == []
+    assert installed.gpus(stub(tmp_path, init=100)) == []
+    assert installed.gpus(str(tmp_path / "none.so")) == []
 
 
 def test_versions_of_libraries(tmp_path: Path) -> None:
     library = ctypes.CDLL(stub(tmp_path))
-    assert cuda.version(library, "cudaRuntimeGetVersion") == 11020
-    assert cuda.version(library, "cudnnGetVersion") == 8100
+    assert installed.version(library, "cudaRuntimeGetVersion") == 11020
+    assert installed.version(library, "cudnnGetVersion") == 8100
     # One that fails, and one that is not there.
-    assert cuda.version(library, "cudaDriverGetVersion") is None
-    assert cuda.version(library, "ncclGetVersion") is None
+    assert installed.version(library, "cudaDriverGetVersion") is None
+    assert installed.version(library, "ncclGetVersion") is None
+
+
+def test_the_drivers_version(tmp_path: Path) -> None:
+    assert installed.driver_version(stub(tmp_path)) == 11040
+    assert installed.driver_version(str(tmp_path / "none.so")) is None
+
+
+def test_the_cuda_of_a_package() -> None:
+    assert installed.cuda_of("mxnet-cu112") == (11, 2)
+    assert installed.cuda_of("mxnet-cu101") == (10, 1)
+    assert installed.cuda_of("mxnet") is None
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,16 @@
-"""What NVIDIA's driver and libraries say of themselves, through their C interfaces.
+"""What is installed: the package of MXNet, Horovod's parts, NVIDIA's driver, libraries and GPUs.
 
-Not through ``nvidia-smi``, which counts the GPUs in another order than MXNet, ignores
-``CUDA_VISIBLE_DEVICES``, and is missing in many containers.
+And which of them go together; ``runtime.gpu_check`` and ``parallel.check`` judge by this. MXNet and
+Horovod are not imported. The driver is asked through its C interface, not through ``nvidia-smi``,
+which counts the GPUs in another order than MXNet, ignores ``CUDA_VISIBLE_DEVICES``, and is missing
+in many containers.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
+from importlib import metadata
 from typing import Any, NamedTuple, Optional
 
 from runtime.errors import ConfigError
@@ -14,6 +18,7 @@ from runtime.errors import ConfigError
 # CUdevice_attribute and CUresult of cuda.h.
 _MAJOR, _MINOR = 75, 76
 _NO_DEVICE = 100
+_DRIVER = "libcuda.so.1"
 # The packages of MXNet 1.9.1 have machine code for these compute capabilities, and no PTX. A GPU
 # runs the code of its own major version and an equal or lower minor one.
 _KEPLER_TO_TURING = ((3, 0), (5, 0), (6, 0), (7, 0), (7, 5))
@@ -24,6 +29,39 @@ _CODE = {
     "mxnet-cu110": _MAXWELL_TO_AMPERE,
     **{f"mxnet-cu11{minor}": (*_MAXWELL_TO_AMPERE, (8, 6)) for minor in range(1, 8)},
 }
+HOROVOD_PARTS = ("MXNet", "MPI", "Gloo", "NCCL")
+"""What training needs of Horovod, by the names of ``horovodrun --check-build``."""
+
+
+def mxnet_package() -> str:
+    """The name of the installed package, such as mxnet-cu112; "unknown" without any."""
+    names = (found.metadata["Name"] for found in metadata.distributions())
+    return next((name for name in names if re.fullmatch(r"mxnet(-\w+)?", name or "")), "unknown")
+
+
+def cuda_of(package: str) -> Optional[tuple[int, int]]:
+    """The CUDA version that a package of MXNet was built for; None if for processors."""
+    built = re.search(r"cu(\d+)(\d)$", package)
+    return (int(built[1]), int(built[2])) if built else None
+
+
+def horovod_parts(report: str) -> tuple[list[str], list[str]]:
+    """The parts that Horovod has, and those that it lacks, in ``horovodrun --check-build``."""
+    has = [part for part in HOROVOD_PARTS if f"[X] {part}" in report]
+    return has, [part for part in HOROVOD_PARTS if part not in has]
+
+
+def is_too_old(driver: int, cuda: int) -> bool:
+    """Whether a driver is too old for a version of CUDA; both as CUDA writes them, 11020 for 11.2.
+
+    Within a major version of CUDA, from 11 on, an older driver is enough.
+    """
+    return driver // 1000 < cuda // 1000 or (cuda < 11000 and driver < cuda)
+
+
+def dotted(number: int) -> str:
+    """11.2 for 11020."""
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 class Gpu(NamedTuple):
@@ -47,7 +85,7 @@ class Gpu(NamedTuple):
         return any(has == major and least <= minor for has, least in _CODE[package])
 
 
-def gpus(driver: str = "libcuda.so.1") -> list[Gpu]:
+def gpus(driver: str = _DRIVER) -> list[Gpu]:
     """The GPUs that this process sees, in MXNet's order; none without a driver.
 
     Raises:
@@ -83,6 +121,14 @@ def gpus(driver: str = "libcuda.so.1") -> list[Gpu]:
         return []
     call("cuInit", 0)
     return [describe(index) for index in range(number("cuDeviceGetCount"))]
+
+
+def driver_version(driver: str = _DRIVER) -> Optional[int]:
+    """The newest CUDA version that the driver serves, such as 11040; None without a driver."""
+    try:
+        return version(ctypes.CDLL(driver), "cuDriverGetVersion")
+    except OSError:
+        return None
 
 
 def version(library: Any, name: str) -> Optional[int]:

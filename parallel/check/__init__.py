@@ -1,0 +1,1 @@
+"""The command ``python -m parallel.check``: are hosts fit for a long run, and what to do?"""

@@ -1,0 +1,69 @@
+"""Check hosts before a long run: what differs, what is missing, how they reach each other.
+
+    python -m parallel.check -H ip1:8,ip2:8
+    NIC=eth1 python -m parallel.check --hostfile hosts --models-root models/faces-r50
+
+Without hosts this one alone is checked. docs/troubleshooting.md has a sample. The exit status is 0
+if nothing is wrong, otherwise 2.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Optional
+
+from parallel.check.findings import findings
+from parallel.check.hosts import read_file, read_list
+from parallel.check.survey import survey
+from parallel.check.table import table, verdict
+from runtime import environment
+from runtime.command_line import Parser
+from runtime.errors import USER_ERROR_STATUS, run_program
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run the check of a command line, by default this process's; returns its exit status."""
+    parser = Parser(
+        prog="python -m parallel.check",
+        description="Check hosts before a long run: one table, what is wrong, and what to do.",
+        epilog="NIC=eth1 chooses the network interface, as for the launchers.",
+        allow_abbrev=False,
+    )
+    hosts = parser.add_mutually_exclusive_group()
+    hosts.add_argument(
+        "-H",
+        dest="hosts",
+        metavar="HOST:N,...",
+        help="the hosts with their ranks, as in ip1:8,ip2:8",
+    )
+    hosts.add_argument(
+        "--hostfile", type=Path, metavar="FILE", help='the same, a line "ip1 slots=8" for each'
+    )
+    parser.add_argument(
+        "--models-root",
+        type=Path,
+        default=Path("models"),
+        metavar="DIR",
+        help="the folder of the run, whose disk has to have room (%(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print all that was found out as JSON")
+    options = parser.parse_args(argv)
+    if options.hostfile is not None:
+        slots = read_file(options.hostfile)
+    else:
+        slots = read_list(options.hosts if options.hosts is not None else "localhost")
+    nic = environment.variables().get("NIC") or None
+    found = survey(slots, options.models_root.absolute(), nic)
+    wrong = findings(found)
+    if options.json:
+        print(json.dumps({**asdict(found), "findings": [one._asdict() for one in wrong]}, indent=1))
+    else:
+        print("\n".join([*table(found), "", *verdict(found, wrong)]))
+    return USER_ERROR_STATUS if wrong else 0
+
+
+if __name__ == "__main__":
+    run_program(main)

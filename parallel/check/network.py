@@ -1,0 +1,142 @@
+"""How hosts reach each other: their probes connect, and send blocks that are acknowledged.
+
+A connection begins with the token of this check, so that no stranger is served. Then come blocks: a
+length in four bytes and as many bytes, each answered by one byte when all have arrived. The time of
+an empty block is a round trip; that of a large one, which fits no buffer, measures the bandwidth.
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from typing import NamedTuple
+
+TOKEN_BYTES = 32
+_LENGTH = struct.Struct("!I")
+_ACKNOWLEDGED = b"."
+# Of empty blocks: so many, or as many as fit into the seconds.
+_ROUND_TRIPS, _ROUND_TRIP_SECONDS = 50, 0.5
+_FIRST_BLOCK, _LARGEST_BLOCK = 1 << 16, 1 << 26
+_CHUNK = 1 << 20
+# Of a measurement: connecting, and sending blocks until it has lasted so long.
+_CONNECT_SECONDS = 5.0
+_SEND_SECONDS = 0.4
+# Of one block on a link that is almost dead; the first one takes a second at 64 kB/s.
+_ANSWER_SECONDS = 5.0
+_BLOCKS = 3
+
+
+class Link(NamedTuple):
+    """A connection between two hosts."""
+
+    round_trip: float
+    """Seconds, the shortest of many."""
+    bandwidth: float
+    """Bytes per second, in the direction of the connection."""
+
+
+class Listener:
+    """Serves the connections of other probes, on a port that the system has chosen."""
+
+    def __init__(self) -> None:
+        self.token = b""
+        """Until it is set, no connection is served."""
+        address = ("", 0)
+        self._socket = (
+            socket.create_server(address, family=socket.AF_INET6, dualstack_ipv6=True)
+            if socket.has_dualstack_ipv6()
+            else socket.create_server(address)
+        )
+        self.port: int = self._socket.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._socket.accept()
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        buffer = memoryview(bytearray(_CHUNK))
+        with closing(connection), suppress(OSError, EOFError):
+            connection.settimeout(2 * _ANSWER_SECONDS)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _receive(connection, buffer[:TOKEN_BYTES])
+            if not self.token or not hmac.compare_digest(buffer[:TOKEN_BYTES], self.token):
+                return
+            while True:
+                _receive(connection, buffer[: _LENGTH.size])
+                (left,) = _LENGTH.unpack(buffer[: _LENGTH.size])
+                while left:
+                    left -= _receive(connection, buffer[: min(left, _CHUNK)])
+                connection.sendall(_ACKNOWLEDGED)
+
+
+def _receive(connection: socket.socket, buffer: memoryview) -> int:
+    """Fill a buffer; returns its length."""
+    length = len(buffer)
+    while buffer:
+        count = connection.recv_into(buffer)
+        if count == 0:
+            raise EOFError
+        buffer = buffer[count:]
+    return length
+
+
+def measure(address: str, port: int, token: bytes) -> Link:
+    """Connect to the probe of another host and measure, for about a second.
+
+    Raises:
+        OSError: it cannot be reached, or does not answer in time.
+        EOFError: it has ended the connection.
+    """
+    with socket.create_connection((address, port), _CONNECT_SECONDS) as connection:
+        connection.settimeout(_ANSWER_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(token)
+        data = memoryview(bytes(_CHUNK))
+        start, round_trips = time.monotonic(), [_send(connection, data, 0)]
+        while len(round_trips) < _ROUND_TRIPS and time.monotonic() < start + _ROUND_TRIP_SECONDS:
+            round_trips.append(_send(connection, data, 0))
+        rates: list[float] = []
+        size, start = _FIRST_BLOCK, time.monotonic()
+        while len(rates) < _BLOCKS or time.monotonic() < start + _SEND_SECONDS:
+            seconds = _send(connection, data, size)
+            rates.append(size / seconds)
+            if seconds > _ANSWER_SECONDS / 4:
+                # Another one of its size would take the time of the whole measurement.
+                break
+            if seconds < _SEND_SECONDS / _BLOCKS:
+                size = min(2 * size, _LARGEST_BLOCK)
+        # The best, since processes that wait for a processor are not the link.
+        return Link(min(round_trips), max(rates))
+
+
+def _send(connection: socket.socket, data: memoryview, size: int) -> float:
+    """Send a block; returns the seconds until it has arrived."""
+    start = time.perf_counter()
+    connection.sendall(_LENGTH.pack(size))
+    for sent in range(0, size, _CHUNK):
+        connection.sendall(data[: min(_CHUNK, size - sent)])
+    if connection.recv(1) != _ACKNOWLEDGED:
+        raise EOFError
+    return time.perf_counter() - start
+
+
+def rounds(hosts: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
+    """All ordered pairs of hosts, in rounds in which each host is in one pair at most.
+
+    So many pairs are measured at the same time, and none disturbs another. (The circle method of
+    round-robin tournaments, and each of its rounds once more in the other direction.)
+    """
+    circle: list[str] = [*hosts, ""] if len(hosts) % 2 else list(hosts)
+    half = len(circle) // 2
+    for _ in range(len(circle) - 1):
+        pairs = [pair for pair in zip(circle[:half], reversed(circle[half:])) if "" not in pair]
+        yield pairs
+        yield [(receiver, sender) for sender, receiver in pairs]
+        circle = [circle[0], circle[-1], *circle[1:-1]]

@@ -1,0 +1,77 @@
+"""The program of the check on every host: says what the host is, then measures as it is told.
+
+    python -m parallel.check.probe MODELS_ROOT
+
+Answers are lines that begin with a mark, since a login shell may print lines of its own. Requests
+are lines of JSON on the standard input. The end of the input ends the probe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from parallel.check.facts import gather
+from parallel.check.network import Listener, measure
+
+MARK = "parallel.check "
+"""Begins each answer."""
+BUSY = {"busy": True}
+"""An answer that comes while the real one takes time, so that a host that hangs is told apart."""
+_BUSY_SECONDS = 2.0
+# A probe whose first host is gone without the connection being closed ends by itself.
+_IDLE_SECONDS = 300
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    listener = Listener()
+    signal.alarm(_IDLE_SECONDS)
+    done = threading.Event()
+    threading.Thread(target=_say_busy, args=(done,), daemon=True).start()
+    facts = asdict(gather(listener.port, Path(sys.argv[1])))
+    done.set()
+    _say({"facts": facts})
+    for line in sys.stdin:
+        signal.alarm(_IDLE_SECONDS)
+        _say(_answer(json.loads(line), listener))
+
+
+def _say_busy(done: threading.Event) -> None:
+    while not done.wait(_BUSY_SECONDS):
+        _say(BUSY)
+
+
+def _say(answer: dict[str, Any]) -> None:
+    print(MARK + json.dumps(answer), flush=True)
+
+
+def _answer(request: dict[str, Any], listener: Listener) -> dict[str, Any]:
+    if "token" in request:
+        listener.token = bytes.fromhex(request["token"])
+        return {"token": "set"}
+    if "measure" in request:
+        address, port = request["measure"]
+        try:
+            return {"link": measure(address, port, listener.token)}
+        except OSError as error:
+            return {"error": error.strerror or str(error)}
+        except EOFError:
+            return {"error": "the connection was closed"}
+    return {"clock": time.time()}
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (BrokenPipeError, KeyboardInterrupt):
+        pass
+    # Not waiting for a thread that asks a dead disk.
+    os._exit(0)

@@ -1,0 +1,152 @@
+"""What all hosts say and what they measure between them, of which findings and table are made."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Callable, NamedTuple, Optional, TypeVar
+
+from parallel.check.facts import Facts, parse
+from parallel.check.hosts import Finding, HostError, Probe
+from parallel.check.network import TOKEN_BYTES, Link, rounds
+
+_Result = TypeVar("_Result")
+
+_CLOCK_QUESTIONS = 5
+
+
+class Clock(NamedTuple):
+    """The clock of a host against that of the first one."""
+
+    offset: float
+    """Seconds that it is ahead, to half of the round trip."""
+    round_trip: float
+    """Seconds that the question took."""
+
+
+class Pair(NamedTuple):
+    """A connection of one host to another."""
+
+    sender: str
+    receiver: str
+    link: Optional[Link]
+    """None if there is no connection."""
+    error: str = ""
+    """Why there is none."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found out; hosts that do not answer have no facts."""
+
+    slots: Mapping[str, int]
+    """The ranks of each host, in the order of the user."""
+    nic: Optional[str] = None
+    """The interface that is chosen for all hosts."""
+    facts: dict[str, Facts] = field(default_factory=dict)
+    clocks: dict[str, Clock] = field(default_factory=dict)
+    pairs: list[Pair] = field(default_factory=list)
+    silent: list[Finding] = field(default_factory=list)
+    """Of hosts that have not answered."""
+
+
+def survey(slots: Mapping[str, int], models_root: Path, nic: Optional[str]) -> Survey:
+    """Ask all hosts at the same time, then have them measure in pairs; no host stops the others."""
+    found = Survey(slots, nic)
+    probes = {host: Probe(host, models_root) for host in slots}
+    with ThreadPoolExecutor(len(probes)) as pool:
+        try:
+            _Conversation(found, probes, pool).run()
+        finally:
+            for probe in probes.values():
+                probe.end()
+    return found
+
+
+class _Conversation:
+    """The questions to all probes, in their order."""
+
+    def __init__(
+        self, found: Survey, probes: Mapping[str, Probe], pool: ThreadPoolExecutor
+    ) -> None:
+        self._found, self._pool = found, pool
+        self._probes = dict(probes)
+        self._token = secrets.token_bytes(TOKEN_BYTES).hex()
+
+    def run(self) -> None:
+        self._found.facts.update(self._of_all(_facts))
+        self._of_all(lambda probe: probe.ask({"token": self._token}, ["token"]))
+        self._found.clocks.update(self._of_all(_clock))
+        if len(self._probes) > 1:
+            for pairs in rounds(list(self._probes)):
+                # One that has stopped to answer is gone.
+                left = [pair for pair in pairs if set(pair) <= self._probes.keys()]
+                ask = partial(self._measure, dict(left))
+                measured = self._of([sender for sender, _ in left], ask)
+                self._found.pairs.extend(pair for pair in measured.values() if pair)
+
+    def _of_all(self, ask: Callable[[Probe], _Result]) -> dict[str, _Result]:
+        return self._of(list(self._probes), ask)
+
+    def _of(self, hosts: Sequence[str], ask: Callable[[Probe], _Result]) -> dict[str, _Result]:
+        """The answers by host; those that fail are findings, and are asked nothing more."""
+        futures = {host: self._pool.submit(ask, self._probes[host]) for host in hosts}
+        answers = {}
+        for host, future in futures.items():
+            try:
+                answers[host] = future.result()
+            except HostError as error:
+                self._found.silent.append(error.finding)
+                del self._probes[host]
+        return answers
+
+    def _measure(self, receivers: Mapping[str, str], probe: Probe) -> Optional[Pair]:
+        receiver = receivers[probe.host]
+        address = address_of(self._found, receiver, probe.host)
+        if address is None:
+            # No such interface, which is a finding itself.
+            return None
+        request = {"measure": [address, self._found.facts[receiver].port]}
+        answer = probe.ask(request, ["link", "error"])
+        try:
+            if "link" in answer:
+                return Pair(probe.host, receiver, parse(Link, answer["link"]))
+            return Pair(probe.host, receiver, None, parse(str, answer["error"]))
+        except ValueError as error:
+            raise probe.not_understood(str(error)) from None
+
+
+def address_of(found: Survey, receiver: str, sender: str) -> Optional[str]:
+    """The address on which one host reaches another: of the chosen interface, or as ssh did."""
+    if found.nic is not None:
+        has_both = found.nic in found.facts[sender].interfaces
+        return found.facts[receiver].interfaces.get(found.nic) if has_both else None
+    return found.facts[receiver].ssh_server or found.facts[sender].ssh_client
+
+
+def _facts(probe: Probe) -> Facts:
+    answer = probe.answer(["facts"])
+    try:
+        facts: Facts = parse(Facts, answer["facts"])
+    except ValueError as error:
+        raise probe.not_understood(str(error)) from None
+    return facts
+
+
+def _clock(probe: Probe) -> Clock:
+    questions = []
+    for _ in range(_CLOCK_QUESTIONS):
+        start, counted = time.time(), time.perf_counter()
+        answer = probe.ask({"clock": True}, ["clock"])
+        round_trip = time.perf_counter() - counted
+        try:
+            offset = parse(float, answer["clock"]) - (start + round_trip / 2)
+        except ValueError as error:
+            raise probe.not_understood(str(error)) from None
+        questions.append(Clock(offset, round_trip))
+    return min(questions, key=lambda clock: clock.round_trip)

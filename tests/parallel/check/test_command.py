@@ -1,0 +1,80 @@
+"""The command, on this host."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from parallel.check import __main__ as command
+from runtime.errors import ConfigError
+from tests.support.healthy_hosts import healthy
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list:
+    """What is asked of a survey that finds two healthy hosts."""
+    calls: list = []
+
+    def survey(slots, models_root, nic):
+        calls.append((slots, models_root, nic))
+        return found
+
+    found = healthy({"a": 1, "b": 1})
+    monkeypatch.setattr(command, "survey", survey)
+    monkeypatch.delenv("NIC", raising=False)
+    calls.append(found)
+    return calls
+
+
+def test_options(asked: list, tmp_path: Path, monkeypatch, capsys) -> None:
+    assert command.main(["-H", "a:1,b:1", "--models-root", "x"]) == 0
+    assert asked[-1] == ({"a": 1, "b": 1}, Path.cwd() / "x", None)
+    (tmp_path / "hosts").write_text("a slots=3\n")
+    monkeypatch.setenv("NIC", "eth1")
+    assert command.main(["--hostfile", str(tmp_path / "hosts")]) == 0
+    assert asked[-1] == ({"a": 3}, Path.cwd() / "models", "eth1")
+    monkeypatch.setenv("NIC", "")
+    assert command.main([]) == 0
+    assert asked[-1] == ({"localhost": 1}, Path.cwd() / "models", None)
+    assert capsys.readouterr().out.count("healthy: nothing is wrong\n") == 3
+
+
+@pytest.mark.parametrize(
+    "options", [["-H", ""], ["-H", "a", "--hostfile", "x"], ["--models", "x"], ["a:1"]]
+)
+def test_wrong_options(asked: list, options: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        command.main(options)
+    assert len(asked) == 1
+
+
+def test_what_is_wrong_is_the_status(asked: list, capsys) -> None:
+    survey = asked[0]
+    survey.facts["b"] = replace(survey.facts["b"], open_files=5)
+    assert command.main(["-H", "a,b"]) == 2
+    assert capsys.readouterr().out.splitlines()[-1] == "1 wrong"
+    assert command.main(["-H", "a,b", "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    (finding,) = found["findings"]
+    assert finding["host"] == "b" and set(finding) == {"host", "what", "remedy"}
+    assert found["facts"]["b"]["open_files"] == 5 and len(found["pairs"]) == 2
+
+
+def test_this_host() -> None:
+    """With the real probe, which imports MXNet and Horovod in processes of their own."""
+    words = [sys.executable, "-m", "parallel.check", "--json"]
+    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=150)
+    found = json.loads(result.stdout)
+    here = found["facts"]["localhost"]
+    assert (here["mxnet"], here["horovod"]) == ("1.9.1", "0.28.1")
+    assert here["horovod_lacks"] == ["NCCL"]
+    assert not here["errors"] and found["silent"] == []
+    # What is wrong with the machine that runs the tests, such as its disk, is its own.
+    assert result.returncode == (2 if found["findings"] else 0)

@@ -1,0 +1,154 @@
+"""What a host says of itself, and how that is checked when it arrives."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+
+from parallel.check import facts as facts_module
+from parallel.check.facts import Facts, gather, parse
+from parallel.check.network import Link
+from runtime import installed
+from runtime.errors import ConfigError
+from tests.support import healthy_hosts
+
+
+def sent(facts: Facts) -> Any:
+    """As it arrives."""
+    return json.loads(json.dumps(asdict(facts)))
+
+
+@pytest.mark.parametrize("package", ["mxnet", "mxnet-cu112"])
+def test_facts_arrive_as_they_were_sent(package: str) -> None:
+    facts = healthy_hosts.facts(1, package)
+    assert parse(Facts, sent(facts)) == facts
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"port": "40000"},
+        {"port": True},
+        {"port": 1.5},
+        {"port": None},
+        {"hostname": None},
+        {"hostname": ["x"]},
+        {"interfaces": {"eth0": 5}},
+        {"interfaces": ["eth0"]},
+        {"infiniband": "mlx5"},
+        {"gpus": [["T4", [7, 5]]]},
+        {"gpus": [["T4", [7, 5, 0], 1]]},
+        {"gpus": [{"name": "T4"}]},
+        {"disk": "1"},
+        {"more": 1},
+    ],
+)
+def test_other_facts_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="is no "):
+        parse(Facts, {**sent(healthy_hosts.facts(0)), **change})
+
+
+@pytest.mark.parametrize("answer", [None, 5, "x", [], {}, [1.0], {"port": 1}])
+def test_no_facts_are_refused(answer: object) -> None:
+    with pytest.raises(ValueError):
+        parse(Facts, answer)
+    with pytest.raises(ValueError):
+        parse(Link, answer)
+
+
+def test_text_of_others_is_one_printable_line_of_some_length() -> None:
+    assert parse(str, "a\nb\x1b[2Jc\u202ed") == "a b [2Jc d"
+    assert len(parse(str, "x" * 9999)) == 300
+
+
+def test_optional_numbers() -> None:
+    assert parse(Optional[int], None) is None and parse(Optional[int], 5) == 5
+    assert parse(Link, [0.5, 2.0]) == Link(0.5, 2.0)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the programs that import MXNet."""
+    monkeypatch.setattr(facts_module, "_check_mxnet", lambda package: "1.9.1")
+    monkeypatch.setattr(facts_module, "_horovod_lacks", lambda: ("NCCL",))
+
+
+def test_the_facts_of_this_host(quick: None, tmp_path: Path) -> None:
+    facts = gather(7, tmp_path / "run" / "of" / "mine")
+    assert (facts.port, facts.hostname, facts.mxnet_package) == (7, socket.gethostname(), "mxnet")
+    assert facts.interfaces["lo"] == "127.0.0.1" and facts.horovod == "0.28.1"
+    assert facts.open_mpi is not None and facts.open_mpi[0] in "34"
+    assert facts.disk is not None and min(facts.disk, facts.memory, facts.shared_memory) > 0
+    assert {"train.py", "config.sh", "runtime/errors.py", "setup-utils/launchers/mpirun"} <= set(
+        facts.files
+    )
+    assert not [name for name in facts.files if name.startswith(("tests", "docs"))]
+    assert parse(Facts, sent(facts)) == facts
+
+
+def test_what_hangs_fails_or_is_missing_is_a_fact(
+    quick: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken() -> list[installed.Gpu]:
+        raise ConfigError("no driver")
+
+    def hanging(folder: Path) -> int:
+        time.sleep(3)
+        return 1
+
+    def crashing() -> None:
+        raise ZeroDivisionError("what")
+
+    monkeypatch.setattr(facts_module, "_GATHER_SECONDS", 1)
+    monkeypatch.setattr(facts_module, "_PROGRAM_SECONDS", 0.5)
+    monkeypatch.setattr(installed, "gpus", broken)
+    monkeypatch.setattr(facts_module, "_free_for", hanging)
+    monkeypatch.setattr(facts_module, "_nvcc", crashing)
+    monkeypatch.setattr(facts_module, "_open_mpi", lambda: facts_module._run("sleep", "5"))
+    start = time.monotonic()
+    facts = gather(1, tmp_path)
+    assert time.monotonic() - start < 3
+    assert facts.errors == {
+        "gpus": "no driver",
+        "disk": "no answer in 1 s",
+        "nvcc": "ZeroDivisionError: what",
+        "open_mpi": "sleep has not ended in 0 s",
+    }
+    assert (facts.gpus, facts.disk, facts.nvcc, facts.open_mpi) == ((), None, None, None)
+
+
+def test_programs_that_fail_say_why() -> None:
+    for command, reason in (
+        ("echo x; echo 'error: no CUDA' >&2; exit 2", "^no CUDA$"),
+        ("echo only this; exit 1", "^only this$"),
+        ("exit 3", "^status 3$"),
+    ):
+        with pytest.raises(facts_module._Broken, match=reason):
+            facts_module._run("sh", "-c", command)
+    with pytest.raises(facts_module._Broken, match="^nothing-there does not start: No such file"):
+        facts_module._run("nothing-there")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(facts_module._Broken, match="file cannot be written"):
+        facts_module._free_for(file / "run")
+
+
+def test_the_probe_needs_the_standard_library_alone() -> None:
+    """Of a host whose packages are missing, it has to say just that."""
+    code = "import sys; import parallel.check.probe; print(*sys.modules)"
+    root = Path(__file__).resolve().parents[3]
+    command = [sys.executable, "-S", "-c", code]
+    modules = subprocess.check_output(command, cwd=root, text=True).split()
+    others = {"numpy", "psutil", "mxnet", "horovod", "typing_extensions"}
+    assert "parallel.check.facts" in modules and not others & set(modules)

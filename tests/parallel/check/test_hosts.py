@@ -1,0 +1,157 @@
+"""Lists of hosts, what ssh says, and conversations with probes that are scripts."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from parallel.check import hosts
+from parallel.check.hosts import HostError, Probe, explain, is_this_host, read_file, read_list
+from parallel.check.probe import MARK
+from runtime.errors import ConfigError
+
+
+def test_lists() -> None:
+    assert read_list("ip1:8,ip2:8") == {"ip1": 8, "ip2": 8}
+    assert list(read_list("b,a:2")) == ["b", "a"] and read_list("b")["b"] == 1
+    assert read_list("a:1,a:2") == {"a": 3}
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "a,", "a:0", "a:x", "a:-1", "-a:1", "a b", "a:1:2", "a:99999", "a;b", "a\n"]
+)
+def test_what_is_no_list(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a list of hosts with their ranks; write it as"):
+        read_list(text)
+
+
+def test_files(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# mine\nip1 slots=8\n\n ip2 max_slots=9 slots = 4 #\r\nip3\nip1 slots=1\n")
+    assert read_file(file) == {"ip1": 9, "ip2": 4, "ip3": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "has no host; add lines as in: ip1 slots=8"),
+        ("# ip1\n", "has no host"),
+        ("ip1\nip2 slots=0\n", "line 2: 'ip2 slots=0' is not a host"),
+        ("ip1 ip2\n", "line 1: 'ip1 ip2' is not a host"),
+        ("-oProxyCommand=x\n", "line 1: "),
+    ],
+)
+def test_what_is_no_file(tmp_path: Path, text: str, reason: str) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=reason):
+        read_file(file)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    for name in ("none", "bytes", "."):
+        with pytest.raises(ConfigError, match="is not a readable file; give one with a line"):
+            read_file(tmp_path / name)
+
+
+def test_this_host() -> None:
+    assert is_this_host("localhost") and is_this_host("127.0.0.1")
+    assert not is_this_host("192.0.2.1") and not is_this_host("no-such-name.invalid")
+
+
+@pytest.mark.parametrize(
+    ("status", "errors", "what"),
+    [
+        (255, "root@h: Permission denied (publickey,password).\n", "ssh without a password is ref"),
+        (255, "Host key verification failed.\n", "ssh does not know its host key"),
+        (255, "@ REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.\n",
+         "its host key is another one than known_hosts has"),
+        (255, "ssh: connect to host h port 22: Connection refused\n", "nothing listens on its ssh"),
+        (255, "ssh: connect to host h port 22: No route to host\n", "there is no route"),
+        (255, "ssh: connect to host h port 22: Network is unreachable\n", "there is no route"),
+        (255, "ssh: Could not resolve hostname h: Name or service not known\n", "ssh does not"),
+        (255, "Connection timed out during banner exchange\n", "ssh gets no answer"),
+        (255, "Timeout, server h not responding.\n", "ssh gets no answer"),
+        (255, "kex_exchange_identification: read: Connection reset by peer\n", "ssh fails (kex_"),
+        (255, "", "ssh fails (no reason given)"),
+        (1, "sh: 1: cd: can't cd to /x\n", "the project is not in "),
+        (1, "bash: line 1: cd: /x: No such file or directory\n", "the project is not in "),
+        (127, f"env: '{sys.executable}': No such file or directory\n", "there is no "),
+        (1, "/x/python: No module named parallel.check.probe\n", "the project in "),
+        (1, "Traceback:\nSyntaxError: invalid syntax\n", "the probe has ended with status 1 (Syn"),
+        (0, "", "the probe has ended with status 0 (no reason given)"),
+    ],
+)  # fmt: skip
+def test_why_a_host_does_not_answer(status: int, errors: str, what: str) -> None:
+    found = explain("h", status, errors)
+    assert found.host == "h" and found.what.startswith(what)
+    assert found.remedy and "{" not in found.remedy
+
+
+DEEP = "[" * 9999
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A probe that is a shell script."""
+    started: list[Probe] = []
+
+    def start(script: str) -> Probe:
+        file = tmp_path / "python"
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setattr(sys, "executable", str(file))
+        started.append(Probe("localhost", tmp_path))
+        return started[-1]
+
+    monkeypatch.setattr(hosts, "_END_SECONDS", 0.5)
+    yield start
+    for one in started:
+        one.end()
+        assert one._process.poll() is not None
+
+
+def test_a_conversation(probe) -> None:
+    script = f"echo welcome; echo '{MARK}{json.dumps({'facts': 1})}'; read line; echo '{MARK}'$line"
+    started = probe(script)
+    assert started.answer(["facts"]) == {"facts": 1}
+    assert started.ask({"clock": True}, ["clock"]) == {"clock": True}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["", "no JSON", "5", "[]", '{"other": 1}', "null", DEEP],
+    ids=lambda answer: answer[:9],
+)
+def test_an_answer_that_is_none(probe, answer: str) -> None:
+    with pytest.raises(HostError, match="its answer is not understood .*; copy this project"):
+        probe(f"echo '{MARK}{answer}'; sleep 5").answer(["facts"])
+
+
+def test_a_probe_that_ends(probe) -> None:
+    with pytest.raises(HostError, match=r"has ended with status 3 \(what\); try there"):
+        probe("echo what >&2; exit 3").answer(["facts"])
+    started = probe(f"exec <&-; echo '{MARK}{{\"facts\": 1}}'; exit 4")
+    assert started.answer(["facts"])
+    time.sleep(0.3)
+    with pytest.raises(HostError, match="has ended with status 4"):
+        started.ask({"clock": True}, ["clock"])
+
+
+def test_a_probe_that_is_busy_and_one_that_hangs(probe, monkeypatch) -> None:
+    monkeypatch.setattr(hosts, "SILENCE_SECONDS", 3.0)
+    busy = f"echo '{MARK}{{\"busy\": true}}'; sleep 0.8;"
+    assert probe(f"{busy * 5} echo '{MARK}{{\"facts\": 1}}'").answer(["facts"])
+    start = time.monotonic()
+    with pytest.raises(HostError, match="it has given no sign of life for 3 s; look there"):
+        probe("sleep 30").answer(["facts"])
+    assert time.monotonic() - start < 10
+    monkeypatch.setattr(hosts, "_ANSWER_SECONDS", 1.0)
+    with pytest.raises(HostError, match="it has not answered in 1 s; look there: ssh"):
+        probe(f"while true; do {busy} done").answer(["facts"])

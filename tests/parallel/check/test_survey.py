@@ -1,0 +1,65 @@
+"""Hosts that stop to answer while the others are asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parallel.check import survey as survey_module
+from parallel.check.hosts import Finding, HostError
+from tests.support.healthy_hosts import facts
+
+
+class Silent:
+    """Probes of which some stop to answer at a question."""
+
+    def __init__(self, host: str, models_root: Path) -> None:
+        self.host, self.number = host, "abcd".index(host)
+
+    def answer(self, expected):
+        self.refuse("facts")
+        return {"facts": json.loads(json.dumps(vars(facts(self.number))))}
+
+    def ask(self, request, expected):
+        (what,) = request
+        self.refuse(what)
+        link = {"link": [0.001, 1e9]}
+        return {"token": "set"} if what == "token" else {"clock": 5.0} if what == "clock" else link
+
+    def refuse(self, what: str) -> None:
+        if {"b": "facts", "c": "measure", "d": "clock"}.get(self.host) == what:
+            raise HostError(Finding(self.host, f"silent at {what}", "look"))
+
+    def end(self) -> None:
+        pass
+
+
+def test_hosts_that_stop_to_answer_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey_module, "Probe", Silent)
+    found = survey_module.survey(dict.fromkeys("abcd", 1), Path("models"), None)
+    assert sorted((one.host, one.what) for one in found.silent) == [
+        ("b", "silent at facts"), ("c", "silent at measure"), ("d", "silent at clock")
+    ]  # fmt: skip
+    assert list(found.facts) == ["a", "c", "d"] and list(found.clocks) == ["a", "c"]
+    assert {(pair.sender, pair.receiver) for pair in found.pairs} <= {("a", "c")}
+
+
+@pytest.mark.parametrize(("what", "wrong"), [("clock", "now"), ("link", [1]), ("error", 5)])
+def test_answers_that_are_none(monkeypatch: pytest.MonkeyPatch, what: str, wrong: object) -> None:
+    class Wrong(Silent):
+        def ask(self, request, expected):
+            is_it = self.host == "c" and what in expected
+            return {what: wrong} if is_it else super().ask(request, expected)
+
+        def refuse(self, what: str) -> None:
+            pass
+
+        def not_understood(self, text: str):
+            return HostError(Finding(self.host, f"not understood: {text}", "copy"))
+
+    monkeypatch.setattr(survey_module, "Probe", Wrong)
+    found = survey_module.survey({"a": 1, "c": 1}, Path("models"), None)
+    (silent,) = found.silent
+    assert silent.host == "c" and silent.what.startswith("not understood: ")

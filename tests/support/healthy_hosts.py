@@ -1,0 +1,60 @@
+"""Hosts on which nothing is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Optional
+
+from parallel.check.facts import Facts
+from parallel.check.network import Link
+from parallel.check.survey import Clock, Pair, Survey
+from runtime.installed import Gpu
+
+GPU = Gpu("Tesla T4", (7, 5), 15 << 30)
+
+
+def facts(number: int, package: str = "mxnet") -> Facts:
+    """A host, the first with number 0; with GPUs if the package is for them."""
+    has_gpus = package != "mxnet"
+    return Facts(
+        hostname=f"node{number}",
+        name_address=f"10.0.0.{number}",
+        interfaces={"lo": "127.0.0.1", "eth0": f"10.0.0.{number}", "docker0": "172.17.0.1"},
+        ssh_client="10.0.0.0" if number else None,
+        ssh_server=f"10.0.0.{number}" if number else None,
+        port=40000 + number,
+        python="3.11.7",
+        mxnet="1.9.1",
+        mxnet_package=package,
+        horovod="0.28.1",
+        horovod_lacks=() if has_gpus else ("NCCL",),
+        open_mpi="4.1.8",
+        files={"train.py": "1", "a.py": "2"},
+        processors=16,
+        memory=64 << 30,
+        shared_memory=32 << 30,
+        disk=1 << 40,
+        open_files=4096,
+        locked_memory=8 << 20,
+        infiniband=(),
+        gpus=(GPU,) * 8 if has_gpus else (),
+        cuda_of_driver=11040 if has_gpus else None,
+        driver="470.57" if has_gpus else None,
+        nvcc="11.2" if has_gpus else None,
+        errors={},
+    )
+
+
+def healthy(
+    slots: Mapping[str, int], package: str = "mxnet", nic: Optional[str] = None
+) -> Survey:
+    """What a check of healthy hosts finds out."""
+    found = Survey(slots, nic)
+    for number, host in enumerate(slots):
+        found.facts[host] = facts(number, package)
+        found.clocks[host] = Clock(0.001 * number, 0.004)
+    for sender in slots:
+        found.pairs.extend(
+            Pair(sender, receiver, Link(0.0002, 1.1e9)) for receiver in slots if receiver != sender
+        )
+    return found
