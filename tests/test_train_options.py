@@ -249,7 +249,7 @@ ROWS: dict[str, Row] = {
         "--resume never",
         lambda seen: [
             seen.call("resume.find")["resume"],
-            seen.call("resume.find")["models_root"] == models_of(seen),
+            seen.call("resume.find")["storage"].root == models_of(seen),
         ],
         ["never", True],
     ),

@@ -21,6 +21,7 @@ from runtime.state import Stateful
 from runtime.stopping import StopRequest
 from training import progress, run_folder
 from training.checkpoint import resume
+from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
 from training.config.run import AUTO, RunOptions
 from training.exchange.ranks import Period, Ranks
@@ -105,8 +106,11 @@ def open_run(config: RunConfig, ranks: Ranks, device: Any, request: StopRequest)
         ConfigError: another run has the folder, or it cannot be written.
     """
     folder = Path(config.run.models_root)
+    storage = Storage.find(folder, ranks.world)
+    # Workers that save nothing leave their folder to those that do.
+    is_owner = ranks.saves and storage.is_first
     with (
-        run_folder.claimed(folder, ranks.world, is_owner=ranks.number == 0),
+        run_folder.claimed(folder, ranks.world, is_owner=is_owner),
         RunLog(
             folder,
             rank=ranks.number,
@@ -118,7 +122,7 @@ def open_run(config: RunConfig, ranks: Ranks, device: Any, request: StopRequest)
     ):
         if not devices.is_host(device):
             log.stopwatch.sample()
-        yield Run(config, ranks, request, log)
+        yield Run(config, ranks, request, log, storage)
 
 
 class Run:
@@ -136,12 +140,19 @@ class Run:
 
     progress: Progress
 
-    def __init__(self, config: RunConfig, ranks: Ranks, request: StopRequest, log: RunLog) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        ranks: Ranks,
+        request: StopRequest,
+        log: RunLog,
+        storage: Storage,
+    ) -> None:
         """Use ``open_run``."""
         self._config, self._ranks, self._request = config, ranks, request
         self.world, self.log, self.stopwatch = ranks.world, log, log.stopwatch
         self.timed_world = TimedWorld(ranks.world, log.stopwatch)
-        self.folder = Path(config.run.models_root)
+        self.folder, self._storage = storage.root, storage
         self._saved: Optional[resume.SavedRun] = None
 
     def plan(self, source: BatchSource) -> None:
@@ -162,7 +173,7 @@ class Run:
             image_size=source.image_size,
             fixed=self._config.IDENTITY,
         )
-        self._saved = resume.find(chosen.resume, self.folder, self._about, self.world)
+        self._saved = resume.find(chosen.resume, self._storage, self._about)
         earlier = run_folder.earlier_default(self.folder)
         if self.is_new and chosen.resume == AUTO and earlier is not None:
             _log.info(
@@ -274,6 +285,7 @@ class Run:
         self.progress = Progress.from_period(self._config.schedule, self._source, *period)
         # Workers that have come into the group of worker 0 learn of its checkpoints.
         last = self.world.broadcast_object(self._checkpointer.last, "checkpoint.last")
+        self._storage = Storage.find(self.folder, self.world)
         self._open_checkpoints(last)
         return True
 
@@ -283,8 +295,7 @@ class Run:
             options.write(self._about["configuration"], self.folder / "config.json")
         self._checkpointer = Checkpointer(
             {**self._parts, "progress": self.progress},
-            self.world,
-            self.folder,
+            self._storage,
             keep=self._config.run.keep if saves else 0,
             about=self._about,
             resumed=last,

@@ -2,7 +2,8 @@
 
 Each data set and network has a folder of its own by default, so that several can be tried without
 an option, and each run resumes from its own checkpoints. Two runs at once in one folder would
-remove each other's checkpoints. So rank 0 locks a file in it for as long as the run lasts. The
+remove each other's checkpoints. So rank 0, or the first rank of each host that has a folder of its
+own, locks a file in it for as long as the run lasts. The
 operating system removes the lock with the process, however it ends.
 """
 
@@ -14,7 +15,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Optional
 
@@ -59,14 +60,21 @@ def claimed(models_root: Path, world: World, *, is_owner: bool) -> Iterator[None
     Args:
         models_root: the folder; made if it does not exist.
         world: the ranks.
-        is_owner: whether this process holds the lock: rank 0, or worker 0 of parameter servers.
+        is_owner: whether this process holds the lock, for all that have the same folder.
 
     Raises:
         ConfigError: another run uses the folder, or it cannot be written.
     """
-    lock = _lock(models_root) if is_owner else None
-    try:
+    with locked(models_root) if is_owner else nullcontext():
         world.barrier()
+        yield
+
+
+@contextmanager
+def locked(models_root: Path) -> Iterator[None]:
+    """Hold the lock of a folder; see ``claimed``."""
+    lock = _lock(models_root)
+    try:
         yield
     finally:
         if lock is not None:

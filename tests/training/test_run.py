@@ -15,6 +15,7 @@ from data.batches.position import EpochPlan, Position
 from parallel.world import LoneWorld
 from runtime.state import Saved, State, Stateful
 from runtime.stopwatch import Stopwatch
+from training.checkpoint.storage import Storage
 from training.config import images
 from training.exchange.ranks import Period, Ranks
 from training.loop import Interlude
@@ -91,7 +92,8 @@ class Recorder:
 
 def make_run(folder: Path, ranks: Ranks, **given: Any) -> Run:
     config = images.resolve({"dataset": "synthetic", "models_root": str(folder), **given})
-    return Run(config, ranks, SimpleNamespace(status=0), Log())
+    storage = Storage.find(folder, ranks.world)
+    return Run(config, ranks, SimpleNamespace(status=0), Log(), storage)
 
 
 def test_periods_go_on_where_worker_0_is_and_through_their_own_share(tmp_path: Path) -> None:

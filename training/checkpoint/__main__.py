@@ -1,16 +1,20 @@
-"""The command that inspects, verifies and merges checkpoints.
+"""The command that inspects, verifies, merges and moves checkpoints.
 
     python -m training.checkpoint info PATH      prints the contents
     python -m training.checkpoint verify PATH    reads everything and compares every checksum
     python -m training.checkpoint merge PATH     joins the arrays of all ranks in one .npz file
+    python -m training.checkpoint gather -H ip1,ip2 FOLDER     brings the files of hosts here
+    python -m training.checkpoint scatter -H ip1:8,ip2:8 FOLDER     lays them out on hosts
 
-PATH is a checkpoint, as in models/checkpoints/update-00002000. Needs neither MXNet nor Horovod, nor
-the number of ranks that wrote it.
+PATH is a checkpoint, as in models/checkpoints/update-00002000, or this host's part of one; FOLDER
+is the --models-root of a run. Needs neither MXNet nor Horovod, nor the number of ranks that wrote
+it.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,20 +26,20 @@ from numpy.typing import NDArray
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
 from runtime.state import OWN, REPLICATED, SHARDED
-from training.checkpoint.layout import Checkpoint, Entry
+from training.checkpoint import layout, transfer
+from training.checkpoint.layout import Checkpoint, Entry, Part
 
 _ROWS = 4096
 
 
-def info(checkpoint: Checkpoint) -> str:
-    """Describe a checkpoint: its run, its values and its arrays."""
-    manifest = checkpoint.manifest
-    lines = [
-        f"{checkpoint.path}: {manifest.update:,} updates, written by {manifest.world_size} ranks"
-    ]
-    lines += [f"  {name}: {_plain(value)}" for name, value in manifest.about.items()]
-    lines += [f"  {part}: {_plain(values)}" for part, values in manifest.values.items() if values]
-    entries = manifest.files[0].entries
+def info(path: Path) -> str:
+    """Describe a checkpoint, or a host's part of one: its run, its values and its arrays."""
+    part = _part(path)
+    lines = [f"{path}: {part.update:,} updates, written by {part.world_size} ranks"]
+    lines += [f"  {name}: {_plain(value)}" for name, value in part.about.items()]
+    lines += [f"  {name}: {_plain(values)}" for name, values in part.values.items() if values]
+    # Only rank 0 has those that are the same on all.
+    entries = part.files[min(part.files)].entries if part.files else ()
     for kind, meaning in (
         (SHARDED, "cut over the ranks"),
         (REPLICATED, "the same on all ranks"),
@@ -46,17 +50,41 @@ def info(checkpoint: Checkpoint) -> str:
         lines += [f"  {entry.name:<40}{entry.dtype:<9}{_shape(entry)}" for entry in chosen]
     lines += [
         f"rank {rank}: {file.size:,} bytes{_classes(file.entries)}"
-        for rank, file in enumerate(manifest.files)
+        for rank, file in sorted(part.files.items())
     ]
+    lines += [f"rank {rank}: on {host}" for rank, host in _elsewhere(part).items()]
     return "\n".join(lines)
 
 
-def verify(checkpoint: Checkpoint) -> str:
-    """Read every file of a checkpoint; ``DataError`` if one is missing, cut off or changed."""
-    for rank in range(checkpoint.manifest.world_size):
-        checkpoint.verify(rank)
-    size = sum(file.size for file in checkpoint.manifest.files)
-    return f"{checkpoint.path} is intact: {checkpoint.manifest.world_size} files, {size:,} bytes"
+def verify(path: Path) -> str:
+    """Read every file of a checkpoint that is here.
+
+    Raises:
+        DataError: one is missing, cut off or changed.
+    """
+    part = _part(path)
+    for rank, file in part.files.items():
+        layout.verify_file(path, rank, file)
+    size = sum(file.size for file in part.files.values())
+    elsewhere = _elsewhere(part)
+    if not elsewhere:
+        return f"{path} is intact: {len(part.files)} files, {size:,} bytes"
+    others = layout.lacking([*elsewhere], part.hosts)
+    return (
+        f"{path} has {len(part.files)} of {part.world_size} files, which are intact, {size:,} "
+        f"bytes; it lacks {others}"
+    )
+
+
+def _part(path: Path) -> Part:
+    if not path.is_dir():
+        raise DataError(f"{path} does not exist; name the folder of a checkpoint")
+    return layout.read_part(path)
+
+
+def _elsewhere(part: Part) -> dict[int, str]:
+    """The ranks whose files are not here, and the hosts that wrote them."""
+    return {rank: host for rank, host in enumerate(part.hosts) if rank not in part.files}
 
 
 def merge(checkpoint: Checkpoint, output: Path) -> str:
@@ -68,7 +96,7 @@ def merge(checkpoint: Checkpoint, output: Path) -> str:
     Raises:
         DataError: the checkpoint is broken, or the file cannot be written.
     """
-    verify(checkpoint)
+    verify(checkpoint.path)
     partial = output.with_name(f".{output.name}.part")
     try:
         with zipfile.ZipFile(partial, "w") as archive:
@@ -118,23 +146,43 @@ def _plain(value: Any) -> str:
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the chosen action."""
     parser = Parser(
-        prog="python -m training.checkpoint", description="Inspect, verify or merge a checkpoint."
+        prog="python -m training.checkpoint",
+        description="Inspect, verify or merge a checkpoint, or move it between hosts.",
     )
-    parser.add_argument("action", choices=("info", "merge", "verify"))
-    parser.add_argument("path", type=Path, metavar="PATH", help="the folder of a checkpoint")
+    parser.add_argument(
+        "action",
+        choices=("info", "merge", "verify", *_MOVES, "receive"),
+        help="receive is what scatter calls on the other hosts",
+    )
+    parser.add_argument(
+        "path",
+        type=Path,
+        metavar="PATH",
+        help="the folder of a checkpoint; of gather and scatter the --models-root of a run",
+    )
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="of merge (default PATH with .npz)"
     )
+    parser.add_argument(
+        "-H", "--hosts", metavar="HOSTS", help="of gather and scatter, as in ip1:8,ip2:8"
+    )
     options = parser.parse_args(argv)
-    if options.output is not None and options.action != "merge":
-        parser.error(f"--output {options.output} goes with merge, not with {options.action}")
-    checkpoint = Checkpoint(options.path)
-    if options.action == "merge":
-        output = options.output or options.path.with_name(f"{options.path.name}.npz")
-        print(merge(checkpoint, output))
+    action, path = options.action, options.path
+    if options.output is not None and action != "merge":
+        parser.error(f"--output {options.output} goes with merge, not with {action}")
+    if (options.hosts is not None) != (action in _MOVES):
+        parser.error(f"gather and scatter take -H HOSTS, and nothing else does, not {action}")
+    if action in _MOVES:
+        print(_MOVES[action](path, options.hosts))
+    elif action == "receive":
+        print(transfer.receive(path, sys.stdin.buffer))
+    elif action == "merge":
+        print(merge(Checkpoint(path), options.output or path.with_name(f"{path.name}.npz")))
     else:
-        print(info(checkpoint) if options.action == "info" else verify(checkpoint))
+        print(info(path) if action == "info" else verify(path))
 
+
+_MOVES = {"gather": transfer.gather, "scatter": transfer.scatter}
 
 if __name__ == "__main__":
     run_program(main)

@@ -6,7 +6,7 @@
         rank-0001.bin     ...
 
 All ranks write into one hidden folder. When a rank's file is on the disk, the rank writes a marker
-beside it; rank 0 waits for the markers of all ranks, joins them into the manifest and renames the
+beside it; the first rank waits for the markers of all, joins them into the manifest and renames the
 folder. With this rename the checkpoint exists; before it, no later run can take the folder for
 one. No message passes between the ranks, so all this can happen in background threads while the
 ranks train. The name of the hidden folder contains a random word of the run, so the remains of a
@@ -14,6 +14,10 @@ killed run are never used.
 
 A checkpoint that is written again replaces the former one in two renames. A run that is killed
 between them leaves the former one under a hidden name, under which it is still found.
+
+Where hosts have folders of their own (``storage.Storage``), the ranks of each do all this for
+themselves, and a checkpoint exists when every folder has its part. So nothing older is removed from
+a folder before the main threads of all ranks have met and know that: see ``settle``.
 
 The checksums are CRC-32. They detect damage by disks, networks and full file systems, not by
 people; CRC-32 reads 0.9 GB/s here, BLAKE2 and SHA-256 0.2.
@@ -26,8 +30,9 @@ import re
 import shutil
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -38,7 +43,7 @@ from runtime.errors import DataError
 from runtime.files import flush_folder
 from runtime.state import Stored
 from training.checkpoint import layout
-from training.checkpoint.layout import CHUNK, Entry, Manifest, RankFile
+from training.checkpoint.layout import CHUNK, Entry, Part, RankFile
 
 FOLDER = "checkpoints"
 _NAME = re.compile(r"update-\d{8,}")
@@ -71,52 +76,67 @@ def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
     with (folder / layout.file_name(rank)).open("wb") as file:
         entries = [_write_array(file, name, array) for name, array in arrays.items()]
         size = file.tell()
-        _flush(file)
+        flush(file)
     text = layout.dump_file(RankFile(size, tuple(entries)))
-    _write_text(folder / _marker(rank), text)
+    write_text(folder / _marker(rank), text)
 
 
-def publish(
-    folder: Path,
-    world_size: int,
-    *,
-    update: int,
-    values: Mapping[str, Any],
-    about: Mapping[str, Any],
-    keep: int,
-) -> Path:
-    """Wait for the files of all ranks, make a checkpoint of them and return it; on rank 0.
+def publish(folder: Path, header: Part, ranks: Sequence[int], keep: int) -> Path:
+    """Wait for the files of some ranks, make a checkpoint of them and return it; on their first.
+
+    Args:
+        folder: the hidden one.
+        header: of the manifest, without files.
+        ranks: which write into ``folder``.
+        keep: how many checkpoints stay. All do, if other folders have parts of this one.
 
     Raises:
         DataError: a rank has failed, or has written nothing in time.
         OSError: the folder cannot be written.
     """
-    root = folder.parent
-    markers = [folder / _marker(rank) for rank in range(world_size)]
-    _wait_for(markers, folder)
-    files = tuple(layout.read_file(marker) for marker in markers)
-    layout.check_slices(files)
-    manifest = Manifest(update, _next_serial(root), files, dict(values), dict(about))
-    _write_text(folder / layout.FILE_NAME, manifest.dump())
-    for marker in markers:
+    markers = {rank: folder / _marker(rank) for rank in ranks}
+    _wait_for([*markers.values()], folder)
+    files = {rank: layout.read_file(marker) for rank, marker in markers.items()}
+    write_text(folder / layout.FILE_NAME, replace(header, files=files).dump())
+    for marker in markers.values():
         marker.unlink()
-    flush_folder(folder)
-    final = root / name_of(update)
-    former = final.with_name(f".{final.name}{_FORMER}")
-    if final.exists():
-        # A former one that was left there is not used as long as the final one exists.
-        _remove(former)
-        final.rename(former)
-    folder.rename(final)
-    flush_folder(root)
-    _remove(former)
-    for old in _by_age(root)[keep:]:
-        _remove(old)
+    final = reveal(folder, folder.with_name(name_of(header.update)))
+    if not header.hosts:
+        settle(folder.parent, keep)
     return final
 
 
+def reveal(folder: Path, final: Path) -> Path:
+    """Give a hidden folder the name of a checkpoint; the one that has it becomes the former one."""
+    flush_folder(folder)
+    former = _former(final)
+    if final.exists():
+        # A former one that was left there is not used as long as the final one exists.
+        remove(former)
+        final.rename(former)
+    folder.rename(final)
+    flush_folder(final.parent)
+    return final
+
+
+def settle(root: Path, keep: int) -> None:
+    """Remove all but the newest ``keep`` checkpoints, and former ones that have been replaced."""
+    for path in _checkpoints(root):
+        remove(_former(path))
+    for old in _by_age(root)[keep:]:
+        remove(old)
+
+
+def withdraw(checkpoint: Path, save: str) -> None:
+    """Remove a checkpoint of which other folders lack their parts; the former one is back."""
+    with suppress(DataError):
+        if layout.read_part(checkpoint).save == save:
+            remove(checkpoint)
+    recover(checkpoint.parent)
+
+
 def report_failure(folder: Path, rank: int, reason: str) -> None:
-    """Leave a file from which rank 0 learns not to wait for a rank, unless the disk is full."""
+    """Leave a file from which the first rank learns not to wait for a rank, if there is room."""
     with suppress(OSError):
         (folder / f"rank-{rank:04d}.failed").write_text(reason, encoding="utf-8")
 
@@ -135,7 +155,7 @@ def make_folder(root: Path) -> None:
 
 
 def recover(root: Path) -> None:
-    """Rename former checkpoints back if their replacements do not exist; on rank 0."""
+    """Rename former checkpoints back if their replacements do not exist."""
     for path in _checkpoints(root):
         former = _FORMER_NAME.fullmatch(path.name)
         if former:
@@ -145,7 +165,7 @@ def recover(root: Path) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Remove the remains of killed runs; on rank 0, before any rank writes."""
+    """Remove the remains of killed runs; before any rank writes."""
     recover(root)
     for left in root.glob(".update-*"):
         discard(left)
@@ -153,18 +173,23 @@ def sweep(root: Path) -> None:
         left.unlink()
 
 
-def candidates(root: Path) -> list[Path]:
-    """The checkpoints in a folder: those without a readable manifest, then the newest first.
+def candidates(root: Path) -> list[tuple[Path, Optional[Part]]]:
+    """What may be resumed from a folder: that without a readable manifest, then the newest first.
 
-    A broken one comes first so that it is tried, and reported, before another is used instead.
+    A broken one comes first so that it is tried, and reported, before another is used instead. A
+    former one beside its replacement is listed if other folders have parts of it, because they may
+    lack their parts of the replacement.
     """
-    folders = sorted(_checkpoints(root), reverse=True)
-    return [folder for folder in folders if _age(folder) is None] + _by_age(root)
+    found = [(path, part_in(path)) for path in _checkpoints(root)]
+    formers = [(path, part_in(path)) for path in map(_former, _checkpoints(root)) if path.exists()]
+    found += [(path, part) for path, part in formers if part and part.hosts]
+    broken = [(path, part) for path, part in sorted(found, key=_name_of, reverse=True) if not part]
+    return broken + sorted((item for item in found if item[1]), key=_age, reverse=True)
 
 
 def set_aside(checkpoint: Path) -> Path:
-    """Rename a broken checkpoint, so that it is neither tried again nor counted; on rank 0."""
-    aside = checkpoint.with_name(f"{checkpoint.name}.broken")
+    """Rename a broken checkpoint, so that it is neither tried again nor counted."""
+    aside = checkpoint.with_name(f"{checkpoint.name.lstrip('.')}.broken")
     shutil.rmtree(aside, ignore_errors=True)
     return checkpoint.rename(aside)
 
@@ -217,17 +242,18 @@ def _wait_for(markers: list[Path], folder: Path) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write a file by a rename: it is either whole and on the disk, or does not exist."""
     partial = path.with_name(f".{path.name}")
     with partial.open("w", encoding="utf-8") as file:
         file.write(text)
-        _flush(file)
+        flush(file)
     partial.rename(path)
     flush_folder(path.parent)
 
 
-def _flush(file: Any) -> None:
+def flush(file: Any) -> None:
+    """Have the content of an open file on the disk."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -245,27 +271,41 @@ def _checkpoints(root: Path) -> list[Path]:
     return found + [paths[match[0]] for match in formers if match[1] not in paths]
 
 
-def _age(folder: Path) -> Optional[tuple[int, int]]:
+def _former(checkpoint: Path) -> Path:
+    return checkpoint.with_name(f".{checkpoint.name}{_FORMER}")
+
+
+def part_in(folder: Path) -> Optional[Part]:
+    """What a folder has of a checkpoint; None if its manifest cannot be read."""
     try:
-        manifest = layout.read(folder)
+        return layout.read_part(folder)
     except DataError:
         return None
-    return manifest.serial, manifest.update
+
+
+def _name_of(item: tuple[Path, Optional[Part]]) -> str:
+    return item[0].name
+
+
+def _age(item: tuple[Path, Optional[Part]]) -> tuple[int, int]:
+    path, part = item
+    assert part is not None, path
+    return part.serial, part.update
 
 
 def _by_age(root: Path) -> list[Path]:
     """The checkpoints whose manifests are intact, the newest first."""
-    ages = [(_age(path), path) for path in _checkpoints(root)]
-    return [path for _, path in sorted((item for item in ages if item[0]), reverse=True)]
+    found = [(path, part) for path in _checkpoints(root) if (part := part_in(path))]
+    return [path for path, _ in sorted(found, key=_age, reverse=True)]
 
 
-def _next_serial(root: Path) -> int:
-    ages = map(_age, _checkpoints(root))
-    return 1 + max((age[0] for age in ages if age is not None), default=0)
+def newest_serial(root: Path) -> int:
+    """The largest serial of a checkpoint in the folder; 0 if there is none."""
+    return max((part.serial for _, part in candidates(root) if part), default=0)
 
 
-def _remove(checkpoint: Path) -> None:
-    """Remove a checkpoint; after the rename it is not found any more."""
+def remove(checkpoint: Path) -> None:
+    """Remove a checkpoint, if it exists; after the rename it is not found any more."""
     if checkpoint.exists():
         hidden = checkpoint.with_name(f".{checkpoint.name.lstrip('.')}.removed")
         discard(hidden)

@@ -8,6 +8,10 @@ and contains no path; it cannot make a reader run code or open another file.
 Arrays are read as memory maps: a rank that takes over some rows of another rank's file reads those
 rows only. Reading a map beyond the end of its file would kill the process, so a file is mapped only
 if it is as long as its manifest says. Works without MXNet, for the command.
+
+Where hosts share no file system, each has a folder with the files of its own ranks. The manifest in
+it is of format 2: it describes these files, and says which host wrote each of the others. All
+manifests of one save join into that of a whole checkpoint, which is format 1.
 """
 
 from __future__ import annotations
@@ -15,12 +19,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +34,16 @@ from runtime.errors import DataError
 from runtime.state import OWN, REPLICATED, SHARDED
 
 FORMAT = 1
+PART_FORMAT = 2
 FILE_NAME = "manifest.json"
 _KINDS = (REPLICATED, OWN, SHARDED)
 _DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
 # Bytes of an array that are written or read at a time.
 CHUNK = 16 * 2**20
 # More than the manifest of a network of a thousand layers on a thousand ranks.
-_MAX_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 _MAX_DIMENSIONS = 8
+_MAX_RANKS = 100_000
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,66 @@ class Manifest:
         return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
 
 
+@dataclass(frozen=True)
+class Part:
+    """What one folder holds of a checkpoint: the files of some ranks, or of all."""
+
+    update: int
+    serial: int
+    save: str
+    """A random word of the save, the same in all folders; empty if one folder holds everything."""
+    hosts: tuple[str, ...]
+    """The host that wrote the file of each rank; empty if one folder holds everything."""
+    files: Mapping[int, RankFile]
+    """Those in this folder, by rank."""
+    values: Mapping[str, Any]
+    about: Mapping[str, Any]
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks that wrote the checkpoint."""
+        return len(self.hosts) or len(self.files)
+
+    @property
+    def key(self) -> str:
+        """The same for what was saved together, in whatever folders it is."""
+        return self.save or str(zlib.crc32(self.dump().encode()))
+
+    def dump(self) -> str:
+        """The manifest of this folder as JSON, with a checksum over the rest."""
+        if not self.hosts:
+            return join([self]).dump()
+        # JSON's keys are strings.
+        files = {str(rank): asdict(file) for rank, file in self.files.items()}
+        fields = {name: value for name, value in vars(self).items() if name != "files"}
+        body = {"format": PART_FORMAT, **fields, "hosts": list(self.hosts), "files": files}
+        return json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n"
+
+
+def join(parts: Sequence[Part]) -> Manifest:
+    """The manifest of a whole checkpoint, from the parts of one save.
+
+    Raises:
+        DataError: a rank's file is in none of them, or they do not match.
+    """
+    one = min(parts, key=lambda part: min(part.files, default=part.world_size))
+    files = {rank: file for part in parts for rank, file in part.files.items()}
+    missing = [rank for rank in range(one.world_size) if rank not in files]
+    what = f"the checkpoint of update {one.update}"
+    if missing:
+        raise DataError(f"{what} lacks {lacking(missing, one.hosts)}")
+    ordered = tuple(files[rank] for rank in range(one.world_size))
+    with _naming(what):
+        check_slices(ordered)
+    return Manifest(one.update, one.serial, ordered, one.values, one.about)
+
+
+def lacking(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+    """Which files are missing, and who wrote them."""
+    shown = ", ".join(f"{file_name(rank)} of {hosts[rank]}" for rank in ranks[:3])
+    return shown + (f" and {len(ranks) - 3} others" if len(ranks) > 3 else "")
+
+
 def dump_file(file: RankFile) -> str:
     """A rank's part of a manifest as JSON."""
     return json.dumps(asdict(file))
@@ -118,20 +185,46 @@ def file_name(rank: int) -> str:
 
 
 def read(folder: Path) -> Manifest:
-    """Read the manifest of a checkpoint.
+    """Read the manifest of a checkpoint that is whole in one folder.
 
     Raises:
-        DataError: it is missing, broken, or of another format.
+        DataError: it is missing, broken, of another format, or other hosts have some of the files.
+    """
+    part = read_part(folder)
+    missing = [rank for rank in range(part.world_size) if rank not in part.files]
+    if missing:
+        hosts = ",".join(dict.fromkeys(part.hosts))
+        raise DataError(
+            f"{folder} lacks {lacking(missing, part.hosts)}; bring them here with python -m "
+            f"training.checkpoint gather -H {hosts} {shlex.quote(str(folder.parent.parent))}"
+        )
+    return join([part])
+
+
+def read_part(folder: Path) -> Part:
+    """Read what a folder holds of a checkpoint.
+
+    Raises:
+        DataError: the manifest is missing, broken, or of another format.
     """
     path = folder / FILE_NAME
-    body = _read_json(path)
-    with _naming(path):
+    return parse(_read(path), path)
+
+
+def parse(content: bytes, source: object) -> Part:
+    """Read and check the bytes of a manifest; ``source`` is named in errors.
+
+    Raises:
+        DataError: it is broken, or of another format.
+    """
+    body = _parse_json(content, source)
+    with _naming(source):
         _require(isinstance(body, dict), "is no object")
         _require(_is_count(body.get("format")), "has no format")
-        if body["format"] != FORMAT:
+        if body["format"] not in (FORMAT, PART_FORMAT):
             raise DataError(
-                f"{path} has format {body['format']}, this program reads {FORMAT}; "
-                "read it with the version of the program that wrote it"
+                f"{source} has format {body['format']}, this program reads {FORMAT} and "
+                f"{PART_FORMAT}; read it with the version of the program that wrote it"
             )
         checksum = body.pop("checksum", None)
         _require(checksum == _checksum(body), "does not match its checksum")
@@ -144,7 +237,7 @@ def read_file(path: Path) -> RankFile:
     Raises:
         DataError: it is missing or broken.
     """
-    body = _read_json(path)
+    body = _parse_json(_read(path), path)
     with _naming(path):
         return _parse_file(body)
 
@@ -154,12 +247,12 @@ class _BrokenError(Exception):
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _naming(source: object) -> Iterator[None]:
     """Turn a broken rule into a ``DataError`` that names the file."""
     try:
         yield
     except _BrokenError as error:
-        raise DataError(f"{path} {error}: the checkpoint is broken; use another one") from None
+        raise DataError(f"{source} {error}: the checkpoint is broken; use another one") from None
 
 
 def _require(holds: bool, rule: str) -> None:
@@ -167,22 +260,26 @@ def _require(holds: bool, rule: str) -> None:
         raise _BrokenError(rule)
 
 
-def _read_json(path: Path) -> Any:
+def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise ValueError("too long")
-        return json.loads(content.decode("utf-8"))
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise DataError(
             f"{path} cannot be read ({error.strerror}): the checkpoint is not complete; "
             "use another one"
         ) from None
+
+
+def _parse_json(content: bytes, source: object) -> Any:
+    try:
+        if len(content) > MAX_BYTES:
+            raise ValueError("too long")
+        return json.loads(content.decode("utf-8"))
     # Nested brackets end in a RecursionError.
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{path} is no JSON ({error}): the checkpoint is broken; use another one"
+            f"{source} is no JSON ({error}): the checkpoint is broken; use another one"
         ) from None
 
 
@@ -194,15 +291,33 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-def _parse(body: dict[str, Any]) -> Manifest:
+def _parse(body: dict[str, Any]) -> Part:
     for name in ("update", "serial"):
         _require(_is_count(body.get(name)), f"has no {name}")
     for name in ("values", "about"):
         _require(isinstance(body.get(name), dict), f"has no {name}")
-    _require(isinstance(body.get("files"), list) and bool(body["files"]), "has no files")
-    files = tuple(map(_parse_file, body["files"]))
-    check_slices(files)
-    return Manifest(body["update"], body["serial"], files, body["values"], body["about"])
+    save: Any = ""
+    hosts: Any = ()
+    files: Any = body.get("files")
+    if body["format"] == FORMAT:
+        _require(isinstance(files, list) and bool(files), "has no files")
+        parsed = dict(enumerate(map(_parse_file, files)))
+        check_slices(tuple(parsed.values()))
+    else:
+        save, hosts = body.get("save"), body.get("hosts")
+        _require(isinstance(save, str) and bool(save), "has no save")
+        _require(
+            isinstance(hosts, list)
+            and 0 < len(hosts) <= _MAX_RANKS
+            and all(isinstance(host, str) and host.isprintable() for host in hosts),
+            "has no hosts",
+        )
+        _require(isinstance(files, dict), "has no files")
+        ranks = {str(rank): rank for rank in range(len(hosts))}
+        _require(set(files) <= set(ranks), "has a file of no rank")
+        parsed = {ranks[name]: _parse_file(file) for name, file in files.items()}
+    numbers = body["update"], body["serial"]
+    return Part(*numbers, save, tuple(hosts), parsed, body["values"], body["about"])
 
 
 def _parse_file(body: Any) -> RankFile:
@@ -263,26 +378,16 @@ class Checkpoint:
     Every method raises a ``DataError`` if a file or an array that it needs is missing or cut off.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Read the manifest."""
-        if not path.is_dir():
+    def __init__(self, path: Path, manifest: Optional[Manifest] = None) -> None:
+        """Read the manifest, unless it is given: one that was joined of several folders'."""
+        if manifest is None and not path.is_dir():
             raise DataError(f"{path} does not exist; name the folder of a checkpoint")
         self.path = path
-        self.manifest = read(path)
+        self.manifest = manifest or read(path)
 
     def verify(self, rank: int) -> None:
         """Compare the file of a rank with its checksums; ``DataError`` if it has changed."""
-        try:
-            with self._open(rank) as file:
-                for entry in self.manifest.files[rank].entries:
-                    file.seek(entry.offset)
-                    if _file_checksum(file, entry.num_bytes) != entry.checksum:
-                        raise DataError(
-                            f"{file.name}: {entry.name!r} does not match its checksum: "
-                            "the checkpoint is broken; use another one"
-                        )
-        except OSError as error:
-            raise self._unreadable(rank, error) from None
+        verify_file(self.path, rank, self.manifest.files[rank])
 
     def names(self, prefix: str) -> list[str]:
         """The names of the arrays that begin with ``prefix``."""
@@ -327,30 +432,38 @@ class Checkpoint:
     def _map(self, rank: int, entry: Entry) -> NDArray[Any]:
         if not entry.num_bytes:
             return np.empty(entry.shape, entry.dtype)
-        try:
-            with self._open(rank) as file:
-                return np.memmap(file, entry.dtype, "r", entry.offset, entry.shape)
-        except OSError as error:
-            raise self._unreadable(rank, error) from None
+        with _opened(self.path / file_name(rank), self.manifest.files[rank]) as file:
+            return np.memmap(file, entry.dtype, "r", entry.offset, entry.shape)
 
-    def _open(self, rank: int) -> Any:
-        """Open a rank's file if it has the size that the manifest says."""
-        path = self.path / file_name(rank)
-        file = path.open("rb")
-        size, right = os.fstat(file.fileno()).st_size, self.manifest.files[rank].size
-        if size != right:
-            file.close()
-            raise DataError(
-                f"{path} has {size} bytes, its manifest says {right}: "
-                "the checkpoint is broken; use another one"
-            )
-        return file
 
-    def _unreadable(self, rank: int, error: OSError) -> DataError:
-        path = self.path / file_name(rank)
-        return DataError(
+def verify_file(folder: Path, rank: int, contents: RankFile) -> None:
+    """Compare the file of a rank with its checksums; ``DataError`` if it has changed."""
+    with _opened(folder / file_name(rank), contents) as file:
+        for entry in contents.entries:
+            file.seek(entry.offset)
+            if _file_checksum(file, entry.num_bytes) != entry.checksum:
+                raise DataError(
+                    f"{file.name}: {entry.name!r} does not match its checksum: "
+                    "the checkpoint is broken; use another one"
+                )
+
+
+@contextmanager
+def _opened(path: Path, contents: RankFile) -> Iterator[Any]:
+    """A rank's file, if it has the size that the manifest says."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != contents.size:
+                raise DataError(
+                    f"{path} has {size} bytes, its manifest says {contents.size}: "
+                    "the checkpoint is broken; use another one"
+                )
+            yield file
+    except OSError as error:
+        raise DataError(
             f"{path} cannot be read ({error.strerror}): the checkpoint is broken; use another one"
-        )
+        ) from None
 
 
 def _file_checksum(file: Any, size: int) -> int:

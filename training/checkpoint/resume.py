@@ -3,6 +3,10 @@
 It is the newest checkpoint that is complete, intact and of the same model. All ranks verify it
 together, each some of its files, so that they agree. A broken one is logged and renamed, and the
 one before it is tried.
+
+Its files may be in the folders of several hosts, in any order. One of which a host of this job
+has not written its part is not complete: the run was killed while it was being saved. One whose
+files are on a host that does not take part is an error, since a whole one may be there.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ from __future__ import annotations
 import logging
 import math
 import platform
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Optional
@@ -23,8 +29,10 @@ from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from runtime.options import option
 from runtime.state import OWN, REPLICATED, SHARDED, Saved, Stateful
-from training.checkpoint import files
-from training.checkpoint.layout import Checkpoint
+from training.checkpoint import files, layout
+from training.checkpoint.layout import Checkpoint, Part
+from training.checkpoint.spread import SpreadCheckpoint
+from training.checkpoint.storage import Storage
 from training.config.run import AUTO, NEVER
 
 _log = logging.getLogger(__name__)
@@ -103,7 +111,7 @@ class SavedRun:
     """The run to resume, for one rank."""
 
     def __init__(self, checkpoint: Checkpoint, world: World) -> None:
-        """Args: checkpoint: an intact one; world: the ranks that resume."""
+        """Args: checkpoint: an intact one; world: the ranks that resume, which do so together."""
         self.path = checkpoint.path
         self._checkpoint = checkpoint
         self._world = world
@@ -128,38 +136,33 @@ class SavedRun:
         )
 
 
-def find(
-    resume: str, models_root: Path, about: Mapping[str, Any], world: World
-) -> Optional[SavedRun]:
+def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[SavedRun]:
     """Find the run to resume; all ranks call it together and get the same.
 
     Args:
         resume: auto, never, or the folder of a checkpoint.
-        models_root: the folder of the run.
+        storage: the folder of the run.
         about: this run, see ``describe``; options that have changed are logged.
-        world: the ranks.
 
     Returns:
         The run, or None to start from the beginning.
 
     Raises:
         ConfigError: the checkpoint belongs to another model; with all differences.
-        DataError: the checkpoint that ``resume`` names is missing or broken.
+        DataError: the checkpoint that ``resume`` names is missing or broken, or the newest one has
+            files on a host that does not take part.
     """
     if resume == NEVER:
         return None
-    root = models_root / files.FOLDER
-    if world.rank == 0:
-        files.recover(root)
-    named = [Path(resume)] if resume != AUTO else files.candidates(root)
-    for path in world.broadcast_object(named, "resume.candidates"):
-        checkpoint, error = _open(path, world)
+    root = storage.root / files.FOLDER
+    for found in _named(Path(resume), storage) if resume != AUTO else _newest(root, storage):
+        checkpoint, error = _open(found, storage)
         if checkpoint is not None:
             _compare(checkpoint, about)
-            return SavedRun(checkpoint, world)
+            return SavedRun(checkpoint, storage.world)
         if resume != AUTO:
-            raise error or DataError(f"{path} is broken, as another rank found; use another one")
-        _set_aside(path, error, world)
+            raise error or DataError(f"{resume} is broken, as another rank found; use another one")
+        _set_aside(found, error, storage)
     _log.info("no checkpoint in %s: starting anew", root)
     return None
 
@@ -187,28 +190,170 @@ def describe(
     }
 
 
-def _open(path: Path, world: World) -> tuple[Optional[Checkpoint], Optional[DataError]]:
+@dataclass(frozen=True)
+class _Found:
+    """A checkpoint, or what there is of one, in the folders of one or several hosts."""
+
+    paths: Mapping[int, Path]
+    """By the first rank that has each folder."""
+    files_of: Mapping[int, frozenset[int]]
+    """The ranks whose files are in each; empty if a manifest cannot be read."""
+    age: tuple[int, int] = (0, 0)
+    """Serial and update; larger for a newer one."""
+    hosts: Sequence[str] = ()
+    """Which host wrote the file of each rank, unless one folder had all."""
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks whose files are in none of the folders."""
+        present = frozenset[int]().union(*self.files_of.values())
+        return [rank for rank in range(len(self.hosts)) if rank not in present]
+
+
+def _newest(root: Path, storage: Storage) -> list[_Found]:
+    """The checkpoints of a run, the newest first, and before them what is broken.
+
+    Of those that a killed run has not written on all hosts, which are none, the older are removed
+    and the newest renamed.
+
+    Raises:
+        DataError: the newest has files on a host that does not take part.
+    """
+    if storage.is_first:
+        files.recover(root)
+    found = _survey(files.candidates(root) if storage.is_first else [], storage)
+    if not any(one.missing for one in found):
+        return found
+    is_newest = True
+    for one in found:
+        if one.missing:
+            _drop_incomplete(one, storage, is_newest)
+        elif one.files_of:
+            is_newest = False
+    storage.world.barrier()
+    if storage.is_first:
+        # What they replaced.
+        files.recover(root)
+    found = _survey(files.candidates(root) if storage.is_first else [], storage)
+    return [one for one in found if not one.missing]
+
+
+def _drop_incomplete(found: _Found, storage: Storage, is_newest: bool) -> None:
+    """Take an incomplete checkpoint out of the way, or refuse to go on without the rest of it."""
+    what = f"the checkpoint of update {found.age[1]}"
+    lacking = layout.lacking(found.missing, found.hosts)
+    absent = [rank for rank in found.missing if found.hosts[rank] not in storage.hosts]
+    if absent and is_newest:
+        hosts = ",".join(dict.fromkeys([storage.hosts[0], *found.hosts]))
+        raise DataError(
+            f"{what} lacks {layout.lacking(absent, found.hosts)}, no host of this run: start the "
+            "run on the same hosts, or bring the files here with python -m training.checkpoint "
+            f"gather -H {hosts} {shlex.quote(str(storage.root))}, or start anew with --resume never"
+        )
+    path = found.paths.get(storage.own)
+    if absent or path is None or not storage.is_first:
+        return
+    if is_newest:
+        _log.warning("%s is not complete: it lacks %s", what, lacking)
+        _rename(path)
+    else:
+        files.remove(path)
+
+
+def _survey(own: Sequence[tuple[Path, Optional[Part]]], storage: Storage) -> list[_Found]:
+    """Join what the folders have; all ranks get the same.
+
+    Args:
+        own: in this rank's folder, if it is the first rank that has that.
+        storage: all folders.
+    """
+    lines = [
+        [str(path), (part.serial, part.update), part.key, [*part.files], part.hosts]
+        if part
+        else [str(path)]
+        for path, part in own
+    ]
+    broken: list[_Found] = []
+    parts: dict[tuple[int, int, str], dict[int, Any]] = {}
+    for first, listed in storage.gather(lines, "resume.candidates").items():
+        for path, *about in listed:
+            if about:
+                age, key, *rest = about
+                parts.setdefault((*age, key), {})[first] = (path, *rest)
+            else:
+                broken.append(_Found({first: Path(path)}, {}))
+    found = []
+    for (serial, update, _), folders in parts.items():
+        paths = {first: Path(path) for first, (path, _, _) in folders.items()}
+        files_of = {first: frozenset(ranks) for first, (_, ranks, _) in folders.items()}
+        hosts = next(hosts for _, _, hosts in folders.values())
+        found.append(_Found(paths, files_of, (serial, update), hosts))
+    # gather and scatter leave parts of the same age beside what they have made whole.
+    found.sort(key=lambda one: (one.age, not one.missing), reverse=True)
+    return broken + found
+
+
+def _named(path: Path, storage: Storage) -> list[_Found]:
+    """The checkpoint that the user has named, in the folders of the hosts that have it."""
+    is_listed = storage.is_first and path.is_dir()
+    found = _survey([(path, files.part_in(path))] if is_listed else [], storage)
+    if not found:
+        raise DataError(f"{path} does not exist; name the folder of a checkpoint")
+    return found[:1]
+
+
+def _open(found: _Found, storage: Storage) -> tuple[Optional[Checkpoint], Optional[DataError]]:
     """Read a checkpoint and verify some of its files; None if any rank has found it broken."""
-    checkpoint, error = None, None
+    world, path = storage.world, found.paths.get(storage.own)
+    text, checkpoint, error = None, None, None
     try:
-        checkpoint = Checkpoint(path)
-        for rank in range(world.rank, checkpoint.manifest.world_size, world.size):
+        text = layout.read_part(path).dump() if path else None
+    except DataError as caught:
+        error = caught
+    texts = storage.gather(text, "resume.manifests")
+    try:
+        checkpoint = _joined(found, texts, storage)
+        members = storage.members(storage.own)
+        own = sorted(found.files_of.get(storage.own, ()))
+        for rank in own[members.index(world.rank) :: len(members)]:
             checkpoint.verify(rank)
-    except DataError as found:
-        error = found
+    except DataError as caught:
+        error = error or caught
     broken = world.allreduce(mx.nd.array([error is not None]), "resume.broken", "max").asscalar()
     return (None if broken else checkpoint), error
 
 
-def _set_aside(path: Path, error: Optional[DataError], world: World) -> None:
+def _joined(found: _Found, texts: Mapping[int, Optional[str]], storage: Storage) -> Checkpoint:
+    """The checkpoint that the manifests of several folders describe."""
+    parts = [
+        layout.parse(text.encode(), f"{found.paths[first]} on {storage.hosts[first]}")
+        for first, text in texts.items()
+        if text is not None
+    ]
+    path = found.paths.get(storage.own, storage.root / files.FOLDER / files.name_of(found.age[1]))
+    if not parts:
+        raise DataError(f"{path} cannot be read where it is; use another one")
+    manifest = layout.join(parts)
+    files_of = {first: found.files_of.get(first, frozenset()) for first in texts}
+    if all(len(ranks) == manifest.world_size for ranks in files_of.values()):
+        return Checkpoint(path, manifest)
+    return SpreadCheckpoint(path, manifest, storage, files_of)
+
+
+def _set_aside(found: _Found, error: Optional[DataError], storage: Storage) -> None:
     if error is not None:
         _log.warning("BROKEN CHECKPOINT: %s", error)
-    world.barrier()
-    if world.rank == 0:
-        try:
-            _log.warning("renamed to %s; trying the checkpoint before it", files.set_aside(path))
-        except OSError as refused:
-            _log.warning("%s cannot be renamed (%s)", path, refused.strerror)
+    storage.world.barrier()
+    path = found.paths.get(storage.own)
+    if storage.is_first and path is not None:
+        _rename(path)
+
+
+def _rename(path: Path) -> None:
+    try:
+        _log.warning("renamed to %s; trying the checkpoint before it", files.set_aside(path))
+    except OSError as refused:
+        _log.warning("%s cannot be renamed (%s)", path, refused.strerror)
 
 
 def _compare(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:

@@ -4,7 +4,8 @@ A save copies the state of every part, for which training waits, and leaves the 
 background thread. The threads of the ranks do not communicate (a collective in a thread would
 collide with those of the main thread): each leaves files for the others, see ``files``. The next
 save, or the end of the run, waits for the save before it and exchanges its outcome, so that a full
-disk ends the run on all ranks with the reason.
+disk ends the run on all ranks with the reason. Where hosts have folders of their own, older
+checkpoints are removed then, and not before: all hosts have theirs.
 """
 
 from __future__ import annotations
@@ -19,16 +20,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional
 
-from parallel.world import World
 from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.state import REPLICATED, Stateful, Stored
 from training.checkpoint import files
+from training.checkpoint.layout import Part
+from training.checkpoint.storage import Storage, gather
 
 _log = logging.getLogger(__name__)
 
-# How long another host may take to see a new file.
-_VISIBLE_SECONDS = 30.0
 # The writing thread has a lower priority than the training.
 _NICENESS = 10
 _MAX_NICENESS = 19
@@ -46,8 +46,7 @@ class Checkpointer:
     def __init__(
         self,
         parts: Mapping[str, Stateful],
-        world: World,
-        models_root: Path,
+        storage: Storage,
         *,
         keep: int,
         about: Mapping[str, Any],
@@ -57,25 +56,25 @@ class Checkpointer:
 
         Args:
             parts: what to save, by name.
-            world: the ranks.
-            models_root: the folder of the run, which all hosts must share.
+            storage: the folder of the run.
             keep: how many checkpoints are kept; 0 writes none.
             about: for the manifest, see ``resume.describe``.
             resumed: the checkpoint from which the run has resumed.
 
         Raises:
-            DataError: the folder cannot be written, or is not the same on all hosts.
+            DataError: the folder cannot be written.
         """
         self._parts = parts
-        self._world = world
-        self._root = models_root / files.FOLDER
+        self._storage, self._world = storage, storage.world
+        self._root = storage.root / files.FOLDER
         self._keep = keep
         self._about = about
         self.last = resumed
         self._thread: Optional[threading.Thread] = None
         self._pending: Optional[Path] = None
         self._error: Optional[Exception] = None
-        self._attempt = world.broadcast_object(uuid.uuid4().hex[:12], "checkpoint.attempt")
+        self._attempt = self._world.broadcast_object(uuid.uuid4().hex[:12], "checkpoint.attempt")
+        self._serial = 0
         if keep:
             self._prepare_folder()
 
@@ -105,6 +104,7 @@ class Checkpointer:
         arrays, values = self._copy(update)
         size = sum(stored.array.nbytes for stored in arrays.values())
         self._pending = path
+        self._serial += 1
         self._thread = threading.Thread(
             target=self._write, args=(update, arrays, values), name="checkpoint", daemon=True
         )
@@ -129,11 +129,14 @@ class Checkpointer:
         self._thread, path, self._pending = None, self._pending, None
         failed = mx.nd.array([self._error is not None])
         failures = self._world.allgather(failed, "checkpoint.failures").asnumpy().nonzero()[0]
+        # No rank writes any more.
         if failures.size:
-            # No rank writes into it any more.
-            if self._world.rank == 0 and path is not None:
+            if self._storage.is_first and path is not None:
                 files.discard(files.hidden_folder(path, self._attempt))
+                files.withdraw(path, self._save_name)
             raise self._explain(path, int(failures[0])) from self._error
+        if self._storage.is_spread and self._storage.is_first:
+            files.settle(self._root, self._keep)
         self.last = path
 
     def last_good(self) -> Optional[Path]:
@@ -161,18 +164,18 @@ class Checkpointer:
         return arrays, values
 
     def _write(self, update: int, arrays: dict[str, Stored], values: dict[str, Any]) -> None:
-        """Write this rank's file; rank 0 publishes the checkpoint. Runs in the thread."""
-        rank, size = self._world.rank, self._world.size
+        """Write this rank's file; the first of a folder publishes it. Runs in the thread."""
+        storage, rank = self._storage, self._world.rank
         folder = files.hidden_folder(self._root / files.name_of(update), self._attempt)
         started = time.perf_counter()
         try:
             _lower_priority()
             files.write_rank(folder, rank, arrays)
-            if rank == 0:
+            if storage.is_first:
                 about = {**self._about, "time": time.strftime("%Y-%m-%d %H:%M:%S")}
-                path = files.publish(
-                    folder, size, update=update, values=values, about=about, keep=self._keep
-                )
+                save, hosts = (self._save_name, storage.hosts) if storage.is_spread else ("", ())
+                header = Part(update, self._serial, save, hosts, {}, values, about)
+                path = files.publish(folder, header, storage.members(rank), self._keep)
                 seconds = time.perf_counter() - started
                 _log.info("update %d: checkpoint %s written in %.1f s", update, path, seconds)
         # The main thread raises it, whatever it is.
@@ -182,37 +185,35 @@ class Checkpointer:
             # that instead of the reason.
             files.report_failure(folder, rank, _reason(error))
 
+    @property
+    def _save_name(self) -> str:
+        return f"{self._attempt}-{self._serial}"
+
     def _explain(self, path: Optional[Path], rank: int) -> DataError:
-        reason = _reason(self._error) if self._error else f"rank {rank} could not write its file"
+        """The same on all ranks: what the first rank with an error has met."""
+        reasons = gather(self._world, self._error and _reason(self._error), "checkpoint.reasons")
+        host = f" on {self._storage.hosts[rank]}" if self._storage.is_spread else ""
         before = f"{self.last} is untouched" if self.last else "there is no earlier one"
-        return DataError(f"the checkpoint {path} could not be written: {reason}; {before}")
+        return DataError(
+            f"the checkpoint {path} could not be written by rank {rank}{host}: {reasons[rank]}; "
+            f"{before}"
+        )
 
     def _prepare_folder(self) -> None:
-        """Make the folder, and check that all ranks see the same one."""
-        marker = self._root / f".run-{self._attempt}"
-        if self._world.rank == 0:
+        """Make the folder, and number the checkpoints after all that there are."""
+        serial = 0
+        if self._storage.is_first:
             try:
                 files.make_folder(self._root)
                 files.sweep(self._root)
-                marker.touch()
+                self._storage.sweep()
+                serial = files.newest_serial(self._root)
             except OSError as error:
                 raise DataError(
                     f"{self._root} cannot be written ({error.strerror}); give another "
                     "--models-root, or --keep 0 to train without checkpoints"
                 ) from None
-        self._world.barrier()
-        deadline = time.monotonic() + _VISIBLE_SECONDS
-        while not marker.exists():
-            if time.monotonic() > deadline:
-                raise DataError(
-                    f"rank {self._world.rank} on {os.uname().nodename} does not see {marker} of "
-                    "rank 0: checkpoints need a --models-root that all hosts share; "
-                    "--keep 0 trains without checkpoints"
-                )
-            time.sleep(0.1)
-        self._world.barrier()
-        if self._world.rank == 0:
-            marker.unlink()
+        self._serial = max(self._storage.gather(serial, "checkpoint.serial").values())
 
 
 def _lower_priority() -> None:

@@ -17,7 +17,7 @@ from runtime.errors import ConfigError, DataError
 from runtime.state import OWN, REPLICATED, SHARDED, Stored
 from training.checkpoint import __main__ as checkpoint
 from training.checkpoint import files, layout
-from training.checkpoint.layout import Checkpoint
+from training.checkpoint.layout import Checkpoint, Part
 
 CLASSES, WIDTH = 11, 3
 CENTERS = np.arange(CLASSES * WIDTH, dtype=np.float32).reshape(CLASSES, WIDTH)
@@ -42,10 +42,16 @@ def write(root, update=7, ranks=3, keep=9, attempt="a"):
     folder = files.hidden_folder(root / files.name_of(update), attempt)
     for rank in reversed(range(ranks)):
         files.write_rank(folder, rank, arrays_of(rank, ranks))
-    values = {"progress": {"update": update}}
-    return files.publish(
-        folder, ranks, update=update, values=values, about={"of": "a test"}, keep=keep
-    )
+    return files.publish(folder, header(root, update), range(ranks), keep)
+
+
+def header(root, update=7):
+    serial = files.newest_serial(root) + 1
+    return Part(update, serial, "", (), {}, {"progress": {"update": update}}, {"of": "a test"})
+
+
+def found(root):
+    return [path for path, _ in files.candidates(root)]
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -85,9 +91,9 @@ def test_every_flipped_bit_is_detected(tmp_path):
             if file.suffix == ".bin" and not is_inside_an_array(path, file, place):
                 continue
             with pytest.raises(DataError, match=file.name):
-                checkpoint.verify(Checkpoint(path))
+                checkpoint.verify(path)
         file.write_bytes(content)
-    checkpoint.verify(Checkpoint(path))
+    checkpoint.verify(path)
 
 
 def is_inside_an_array(path, file, place):
@@ -109,36 +115,34 @@ def test_missing_and_truncated_files_are_detected(name, tmp_path):
     if name == "manifest.json":
         (path / name).write_bytes(content[:-3])
     with pytest.raises(DataError, match=name):
-        checkpoint.verify(Checkpoint(path))
+        checkpoint.verify(path)
     (path / name).unlink()
     with pytest.raises(DataError, match=name):
-        checkpoint.verify(Checkpoint(path))
+        checkpoint.verify(path)
 
 
 def test_a_checkpoint_exists_when_the_last_rank_has_written_it(tmp_path):
     folder = files.hidden_folder(tmp_path / "update-00000007", "a")
     files.write_rank(folder, 0, arrays_of(0, 2))
-    arguments = {"update": 7, "values": {}, "about": {}, "keep": 2}
-    publishing = threading.Thread(
-        target=files.publish, args=(folder, 2), kwargs=arguments
-    )
+    arguments = (folder, header(tmp_path), (0, 1), 2)
+    publishing = threading.Thread(target=files.publish, args=arguments)
     publishing.start()
     publishing.join(0.3)
-    assert publishing.is_alive() and files.candidates(tmp_path) == []
+    assert publishing.is_alive() and found(tmp_path) == []
     files.write_rank(folder, 1, arrays_of(1, 2))
     publishing.join(10)
-    assert files.candidates(tmp_path) == [tmp_path / "update-00000007"]
+    assert found(tmp_path) == [tmp_path / "update-00000007"]
 
 
 def test_the_remains_of_a_killed_run_are_not_used(tmp_path):
     killed = files.hidden_folder(tmp_path / "update-00000007", "killed")
     files.write_rank(killed, 1, arrays_of(1, 2))
-    assert files.candidates(tmp_path) == []
+    assert found(tmp_path) == []
     folder = files.hidden_folder(tmp_path / "update-00000007", "b")
     files.write_rank(folder, 0, arrays_of(0, 2))
     files.report_failure(folder, 1, "no space left")
     with pytest.raises(DataError, match="rank 0001: no space left"):
-        files.publish(folder, 2, update=7, values={}, about={}, keep=2)
+        files.publish(folder, header(tmp_path), (0, 1), 2)
     files.sweep(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -148,11 +152,9 @@ def test_the_newest_checkpoints_are_kept_whatever_their_update(tmp_path):
         write(tmp_path, update, keep=2)
     # A run that started anew beside them.
     write(tmp_path, 50, keep=2)
-    found = [path.name for path in files.candidates(tmp_path)]
-    assert found == ["update-00000050", "update-00000300"]
+    assert [path.name for path in found(tmp_path)] == ["update-00000050", "update-00000300"]
     write(tmp_path, 300, keep=2)
-    found = [path.name for path in files.candidates(tmp_path)]
-    assert found == ["update-00000300", "update-00000050"]
+    assert [path.name for path in found(tmp_path)] == ["update-00000300", "update-00000050"]
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -160,9 +162,9 @@ def test_a_checkpoint_without_a_readable_manifest_is_tried_first(tmp_path):
     for update in (1, 2, 3):
         write(tmp_path, update)
     (tmp_path / "update-00000001" / "manifest.json").unlink()
-    assert [path.name[-1] for path in files.candidates(tmp_path)] == ["1", "3", "2"]
+    assert [path.name[-1] for path in found(tmp_path)] == ["1", "3", "2"]
     files.set_aside(tmp_path / "update-00000001")
-    assert [path.name[-1] for path in files.candidates(tmp_path)] == ["3", "2"]
+    assert [path.name[-1] for path in found(tmp_path)] == ["3", "2"]
 
 
 def test_a_second_broken_checkpoint_replaces_the_first(tmp_path):
@@ -185,15 +187,15 @@ def test_files_that_do_not_match_are_refused(tmp_path):
     files.write_rank(folder, 0, arrays_of(0, 3))
     files.write_rank(folder, 1, arrays_of(2, 3))
     with pytest.raises(Exception, match="has a gap"):
-        files.publish(folder, 2, update=7, values={}, about={}, keep=2)
-    assert files.candidates(tmp_path) == []
+        files.publish(folder, header(tmp_path), (0, 1), 2)
+    assert found(tmp_path) == []
 
 
 def test_another_format_is_refused_by_its_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(layout, "FORMAT", 2)
+    monkeypatch.setattr(layout, "FORMAT", 3)
     path = write(tmp_path)
     monkeypatch.undo()
-    with pytest.raises(DataError, match="has format 2, this program reads 1"):
+    with pytest.raises(DataError, match="has format 3, this program reads 1 and 2"):
         Checkpoint(path)
 
 
@@ -266,8 +268,8 @@ def test_a_checkpoint_that_is_written_again_exists_at_every_moment(tmp_path, mon
             step, monkeypatch, lambda root=root: write(root, keep=1, attempt="b")
         )
         for _ in ("as a reader finds it", "as the next run finds it"):
-            (found,) = files.candidates(root)
-            checkpoint.verify(Checkpoint(found))
+            (only,) = found(root)
+            checkpoint.verify(only)
             files.sweep(root)
         assert [path.name for path in root.iterdir()] == ["update-00000007"]
         write(root, keep=1, attempt="c")
@@ -281,7 +283,7 @@ def test_a_former_checkpoint_is_not_used_beside_its_replacement(tmp_path):
     write(tmp_path)
     shutil.copytree(tmp_path / "update-00000007", tmp_path / ".update-00000007.former")
     (tmp_path / ".update-00000007.former" / "manifest.json").unlink()
-    assert files.candidates(tmp_path) == [tmp_path / "update-00000007"]
+    assert found(tmp_path) == [tmp_path / "update-00000007"]
     write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["update-00000007"]
 
@@ -295,8 +297,8 @@ def test_a_former_checkpoint_is_read_in_a_folder_that_cannot_be_written(tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", refuse)
         files.recover(tmp_path)
-    assert files.candidates(tmp_path) == [former]
-    checkpoint.verify(Checkpoint(former))
+    assert found(tmp_path) == [former]
+    checkpoint.verify(former)
 
 
 class Disk:

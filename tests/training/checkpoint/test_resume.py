@@ -22,6 +22,7 @@ from training.checkpoint import __main__ as checkpoint
 from training.checkpoint import resume
 from training.checkpoint.files import candidates
 from training.checkpoint.layout import Checkpoint
+from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import FaceOptimizerOptions
 from training.update.face_step import FaceStep
@@ -92,11 +93,12 @@ class Run:
             "head": head,
             "progress": self.clock,
         }
-        saved = resume.find(str(go_on), root, ABOUT, world)
+        storage = Storage.find(root, world)
+        saved = resume.find(str(go_on), storage, ABOUT)
         if saved is not None:
             saved.restore(self.parts)
         self.saves = Checkpointer(
-            self.parts, world, root, keep=99, about=ABOUT, resumed=saved and saved.path
+            self.parts, storage, keep=99, about=ABOUT, resumed=saved and saved.path
         )
         self.step = FaceStep(backbone, head, trainer, center_lr_factor=2.0)
 
@@ -156,7 +158,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(ranks, loss, optimizer, tmp_path)
 
     before, after = run_ranks(ranks, undisturbed)[0], run_ranks(ranks, goes_on)[0]
     assert after == before[3:] and len(set(before)) == 6
-    files = [Checkpoint(candidates(tmp_path / name / "checkpoints")[0]).manifest.files
+    files = [Checkpoint(candidates(tmp_path / name / "checkpoints")[0][0]).manifest.files
              for name in "ab"]  # fmt: skip
     assert files[0] == files[1], "with its checksums"
 
@@ -202,7 +204,7 @@ def saved_once(tmp_path, updates=(2,)):
 
 def find(tmp_path, go_on="auto", about=ABOUT, ranks=2):
     def rank_main(world):
-        saved = resume.find(str(go_on), tmp_path, about, world)
+        saved = resume.find(str(go_on), Storage.find(tmp_path, world), about)
         return saved and saved.path.name
 
     return run_ranks(ranks, rank_main)[0]

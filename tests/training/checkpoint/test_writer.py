@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from parallel.world import LoneWorld
+from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
 
 
@@ -32,7 +33,7 @@ class Priorities:
 
 
 def save(folder: Path) -> Path:
-    with Checkpointer({}, LoneWorld(), folder, keep=1, about={}) as checkpointer:
+    with Checkpointer({}, Storage.find(folder, LoneWorld()), keep=1, about={}) as checkpointer:
         checkpointer.save(3)
     assert checkpointer.last is not None
     return checkpointer.last

@@ -20,6 +20,7 @@ from runtime.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
 from tests.support.steps import FunctionStep
 from tests.support.thread_world import run_ranks
 from training.checkpoint import files
+from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
 from training.log import run_log
 from training.log.run_log import RunLog
@@ -184,7 +185,8 @@ def test_the_last_checkpoint_may_take_longer_than_an_update(size, tmp_path, monk
 
     def train(world):
         log = RunLog(tmp_path, rank=world.rank, world_size=size, frequent=9, stall_timeout=1)
-        with log, Checkpointer({"x": Part()}, world, tmp_path, keep=1, about={}) as checkpointer:
+        storage = Storage.find(tmp_path, world)
+        with log, Checkpointer({"x": Part()}, storage, keep=1, about={}) as checkpointer:
             fit(
                 FunctionStep(lambda batch, update, lr: mx.nd.array([0.0])),
                 itertools.repeat(None),

@@ -1,0 +1,376 @@
+"""Hosts that share no folder, as threads whose folders differ: who has what, and what is complete.
+
+The same on two hosts is in tests/hosts/test_nothing_shared.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import threading
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+
+from partial_fc.shard import Shard
+from runtime.errors import ConfigError, DataError
+from runtime.state import OWN, REPLICATED, SHARDED, Saved, State, Stateful, Stored
+from tests.support.thread_world import ThreadWorld, run_ranks
+from tests.training.checkpoint.test_files import killed_at
+from training.checkpoint import __main__ as command
+from training.checkpoint import files, layout, resume, spread, storage
+from training.checkpoint.layout import Part
+from training.checkpoint.storage import Storage
+from training.checkpoint.writer import Checkpointer
+
+CLASSES, WIDTH = 11, 3
+ABOUT: dict[str, Any] = {"identity": {"classes": CLASSES}, "configuration": {}}
+
+
+class Layer(Stateful):
+    """Arrays of every kind, whose numbers follow from the update and the rank."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.rank, self.ranks, self.shard = rank, ranks, Shard(rank, ranks, CLASSES)
+        self.bad = False
+
+    def export_state(self, update: int) -> State:
+        rows = slice(self.shard.start, self.shard.stop)
+        own = np.full(2, np.inf if self.bad else update + self.rank, np.float32)
+        return State(
+            {
+                "centers": Stored(SHARDED, centers(update)[rows], self.shard.start, CLASSES),
+                "mean": Stored(OWN, own),
+                "weight": Stored(REPLICATED, np.full((2, 2), update, np.float32)),
+                "empty": Stored(REPLICATED, np.ones((0, 2), np.float32)),
+                "scalar": Stored(REPLICATED, np.array(update, np.int64)),
+            },
+            {"update": update},
+        )
+
+    def load_state(self, saved: Saved) -> None:
+        """Take everything in an order that is the same on all ranks."""
+        self.update = saved.count("update")
+        self.weight = saved.replicated("weight", (2, 2)).copy()
+        self.scalar = saved.replicated("scalar", ()).copy()
+        assert saved.replicated("empty", (0, 2)).shape == (0, 2)
+        self.mean = saved.own("mean", (2,)).copy()
+        self.rows = np.full((self.shard.size, WIDTH), -1, np.float32)
+        rows = self.shard.start, self.shard.stop, CLASSES, (WIDTH,)
+        for first, piece in saved.pieces("centers", *rows):
+            self.rows[first : first + len(piece)] = piece
+
+    def assert_is_of(self, update: int, ranks: int) -> None:
+        """What ``ranks`` ranks saved after an update."""
+        assert self.update == update and self.scalar == update
+        np.testing.assert_array_equal(self.weight, np.full((2, 2), update))
+        own = self.rank if ranks == self.ranks else np.mean(range(ranks))
+        np.testing.assert_array_equal(self.mean, np.full(2, update + own, np.float32))
+        np.testing.assert_array_equal(
+            self.rows, centers(update)[self.shard.start : self.shard.stop]
+        )
+
+
+def centers(update: int) -> Any:
+    return np.arange(CLASSES * WIDTH, dtype=np.float32).reshape(CLASSES, WIDTH) + 100 * update
+
+
+def storage_of(world: ThreadWorld, folders: Sequence[Path]) -> Storage:
+    """Each rank's folder, in a host of the same name."""
+    firsts = tuple(folders.index(folder) for folder in folders)
+    hosts = tuple(folder.name for folder in folders)
+    return Storage(folders[world.rank], world, hosts, firsts)
+
+
+def save(folders: Sequence[Path], *updates: int, keep: int = 9) -> None:
+    def rank_main(world: ThreadWorld) -> None:
+        parts = {"layer": Layer(world.rank, world.size)}
+        here = storage_of(world, folders)
+        with Checkpointer(parts, here, keep=keep, about=ABOUT) as checkpointer:
+            for update in updates:
+                checkpointer.save(update)
+
+    run_ranks(len(folders), rank_main)
+
+
+def load(folders: Sequence[Path], go_on: str = "auto") -> Optional[list[Layer]]:
+    """What each rank resumes; None if all begin anew."""
+
+    def rank_main(world: ThreadWorld) -> Optional[Layer]:
+        saved = resume.find(go_on, storage_of(world, folders), ABOUT)
+        layer = Layer(world.rank, world.size)
+        if saved is not None:
+            saved.restore({"layer": layer})
+        return layer if saved else None
+
+    found = run_ranks(len(folders), rank_main)
+    return None if found[0] is None else found
+
+
+def assert_loads(folders: Sequence[Path], update: int, ranks: int, go_on: str = "auto") -> None:
+    found = load(folders, go_on)
+    assert found is not None
+    for layer in found:
+        layer.assert_is_of(update, ranks)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> list[Path]:
+    return [tmp_path / f"host{number}" for number in (1, 2, 3)]
+
+
+def test_each_host_keeps_the_files_of_its_ranks(hosts: list[Path]) -> None:
+    one, two, _ = hosts
+    save([one, one, two], 3, 5)
+    for folder, ranks in ((one, (0, 1)), (two, (2,))):
+        assert names(folder) == ["update-00000003", "update-00000005"]
+        found = sorted(path.name for path in (folder / "checkpoints/update-00000005").iterdir())
+        assert found == ["manifest.json", *(f"rank-{rank:04d}.bin" for rank in ranks)]
+
+
+@pytest.mark.parametrize("before", ["12", "112", "123", "1121", "11"])
+@pytest.mark.parametrize("now", ["12", "21", "112", "221", "3", "123", "312", "11"])
+def test_slices_are_found_wherever_they_are(
+    before: str, now: str, hosts: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spread, "CHUNK", 7)
+    save([hosts[int(number) - 1] for number in before], 3)
+    if not set(before) <= set(now):
+        bring_together({hosts[int(number) - 1] for number in before}, hosts[int(now[0]) - 1])
+    assert_loads([hosts[int(number) - 1] for number in now], 3, len(before))
+
+
+def bring_together(sources: set[Path], target: Path) -> None:
+    """As gather does, without ssh."""
+    name = "checkpoints/update-00000003"
+    manifest = layout.join([layout.read_part(source / name) for source in sources])
+    for source in sources - {target}:
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    (target / name / "manifest.json").write_text(manifest.dump())
+
+
+def test_a_chunk_that_has_changed_on_its_way_is_refused(
+    hosts: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(hosts[:2], 3)
+    monkeypatch.setattr(spread, "zlib", Wrong())
+    with pytest.raises(DataError, match=r"rank-0000.bin of update-00000003 has changed on its way"):
+        load(hosts[:2])
+
+
+class Wrong:
+    """A checksum that is never the same twice."""
+
+    def __init__(self) -> None:
+        self._calls = itertools.count()
+
+    def crc32(self, content: bytes) -> int:
+        return zlib.crc32(content) ^ next(self._calls)
+
+
+def test_only_the_newest_are_kept_on_every_host(hosts: list[Path]) -> None:
+    save(hosts[:2], 1, 2, 3, keep=2)
+    for host in hosts[:2]:
+        assert names(host) == ["update-00000002", "update-00000003"]
+
+
+@pytest.mark.parametrize("update", [5, 3])
+@pytest.mark.parametrize("killed", [0, 1])
+def test_the_last_checkpoint_survives_a_kill_at_any_moment(
+    update: int, killed: int, hosts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One host is killed before each of its changes in turn, while the other writes its part.
+
+    Also if the same update is written again. Nothing is removed before both have met.
+    """
+    for step in itertools.count():
+        folders = [tmp_path / str(step) / name for name in ("host1", "host2")]
+        save(folders, 3, keep=1)
+        values = {"layer": {"update": update + 10}}
+        header = Part(update, 9, "x-9", ("host1", "host2"), {}, values, {})
+        was_killed = False
+        for rank, folder in enumerate(folders):
+            hidden = files.hidden_folder(folder / "checkpoints" / files.name_of(update), "x")
+
+            def publish(rank: int = rank, hidden: Path = hidden, header: Part = header) -> None:
+                state = Layer(rank, 2).export_state(update + 10)
+                arrays = {
+                    f"layer/{name}": stored
+                    for name, stored in state.arrays.items()
+                    if rank == 0 or stored.kind != REPLICATED
+                }
+                files.write_rank(hidden, rank, arrays)
+                files.publish(hidden, header, [rank], 1)
+
+            if rank == killed:
+                was_killed = killed_at(step, monkeypatch, publish)
+            else:
+                publish()
+        for _ in ("at once", "and by the next run"):
+            found = load(folders)
+            assert found is not None
+            complete = update + 10 if found[0].update != 3 else 3
+            for layer in found:
+                layer.assert_is_of(complete, 2)
+            assert complete == 3 or not was_killed or step > 8
+        save(folders, 7, keep=1)
+        for folder in folders:
+            assert "update-00000007" in names(folder) and len(visible(folder)) == 1
+        if not was_killed:
+            assert complete == update + 10
+            break
+    assert step > 8
+
+
+def visible(folder: Path) -> list[str]:
+    return [name for name in names(folder) if not name.endswith(".broken")]
+
+
+def test_a_part_without_the_others_is_put_aside_and_its_host_named(
+    hosts: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two, _ = hosts
+    save([one, two], 1, 2)
+    shutil.rmtree(two / "checkpoints/update-00000002")
+    assert_loads([one, two], 1, 2)
+    assert "update 2 is not complete: it lacks rank-0001.bin of host2" in caplog.text
+    assert names(one) == ["update-00000001", "update-00000002.broken"]
+
+
+def test_what_one_host_has_removed_already_is_removed_on_the_other(hosts: list[Path]) -> None:
+    one, two, _ = hosts
+    save([one, two], 1, 2)
+    shutil.rmtree(one / "checkpoints/update-00000001")
+    assert_loads([one, two], 2, 2)
+    assert names(one) == names(two) == ["update-00000002"]
+
+
+def test_a_slice_on_no_host_of_this_run_is_an_error_with_the_command(hosts: list[Path]) -> None:
+    one, two, three = hosts
+    save([one, two], 2)
+    with pytest.raises(DataError) as error:
+        load([one, three])
+    said = str(error.value)
+    assert "\n" not in said and "update 2 lacks rank-0001.bin of host2, no host of this run" in said
+    assert f"python -m training.checkpoint gather -H host1,host2 {one}" in said
+    assert names(one) == names(two) == ["update-00000002"]
+    assert load([one, three], "never") is None
+
+
+def test_a_named_checkpoint_is_read_from_all_hosts(hosts: list[Path], monkeypatch: Any) -> None:
+    one, two, _ = hosts
+    save([one, two], 1, 2)
+    with pytest.raises(DataError, match="nowhere does not exist"):
+        load([one, two], "nowhere")
+    (one / "here").symlink_to(two / "checkpoints/update-00000001")
+    with pytest.raises(DataError, match=r"update 1 lacks rank-0000.bin of host1"):
+        load([one, two], str(one / "here"))
+
+
+def test_a_changed_byte_on_another_host_is_noticed(
+    hosts: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two, _ = hosts
+    save([one, two], 1, 2)
+    file = two / "checkpoints/update-00000002/rank-0001.bin"
+    content = bytearray(file.read_bytes())
+    content[3] ^= 1
+    file.write_bytes(content)
+    assert_loads([two, one], 1, 2)
+    assert "BROKEN CHECKPOINT" in caplog.text
+    assert names(one) == names(two) == ["update-00000001", "update-00000002.broken"]
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_a_rank_that_cannot_write_is_named_with_its_host(bad: int, hosts: list[Path]) -> None:
+    folders = [hosts[0], hosts[0], hosts[1]]
+    save(folders, 2)
+
+    def rank_main(world: ThreadWorld) -> str:
+        here = storage_of(world, folders)
+        layer = Layer(world.rank, world.size)
+        with Checkpointer({"layer": layer}, here, keep=2, about=ABOUT) as checkpointer:
+            checkpointer.save(4)
+            checkpointer.finish()
+            layer.bad = world.rank == bad
+            for update in (2, 6):
+                checkpointer.save(update)
+                with pytest.raises(DataError) as error:
+                    checkpointer.finish()
+        what, _, before = str(error.value).rpartition("; ")
+        assert before == f"{folders[world.rank]}/checkpoints/update-00000004 is untouched"
+        # Hosts have folders of the same name.
+        return what.replace(str(folders[world.rank]), "models")
+
+    (line,) = set(run_ranks(3, rank_main))
+    # Rank 0 publishes what rank 1 has failed to write.
+    expected = {0: "rank 0 on host1: ", 1: "rank 0 on host1: rank 0001: ", 2: "rank 2 on host2: "}
+    assert f"written by {expected[bad]}" in line and "not finite" in line
+    for folder in hosts[:2]:
+        assert names(folder) == ["update-00000002", "update-00000004"]
+    assert_loads(folders, 4, 3)
+
+
+def test_info_verify_and_merge_of_a_part(
+    hosts: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(hosts[:2], 2)
+    path = hosts[1] / "checkpoints/update-00000002"
+    command.main(["verify", str(path)])
+    said = capsys.readouterr().out
+    assert "has 1 of 2 files, which are intact" in said
+    assert "it lacks rank-0000.bin of host1" in said
+    command.main(["info", str(path)])
+    said = capsys.readouterr().out
+    assert "rank 0: on host1" in said and "written by 2 ranks" in said
+    with pytest.raises(DataError, match=f"gather -H host1,host2 {hosts[1]}"):
+        command.main(["merge", str(path)])
+    with (path / "rank-0001.bin").open("r+b") as file:
+        file.write(b"\xff")
+    with pytest.raises(DataError, match="does not match its checksum"):
+        command.main(["verify", str(path)])
+
+
+@pytest.mark.parametrize("groups", ["000", "012", "001", "010", "011"])
+def test_ranks_find_out_who_has_the_same_folder(groups: str, tmp_path: Path) -> None:
+    def rank_main(world: ThreadWorld) -> tuple[int, ...]:
+        found = Storage.find(tmp_path / groups[world.rank], world)
+        assert found.is_spread == (groups != "000")
+        return found.firsts
+
+    assert run_ranks(3, rank_main) == [tuple(map(groups.index, groups))] * 3
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("seconds", [0.5, 30.0])
+def test_a_file_system_between_hosts_may_show_a_file_late(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_is_of_one_host", lambda folder: False)
+    monkeypatch.setattr(storage, "_VISIBLE_SECONDS", 5.0)
+    late = tmp_path / "late"
+    probe = late / "0"
+    timer = threading.Timer(seconds, lambda: (late.mkdir(), probe.touch()))
+    timer.start()
+    assert storage._first_seen([probe, late / "1"]) == (0 if seconds < 5 else 2)
+    timer.cancel()
+
+
+def test_this_folder_is_of_one_host_and_procfs_is_not_known(tmp_path: Path) -> None:
+    assert storage._is_of_one_host(Path("/dev/shm"))
+    assert not storage._is_of_one_host(Path("/proc"))
+    assert not storage._is_of_one_host(tmp_path / "absent")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file/models on .* cannot be written"):
+        run_ranks(2, lambda world: Storage.find(tmp_path / "file/models", world))

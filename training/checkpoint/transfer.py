@@ -1,0 +1,331 @@
+"""Checkpoints between hosts that share no file system: ``gather`` and ``scatter``, over ssh.
+
+A run on the same hosts needs neither. To continue on others, ``gather`` brings the files of all
+hosts into this host's folder, and ``scatter`` lays those of this host out on others. Every file is
+compared with its checksums where it arrives, and a checkpoint appears under its name when all of it
+is there. An interrupted command that is typed again keeps the files that have arrived whole.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Optional
+
+from runtime.errors import ConfigError, DataError
+from training import run_folder
+from training.checkpoint import files, layout
+from training.checkpoint.layout import CHUNK, Manifest, Part
+
+_PROJECT = Path(__file__).resolve().parents[2]
+_HOST = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::([1-9][0-9]{0,3}))?")
+_SSH = (
+    *("ssh", "-oBatchMode=yes", "-oConnectTimeout=10"),
+    *("-oServerAliveInterval=5", "-oServerAliveCountMax=3"),
+)
+_SSH_FAILED = 255
+_MANIFEST = re.compile(rf"(update-\d{{8,}})/{re.escape(layout.FILE_NAME)}")
+# Its name, and the manifests of its checkpoints as an archive.
+_LIST = (
+    'uname -n; cd "$1" 2>/dev/null || exit 0; '
+    'set -- update-*/manifest.json; test -f "$1" || exit 0; exec tar -cf - "$@"'
+)
+
+
+@dataclass(frozen=True)
+class _Host:
+    """A host, and the checkpoints in its folder."""
+
+    address: str
+    """For ssh; empty for this host."""
+    name: str
+    parts: Mapping[str, Part]
+    """By the name of each checkpoint's folder."""
+    slots: int = 1
+
+
+def gather(root: Path, hosts: str) -> str:
+    """Bring the newest checkpoint that several hosts have together into this host's folder.
+
+    Args:
+        root: the ``--models-root`` of the run, the same path on all hosts.
+        hosts: as in ip1,ip2; this host counts, whether it is named or not.
+
+    Returns:
+        What was done, in a line.
+
+    Raises:
+        ConfigError: a host is misspelled, or a run writes into the folder.
+        DataError: a host cannot be reached, has a broken file, or one is missing.
+    """
+    root = root.resolve()
+    everyone = [_here(root), *_others(root, hosts)]
+    name, part, missing = _newest(everyone, root)
+    sources = {
+        rank: host
+        for host in reversed(everyone)
+        if name in host.parts and host.parts[name].key == part.key
+        for rank in host.parts[name].files
+    }
+    manifest = layout.join(
+        [host.parts[name] for host in everyone if name in host.parts
+         and host.parts[name].key == part.key]
+    )  # fmt: skip
+    final = root / files.FOLDER / name
+    with _writing(root):
+        files.make_folder(final.parent)
+        stage = files.hidden_folder(final, f"{part.key}.gathered")
+        stage.mkdir(exist_ok=True)
+        for rank, host in sources.items():
+            _bring(stage, final, rank, manifest, host)
+        files.write_text(stage / layout.FILE_NAME, manifest.dump())
+        files.reveal(stage, final)
+        files.settle(final.parent, keep=sys.maxsize)
+        for incomplete in missing:
+            if (final.parent / incomplete).exists():
+                files.set_aside(final.parent / incomplete)
+    left = "".join(f"; {other} is not complete and left out" for other in missing)
+    return f"{final} has the files of all {len(sources)} ranks{left}"
+
+
+def scatter(root: Path, hosts: str) -> str:
+    """Lay the newest checkpoint of this host's folder out on hosts, as their ranks would write it.
+
+    Args:
+        root: the ``--models-root`` of the run, the same path on all hosts.
+        hosts: with their numbers of ranks, as in ip1:8,ip2:8.
+
+    Returns:
+        What was done, in a line.
+
+    Raises:
+        ConfigError: a host is misspelled.
+        DataError: a host cannot be reached or written, or this folder has no whole checkpoint.
+    """
+    root = root.resolve()
+    here = _here(root)
+    name, part, _ = _newest([here], root)
+    source = root / files.FOLDER / name
+    for rank, file in part.files.items():
+        layout.verify_file(source, rank, file)
+    targets = _others(root, hosts)
+    slots = [host for host in targets for _ in range(host.slots)]
+    owners = [slots[rank * len(slots) // part.world_size] for rank in range(part.world_size)]
+    names = tuple(host.name for host in owners)
+    save = f"scattered-{zlib.crc32(repr((layout.join([part]).dump(), names)).encode())}"
+    whole = replace(part, save=save, hosts=names)
+    for host in targets:
+        if host.name == here.name:
+            with _writing(root):
+                files.write_text(source / layout.FILE_NAME, whole.dump())
+            continue
+        own = {rank: part.files[rank] for rank, owner in enumerate(owners) if owner is host}
+        there = host.parts.get(name)
+        if own and not (there and there.save == save):
+            _send(root, source, replace(whole, files=own), host)
+    laid = ", ".join(f"{host.name} {sum(owner is host for owner in owners)}" for host in targets)
+    return f"{source} is on its hosts: files on {laid}"
+
+
+def receive(root: Path, stream: IO[bytes]) -> str:
+    """Take the part of a checkpoint that ``scatter`` sends to this host as an archive.
+
+    Raises:
+        ConfigError: a run writes into the folder.
+        DataError: what has arrived is not whole, or there is no room for it.
+    """
+    with _writing(root), tarfile.open(fileobj=stream, mode="r|") as archive:
+        members = iter(archive)
+        text = _member(archive, next(members, None), layout.FILE_NAME)
+        folder = root / files.FOLDER
+        files.make_folder(folder)
+        stage = folder / ".update-received"
+        files.discard(stage)
+        stage.mkdir()
+        (stage / layout.FILE_NAME).write_bytes(text.read(layout.MAX_BYTES))
+        part = layout.read_part(stage)
+        for rank, file in part.files.items():
+            content = _member(archive, next(members, None), layout.file_name(rank))
+            with (stage / layout.file_name(rank)).open("wb") as output:
+                shutil.copyfileobj(content, output, CHUNK)
+                files.flush(output)
+            layout.verify_file(stage, rank, file)
+        final = folder / files.name_of(part.update)
+        files.write_text(stage / layout.FILE_NAME, part.dump())
+        files.reveal(stage, final)
+        files.settle(folder, keep=sys.maxsize)
+    return f"{final} has {len(part.files)} files"
+
+
+def _member(archive: tarfile.TarFile, member: Optional[tarfile.TarInfo], name: str) -> IO[bytes]:
+    """The content of the next file in an archive, which has to have this name."""
+    content = archive.extractfile(member) if member is not None and member.isreg() else None
+    if content is None or member is None or member.name != name:
+        raise DataError(f"{name} did not arrive; send the checkpoint again")
+    return content
+
+
+@contextmanager
+def _writing(root: Path) -> Iterator[None]:
+    """Keep runs out of the folder; a full disk is a ``DataError``."""
+    try:
+        with run_folder.locked(root):
+            yield
+    except OSError as error:
+        where = error.filename or root
+        raise DataError(
+            f"{where} on {os.uname().nodename} cannot be written ({error.strerror or error}); "
+            "make room and type the same command again"
+        ) from None
+
+
+def _here(root: Path) -> _Host:
+    found = files.candidates(root / files.FOLDER)
+    return _Host("", os.uname().nodename, {path.name: part for path, part in found if part})
+
+
+def _others(root: Path, hosts: str) -> list[_Host]:
+    """The hosts of a list, asked over ssh for their names and manifests."""
+    found = []
+    for word in hosts.split(","):
+        match = _HOST.fullmatch(word)
+        if match is None:
+            raise ConfigError(f"-H {hosts[:80]!r} is no list of hosts; write it as ip1:8,ip2:8")
+        address = match[1].strip("[]")
+        command = shlex.join(["sh", "-c", _LIST, "sh", str(root / files.FOLDER)])
+        result = subprocess.run(
+            [*_SSH, address, command], stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+        if result.returncode:
+            raise _failed(address, result.returncode, result.stderr)
+        name, _, archive = result.stdout.partition(b"\n")
+        host = name.decode("utf-8", "replace")
+        found.append(_Host(address, host, _manifests(archive, host), int(match[2] or 1)))
+    return found
+
+
+def _manifests(archive: bytes, host: str) -> dict[str, Part]:
+    """The readable manifests in the archive of a host."""
+    parts: dict[str, Part] = {}
+    if not archive:
+        return parts
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as members:
+            for member in members:
+                match = _MANIFEST.fullmatch(member.name)
+                content = members.extractfile(member) if match and member.isreg() else None
+                if match and content:
+                    source = f"{member.name} on {host}"
+                    parts[match[1]] = layout.parse(content.read(), source)
+    except tarfile.TarError as error:
+        raise DataError(f"{host} sent no archive ({error}); type the command again") from None
+    return parts
+
+
+def _newest(hosts: Sequence[_Host], root: Path) -> tuple[str, Part, list[str]]:
+    """The newest checkpoint of which all files are on the hosts; and newer ones that are not whole.
+
+    Raises:
+        DataError: there is none, or a newer one has files on a host that was not asked.
+    """
+    missing: list[str] = []
+    parts = {(name, part.key): part for host in hosts for name, part in host.parts.items()}
+    for (name, key), part in sorted(
+        parts.items(), key=lambda item: (item[1].serial, item[1].update), reverse=True
+    ):
+        present = {
+            rank
+            for host in hosts
+            if name in host.parts and host.parts[name].key == key
+            for rank in host.parts[name].files
+        }
+        absent = [rank for rank in range(part.world_size) if rank not in present]
+        if not absent:
+            return name, part, missing
+        elsewhere = [rank for rank in absent if part.hosts[rank] not in {one.name for one in hosts}]
+        if elsewhere:
+            raise DataError(
+                f"{name} lacks {layout.lacking(elsewhere, part.hosts)}; add that host to -H"
+            )
+        missing.append(name)
+    asked = ", ".join(dict.fromkeys(host.name for host in hosts))
+    raise DataError(
+        f"there is no whole checkpoint in {root} on {asked}; give the --models-root of a run, and "
+        "with -H all of its hosts"
+    )
+
+
+def _bring(stage: Path, final: Path, rank: int, manifest: Manifest, host: _Host) -> None:
+    """Put the file of a rank into the stage, unless it is there and whole."""
+    target, file = stage / layout.file_name(rank), manifest.files[rank]
+    try:
+        layout.verify_file(stage, rank, file)
+        return
+    except DataError:
+        target.unlink(missing_ok=True)
+    if host.address:
+        _fetch(final / target.name, target, host)
+    else:
+        os.link(final / target.name, target)
+    try:
+        layout.verify_file(stage, rank, file)
+    except DataError:
+        target.unlink(missing_ok=True)
+        raise DataError(
+            f"{final / target.name} on {host.name} does not match its checksums, or has changed on "
+            "its way; look at it there with python -m training.checkpoint verify"
+        ) from None
+
+
+def _fetch(source: Path, target: Path, host: _Host) -> None:
+    with target.open("wb") as output:
+        result = subprocess.run(
+            [*_SSH, host.address, f"exec cat {shlex.quote(str(source))}"],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, check=False,
+        )  # fmt: skip
+        if result.returncode:
+            raise _failed(host.name, result.returncode, result.stderr)
+        files.flush(output)
+
+
+def _send(root: Path, source: Path, part: Part, host: _Host) -> None:
+    """Send some files of a checkpoint to a host, where this module receives them."""
+    command = shlex.join([sys.executable, "-m", "training.checkpoint", "receive", str(root)])
+    remote = subprocess.Popen(
+        [*_SSH, host.address, f"cd {shlex.quote(str(_PROJECT))} && exec {command}"],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert remote.stdin is not None and remote.stderr is not None
+    try:
+        with remote.stdin, tarfile.open(fileobj=remote.stdin, mode="w|") as archive:
+            text = part.dump().encode()
+            header = tarfile.TarInfo(layout.FILE_NAME)
+            header.size = len(text)
+            archive.addfile(header, io.BytesIO(text))
+            for rank in part.files:
+                archive.add(source / layout.file_name(rank), layout.file_name(rank))
+    except BrokenPipeError:
+        # The other side says why.
+        pass
+    with remote.stderr:
+        reason = remote.stderr.read()
+    if remote.wait():
+        raise _failed(host.name, remote.returncode, reason)
+
+
+def _failed(host: str, status: int, reason: bytes) -> DataError:
+    """What ssh, or the command on the other host, has said in its last line."""
+    lines = reason.decode("utf-8", "replace").strip().splitlines() or [f"status {status}"]
+    what = "cannot be reached by ssh without a password" if status == _SSH_FAILED else "failed"
+    return DataError(f"{host} {what}: {lines[-1].removeprefix('error: ')}")
