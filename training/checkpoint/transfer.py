@@ -43,7 +43,7 @@ _LIST = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Host:
     """A host, and the checkpoints in its folder."""
 
@@ -72,16 +72,8 @@ def gather(root: Path, hosts: str) -> str:
     root = root.resolve()
     everyone = [_here(root), *_others(root, hosts)]
     name, part, missing = _newest(everyone, root)
-    sources = {
-        rank: host
-        for host in reversed(everyone)
-        if name in host.parts and host.parts[name].key == part.key
-        for rank in host.parts[name].files
-    }
-    manifest = layout.join(
-        [host.parts[name] for host in everyone if name in host.parts
-         and host.parts[name].key == part.key]
-    )  # fmt: skip
+    sources = _holders(everyone, name, part.key)
+    manifest = layout.join([host.parts[name] for host in dict.fromkeys(sources.values())])
     final = root / files.FOLDER / name
     with _writing(root):
         files.make_folder(final.parent)
@@ -145,27 +137,35 @@ def receive(root: Path, stream: IO[bytes]) -> str:
         ConfigError: a run writes into the folder.
         DataError: what has arrived is not whole, or there is no room for it.
     """
-    with _writing(root), tarfile.open(fileobj=stream, mode="r|") as archive:
-        members = iter(archive)
-        text = _member(archive, next(members, None), layout.FILE_NAME)
-        folder = root / files.FOLDER
+    folder = root / files.FOLDER
+    stage = folder / ".update-received"
+    with _writing(root):
         files.make_folder(folder)
-        stage = folder / ".update-received"
         files.discard(stage)
         stage.mkdir()
-        (stage / layout.FILE_NAME).write_bytes(text.read(layout.MAX_BYTES))
-        part = layout.read_part(stage)
+        try:
+            part = _unpack(stream, stage)
+        except tarfile.TarError as error:
+            raise DataError(f"the files did not arrive whole ({error}); send them again") from None
+        final = files.reveal(stage, folder / files.name_of(part.update))
+        files.settle(folder, keep=sys.maxsize)
+    return f"{final} has {len(part.files)} files"
+
+
+def _unpack(stream: IO[bytes], stage: Path) -> Part:
+    """Write the files of an archive, those that its manifest describes, and verify them."""
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        members = iter(archive)
+        text = _member(archive, next(members, None), layout.FILE_NAME)
+        part = layout.parse(text.read(layout.MAX_BYTES), "what has arrived")
         for rank, file in part.files.items():
             content = _member(archive, next(members, None), layout.file_name(rank))
             with (stage / layout.file_name(rank)).open("wb") as output:
                 shutil.copyfileobj(content, output, CHUNK)
                 files.flush(output)
             layout.verify_file(stage, rank, file)
-        final = folder / files.name_of(part.update)
-        files.write_text(stage / layout.FILE_NAME, part.dump())
-        files.reveal(stage, final)
-        files.settle(folder, keep=sys.maxsize)
-    return f"{final} has {len(part.files)} files"
+    files.write_text(stage / layout.FILE_NAME, part.dump())
+    return part
 
 
 def _member(archive: tarfile.TarFile, member: Optional[tarfile.TarInfo], name: str) -> IO[bytes]:
@@ -233,6 +233,16 @@ def _manifests(archive: bytes, host: str) -> dict[str, Part]:
     return parts
 
 
+def _holders(hosts: Sequence[_Host], name: str, key: str) -> dict[int, _Host]:
+    """A host that has the file of each rank, this one if it does."""
+    return {
+        rank: host
+        for host in reversed(hosts)
+        if name in host.parts and host.parts[name].key == key
+        for rank in host.parts[name].files
+    }
+
+
 def _newest(hosts: Sequence[_Host], root: Path) -> tuple[str, Part, list[str]]:
     """The newest checkpoint of which all files are on the hosts; and newer ones that are not whole.
 
@@ -241,19 +251,23 @@ def _newest(hosts: Sequence[_Host], root: Path) -> tuple[str, Part, list[str]]:
     """
     missing: list[str] = []
     parts = {(name, part.key): part for host in hosts for name, part in host.parts.items()}
-    for (name, key), part in sorted(
-        parts.items(), key=lambda item: (item[1].serial, item[1].update), reverse=True
+    absent = {
+        name_and_key: [
+            rank for rank in range(part.world_size) if rank not in _holders(hosts, *name_and_key)
+        ]
+        for name_and_key, part in parts.items()
+    }
+    # gather and scatter leave parts of the same age beside what they have made whole.
+    for name_and_key, part in sorted(
+        parts.items(),
+        key=lambda item: (item[1].serial, item[1].update, not absent[item[0]]),
+        reverse=True,
     ):
-        present = {
-            rank
-            for host in hosts
-            if name in host.parts and host.parts[name].key == key
-            for rank in host.parts[name].files
-        }
-        absent = [rank for rank in range(part.world_size) if rank not in present]
-        if not absent:
+        name = name_and_key[0]
+        if not absent[name_and_key]:
             return name, part, missing
-        elsewhere = [rank for rank in absent if part.hosts[rank] not in {one.name for one in hosts}]
+        asked_names = {one.name for one in hosts}
+        elsewhere = [rank for rank in absent[name_and_key] if part.hosts[rank] not in asked_names]
         if elsewhere:
             raise DataError(
                 f"{name} lacks {layout.lacking(elsewhere, part.hosts)}; add that host to -H"

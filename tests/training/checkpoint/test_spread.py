@@ -195,7 +195,7 @@ def test_the_last_checkpoint_survives_a_kill_at_any_moment(
         folders = [tmp_path / str(step) / name for name in ("host1", "host2")]
         save(folders, 3, keep=1)
         values = {"layer": {"update": update + 10}}
-        header = Part(update, 9, "x-9", ("host1", "host2"), {}, values, {})
+        header = Part(update, 9, "x-9", ("host1", "host2"), {}, values, ABOUT)
         was_killed = False
         for rank, folder in enumerate(folders):
             hidden = files.hidden_folder(folder / "checkpoints" / files.name_of(update), "x")
