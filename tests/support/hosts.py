@@ -11,6 +11,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, Optional
 
 PROGRAMS = ("ip", "nsenter", "unshare", "ssh", "ssh-keygen", "sshd")
 INTERFACES = ("eth0", "eth1")
+_ROOT = Path(__file__).resolve().parents[2]
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START_SECONDS = 10
 _SSH_SERVER = """\
@@ -116,6 +118,11 @@ class Host:
             assert time.monotonic() < end, "sshd does not start"
             time.sleep(0.05)
 
+    @property
+    def server_pid(self) -> int:
+        """The process of the ssh server."""
+        return self._server.pid
+
     def inside(self, *words: object) -> list[str]:
         """A command that runs here, as a user's on the host itself."""
         return ["nsenter", "-t", str(self._server.pid), "-n", "-m", "-u", *map(str, words)]
@@ -147,10 +154,15 @@ class TwoHosts:
     Args:
         folder: for keys and logs.
         private: an existing folder that each host has for itself, empty at first.
+        relayed: whether ``disturb`` will be called; the networks are slower then.
     """
 
-    def __init__(self, folder: Path, private: Optional[Path] = None) -> None:
+    def __init__(
+        self, folder: Path, private: Optional[Path] = None, *, relayed: bool = False
+    ) -> None:
         self.folder = folder
+        self._relayed = relayed
+        self._relay: Optional[subprocess.Popen] = None
         self.all = [Host(number, folder, private) for number in (1, 2)]
         self.first, self.second = self.all
 
@@ -170,14 +182,36 @@ class TwoHosts:
         )
         (self.folder / "ssh_config").write_text(_SSH_CLIENT.format(folder=self.folder))
         self.name_on(INTERFACES[0])
+        if self._relayed:
+            self._start_relay()
         for interface in INTERFACES:
-            peer = ("peer", "name", interface, "netns", self.second.namespace)
-            self.first.ip("link", "add", interface, "type", "veth", *peer)
+            if not self._relayed:
+                peer = ("peer", "name", interface, "netns", self.second.namespace)
+                self.first.ip("link", "add", interface, "type", "veth", *peer)
             for host in self.all:
                 host.ip("addr", "add", f"{host.addresses[interface]}/24", "dev", interface)
                 host.ip("link", "set", interface, "up")
         for host in self.all:
             host.start()
+
+    def _start_relay(self) -> None:
+        namespaces = [host.namespace for host in self.all]
+        self._relay = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.relay", *namespaces, *INTERFACES],
+            cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self._relay.stdout.readline() == "ready\n", "the relay does not start"
+
+    def disturb(self, delay: float = 0, spread: float = 0, loss: float = 0) -> None:
+        """Delay and lose frames of all networks between the hosts from now on.
+
+        Args:
+            delay: seconds, of each frame.
+            spread: the most that a frame's delay differs from it.
+            loss: the share of frames that are lost; 1 cuts the hosts off.
+        """
+        self._relay.stdin.write(f"{delay} {spread} {loss}\n")
+        self._relay.stdin.flush()
 
     def name_on(self, interface: str) -> None:
         """Let the hosts' names stand for their addresses on an interface; at first the first."""
@@ -223,6 +257,8 @@ class TwoHosts:
         """Leave nothing behind."""
         for host in self.all:
             host.end()
+        if self._relay is not None:
+            self._relay.communicate(timeout=_START_SECONDS)
 
     def __exit__(self, *_: object) -> None:
         """End them."""
