@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -89,5 +90,5 @@ def test_a_rank_that_hangs_ends_all(launcher: str, tmp_path: Path) -> None:
         assert status not in (0, 2)
         assert seconds < 60
         said = job.log(0)
-        assert "rank 0 has made no progress for" in said and "communication" in said
+        assert re.search("error: rank 0 on .* has made no progress for .*communication", said)
         assert "training/loop.py" in said, "the stacks of all threads"

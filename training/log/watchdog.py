@@ -23,6 +23,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -100,7 +101,8 @@ class Watchdog:
             others: what this rank knows of the others; called from the watching thread.
             tick: seconds between two checks.
         """
-        self._seconds, self._rank, self._stopwatch = seconds, rank, stopwatch
+        self._seconds, self._stopwatch = seconds, stopwatch
+        self._rank = f"rank {rank} on {socket.gethostname()}"
         self._log_file, self._tick = log_file, tick
         self._others, self._seen = others, others().progress
         self._update = 0
@@ -109,8 +111,8 @@ class Watchdog:
         self._quiet = min(_LONGEST_QUIET, seconds / 10)
         self._closed = threading.Event()
         message = (
-            f"error: rank {rank} has made no progress, and Python does not run any more; ending it "
-            f"with status {STALLED_STATUS}"
+            f"error: {self._rank} has made no progress, and Python does not run any more; ending "
+            f"it with status {STALLED_STATUS}"
         )
         self._timer = NativeTimer(self._native_limit(), message, STALLED_STATUS, tick)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -185,13 +187,13 @@ class Watchdog:
         what = "waited" if self._waits_for_others() else "made no progress"
         whom = " for other ranks" if self._waits_for_others() else ""
         self._print(
-            f"warning: rank {self._rank} has {what} for {self._waited:.0f} s{whom}, {self._where()}"
+            f"warning: {self._rank} has {what} for {self._waited:.0f} s{whom}, {self._where()}"
         )
 
     def _report_stall(self) -> None:
         self._timer.arm(_REPORT_SECONDS)
         self._print(
-            f"error: rank {self._rank} has made no progress for {self._waited:.0f} s, "
+            f"error: {self._rank} has made no progress for {self._waited:.0f} s, "
             f"{self._where()}; ending it with status {STALLED_STATUS}",
             has_stacks=True,
         )

@@ -6,6 +6,7 @@ import functools
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ from training.loop import Hooks, Interlude, Updates, fit
 pytestmark = pytest.mark.waits
 
 ROOT = Path(__file__).resolve().parents[3]
+WHO = f"rank 3 on {socket.gethostname()}"
 
 
 class NotingWatchdog(Watchdog):
@@ -85,7 +87,7 @@ def test_no_progress_ends_the_process_and_names_the_update(rank, capfd):
     with rank.stopwatch.part(BACKBONE):
         assert rank.wait() == [STALLED_STATUS]
     for said in (rank.log_file.read_text(), capfd.readouterr().err):
-        assert "error: rank 3 has made no progress for 0 s, in update 57, backbone;" in said
+        assert f"error: {WHO} has made no progress for 0 s, in update 57, backbone;" in said
         assert "test_no_progress_ends_the_process" in said, "the stacks of all threads"
 
 
@@ -132,11 +134,11 @@ def test_a_rank_that_waits_for_others_warns_long_before_its_end(tmp_path):
     rank = Rank(tmp_path, 5)
     rank.watchdog.beat(120)
     with rank.stopwatch.part(COMMUNICATION):
-        said = rank.wait_for_words("warning: rank 3 has waited for 1 s for other ranks")
+        said = rank.wait_for_words(f"warning: {WHO} has waited for 1 s for other ranks")
     assert "in update 121, communication\n" in said
     rank.watchdog.beat(121)
     with rank.stopwatch.part(BACKBONE):
-        said = rank.wait_for_words("warning: rank 3 has made no progress for")
+        said = rank.wait_for_words(f"warning: {WHO} has made no progress for")
     assert "in update 122, backbone\n" in said
     assert rank.ends == [] and said.count("warning") == 2
     rank.watchdog.close()
@@ -262,7 +264,7 @@ def test_a_hang_that_holds_pythons_lock_is_ended_by_compiled_code(start):
     )
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (STALLED_STATUS, "")
-    assert err.startswith("error: rank 3 has made no progress, and Python does not run any more")
+    assert err.startswith(f"error: {WHO} has made no progress, and Python does not run any more")
     assert "in hangs\n" in err, "the stacks of all threads"
 
 
