@@ -9,8 +9,8 @@
 # CUDA_VISIBLE_DEVICES     the GPUs that ranks see on every host, by number, as in 2,3; by default all
 #
 # --restarts N starts the ranks again after a crash, up to N times: they resume from the newest checkpoint. The hostfile
-# is read again each time, so that a broken host can be removed from it meanwhile. A run that ends with a user's error
-# (status 2) or by a signal is not started again.
+# is read again each time, and hosts that ssh does not reach are left out. A run that ends with a user's error (status 2)
+# or by a signal is not started again.
 #
 # Ctrl-C and SIGTERM end the run after the current update, with a checkpoint; a second one ends it at once.
 #
@@ -60,16 +60,25 @@ unset HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS
 # mpirun gives every rank a pseudo-terminal, wherever this script writes to; PROGRESS says whether that is a terminal.
 if [[ -t 1 ]]; then export PROGRESS=bar; fi
 
-# Sets $hosts, the arguments for the ranks' hosts, for one attempt.
+# Sets $hosts, the arguments for the ranks' hosts, for one attempt. An allocation of Slurm, or a launcher with another
+# program than ssh (Kubernetes' MPI operator), knows its hosts itself.
 find_hosts() {
-    slots=2
+    slots=2 entries=()
     if [[ -n ${HOSTFILE:-} ]]; then
         check_hostfile "$HOSTFILE" || exit
-        hosts=(-np "${NP:-$slots}" --hostfile "$HOSTFILE")
+        hosts=(--hostfile "$HOSTFILE")
     else
         if [[ -n ${HOSTS:-} ]]; then check_hosts "$HOSTS" || exit; fi
-        hosts=(-np "${NP:-$slots}" -H "${HOSTS:-localhost:${NP:-$slots}}")
+        hosts=(-H "${HOSTS:-localhost:${NP:-$slots}}")
     fi
+    ranks=${NP:-$slots}
+    local before=${#entries[@]}
+    if ((left < restarts && before > 1)) && [[ -z ${SLURM_JOB_ID:-}${OMPI_MCA_plm_rsh_agent:-} ]]; then leave_out_dead; fi
+    if ((${#entries[@]} < before)); then
+        hosts=(-H "$(IFS=,; echo "${entries[*]}")")
+        ranks=$((ranks < slots ? ranks : slots))
+    fi
+    hosts=(-np "$ranks" "${hosts[@]}")
 }
 
 # On SIGINT or SIGTERM, mpirun would end the ranks at once. It forwards SIGUSR1 and SIGUSR2 to the ranks, which finish

@@ -3,6 +3,8 @@
 set -euo pipefail
 # shellcheck disable=SC2034  # used where this is sourced
 project=$(CDPATH='' cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd)
+# shellcheck disable=SC2034
+launchers=$project/setup-utils/launchers
 
 # A launcher of .venv/bin that is called by its path, without `source .venv/bin/activate`.
 environment=$(CDPATH='' cd "$(dirname "$0")" && pwd)
@@ -43,4 +45,10 @@ if [[ -n ${NIC:-} ]]; then
     fi
     export OMPI_MCA_btl_tcp_if_include=$NIC OMPI_MCA_oob_tcp_if_include=$NIC
     export NIC HOROVOD_GLOO_IFACE=$NIC NCCL_SOCKET_IFNAME=$NIC
+fi
+
+# How long a host may be cut off, and the job goes on when it answers again.
+export HOST_TIMEOUT=${HOST_TIMEOUT:-120}
+if [[ ! $HOST_TIMEOUT =~ ^[1-9][0-9]{1,4}$ ]]; then
+    refuse "HOST_TIMEOUT='${HOST_TIMEOUT:0:80}' is not a number of seconds; give one from 10 to 99999, or unset it"
 fi

@@ -20,8 +20,8 @@ COPIED = (
     *("constraints.txt", "constraints-bench.txt"),
 )
 SYSTEM_TOOLS = (
-    "awk bash cat cp dirname env grep ln ls mkdir mktemp paste readlink rm sed sha256sum tail "
-    "touch tr"
+    "awk bash cat cp cut dirname env getent grep hostname ln ls mkdir mktemp paste readlink rm sed "
+    "sha256sum tail timeout touch tr"
 ).split()
 
 PYTHON = """\

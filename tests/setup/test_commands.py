@@ -132,6 +132,44 @@ def test_run_reads_the_hostfile_again(sandbox: Sandbox) -> None:
     assert re.findall(r" -np (\S+)", sandbox.calls) == ["4", "2"]
 
 
+MPIRUN_THAT_FAILS = """\
+#!/usr/bin/env bash
+echo "mpirun $*" >>"$CALLS"
+exit 1
+"""
+SSH = """\
+#!/usr/bin/env bash
+[[ $* != *" ${GONE:-nobody} true" ]] || exit 255
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "starts"),
+    [
+        ({"GONE": "ip2"}, ["-np 6 -H ip1:1,ip2:2,ip3:3", "-np 4 -H ip1:1,ip3:3"]),
+        ({"GONE": "ip2", "NP": "5"}, ["-np 5 -H ip1:1,ip2:2,ip3:3", "-np 4 -H ip1:1,ip3:3"]),
+        ({"GONE": "ip1", "NP": "3"}, ["-np 3 -H ip1:1,ip2:2,ip3:3", "-np 3 -H ip2:2,ip3:3"]),
+        ({}, ["-np 6 -H ip1:1,ip2:2,ip3:3"] * 2),
+        ({"GONE": "*"}, ["-np 6 -H ip1:1,ip2:2,ip3:3"] * 2),
+        ({"GONE": "ip2", "SLURM_JOB_ID": "7"}, ["-np 6 -H ip1:1,ip2:2,ip3:3"] * 2),
+    ],
+)
+def test_run_leaves_out_hosts_that_do_not_answer_when_it_starts_again(
+    sandbox: Sandbox, variables: dict[str, str], starts: list[str]
+) -> None:
+    """If none answers, as where ssh is not for the user, all of them stay."""
+    sandbox.stub("orterun", MPIRUN_THAT_FAILS)
+    sandbox.stub("sleep", SILENT)
+    sandbox.stub("ssh", SSH)
+    hosts = {"HOSTS": "ip1:1,ip2:2,ip3:3", **variables}
+    result = sandbox.run("bash", "run.sh", "--restarts", "1", **hosts)
+    assert re.findall(" (-np .*) -bind-to", sandbox.calls) == starts
+    gone = variables.get("GONE")
+    assert (f"run.sh: {gone} cannot be reached by ssh; the run goes on" in result.stderr) == (
+        starts[0] != starts[1]
+    )
+
+
 @pytest.mark.parametrize(("number", "status"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
 def test_run_forwards_signals(sandbox: Sandbox, number: str, status: int) -> None:
     """The stub is mpirun and its ranks: on USR1 or USR2, it ends after its update."""
@@ -191,7 +229,8 @@ LAUNCHER = "setup-utils/launchers/mpirun"
 
 def test_mpirun_names_the_daemon_of_other_hosts(sandbox: Sandbox) -> None:
     sandbox.run("bash", LAUNCHER, "-np", "2", LD_LIBRARY_PATH="/a b")
-    agent = f"-mca orte_launch_agent env LD_LIBRARY_PATH=/a\\ b {sandbox.stubs}/orted"
+    guard = f"bash {sandbox.folder}/setup-utils/launchers/remote-guard 120"
+    agent = f"-mca orte_launch_agent {guard} env LD_LIBRARY_PATH=/a\\ b {sandbox.stubs}/orted"
     assert sandbox.calls.startswith(f"mpirun {agent} ")
     sandbox.stub("orterun_wrapper", SILENT)
     sandbox.run("bash", LAUNCHER, "-np", "2")
@@ -209,7 +248,9 @@ def test_launchers_in_an_environment_find_it_by_themselves(sandbox: Sandbox) -> 
     for name in ("mpirun", "horovodrun"):
         result = sandbox.run(f"{programs}/{name}", "-np", "2", "a b")
         assert result.returncode == 0, result.stderr
-        assert sandbox.calls.startswith(f"{programs}:{sandbox.stubs}: ")
+        # mpirun finds its remote shell there.
+        added = f":{sandbox.folder}/setup-utils/launchers" if name == "mpirun" else ""
+        assert sandbox.calls.startswith(f"{programs}:{sandbox.stubs}{added}: ")
         assert sandbox.calls.endswith(" -np 2 a b\n")
 
 

@@ -1,0 +1,113 @@
+"""The sessions in which launchers run commands on other hosts; ssh is a stub here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "setup-utils/launchers"
+# Says when it is there; a child in the background has to end with it.
+COMMAND = "echo ready; sleep 300 & echo $! >child; wait"
+SSH = """\
+#!/usr/bin/env bash
+echo "$*" >call
+read -r line && echo "read '$line'"
+exec bash -c "$ENDS"
+"""
+
+
+def guard(folder: Path, seconds: object, *command: str) -> subprocess.Popen:
+    """Start a command as another host does."""
+    return subprocess.Popen(
+        ["bash", FOLDER / "remote-guard", str(seconds), *command], cwd=folder, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def is_gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{process}/stat").read_text().split()[2] == "Z"
+
+
+@pytest.mark.parametrize("end", ["the input ends", "no line comes"])
+def test_a_command_ends_with_its_session(tmp_path: Path, end: str) -> None:
+    process = guard(tmp_path, 2, "bash", "-c", COMMAND)
+    assert process.stdout.readline() == "ready\n"
+    for _ in range(4):
+        time.sleep(0.7)
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert process.poll() is None, "lines keep it"
+    began = time.monotonic()
+    if end == "the input ends":
+        process.stdin.close()
+    assert process.wait(20) == 128 + signal.SIGTERM
+    seconds = time.monotonic() - began
+    assert seconds < 1.5 if end == "the input ends" else 1.5 < seconds < 10
+    assert is_gone(int((tmp_path / "child").read_text()))
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_a_command_that_does_not_obey_is_killed(tmp_path: Path) -> None:
+    process = guard(tmp_path, 2, "bash", "-c", "trap '' TERM; echo ready; sleep 300; sleep 300")
+    assert process.stdout.readline() == "ready\n"
+    process.communicate("\n", timeout=20)
+    assert process.returncode == 128 + signal.SIGKILL
+
+
+def test_without_a_first_line_nothing_is_ended(tmp_path: Path) -> None:
+    """As where Slurm's srun starts the daemon: it has no input."""
+    said = subprocess.run(
+        ["bash", FOLDER / "remote-guard", "2", "bash", "-c", "sleep 3; echo done; exit 7"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (said.returncode, said.stdout, said.stderr) == (7, "done\n", "")
+
+
+def shell(folder: Path, ends: str, *words: str) -> subprocess.Popen:
+    """Start a session as mpirun does, which is a shell that waits here; ssh does as it is told."""
+    (folder / "ssh").write_text(SSH)
+    (folder / "ssh").chmod(0o755)
+    variables = {"PATH": f"{folder}:{os.environ['PATH']}", "ENDS": ends, "HOST_TIMEOUT": "40"}
+    script = f"bash '{FOLDER}/remote-shell' {' '.join(words)}; echo $?; sleep 300 & wait"
+    return subprocess.Popen(
+        ["bash", "-c", script], cwd=folder, stdin=subprocess.DEVNULL, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        env={**os.environ, **variables},
+    )  # fmt: skip
+
+
+def test_a_lost_connection_names_the_host_and_ends_a_launcher_that_waits(tmp_path: Path) -> None:
+    options = ("-p", "77", "-o", "Compression=no")
+    process = shell(tmp_path, "exit 255", *options, "host7", "daemon", "-x")
+    try:
+        assert process.stdout.readline() == "read ''\n"
+        assert process.stdout.readline().startswith("error: the connection to host7 is lost (ssh)")
+        assert process.stdout.readline() == "255\n"
+        assert process.wait(60) == -signal.SIGKILL
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+    alive = "-o ServerAliveInterval=10 -o ServerAliveCountMax=4"
+    call = (tmp_path / "call").read_text()
+    assert call == f"-x {' '.join(options)} {alive} host7 daemon -x\n"
+
+
+def test_a_command_that_fails_by_itself_is_the_launchers_concern(tmp_path: Path) -> None:
+    process = shell(tmp_path, "exit 3", "host7", "daemon")
+    try:
+        assert [process.stdout.readline() for _ in range(2)] == ["read ''\n", "3\n"]
+        assert process.poll() is None
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
