@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models classification grouping device hosts cluster bench fuzz faults mutants endurance soak newcomer pythons clean
+.PHONY: help env train test lint models classification grouping device hosts cluster bench fuzz faults hostfaults mutants endurance soak newcomer pythons clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh setup-utils/*.sh setup-utils/*/* .ci/run
@@ -74,6 +74,7 @@ bench: env ## measure, write benchmarks/results; BENCHMARKS="head input backbone
 # Long forms of tests, of which `make test` runs short forms.
 INPUTS ?= 100000
 KILLS ?= 20
+FAULTS ?= 20
 N ?= 200
 MINUTES ?= 10
 SEED ?= 1
@@ -82,6 +83,9 @@ fuzz: env ## feed damaged files to every reader; INPUTS=100000 SEED=1
 
 faults: env ## kill ranks, resume, compare with an undisturbed run; KILLS=20 SEED=1
 	@$(IN_VENV) python -m tests.faults --kills $(KILLS) --seed $(SEED)
+
+hostfaults: env ## disturb jobs on two hosts, which end in time or go on; as root; FAULTS=20 SEED=1
+	@$(IN_VENV) python -m tests.hosts.faults --faults $(FAULTS) --seed $(SEED)
 
 mutants: ## change the code at random lines, which its tests must notice; N=200 SEED=1,2,3
 	@bash setup-utils/install.sh --dev

@@ -7,6 +7,7 @@
 # HOSTFILE   the same as a file in Open MPI's format ("ip1 slots=8" on each line)
 # NIC        the network interface between the hosts, as in eth1; it has the same name on all of them
 # CUDA_VISIBLE_DEVICES     the GPUs that ranks see on every host, by number, as in 2,3; by default all
+# HOST_TIMEOUT             seconds after which a host that does not answer ends the job; by default 120
 #
 # --restarts N starts the ranks again after a crash, up to N times: they resume from the newest checkpoint. The hostfile
 # is read again each time, and hosts that ssh does not reach are left out. A run that ends with a user's error (status 2)

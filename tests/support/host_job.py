@@ -82,7 +82,7 @@ class HostJob:
         return path.read_text().count("  loss ") if path.exists() else 0
 
     def processes(self) -> list[Process]:
-        """Return what runs on the hosts, without the ssh servers and the command itself."""
+        """Return what runs on the hosts, without the ssh servers."""
         found = []
         for number, host in enumerate(self.two.all):
             for pid in host.processes():
@@ -90,7 +90,8 @@ class HostJob:
                     process = Process(number, pid, psutil.Process(pid).cmdline())
                 except psutil.Error:
                     continue
-                if process.words and pid not in (host.server_pid, self.process.pid):
+                # An ended process has no words any more.
+                if process.words and pid != host.server_pid:
                     found.append(process)
         return found
 
