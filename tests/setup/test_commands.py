@@ -237,6 +237,29 @@ def test_mpirun_names_the_daemon_of_other_hosts(sandbox: Sandbox) -> None:
     assert f"env OPAL_PREFIX={sandbox.stubs} {sandbox.stubs}/orted" in sandbox.calls
 
 
+@pytest.mark.parametrize("wrong", ["5", "2 minutes", "-20", "100000"])
+def test_a_time_for_hosts_that_is_none_is_refused(sandbox: Sandbox, wrong: str) -> None:
+    for command in (LAUNCHER, "run.sh", "setup-utils/launchers/horovodrun"):
+        result = sandbox.run("bash", command, HOST_TIMEOUT=wrong)
+        assert result.returncode == 2 and sandbox.calls == ""
+        assert result.stderr.startswith(f"error: HOST_TIMEOUT='{wrong}' is not a number of seconds")
+        assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "agent"),
+    [({}, "remote-shell"), ({"OMPI_MCA_plm_rsh_agent": "/etc/kubexec.sh"}, "/etc/kubexec.sh")],
+)
+def test_the_program_that_reaches_other_hosts_can_be_chosen(
+    sandbox: Sandbox, variables: dict[str, str], agent: str
+) -> None:
+    sandbox.stub("orterun", '#!/usr/bin/env bash\nenv >>"$CALLS"\n')
+    result = sandbox.run("bash", LAUNCHER, "-np", "2", "true", **variables)
+    assert result.returncode == 0, result.stderr
+    assert f"OMPI_MCA_plm_rsh_agent={agent}\n" in sandbox.calls
+    assert ("OMPI_MCA_plm_rsh_no_tree_spawn=1" in sandbox.calls) == (agent == "remote-shell")
+
+
 def test_launchers_in_an_environment_find_it_by_themselves(sandbox: Sandbox) -> None:
     programs = sandbox.folder / ".venv/bin"
     programs.mkdir(parents=True)

@@ -102,6 +102,31 @@ def test_a_lost_connection_names_the_host_and_ends_a_launcher_that_waits(tmp_pat
     assert call == f"-x {' '.join(options)} {alive} host7 daemon -x\n"
 
 
+def test_a_command_that_a_signal_has_ended_is_named(tmp_path: Path) -> None:
+    process = shell(tmp_path, "exit 137", "host7", "daemon")
+    try:
+        assert process.stdout.readline() == "read ''\n"
+        said = process.stdout.readline()
+        assert said.startswith("error: on host7 a signal has ended") and "status 137" in said
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_session_that_the_launcher_ends_says_nothing(tmp_path: Path) -> None:
+    process = shell(tmp_path, "sleep 300", "host7", "daemon")
+    try:
+        assert process.stdout.readline() == "read ''\n"
+        session = subprocess.check_output(["pgrep", "-P", str(process.pid)], text=True)
+        os.kill(int(session), signal.SIGTERM)
+        assert process.stdout.readline() == "143\n"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
 def test_a_command_that_fails_by_itself_is_the_launchers_concern(tmp_path: Path) -> None:
     process = shell(tmp_path, "exit 3", "host7", "daemon")
     try:
