@@ -46,10 +46,10 @@ class Process(NamedTuple):
 
 
 class HostJob:
-    """One job; what it prints is in a file beside its folder."""
+    """One job; what it prints is in a file beside the hosts' keys."""
 
     def __init__(self, two: TwoHosts, launcher: str, models: Path, *options: object) -> None:
-        """Start it.
+        """Start it, or start it again.
 
         Args:
             two: the hosts; the launcher runs on the first.
@@ -57,8 +57,10 @@ class HostJob:
             models: the folder of the run.
             options: of the program, or of run.sh.
         """
-        self.two, self.models = two, models
-        self.output = models.with_suffix(".output")
+        self.two = two
+        # As each host sees it.
+        self.views = [Path(f"/proc/{host.server_pid}/root{models}") for host in two.all]
+        self.output = two.folder / f"{models.name}.output"
         command = two.first.inside(
             "sh", "-c", 'cd "$0" && exec "$@"', ROOT, *LAUNCHERS[launcher], *options
         )
@@ -78,7 +80,7 @@ class HostJob:
 
     def updates(self) -> int:
         """How many updates have been reported, also those of an earlier start."""
-        path = self.models / "logs/rank-0000.log"
+        path = self.views[0] / "logs/rank-0000.log"
         return path.read_text().count("  loss ") if path.exists() else 0
 
     def processes(self) -> list[Process]:
