@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
@@ -182,11 +182,11 @@ def choose(rng: random.Random) -> Iterator[Round]:
             yield Round(name, next(launchers[name]), rng.randint(0, 1), updates, delay)
 
 
-def run(rounds: Sequence[Round], two: TwoHosts, folder: Path) -> list[str]:
+def run(rounds: Mapping[int, Round], two: TwoHosts, folder: Path) -> list[str]:
     """Disturb a job in each round, and return a line for each, see ``is_right``.
 
     Args:
-        rounds: what is to happen.
+        rounds: what is to happen, with numbers.
         two: the hosts, relayed.
         folder: for the runs, which both hosts share or each has for itself; it may be filled up.
     """
@@ -197,7 +197,7 @@ def run(rounds: Sequence[Round], two: TwoHosts, folder: Path) -> list[str]:
     expected = _results(job)
     assert len(expected) == 3, expected.keys()
     lines = []
-    for number, chosen in enumerate(rounds, start=1):
+    for number, chosen in rounds.items():
         try:
             result = _round(chosen, two, folder / f"run-{number}", expected)
         except Exception as error:
@@ -275,8 +275,9 @@ def _wait_for_the_end(
     # The ssh server learns of the end when the link is back, or when TCP gives up.
     waited = [process for process in before
               if not (is_cut and _SSH_SESSION.match(process.words[0]))]  # fmt: skip
-    left = scene.job.wait_for_the_end_of(waited, fault.seconds + began - time.monotonic())
-    assert not left, f"after {fault.seconds} s there are {left}: {scene.job.said()[-3000:]}"
+    seconds = fault.seconds or 0.0
+    left = scene.job.wait_for_the_end_of(waited, seconds + began - time.monotonic())
+    assert not left, f"after {seconds} s there are {left}: {scene.job.said()[-3000:]}"
     seconds = time.monotonic() - began
     if scene.launcher != "run.sh":
         assert scene.job.process.wait(10) != 0, "the launcher ended with status 0"
@@ -320,6 +321,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hosts.faults")
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=1, help="leave out what comes before")
     parser.add_argument("--private", action="store_true", help="share no folder")
     parser.add_argument("--only", default="", help="part of the name of a fault")
     parser.add_argument("--launcher", default="", help="the name of a launcher")
@@ -328,7 +330,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         one for one in choose(random.Random(options.seed))
         if options.only in one.fault and options.launcher in ("", one.launcher)
     )  # fmt: skip
-    rounds = list(itertools.islice(chosen, options.faults))
+    numbered = enumerate(itertools.islice(chosen, options.faults), start=1)
+    rounds = {number: one for number, one in numbered if number >= options.first}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         with two_hosts(Path(name), options.private) as (two, disk):

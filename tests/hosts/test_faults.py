@@ -24,10 +24,10 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 # As the launchers take turns, each has two faults.
-ROUNDS = [
-    Round(name, fault.launchers[number % len(fault.launchers)], number % 2, 8 + number, 0.1)
+ROUNDS = {
+    number: Round(name, fault.launchers[number % len(fault.launchers)], number % 2, 8 + number, 0.1)
     for number, (name, fault) in enumerate(FAULTS.items())
-]
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,8 @@ def test_each_fault_ends_right(hosts_and_disk: tuple[TwoHosts, Path]) -> None:
 def arrays(models: Path, output: Path) -> dict[str, Any]:
     """Of all ranks in the last checkpoint, as one would hold them."""
     path = models / f"checkpoints/update-{UPDATES:08d}"
-    merge = [sys.executable, "-m", "training.checkpoint", "merge", path, "--output", output]
-    subprocess.run(merge, check=True)
+    command = [sys.executable, "-m", "training.checkpoint", "merge", str(path)]
+    subprocess.run([*command, "--output", str(output)], check=True)
     with np.load(output) as archive:
         return dict(archive)
 

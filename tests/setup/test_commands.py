@@ -139,7 +139,7 @@ exit 1
 """
 SSH = """\
 #!/usr/bin/env bash
-[[ $* != *" ${GONE:-nobody} true" ]] || exit 255
+[[ $* != *\\ ${GONE:-nobody}\\ true ]] || exit 255
 """
 
 
