@@ -323,12 +323,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=1, help="leave out what comes before")
     parser.add_argument("--private", action="store_true", help="share no folder")
-    parser.add_argument("--only", default="", help="part of the name of a fault")
+    parser.add_argument("--only", default="", help="a pattern in the name of a fault")
     parser.add_argument("--launcher", default="", help="the name of a launcher")
     options = parser.parse_args(argv)
     chosen = (
         one for one in choose(random.Random(options.seed))
-        if options.only in one.fault and options.launcher in ("", one.launcher)
+        if re.search(options.only, one.fault) and options.launcher in ("", one.launcher)
     )  # fmt: skip
     numbered = enumerate(itertools.islice(chosen, options.faults), start=1)
     rounds = {number: one for number, one in numbered if number >= options.first}
