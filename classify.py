@@ -50,7 +50,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
 
     data, seed = config.data, config.run.seed
     dataset = open_images(data, seed)
-    ranks = workers.join(config, dataset.num_examples(data))
+    ranks = workers.join(config, dataset.num_examples(data), dataset.files)
     device = devices.choose(ranks.world, config.classifier.dtype)
     with (
         open_run(config, ranks, device, request) as run,

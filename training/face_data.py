@@ -14,10 +14,11 @@ from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.drawn import face_set
 from data.options import FaceDataOptions
 from data.records.joined_set import JoinedSet
-from data.records.record_set import RecordSet
+from data.records.record_set import RecordSet, files_of
 from data.verification.bin_file import VerificationSet, read_bin
 from parallel.world import World
 from runtime.errors import ConfigError
+from training import same_data
 
 _log = logging.getLogger(__name__)
 
@@ -27,12 +28,13 @@ Batches = Union[FaceLoader, MemoryBatches]
 
 
 def open_batches(data: FaceDataOptions, seed: int, world: World) -> Batches:
-    """Open the training set of a run.
+    """Open the training set of a run; all ranks together.
 
     Raises:
         DataError: the data is missing or broken.
-        ConfigError: there are fewer classes than ranks.
+        ConfigError: there are fewer classes than ranks, or a host has other data.
     """
+    same_data.check(_compared_files(data), world)
     batches = (_memory_batches if data.debug else _record_batches)(data, seed, world)
     if batches.num_classes < world.size:
         raise ConfigError(
@@ -40,6 +42,20 @@ def open_batches(data: FaceDataOptions, seed: int, world: World) -> Batches:
             "start fewer ranks"
         )
     return batches
+
+
+def _compared_files(data: FaceDataOptions) -> list[Path]:
+    """What has to be the same on all hosts.
+
+    Each host draws the synthetic set by itself, and processors of several kinds round its pixels in
+    several ways; what it shows follows from the options.
+    """
+    is_drawn = data.dataset == "synthetic"
+    folders = _folders(data)[is_drawn:] if data.rec else []
+    return [
+        *(path for rec in data.rec[is_drawn:] for path in files_of(Path(rec))),
+        *(folder / f"{name}.bin" for name in data.val_targets for folder in folders),
+    ]
 
 
 def _memory_batches(data: FaceDataOptions, seed: int, world: World) -> MemoryBatches:

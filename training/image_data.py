@@ -6,7 +6,7 @@ where images come from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from data.images.transforms import (
     Unchanged,
 )
 from data.options import ImageDataOptions
+from data.records.record_set import files_of
 from parallel.world import World
 from runtime import environment
 from runtime.errors import DataError
@@ -51,6 +52,8 @@ class ImageData:
     normalization: Normalization
     training_transform: ImageTransform
     validation_transform: ImageTransform
+    files: Sequence[Path]
+    """What it is read from, which has to be the same on all hosts."""
 
     @property
     def num_classes(self) -> int:
@@ -101,19 +104,24 @@ def open_images(data: ImageDataOptions, seed: int) -> ImageData:
     """
     if data.dataset == "mnist":
         training, validation = (mnist.read(_folder(data), part) for part in _PARTS)
-        return ImageData(training, validation, (1, 28, 28), _MNIST, Unchanged(), Unchanged())
+        transforms, files = (Unchanged(), Unchanged()), mnist.files_of(_folder(data))
+        return ImageData(training, validation, (1, 28, 28), _MNIST, *transforms, files)
     if data.dataset == "cifar10":
         training, validation = (cifar10.read(_folder(data), part) for part in _PARTS)
-        return ImageData(training, validation, (3, 32, 32), _CIFAR10, PadCropFlip(), Unchanged())
+        transforms, files = (PadCropFlip(), Unchanged()), cifar10.files_of(_folder(data))
+        return ImageData(training, validation, (3, 32, 32), _CIFAR10, *transforms, files)
     size = data.image_size
     assert size is not None, "the transforms of the other data sets have one"
     if data.dataset == "imagenet":
-        transforms = RandomResizedCrop(size), CenterCrop(size)
         if data.rec_train is not None and data.rec_val is not None:
-            sets = imagenet.read_records(Path(data.rec_train), Path(data.rec_val))
+            records = Path(data.rec_train), Path(data.rec_val)
+            sets = imagenet.read_records(*records)
+            files = [path for rec in records for path in files_of(rec)]
         else:
             sets = imagenet.read_folders(_folder(data))
-        return ImageData(*sets, (3, size, size), _IMAGENET, *transforms)
+            files = [_folder(data) / part for part in ("train", "val")]
+        transforms = RandomResizedCrop(size), CenterCrop(size)
+        return ImageData(*sets, (3, size, size), _IMAGENET, *transforms, files)
     return _draw(data, seed, size)
 
 
@@ -130,7 +138,8 @@ def _draw(data: ImageDataOptions, seed: int, size: int) -> ImageData:
         )
         for part, count in zip(_PARTS, counts)
     )
-    return ImageData(training, validation, (3, size, size), _DRAWN, Unchanged(), Unchanged())
+    transforms = Unchanged(), Unchanged()
+    return ImageData(training, validation, (3, size, size), _DRAWN, *transforms, files=())
 
 
 def _folder(data: ImageDataOptions) -> Path:

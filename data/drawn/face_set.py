@@ -2,16 +2,17 @@
 
 ``make train`` on a machine without any data trains on this set, in the format and through the code
 of real sets: faces of ``data.drawn.faces`` in ``train.rec``, and pairs of identities that are not
-in training (``unseen.bin``). Several processes may ask for the set at once: one makes it, the
-others wait; the folder appears only when it is complete. If another set is asked for in the same
-folder, it replaces the former, unless the folder holds a file that this program has not written or
-that has changed since: no file of the user's own is ever removed.
+in training (``unseen.bin``). Several processes may ask for the set at once: one of a host makes it,
+the others wait; the folder appears only when it is complete. If another set is asked for in the
+same folder, it replaces the former, unless the folder holds a file that this program has not
+written or that has changed since: no file of the user's own is ever removed.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -90,7 +91,7 @@ def ensure(
     folder = root.resolve()
     with _locked(folder):
         if not _is_complete(folder, description):
-            partial = folder.with_name(f".{folder.name}.part")
+            partial = folder.with_name(f".{folder.name}.{os.uname().nodename}.part")
             shutil.rmtree(partial, ignore_errors=True)
             try:
                 _write_training(partial, training)
@@ -98,11 +99,14 @@ def ensure(
                 checksums = {path.name: _checksum(path) for path in sorted(partial.iterdir())}
                 text = json.dumps({**description, "files": checksums})
                 write_atomically(partial / _DESCRIPTION, text.encode())
-                _remove_set(folder)
-                partial.replace(folder)
+                # Without locks between hosts, another one may have made it meanwhile.
+                if not _is_complete(folder, description):
+                    _remove_set(folder)
+                    partial.replace(folder)
             except OSError as error:
-                shutil.rmtree(partial, ignore_errors=True)
                 raise _unwritable(root, error) from None
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
     return root
 
 

@@ -9,7 +9,7 @@ Multiple Layers of Features from Tiny Images, 2009).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,22 @@ def read(folder: Path, part: str) -> ImagesInMemory:
     return ImagesInMemory(np.ascontiguousarray(images), labels.astype(np.uint8), NUM_CLASSES)
 
 
+def files_of(folder: Path) -> list[Path]:
+    """Return the files that a folder may hold, of both versions."""
+    names = [name for names in _FILES.values() for name in names]
+    return [path for paths in _versions(folder, names) for path in paths]
+
+
+def _versions(folder: Path, names: Sequence[str]) -> Iterator[list[Path]]:
+    """Yield the paths of files in each version and place."""
+    for subfolder, suffix in itertools.product(_FOLDERS, ("", ".bin")):
+        yield [folder / subfolder / f"{name}{suffix}" for name in names]
+
+
 def _find(folder: Path, names: Sequence[str]) -> list[Path]:
     """Return the paths of the files, all of one version."""
     fewest_missing = [folder / name for name in names]
-    for subfolder, suffix in itertools.product(_FOLDERS, ("", ".bin")):
-        paths = [folder / subfolder / f"{name}{suffix}" for name in names]
+    for paths in _versions(folder, names):
         missing = [path for path in paths if not path.is_file()]
         if not missing:
             return paths

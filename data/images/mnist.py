@@ -53,8 +53,18 @@ def read(folder: Path, part: str) -> ImagesInMemory:
     return ImagesInMemory(images[..., None], labels, NUM_CLASSES)
 
 
+def files_of(folder: Path) -> list[Path]:
+    """Return the files that a folder may hold, in both forms."""
+    names = [name for names in _FILES.values() for name in names]
+    return [path for name in names for path in _forms(folder, name)]
+
+
+def _forms(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / name, folder / f"{name}.gz"
+
+
 def _find(folder: Path, name: str) -> Path:
-    for path in (folder / name, folder / f"{name}.gz"):
+    for path in _forms(folder, name):
         if path.is_file():
             return path
     names = ", ".join(name for names in _FILES.values() for name in names)

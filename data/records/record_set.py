@@ -256,6 +256,15 @@ def _is_label_of_each(labels: NDArray[np.int32], images: int) -> bool:
     return labels.dtype.str == "<i4" and len(labels) == images and bool((labels >= -1).all())
 
 
+def files_of(path: Path) -> list[Path]:
+    """Return the files of the set at ``path`` (see ``RecordSet``), whether they exist or not."""
+    try:
+        rec = _find_rec(path)
+    except DataError:
+        rec = path if path.suffix == ".rec" else path / "train.rec"
+    return [rec, rec.with_suffix(".idx"), rec.with_name("property")]
+
+
 def _find_rec(path: Path) -> Path:
     if path.is_file():
         return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,8 @@ from data.records.joined_set import JoinedSet
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from runtime.errors import ConfigError, DataError
-from training import face_data
+from runtime.mxnet import mx
+from training import face_data, same_data
 from training.config.faces import FaceConfig, parse
 
 
@@ -25,7 +27,10 @@ class World:
     """A rank of a world that nobody meets in."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.local_rank = rank, size, rank
+
+    def allgather_uneven(self, array, name: str):
+        return array
 
 
 def encoded(number: int) -> bytes:
@@ -179,6 +184,41 @@ def test_the_drawn_set_is_the_one_asked_for(tmp_path: Path, monkeypatch) -> None
     more = config_of(*line, "--rec", tmp_path / "other", "--rec", tmp_path / "own")
     batches_of(more, 1)
     assert asked[1:] == [(tmp_path / "other", options)]
+
+
+def test_what_a_run_reads_is_compared(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    compared = []
+    monkeypatch.setattr(same_data, "check", lambda paths, world: compared.append((paths, world)))
+    other = write_set(tmp_path / "other", [2, 2])
+    line = ("--rec", folder, "--rec", other / "train.rec", "--val-targets", "lfw")
+    names = ("train.rec", "train.idx", "property")
+    files = [path / name for path in (folder, other) for name in names]
+    world = World(1, 2)
+    for options in ((), ("--debug",)):
+        with open_batches(config_of(*line, *options), world):
+            pass
+        expected = [*files, folder / "lfw.bin", other / "lfw.bin"]
+        assert compared.pop() == (expected, world)
+    # Each host draws the first; its pixels depend on the processor.
+    monkeypatch.setattr(face_set, "ensure", lambda *_, **__: None)
+    with open_batches(config_of("--dataset", "synthetic", *line), world):
+        pass
+    assert compared.pop() == ([*files[3:], other / "lfw.bin"], world)
+    with open_batches(config_of("--dataset", "100w"), world):
+        pass
+    assert compared.pop() == ([], world)
+
+
+def test_other_data_on_another_host_is_refused_before_it_is_opened(folder: Path) -> None:
+    class Other(World):
+        def allgather_uneven(self, array, name: str):
+            theirs = json.dumps(["elsewhere", {str(folder / "train.rec"): "9 bytes"}])
+            line = np.frombuffer(f"{theirs}\n".encode(), np.uint8)
+            return mx.nd.concat(array, mx.nd.array(line, dtype="uint8"), dim=0)
+
+    (folder / "train.rec").write_bytes(b"no record")
+    with pytest.raises(ConfigError, match="elsewhere has another .*train.rec than .*: 9 bytes, "):
+        open_batches(config_of("--rec", folder), Other(0, 2))
 
 
 def test_verification_sets_lie_beside_the_data(folder: Path, tmp_path: Path, caplog) -> None:

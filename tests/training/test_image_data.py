@@ -37,6 +37,7 @@ def test_drawn_images() -> None:
     dataset = opened(parse(line.split()))
     assert (len(dataset.training), len(dataset.validation)) == (57, 11)
     assert dataset.num_classes == dataset.validation.num_classes == 7
+    assert not dataset.files
     assert dataset.shape == (3, 16, 16)
     assert dataset.normalization == ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     transforms = (dataset.training_transform, dataset.validation_transform)
@@ -72,6 +73,7 @@ def test_sets_in_files(dataset, module, shape, deviation, transform, monkeypatch
     assert dataset.normalization.deviation == deviation
     means = {1: (0.1307,), 3: (0.4914, 0.4822, 0.4465)}
     assert dataset.normalization.mean == means[shape[0]]
+    assert dataset.files == module.files_of(Path("/there"))
     assert isinstance(dataset.training_transform, transform)
     assert isinstance(dataset.validation_transform, Unchanged)
 
@@ -86,6 +88,11 @@ def test_imagenet(reads_records: bool, monkeypatch) -> None:
     dataset = opened(parse(["--dataset", "imagenet", "--image-size", "96", *words]))
     assert asked == [(Path("a.rec"), Path("b.rec")) if reads_records else (Path("d"),)]
     assert (dataset.training, dataset.validation) == sets
+    if reads_records:
+        files = [Path(f"{name}.{end}") for name in "ab" for end in ("rec", "idx")]
+        assert set(dataset.files) == {*files, Path("property")}
+    else:
+        assert dataset.files == [Path("d/train"), Path("d/val")]
     assert dataset.shape == (3, 96, 96)
     assert dataset.normalization == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     assert dataset.training_transform == RandomResizedCrop(96)

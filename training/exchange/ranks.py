@@ -47,6 +47,11 @@ class Ranks:
         self.contributors = self.size
         self.saves = True
 
+    @property
+    def everyone(self) -> World:
+        """All processes of the job, if they can meet in a collective, or this one."""
+        return self.world
+
     def updates_per_epoch(self, own: int) -> int:
         """Updates of the weights in an epoch in which this process makes ``own``."""
         return own

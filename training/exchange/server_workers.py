@@ -16,7 +16,7 @@ from data.batches.image_loader import ImageLoader
 from parallel.parameter_server.assignment import Assignment
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.schemes import SCHEMES
-from parallel.world import HorovodWorld, LoneWorld, TimedWorld, Wire
+from parallel.world import HorovodWorld, LoneWorld, TimedWorld, Wire, World
 from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.stopping import StopRequest
@@ -68,6 +68,11 @@ class ServerWorkers(Ranks):
         # The version of the weights less the updates that this period's schedule has behind it.
         self._ahead = 0
         self._stop_status = 0
+
+    @property
+    @override
+    def everyone(self) -> World:
+        return self._horovod.all_ranks() if self._horovod else self.world
 
     def epoch_part(self) -> EpochPart:
         """What this worker reads of each epoch."""

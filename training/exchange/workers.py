@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Union
 
 from data.batches.epoch_part import EpochPart
@@ -9,6 +11,7 @@ from parallel.parameter_server import assignment
 from parallel.world import HorovodWorld, TimedWorld, Wire
 from runtime import environment
 from runtime.stopwatch import Stopwatch
+from training import same_data
 from training.config.exchange import HOROVOD
 from training.config.images import ImageConfig
 from training.exchange.ranks import Ranks
@@ -16,18 +19,28 @@ from training.exchange.server_workers import ServerWorkers
 from training.update.optimizer import BackboneOptimizer, Optimizer
 
 
-def join(config: ImageConfig, num_images: int) -> Union[HorovodWorkers, ServerWorkers]:
+def join(
+    config: ImageConfig, num_images: int, files: Sequence[Path]
+) -> Union[HorovodWorkers, ServerWorkers]:
     """Meet the other workers of a run.
 
     Args:
         config: checked.
         num_images: of an epoch, over all workers.
+        files: what the images are read from, the same on every host.
+
+    Raises:
+        ConfigError: a host has other files.
     """
+    workers: Union[HorovodWorkers, ServerWorkers]
     if config.exchange.kv_store == HOROVOD:
-        return HorovodWorkers(config, num_images)
-    own = assignment.find(environment.variables())
-    assert own is not None, "check() lets no run without servers pass"
-    return ServerWorkers(config, own, num_images)
+        workers = HorovodWorkers(config, num_images)
+    else:
+        own = assignment.find(environment.variables())
+        assert own is not None, "check() lets no run without servers pass"
+        workers = ServerWorkers(config, own, num_images)
+    same_data.check(files, workers.everyone)
+    return workers
 
 
 class HorovodWorkers(Ranks):

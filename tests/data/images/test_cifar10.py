@@ -63,6 +63,13 @@ def test_the_binary_version(tmp_path: Path) -> None:
     assert_is_the_set(tmp_path)
 
 
+def test_its_files_in_every_version_and_place(tmp_path: Path) -> None:
+    write_python(tmp_path)
+    write_binary(tmp_path / "cifar-10-batches-bin")
+    written = {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert len(written) == 12 and written < {*cifar10.files_of(tmp_path)}
+
+
 def test_the_folders_in_which_they_are_published(tmp_path: Path) -> None:
     write_python(tmp_path / "cifar-10-batches-py")
     assert_is_the_set(tmp_path)

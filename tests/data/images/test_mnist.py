@@ -41,6 +41,10 @@ def test_plain_and_compressed_files(folder: Path) -> None:
     assert len(mnist.read(folder, "validation")) == 7
 
 
+def test_its_files_in_both_forms(folder: Path) -> None:
+    assert len(mnist.files_of(folder)) == 8 and {*folder.iterdir()} < {*mnist.files_of(folder)}
+
+
 def test_an_image_is_the_callers_own(folder: Path) -> None:
     dataset = mnist.read(folder, "training")
     dataset.decoded(0)[0][:] = 0

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
+from data.records import record_set
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, encode
 from data.records.writer import RecordWriter
@@ -126,6 +127,16 @@ def test_rounded_key_ranges_are_made_exact(tmp_path: Path, make_image) -> None:
     assert len(records) == 5
     assert records.key(0) == base + 1
     assert records.labels().tolist() == [0, 0, 0, 1, 1]
+
+
+def test_the_files_of_a_set(write_set, tmp_path: Path) -> None:
+    folder = write_set([2, 2])
+    names = ("train.rec", "train.idx", "property")
+    expected = [folder / name for name in names]
+    assert record_set.files_of(folder) == record_set.files_of(folder / "train.rec") == expected
+    # Some other host may have it.
+    for path in (tmp_path / "none", tmp_path / "none" / "train.rec"):
+        assert record_set.files_of(path) == [tmp_path / "none" / name for name in names]
 
 
 def test_missing_sets_are_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,11 +79,26 @@ def served(assignment: Assignment = PLACE, **given: Any) -> ServerWorkers:
 
 
 def test_the_option_decides_who_trains_together(monkeypatch) -> None:
-    assert isinstance(workers.join(config_of(), COUNT), workers.HorovodWorkers)
+    compared = []
+    monkeypatch.setattr(workers.same_data, "check", lambda *given: compared.append(given))
+    files = [Path("train.rec")]
+    joined = workers.join(config_of(), COUNT, files)
+    assert isinstance(joined, workers.HorovodWorkers)
+    assert compared.pop() == (files, joined.world)
     for name, value in PLACE.variables().items():
         monkeypatch.setenv(name, value)
-    joined = workers.join(config_of(kv_store="dist_async"), COUNT)
+    joined = workers.join(config_of(kv_store="dist_async"), COUNT, files)
     assert isinstance(joined, ServerWorkers) and joined.number == 3
+    # It meets nobody.
+    assert compared.pop() == (files, joined.world) and joined.world.size == 1
+
+
+def test_all_groups_have_the_same_data() -> None:
+    grouped = replace(PLACE, groups=((0, 1), (2, 3)))
+    joined = served(grouped, kv_store="dist_gsync", staleness=None)
+    everybody = SimpleNamespace(size=4)
+    joined._horovod.all_ranks = lambda: everybody
+    assert joined.everyone is everybody and joined.world.size == 2
 
 
 def test_ranks_of_horovod() -> None:
