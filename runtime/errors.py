@@ -26,6 +26,8 @@ _CRASH_STATUS = 1
 # What a shell reports for a program that SIGPIPE ended.
 _CLOSED_PIPE_STATUS = 128 + signal.SIGPIPE
 _RANK_NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "GROUPING_WORKER")
+_RANK_COUNTS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
+_LOCAL_COUNTS = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _LAUNCHER_GRACE_SECONDS = 10.0
 
 
@@ -60,12 +62,13 @@ def is_launched() -> bool:
 def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
     """Run a program and end the process with its exit status.
 
-    A ``UserError`` is printed as one line and gives status 2. Any other exception keeps its
-    traceback and gives status 1. Neither runs exit handlers: Horovod's would wait for ranks that
-    in turn wait for this one. Since a launcher ends all ranks as soon as the first has failed, a
-    rank other than 0 reports a ``ConfigError`` only if it is still alive some seconds later, when
-    rank 0 evidently does not have the same error. A rank whose collective fails waits as long: the
-    rank that is missing has failed first, and its status is to be the job's.
+    A ``UserError`` is printed as one line and gives status 2; what may be wrong on one host alone
+    names it, if ranks run on several. Any other exception keeps its traceback and gives status 1.
+    Neither runs exit handlers: Horovod's would wait for ranks that in turn wait for this one. Since
+    a launcher ends all ranks as soon as the first has failed, a rank other than 0 reports a
+    ``ConfigError`` only if it is still alive some seconds later, when rank 0 evidently does not
+    have the same error. A rank whose collective fails waits as long: the rank that is missing has
+    failed first, and its status is to be the job's.
 
     A standard output that cannot be written gives one line and status 2; a pipe that its reader has
     closed gives status 141 and no line. Characters that the encoding lacks are written as escapes.
@@ -75,11 +78,13 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
         status = main() or 0
         sys.stdout.flush()
     except ConfigError as error:
+        host = ""
         if launcher_number(_RANK_NAMES, default=0) != 0:
             time.sleep(_LAUNCHER_GRACE_SECONDS)
-        _end(str(error), USER_ERROR_STATUS)
+            host = _host()
+        _end(f"{host}{error}", USER_ERROR_STATUS)
     except UserError as error:
-        _end(str(error), USER_ERROR_STATUS)
+        _end(f"{_host()}{error}", USER_ERROR_STATUS)
     except _OutputError as error:
         _end_without_output(error)
     except Exception as error:
@@ -89,6 +94,13 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
             time.sleep(_LAUNCHER_GRACE_SECONDS)
         _exit_now(_CRASH_STATUS)
     sys.exit(status)
+
+
+def _host() -> str:
+    """The beginning of a line about this host alone, where ranks run on several."""
+    ranks = launcher_number(_RANK_COUNTS, default=1)
+    is_one_host = launcher_number(_LOCAL_COUNTS, default=ranks) == ranks
+    return "" if is_one_host else f"{os.uname().nodename}: "
 
 
 def _is_of_another_rank(error: Exception) -> bool:

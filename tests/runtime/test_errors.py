@@ -99,6 +99,17 @@ def test_a_data_error_is_printed_by_every_rank_at_once() -> None:
     assert (result.stdout, result.stderr) == ("", "error: broken\n")
 
 
+@pytest.mark.parametrize("prefix", ["HOROVOD_", "OMPI_COMM_WORLD_"])
+@pytest.mark.parametrize(("local", "host"), [("4", ""), ("2", f"{os.uname().nodename}: ")])
+def test_a_data_error_names_the_host_among_several(prefix: str, local: str, host: str) -> None:
+    sizes = {f"{prefix}SIZE": "4", f"{prefix}LOCAL_SIZE": local}
+    assert run_main("raise errors.DataError('broken')", **sizes).stderr == f"error: {host}broken\n"
+    raise_config_error = PRINT_WAITING + "raise errors.ConfigError('wrong')"
+    assert run_main(raise_config_error, **sizes).stderr == "error: wrong\n"
+    alone = run_main(raise_config_error, **sizes, HOROVOD_RANK="1")
+    assert alone.stderr == f"error: {host}wrong\n"
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_standard_output_is_one_line(unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
