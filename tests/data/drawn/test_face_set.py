@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,26 @@ def test_processes_that_race_make_one_set(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".synthetic.lock", "synthetic"]
 
 
+def test_hosts_that_race_without_locks_make_one_set(tmp_path: Path, monkeypatch) -> None:
+    """On a network file system whose locks hold for one host alone."""
+    root, write = tmp_path / "synthetic", face_set._write_verification
+    monkeypatch.setattr(face_set.fcntl, "flock", lambda *_: None)
+    made = {}
+
+    def be_overtaken(*arguments: Any) -> None:
+        monkeypatch.setattr(face_set, "_write_verification", write)
+        with monkeypatch.context() as patch:
+            patch.setattr(face_set.os, "uname", lambda: SimpleNamespace(nodename="other"))
+            ensure_small(root)
+        made.update({path: path.stat().st_ino for path in root.iterdir()})
+        write(*arguments)
+
+    monkeypatch.setattr(face_set, "_write_verification", be_overtaken)
+    ensure_small(root)
+    assert len(made) == 5 and made == {path: path.stat().st_ino for path in root.iterdir()}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".synthetic.lock", "synthetic"]
+
+
 def test_an_interrupted_set_is_made_again(tmp_path: Path, monkeypatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -154,20 +175,26 @@ def test_other_files_in_the_folder_of_a_set_are_not_touched(name: str, tmp_path:
     ensure_small(root)
     with pytest.raises(DataError, match=f"{name.split('/')[0]} is not part of a synthetic set"):
         face_set.ensure(root, **{**SMALL, "seed": 4})
-    assert content(tmp_path) == before and not (tmp_path / ".synthetic.part").exists()
+    assert content(tmp_path) == before and not [*tmp_path.glob(".synthetic.*.part")]
 
 
-def test_files_that_come_while_another_set_is_drawn_stay(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [("_write_verification", "thesis.txt is not part of"), ("_remove_set", "not empty")],
+)
+def test_files_that_come_while_another_set_is_drawn_stay(
+    tmp_path: Path, monkeypatch, step: str, words: str
+) -> None:
     root = tmp_path / "synthetic"
     ensure_small(root)
-    write = face_set._write_verification
+    do_step = getattr(face_set, step)
 
     def write_thesis(*arguments: Any) -> None:
         (root / "thesis.txt").write_text("years of work")
-        write(*arguments)
+        do_step(*arguments)
 
-    monkeypatch.setattr(face_set, "_write_verification", write_thesis)
-    with pytest.raises(DataError, match="not empty"):
+    monkeypatch.setattr(face_set, step, write_thesis)
+    with pytest.raises(DataError, match=words):
         face_set.ensure(root, **{**SMALL, "seed": 4})
     assert (root / "thesis.txt").read_text() == "years of work"
 
