@@ -27,7 +27,7 @@ def test_two_ranks(controller: str, index: bytes | None, tmp_path: Path) -> None
     module = [sys.executable, "-m", "tests.distributed.compare_files"]
     result = subprocess.run(
         [*command, "-H", "localhost:2", *module, *folders],
-        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
     goes_on = [f"rank {rank} goes on" in result.stdout for rank in (0, 1)]
     if index == b"1\t0\n":

@@ -91,7 +91,7 @@ def test_tasks_with_pmix_train_together(tmp_path: Path) -> None:
     mpirun = Path(sys.executable).with_name("mpirun")
     result = subprocess.run(
         [mpirun, "-np", "2", "bash", srun, SCRIPT, *options, tmp_path / "models"],
-        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=200, check=False,
+        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     logs = sorted(path.name for path in (tmp_path / "models/logs").iterdir())
