@@ -3,7 +3,7 @@
     python -m parallel.check -H ip1:8,ip2:8
     NIC=eth1 python -m parallel.check --hostfile hosts --models-root models/faces-r50
 
-Without hosts this one alone is checked. docs/troubleshooting.md has a sample. The exit status is 0
+Without hosts this one alone is checked. docs/many-hosts.md has a sample. The exit status is 0
 if nothing is wrong, otherwise 2.
 """
 
