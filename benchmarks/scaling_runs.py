@@ -1,33 +1,66 @@
-"""Jobs of ``benchmarks.scaling_worker`` on this host, under horovodrun or ``parallel.launch``."""
+"""Jobs of ``benchmarks.scaling_worker``, under horovodrun, ``parallel.launch`` or by themselves."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple, Optional
 
+from benchmarks.scaling_model import Link, Probe
 from benchmarks.training_runs import started
+from runtime.errors import ConfigError
 from training.config.exchange import HOROVOD
+
+LOCAL = "localhost"
+NONE = "none"
+"""Instead of a scheme of ``--kv-store``: gradients are not exchanged."""
+RESULT = "scaling result "
+"""Begins the line that a worker prints."""
+_HOSTS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*:[1-9][0-9]{0,4}")
 
 
 class ExchangeKind(NamedTuple):
     """How workers exchange gradients."""
 
-    servers_per_worker: int
-    """Parameter servers for each worker, 0 for Allreduce."""
+    scheme: str
+    """Of ``--kv-store``, or that of processes that exchange nothing."""
+    servers_per_worker: int = 0
 
     def __str__(self) -> str:
         """Its name in the report."""
-        if not self.servers_per_worker:
-            return "Allreduce"
-        return f"parameter server {self.servers_per_worker}:1"
+        if self.servers_per_worker:
+            return f"parameter server {self.servers_per_worker}:1"
+        return "Allreduce" if self.scheme == HOROVOD else "no exchange"
 
 
-ALLREDUCE = ExchangeKind(0)
+ALLREDUCE = ExchangeKind(HOROVOD)
+INDEPENDENT = ExchangeKind(NONE)
+SERVERS = (ExchangeKind("dist_sync", 1), ExchangeKind("dist_sync", 2))
+
+
+class ScalingSetup(NamedTuple):
+    """The number of workers, how they exchange gradients, and on which hosts."""
+
+    workers: int
+    exchange: ExchangeKind
+    hosts: tuple[str, ...] = (LOCAL,)
+
+    def __str__(self) -> str:
+        """Its name in the report."""
+        return f"{self.line}, {self.workers} worker{'s' * (self.workers > 1)}"
+
+    @property
+    def line(self) -> str:
+        """The name of all setups that differ in the number of workers alone."""
+        where = f" on {len(self.hosts)} hosts" if len(self.hosts) > 1 else ""
+        return f"{self.exchange}{where}"
 
 
 class ScalingCase(NamedTuple):
@@ -44,42 +77,100 @@ class ScalingSpeed(NamedTuple):
 
     images_per_second: float
     """Over all workers, at the pace of the slowest; medians of updates."""
-    parameter_bytes: int
+    update: float
+    """Seconds, for the slowest worker."""
+    messages: tuple[int, ...]
+    """The bytes of what ranks send one after the other, all gradients in total."""
+    exchange: float = 0.0
+    """Seconds of the exchange of an update by itself, for the slowest worker."""
+    link: Optional[Link] = None
+    """That of several ranks."""
 
 
-def run(case: ScalingCase, exchange: ExchangeKind, workers: int) -> ScalingSpeed:
-    """Train on some workers.
+def parse_hosts(text: str) -> dict[str, int]:
+    """Read ``ip1:2,ip2:2``: how many workers there may be on each host.
+
+    Raises:
+        ConfigError: it is written in another way.
+    """
+    for word in text.split(","):
+        if not _HOSTS.fullmatch(word):
+            raise ConfigError(
+                f"-H {text!r}: {word!r} is not a host and its number of workers; write ip1:2,ip2:2"
+            )
+    return {host: int(slots) for host, slots in (word.split(":") for word in text.split(","))}
+
+
+def run(case: ScalingCase, setup: ScalingSetup) -> ScalingSpeed:
+    """Train on some workers, as many on each host.
 
     Raises:
         RuntimeError: a process failed; with its output.
     """
-    scheme = "dist_sync" if exchange.servers_per_worker else HOROVOD
-    with TemporaryDirectory() as folder:
-        command = [
-            *_launcher(exchange, workers),
-            *(sys.executable, "-m", "benchmarks.scaling_worker", "--kv-store", scheme, case.model),
-            *(str(case.batch), str(case.updates), folder),
-        ]
-        threads = {"OMP_NUM_THREADS": str(case.threads)}
-        with started(command, {**os.environ, **threads}) as process:
-            output, _ = process.communicate()
-        if process.returncode != 0:
-            raise RuntimeError(f"a job ended with status {process.returncode}:\n{output}")
-        return _read(Path(folder), case.batch)
+    exchange, workers, hosts = setup.exchange, setup.workers, setup.hosts
+    addresses = [host for host in hosts for _ in range(workers // len(hosts))]
+    worker = (sys.executable, "-m", "benchmarks.scaling_worker", "--kv-store", exchange.scheme)
+    numbers = case.model, str(case.batch), str(case.updates)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(case.threads)}
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        command = [*_launcher(exchange, addresses, Path(folder)), *worker, *numbers]
+        copies = workers if exchange == INDEPENDENT else 1
+        jobs = [stack.enter_context(started(command, environment)) for _ in range(copies)]
+        outputs = [job.communicate()[0] for job in jobs]
+        for job, output in zip(jobs, outputs):
+            if job.returncode != 0:
+                raise RuntimeError(f"a job ended with status {job.returncode}:\n{output}")
+    return read("\n".join(outputs), case.batch, workers)
 
 
-def _launcher(exchange: ExchangeKind, workers: int) -> list[str]:
-    """The launcher of the workers, all on this host; a single worker without servers has none."""
-    if exchange.servers_per_worker:
-        servers = str(exchange.servers_per_worker * workers)
-        return [sys.executable, "-m", "parallel.launch", "-n", str(workers), "-s", servers, "--"]
-    if workers == 1:
+def _launcher(exchange: ExchangeKind, addresses: Sequence[str], folder: Path) -> list[str]:
+    """The launcher of workers on these hosts, as users call it."""
+    workers, is_here = len(addresses), set(addresses) == {LOCAL}
+    if exchange == INDEPENDENT:
         return []
-    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
-    return [horovodrun, "--gloo", "-np", str(workers), "-H", f"localhost:{workers}"]
+    if exchange == ALLREDUCE:
+        slots = ",".join(f"{host}:{addresses.count(host)}" for host in dict.fromkeys(addresses))
+        horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+        return [horovodrun, "-np", str(workers), "-H", slots]
+    servers = str(exchange.servers_per_worker * workers)
+    launcher = [sys.executable, "-m", "parallel.launch", "-n", str(workers), "-s", servers]
+    if not is_here:
+        hosts = folder / "hosts"
+        hosts.write_text("\n".join(addresses) + "\n")
+        launcher += ["-H", str(hosts), "-i", os.environ["NIC"], "--launcher", "ssh"]
+    return [*launcher, "--"]
 
 
-def _read(folder: Path, batch: int) -> ScalingSpeed:
-    results = [json.loads(path.read_text()) for path in folder.iterdir()]
-    slowest = max(statistics.median(result["seconds"]) for result in results)
-    return ScalingSpeed(len(results) * batch / slowest, results[0]["parameter_bytes"])
+def read(output: str, batch: int, workers: int) -> ScalingSpeed:
+    """What the workers of a job have printed.
+
+    Raises:
+        RuntimeError: some have not, or were never at work together.
+    """
+    results = [json.loads(line) for line in re.findall(rf"{RESULT}({{.*}})", output)]
+    if len(results) != workers:
+        raise RuntimeError(f"{len(results)} of {workers} workers have a result:\n{output}")
+    probe = results[0]["probe"]
+    update = max(map(statistics.median, _updates(results)))
+    return ScalingSpeed(
+        workers * batch / update,
+        update,
+        tuple(results[0]["messages"]),
+        max(result["exchange"] for result in results),
+        Link.of(Probe(*probe)) if probe else None,
+    )
+
+
+def _updates(results: Sequence[dict[str, Any]]) -> list[list[float]]:
+    """The seconds of each worker's updates while all were at work.
+
+    Processes that exchange nothing neither begin nor end together.
+    """
+    clocks = [result["ends"] for result in results]
+    if not any(result["exchange"] for result in results):
+        first, last = max(clock[0] for clock in clocks), min(clock[-1] for clock in clocks)
+        clocks = [[end for end in clock if first <= end <= last] for clock in clocks]
+    seconds = [[after - before for before, after in zip(clock, clock[1:])] for clock in clocks]
+    if not all(seconds):
+        raise RuntimeError("the processes were never at work together; give more --updates")
+    return seconds

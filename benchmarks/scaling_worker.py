@@ -1,18 +1,20 @@
-"""One of several processes that train copies of a classifier; it writes how long its updates took.
+"""One of several processes that train copies of a classifier; it prints how long its updates took.
 
-    python -m benchmarks.scaling_worker --kv-store SCHEME MODEL BATCH UPDATES FOLDER
+    python -m benchmarks.scaling_worker --kv-store SCHEME MODEL BATCH UPDATES
 
-SCHEME is ``horovod``, under ``horovodrun`` or alone, or ``dist_sync``, under ``parallel.launch``;
-gradients are exchanged as in training. The batch is made once, so that reading costs nothing.
+SCHEME is ``horovod``, under ``horovodrun``; ``dist_sync``, under ``parallel.launch``; or ``none``,
+a process by itself. Gradients are exchanged as in training. The batch is made once, so that reading
+costs nothing. The result is a line of the standard output, which launchers bring from every host.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,12 @@ import numpy as np
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
+from benchmarks.scaling_model import Probe, fused
+from benchmarks.scaling_runs import NONE, RESULT
 from parallel.parameter_server import assignment
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.schemes import SCHEMES
-from parallel.world import PLAIN, HorovodWorld, LoneWorld
+from parallel.world import PLAIN, HorovodWorld, LoneWorld, Wire, World
 from runtime.mxnet import mx
 from runtime.stopwatch import Stopwatch
 from training.config.exchange import HOROVOD
@@ -32,13 +36,16 @@ from training.exchange.server_optimizer import ServerOptimizer
 from training.update.optimizer import BackboneOptimizer, Optimizer
 
 WARM_UP_UPDATES = 2
+_EXCHANGES = 15
 _CLASSES = 10
 _IMAGE_SHAPE = (3, 32, 32)
 _LR, _MOMENTUM = 1e-3, 0.9
+_MANY = 64
+_LARGE_ELEMENTS = 1 << 22
 
 
 def main() -> None:
-    """Train, and write ``<process id>.json``: the seconds of the updates, and the parameters."""
+    """Train, and print what ``benchmarks.scaling_runs`` reads, as JSON."""
     scheme, model = sys.argv[2:4]
     batch, updates = map(int, sys.argv[4:6])
     classifier = Classifier.create(
@@ -49,57 +56,99 @@ def main() -> None:
     )
     classifier.hybridize()
     trained = [p for p in classifier.parameters.values() if p.grad_req != "null"]
-    workers, optimizer = (_horovod if scheme == HOROVOD else _dist_sync)(classifier)
-    seconds = _train(classifier, optimizer, batch, workers, WARM_UP_UPDATES + updates)
+    workers, optimizer, world = _exchange(scheme, classifier)
+    ends = _train(classifier, optimizer, batch, workers, WARM_UP_UPDATES + updates)
+
+    def exchange() -> None:
+        """What an update sends, without the computation that may hide it."""
+        optimizer.reduce(0)
+        if scheme != HOROVOD:
+            optimizer.update(0, _LR)
+
     result = {
-        "seconds": seconds[WARM_UP_UPDATES:],
-        "parameter_bytes": sum(4 * int(np.prod(p.shape)) for p in trained),
+        # One clock for all processes of a host.
+        "ends": ends[WARM_UP_UPDATES:],
+        "messages": fused([4 * int(np.prod(one.shape)) for one in trained], _threshold()),
+        "exchange": 0.0 if scheme == NONE else _seconds(world, exchange),
+        "probe": _probe(world) if world.size > 1 else None,
     }
-    Path(sys.argv[6], f"{os.getpid()}.json").write_text(json.dumps(result))
-    if scheme != HOROVOD:
+    print(f"{RESULT}{json.dumps(result)}", flush=True)
+    if scheme not in (HOROVOD, NONE):
         # At the regular end of a process MXNet ends the servers, which may still serve others.
         os._exit(0)
 
 
-def _horovod(classifier: Classifier) -> tuple[int, Optimizer]:
-    """The number of ranks, and an optimizer with Horovod's Allreduce."""
-    world = HorovodWorld()
-    optimizer = BackboneOptimizer(
-        OptimizerOptions(momentum=_MOMENTUM, wd=0.0), classifier.parameters, world, dtype="float32"
-    )
-    return world.size, optimizer
+def _threshold() -> int:
+    """What Horovod sends together at most, in bytes; its own default is 128 MiB."""
+    return int(os.environ.get("HOROVOD_FUSION_THRESHOLD", 128 << 20))
 
 
-def _dist_sync(classifier: Classifier) -> tuple[int, Optimizer]:
-    """The number of workers, and an optimizer on the parameter servers."""
+def _exchange(scheme: str, classifier: Classifier) -> tuple[int, Optimizer, World]:
+    """The number of workers, an optimizer that exchanges gradients with them, and the ranks."""
+    if scheme in (HOROVOD, NONE):
+        world = HorovodWorld() if scheme == HOROVOD else LoneWorld()
+        options = OptimizerOptions(momentum=_MOMENTUM, wd=0.0)
+        optimizer = BackboneOptimizer(options, classifier.parameters, world, dtype="float32")
+        return world.size, optimizer, world
     here = assignment.find(os.environ)
     assert here is not None, "python -m benchmarks.scaling starts this program"
     alone = LoneWorld(here.local_worker)
-    exchange = Exchange(SCHEMES["dist_sync"], here, alone, staleness=None, images_per_step=0)
-    optimizer = ServerOptimizer(classifier.parameters, exchange, alone, Stopwatch(), PLAIN)
-    optimizer.start(momentum=_MOMENTUM, weight_decay=0.0, version=0)
-    return here.num_workers, optimizer
+    exchange = Exchange(SCHEMES[scheme], here, alone, staleness=None, images_per_step=0)
+    on_servers = ServerOptimizer(classifier.parameters, exchange, alone, Stopwatch(), PLAIN)
+    on_servers.start(momentum=_MOMENTUM, weight_decay=0.0, version=0)
+    return here.num_workers, on_servers, alone
 
 
 def _train(
     classifier: Classifier, optimizer: Optimizer, batch: int, workers: int, updates: int
 ) -> list[float]:
-    """Return the seconds of each update, from one that is done to the next."""
+    """Return the clock before the first update and after each, in seconds."""
     rng = np.random.default_rng(0)
     images: Any = mx.nd.array(rng.integers(0, 256, (batch, *_IMAGE_SHAPE), np.uint8), dtype="uint8")
     labels = mx.nd.array(rng.integers(0, _CLASSES, batch))
     measure = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-    seconds = []
+    ends = [time.monotonic()]
     for number in range(updates):
-        begin = time.perf_counter()
         with mx.autograd.record():
             loss = measure(classifier(images), labels).sum() / (batch * workers)
         loss.backward()
         optimizer.reduce(number)
         optimizer.update(number, _LR)
         mx.nd.waitall()
-        seconds.append(time.perf_counter() - begin)
-    return seconds
+        ends.append(time.monotonic())
+    return ends
+
+
+def _seconds(world: World, run: Callable[[], None]) -> float:
+    """The median seconds of what the ranks begin together."""
+    seconds = []
+    for _ in range(_EXCHANGES):
+        world.barrier()
+        begin = time.monotonic()
+        run()
+        mx.nd.waitall()
+        seconds.append(time.monotonic() - begin)
+    return statistics.median(seconds)
+
+
+def _probe(world: World) -> Probe:
+    """Measure what the model of ``benchmarks.scaling_model`` needs to know."""
+    small = [mx.nd.zeros((1,)) for _ in range(_MANY)]
+    large = mx.nd.zeros((_LARGE_ELEMENTS,))
+
+    def reduce_small() -> None:
+        # Horovod sends together only what is scaled alike.
+        for number, array in enumerate(small):
+            world.allreduce_all([array], f"small.{number}", wire=Wire(predivide_factor=1 + number))
+
+    return Probe(
+        ranks=world.size,
+        one_small=_seconds(world, lambda: world.allreduce_all(small[:1], "small")),
+        many_small=_seconds(world, reduce_small),
+        many=_MANY,
+        large=_seconds(world, lambda: world.allreduce_all([large], "large")),
+        large_bytes=4 * _LARGE_ELEMENTS,
+    )
 
 
 if __name__ == "__main__":

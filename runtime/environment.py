@@ -45,8 +45,10 @@ def settings() -> tuple[Setting, ...]:
         table += _WITH_TILES
     if computes_on_gpus():
         table += _FOR_GPUS
-    elif visible_threads() <= _FEW_THREADS:
-        table += _WITH_FEW_THREADS
+    else:
+        table += _ON_PROCESSORS
+        if visible_threads() <= _FEW_THREADS:
+            table += _WITH_FEW_THREADS
     return table if is_launched() else table + _WITHOUT_LAUNCHER
 
 
@@ -104,6 +106,14 @@ _WITH_TILES = (
         "DNNL_MAX_CPU_ISA",
         "AVX512_CORE_AMX",
         "oneDNN uses the processor's matrix tiles only if allowed; Linux has granted them",
+    ),
+)
+_ON_PROCESSORS = (
+    Setting(
+        "HOROVOD_FUSION_THRESHOLD",
+        str(1 << 20),
+        "a larger array is reduced where it is: Horovod's buffer costs two copies of it by a "
+        "processor that computes, and as much memory for MPI to work in, anew each time",
     ),
 )
 _WITH_FEW_THREADS = (

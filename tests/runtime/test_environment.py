@@ -97,6 +97,19 @@ def test_horovod_polls_less_often_where_few_threads_compute(
     assert rows == ([cycle] if cycle else [])
 
 
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_processors_reduce_large_gradients_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, threads: str
+) -> None:
+    """A buffer for them is for GPUs, for which Horovod's own default stays."""
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    for gpus, expected in ((False, ["1048576"]), (True, [])):
+        monkeypatch.setattr(environment, "computes_on_gpus", lambda gpus=gpus: gpus)
+        rows = [setting.default for setting in environment.settings()
+                if setting.name == "HOROVOD_FUSION_THRESHOLD"]  # fmt: skip
+        assert rows == expected
+
+
 @pytest.mark.parametrize(
     ("package", "visible", "for_gpus"),
     [
