@@ -110,11 +110,13 @@ def run(case: ScalingCase, setup: ScalingSetup) -> ScalingSpeed:
     exchange, workers, hosts = setup.exchange, setup.workers, setup.hosts
     addresses = [host for host in hosts for _ in range(workers // len(hosts))]
     worker = (sys.executable, "-m", "benchmarks.scaling_worker", "--kv-store", exchange.scheme)
-    numbers = case.model, str(case.batch), str(case.updates)
+    numbers = [case.model, str(case.batch), str(case.updates)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(case.threads)}
     with TemporaryDirectory() as folder, ExitStack() as stack:
         command = [*_launcher(exchange, addresses, Path(folder)), *worker, *numbers]
         copies = workers if exchange == INDEPENDENT else 1
+        if exchange == INDEPENDENT:
+            command += [folder, str(copies)]
         jobs = [stack.enter_context(started(command, environment)) for _ in range(copies)]
         outputs = [job.communicate()[0] for job in jobs]
         for job, output in zip(jobs, outputs):
@@ -164,7 +166,7 @@ def read(output: str, batch: int, workers: int) -> ScalingSpeed:
 def _updates(results: Sequence[dict[str, Any]]) -> list[list[float]]:
     """The seconds of each worker's updates while all were at work.
 
-    Processes that exchange nothing neither begin nor end together.
+    Processes that exchange nothing begin together, but do not end so.
     """
     clocks = [result["ends"] for result in results]
     if not any(result["exchange"] for result in results):
@@ -172,5 +174,5 @@ def _updates(results: Sequence[dict[str, Any]]) -> list[list[float]]:
         clocks = [[end for end in clock if first <= end <= last] for clock in clocks]
     seconds = [[after - before for before, after in zip(clock, clock[1:])] for clock in clocks]
     if not all(seconds):
-        raise RuntimeError("the processes were never at work together; give more --updates")
+        raise RuntimeError("the processes were hardly at work together; give more --updates")
     return seconds

@@ -1,10 +1,11 @@
 """One of several processes that train copies of a classifier; it prints how long its updates took.
 
-    python -m benchmarks.scaling_worker --kv-store SCHEME MODEL BATCH UPDATES
+    python -m benchmarks.scaling_worker --kv-store SCHEME MODEL BATCH UPDATES [FOLDER PROCESSES]
 
 SCHEME is ``horovod``, under ``horovodrun``; ``dist_sync``, under ``parallel.launch``; or ``none``,
-a process by itself. Gradients are exchanged as in training. The batch is made once, so that reading
-costs nothing. The result is a line of the standard output, which launchers bring from every host.
+one of several processes that meet in a folder and exchange nothing. Gradients are exchanged as in
+training. The batch is made once, so that reading costs nothing. The result is a line of the
+standard output, which launchers bring from every host.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,6 +59,8 @@ def main() -> None:
     classifier.hybridize()
     trained = [p for p in classifier.parameters.values() if p.grad_req != "null"]
     workers, optimizer, world = _exchange(scheme, classifier)
+    if scheme == NONE:
+        _meet(Path(sys.argv[6]), int(sys.argv[7]))
     ends = _train(classifier, optimizer, batch, workers, WARM_UP_UPDATES + updates)
 
     def exchange() -> None:
@@ -76,6 +80,13 @@ def main() -> None:
     if scheme not in (HOROVOD, NONE):
         # At the regular end of a process MXNet ends the servers, which may still serve others.
         os._exit(0)
+
+
+def _meet(folder: Path, processes: int) -> None:
+    """Wait until as many processes have come to the folder."""
+    (folder / str(os.getpid())).touch()
+    while len(list(folder.iterdir())) < processes:
+        time.sleep(0.01)
 
 
 def _threshold() -> int:

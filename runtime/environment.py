@@ -119,8 +119,9 @@ _ON_PROCESSORS = (
 _WITH_FEW_THREADS = (
     Setting(
         "HOROVOD_CYCLE_TIME",
-        "5",
-        "polling each millisecond takes a tenth of a processor, each fifth a thirtieth",
+        "2",
+        "each collective waits for the next cycle; looking for it each millisecond, as by default, "
+        "takes time from a thread that computes",
     ),
 )
 # Not here: NVIDIA_TF32_OVERRIDE=0, with which GPUs since Ampere multiply float32 numbers without

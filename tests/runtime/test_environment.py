@@ -85,7 +85,7 @@ def test_gloo_is_chosen_only_for_a_single_process(
 
 @pytest.mark.parametrize(
     ("threads", "gpus", "cycle"),
-    [("1", False, "5"), ("2", False, "5"), ("3", False, None), ("2", True, "1"), ("3", True, "1")],
+    [("1", False, "2"), ("2", False, "2"), ("3", False, None), ("2", True, "1"), ("3", True, "1")],
 )
 def test_horovod_polls_less_often_where_few_threads_compute(
     monkeypatch: pytest.MonkeyPatch, threads: str, gpus: bool, cycle: Optional[str]
