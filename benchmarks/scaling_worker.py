@@ -76,7 +76,9 @@ def main() -> None:
         "exchange": 0.0 if scheme == NONE else _seconds(world, exchange),
         "probe": _probe(world) if world.size > 1 else None,
     }
-    print(f"{RESULT}{json.dumps(result)}", flush=True)
+    # In one piece, or launchers may put their prefix into it.
+    sys.stdout.write(f"{RESULT}{json.dumps(result)}\n")
+    sys.stdout.flush()
     if scheme not in (HOROVOD, NONE):
         # At the regular end of a process MXNet ends the servers, which may still serve others.
         os._exit(0)
