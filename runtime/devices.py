@@ -8,7 +8,6 @@ a GPU, what runs on one.
 
 from __future__ import annotations
 
-import ctypes
 import uuid
 from collections import deque
 from typing import Any, Protocol
@@ -18,11 +17,8 @@ from numpy.typing import NDArray
 
 from runtime import environment
 from runtime.errors import ConfigError
+from runtime.installed import UUID_BYTES, CudaDriver
 from runtime.mxnet import mx
-
-# Of NVIDIA's driver. MXNet has loaded it before it sees a GPU.
-_DRIVER = "libcuda.so.1"
-_UUID_BYTES = 16
 
 
 class Ranks(Protocol):
@@ -91,7 +87,7 @@ def choose(ranks: Ranks, dtype: str) -> Any:
             "CUDA_VISIBLE_DEVICES"
         )
     if ranks.size > 1:
-        own = _identity(number) if visible else bytes(_UUID_BYTES)
+        own = CudaDriver().identity(number) if visible else bytes(UUID_BYTES)
         sent = mx.nd.array(np.frombuffer(own, np.uint8)[None], dtype="uint8")
         _check_distinct([row.tobytes() for row in ranks.allgather(sent, "devices").asnumpy()])
     if visible:
@@ -101,25 +97,6 @@ def choose(ranks: Ranks, dtype: str) -> Any:
             "--dtype float16 needs a GPU: MXNet has no float16 products on the CPU; use float32"
         )
     return mx.cpu()
-
-
-def _identity(number: int) -> bytes:
-    """The UUID of a GPU, which no other has, on no host; ``number`` as MXNet counts."""
-    driver = ctypes.CDLL(_DRIVER)
-    # The former call gives all slices (MIG) of a GPU one UUID; CUDA 11.4 has brought the other.
-    ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
-    device, identity = ctypes.c_int(), ctypes.create_string_buffer(_UUID_BYTES)
-    status = (
-        driver.cuInit(0)
-        or driver.cuDeviceGet(ctypes.byref(device), number)
-        or ask(identity, device)
-    )
-    if status != 0:
-        raise ConfigError(
-            f"the driver does not identify GPU {number} (CUDA error {status}); look for the GPU in "
-            "nvidia-smi, and update the driver if it is older than CUDA 9.2"
-        )
-    return identity.raw
 
 
 def _check_distinct(identities: list[bytes]) -> None:
@@ -133,7 +110,7 @@ def _check_distinct(identities: list[bytes]) -> None:
                 "most one rank per GPU (-H host:N), or show each rank a GPU of its own by "
                 "CUDA_VISIBLE_DEVICES"
             )
-    without = rank_of.pop(bytes(_UUID_BYTES), None)
+    without = rank_of.pop(bytes(UUID_BYTES), None)
     if without is not None and rank_of:
         raise ConfigError(
             f"rank {without} sees no GPU, but rank {min(rank_of.values())} does; repair the driver "

@@ -19,6 +19,8 @@ from runtime.errors import ConfigError
 _MAJOR, _MINOR = 75, 76
 _NO_DEVICE = 100
 _DRIVER = "libcuda.so.1"
+UUID_BYTES = 16
+_Uuid = ctypes.c_char * UUID_BYTES
 # The packages of MXNet 1.9.1 have machine code for these compute capabilities, and no PTX. A GPU
 # runs the code of its own major version and an equal or lower minor one.
 _KEPLER_TO_TURING = ((3, 0), (5, 0), (6, 0), (7, 0), (7, 5))
@@ -85,42 +87,65 @@ class Gpu(NamedTuple):
         return any(has == major and least <= minor for has, least in _CODE[package])
 
 
-def gpus(driver: str = _DRIVER) -> list[Gpu]:
-    """The GPUs that this process sees, in MXNet's order; none without a driver.
+class CudaDriver:
+    """The driver, started; GPUs are numbered as MXNet numbers them.
 
-    Raises:
-        ConfigError: the driver reports an error.
+    All methods raise ``ConfigError`` if the driver reports an error.
     """
-    try:
-        cuda = ctypes.CDLL(driver)
-    except OSError:
-        return []
 
-    def call(name: str, *arguments: Any) -> None:
-        status = getattr(cuda, name)(*arguments)
-        if status != 0:
-            raise ConfigError(
-                f"NVIDIA's driver does not work: {name} fails with CUDA error {status}; nvidia-smi "
-                "says more, and restarting the machine after an update of the driver often helps"
-            )
+    def __init__(self, library: str = _DRIVER) -> None:
+        """Load and start it; ``OSError`` if there is none."""
+        self._library = ctypes.CDLL(library)
+        self._status = self._library.cuInit(0)
 
-    def number(name: str, *arguments: Any) -> int:
-        value = ctypes.c_int()
-        call(name, ctypes.byref(value), *arguments)
-        return value.value
+    def count(self) -> int:
+        """How many GPUs this process sees."""
+        if self._status == _NO_DEVICE:
+            return 0
+        return self._number("cuDeviceGetCount")
 
-    def describe(index: int) -> Gpu:
-        device = number("cuDeviceGet", index)
+    def describe(self, index: int) -> Gpu:
+        """Name, compute capability and memory of a GPU."""
+        device = self._number("cuDeviceGet", index)
         name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
-        call("cuDeviceGetName", name, len(name), device)
-        call("cuDeviceTotalMem_v2", ctypes.byref(memory), device)
-        major, minor = (number("cuDeviceGetAttribute", key, device) for key in (_MAJOR, _MINOR))
+        self._call("cuDeviceGetName", name, len(name), device)
+        self._call("cuDeviceTotalMem_v2", ctypes.byref(memory), device)
+        keys = _MAJOR, _MINOR
+        major, minor = (self._number("cuDeviceGetAttribute", key, device) for key in keys)
         return Gpu(name.value.decode(errors="replace"), (major, minor), memory.value)
 
-    if cuda.cuInit(0) == _NO_DEVICE:
+    def identity(self, index: int) -> bytes:
+        """The UUID of a GPU, which no other has, on no host."""
+        device, identity = self._number("cuDeviceGet", index), _Uuid()
+        # The former call gives all slices (MIG) of a GPU one UUID; CUDA 11.4 has brought the other.
+        newer = "cuDeviceGetUuid_v2"
+        self._call(newer if hasattr(self._library, newer) else newer[:-3], identity, device)
+        return identity.raw
+
+    def _number(self, name: str, *arguments: Any) -> int:
+        value = ctypes.c_int()
+        self._call(name, ctypes.byref(value), *arguments)
+        return value.value
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status, failed = self._status, "cuInit"
+        if status == 0:
+            status, failed = getattr(self._library, name)(*arguments), name
+        if status != 0:
+            raise ConfigError(
+                f"NVIDIA's driver does not work: {failed} fails with CUDA error {status}; "
+                "nvidia-smi says more, and restarting the machine after an update of the driver "
+                "often helps"
+            )
+
+
+def gpus(library: str = _DRIVER) -> list[Gpu]:
+    """The GPUs that this process sees; none without a driver. Errors: see ``CudaDriver``."""
+    try:
+        driver = CudaDriver(library)
+    except OSError:
         return []
-    call("cuInit", 0)
-    return [describe(index) for index in range(number("cuDeviceGetCount"))]
+    return [driver.describe(index) for index in range(driver.count())]
 
 
 def driver_version(driver: str = _DRIVER) -> Optional[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from parallel.world import LoneWorld
 from runtime import devices
 from runtime.errors import ConfigError
+from runtime.installed import CudaDriver
 from runtime.mxnet import mx
 from tests.device.stalled_device import stalled
 from tests.support.thread_world import ThreadWorld, run_ranks
@@ -47,7 +49,7 @@ class Host:
         library = folder / "libcuda.so.1"
         compiler = ["cc", *macros, "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
         subprocess.run(compiler, input=DRIVER, text=True, check=True)
-        patch.setattr(devices, "_DRIVER", str(library))
+        patch.setattr(devices, "CudaDriver", partial(CudaDriver, str(library)))
         self._patch = patch
         self._driver = ctypes.CDLL(str(library))
         self.status = 0
@@ -125,7 +127,7 @@ def test_workers_of_parallel_launch_see_what_their_host_has(
 def test_a_driver_that_fails_is_reported(host: Host) -> None:
     host.status = 3
     (line,) = set(host.choose([[7], [8]]))
-    assert line.startswith("the driver does not identify GPU 0 (CUDA error 3); ")
+    assert "cuDeviceGetUuid fails with CUDA error 3; " in line
 
 
 def test_float16_needs_a_gpu(host: Host) -> None:
