@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-i",
         dest="interface",
-        default=environment.variables().get("NIC", "lo"),
+        default=environment.variables().get("NIC") or "lo",
         help="the network interface on which all processes listen, and on no other (%(default)s)",
     )
     parser.add_argument(
