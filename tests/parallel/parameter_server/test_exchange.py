@@ -137,6 +137,6 @@ def test_the_version_of_the_start_is_bounded_by_what_others_have_done_since(monk
     early = servers.worker(0)
     assert early.start_range() == (0, 0)
     for _ in range(5):
-        early.step([mx.nd.ones(5), mx.nd.ones(7)], lr=0.1)
+        early.step(gradients(), lr=0.1)
     earliest, latest = servers.worker(1).start_range()
     assert earliest == 0 and latest == 5
