@@ -377,7 +377,7 @@ def _read_symbol(folder: Path, content: bytes) -> None:
 
 
 def _manifest_seeds(_: Path) -> list[bytes]:
-    from training.checkpoint.layout import Entry, Manifest, RankFile
+    from training.checkpoint.layout import Entry, Manifest, Part, RankFile
 
     def of_rank(rank: int) -> RankFile:
         centers = Entry("centers", "sharded", "float32", (3, 4), 3 * rank, 6, 0, 1)
@@ -386,7 +386,9 @@ def _manifest_seeds(_: Path) -> list[bytes]:
         return RankFile(88, (centers, mean, weight)[: 3 - rank])
 
     files = (of_rank(0), of_rank(1))
-    return [Manifest(7, 3, files, {"verifier": {"best": {}}}, {"classes": 6}).dump().encode()]
+    rest: Any = {"verifier": {"best": {}}}, {"classes": 6}
+    part = Part(7, 3, "word-1", ("one", "two"), {1: files[1]}, *rest)
+    return [Manifest(7, 3, files, *rest).dump().encode(), part.dump().encode()]
 
 
 def _read_manifest(folder: Path, content: bytes) -> None:
@@ -401,7 +403,7 @@ def _read_manifest(folder: Path, content: bytes) -> None:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
     (folder / layout.FILE_NAME).write_bytes(content)
-    layout.read(folder)
+    layout.read_part(folder)
 
 
 _HOSTS_LOOP = """

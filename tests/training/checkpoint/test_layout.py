@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -50,13 +51,52 @@ def body():
     }
 
 
-def read(folder, content):
+def part_body():
+    """Of the second rank's host, where hosts share no folder."""
+    files = {"1": body()["files"][1]}
+    return {**body(), "format": 2, "save": "word-1", "hosts": ["one", "two"], "files": files}
+
+
+def read(folder, content, reader=layout.read):
     """Read a manifest with a right checksum, so that its rules are what is tested."""
     if isinstance(content, dict):
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         content = json.dumps({**content, "checksum": zlib.crc32(text.encode())}).encode()
     (folder / "manifest.json").write_bytes(content)
-    return layout.read(folder)
+    return reader(folder)
+
+
+def test_a_part_says_who_has_the_rest(tmp_path):
+    part = read(tmp_path, part_body(), layout.read_part)
+    assert [*part.files] == [1] and part.world_size == 2 and part.key == "word-1"
+    (tmp_path / "manifest.json").write_text(part.dump())
+    assert layout.read_part(tmp_path) == part
+    with pytest.raises(DataError, match="lacks rank-0000.bin of one; .* gather -H one,two "):
+        layout.read(tmp_path)
+    first = read(tmp_path, {**part_body(), "files": {"0": body()["files"][0]}}, layout.read_part)
+    assert layout.join([part, first]) == read(tmp_path, body())
+    with pytest.raises(DataError, match=r"update 3 has a gap in 'head/centers'"):
+        layout.join([part, replace(first, files={0: part.files[1]})])
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda b: b.update(save=""), "no save"),
+        (lambda b: b.update(hosts=[]), "no hosts"),
+        (lambda b: b.update(hosts=["one", 2]), "no hosts"),
+        (lambda b: b.update(hosts=["one", "t\nwo"]), "no hosts"),
+        (lambda b: b.update(files=[]), "no files"),
+        (lambda b: b.update(hosts=["one"]), "a file of no rank"),
+        (lambda b: b.update(files={"01": b["files"]["1"]}), "a file of no rank"),
+        (lambda b: b["files"]["1"].pop("size"), "without a size"),
+    ],
+)
+def test_each_broken_rule_of_a_part_is_named(change, rule, tmp_path):
+    content = part_body()
+    change(content)
+    with pytest.raises(DataError, match=rule):
+        read(tmp_path, content, layout.read_part)
 
 
 def test_the_body_of_these_tests_is_valid(tmp_path):
@@ -120,13 +160,17 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=5,
 )
-PATHS = [path for path in nodes(body()) if path]
+BODIES = (body, part_body)
+PATHS = [[path for path in nodes(make()) if path] for make in BODIES]
 
 
 @FEW
-@given(changes=st.lists(st.tuples(st.sampled_from(PATHS), JSON), min_size=1, max_size=3))
-def test_any_value_in_any_place(changes, tmp_path):
-    content = body()
+@pytest.mark.parametrize("number", range(len(BODIES)))
+@given(data=st.data())
+def test_any_value_in_any_place(number, data, tmp_path):
+    content = BODIES[number]()
+    change = st.tuples(st.sampled_from(PATHS[number]), JSON)
+    changes = data.draw(st.lists(change, min_size=1, max_size=3))
     for path, value in changes:
         place = content
         try:
@@ -158,10 +202,10 @@ def test_content_that_json_parsers_fail_on(content, tmp_path):
 
 def check(folder, content):
     try:
-        manifest = read(folder, content)
+        manifest = read(folder, content, layout.read_part)
     except DataError as error:
         assert "\n" not in str(error)
         return
-    for file in manifest.files:
+    for file in manifest.files.values():
         for entry in file.entries:
             assert 0 <= entry.offset <= entry.offset + entry.num_bytes <= file.size
