@@ -237,11 +237,8 @@ def test_scatter(two: TwoHosts, private: Path, on_one_host, tmp_path: Path) -> N
     assert_spread(two, models, on_one_host["train.py"])
 
 
-@pytest.mark.parametrize("action", ["gather", "scatter"])
-def test_a_host_that_ssh_does_not_reach_is_named(
-    two: TwoHosts, private: Path, interrupted: Path, action: str
-) -> None:
-    words = ["python", "-m", "training.checkpoint", action, "-H", "10.77.0.9", str(interrupted)]
+def test_a_host_that_ssh_does_not_reach_is_named(two: TwoHosts, interrupted: Path) -> None:
+    words = ["python", "-m", "training.checkpoint", "gather", "-H", "10.77.0.9", str(interrupted)]
     result = train(two, words)
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
-    assert "10.77.0.9 " in result.stderr or "lacks" in result.stderr
+    assert "error: 10.77.0.9 cannot be reached by ssh without a password: " in result.stderr
