@@ -23,6 +23,7 @@ exec bash -c "${*: -1}"
 @pytest.fixture(scope="module")
 def horovodrun() -> ModuleType:
     spec = importlib.util.spec_from_file_location("horovodrun", PROGRAM)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
