@@ -149,7 +149,9 @@ def read(output: str, batch: int, workers: int) -> ScalingSpeed:
     Raises:
         RuntimeError: some have not, or were never at work together.
     """
-    results = [json.loads(line) for line in re.findall(rf"{RESULT}({{.*}})", output)]
+    # Not by lines: a launcher may put two workers' on one.
+    decode = json.JSONDecoder().raw_decode
+    results = [decode(output, match.end())[0] for match in re.finditer(RESULT, output)]
     if len(results) != workers:
         raise RuntimeError(f"{len(results)} of {workers} workers have a result:\n{output}")
     probe = results[0]["probe"]
