@@ -102,6 +102,7 @@ def open_images(data: ImageDataOptions, seed: int) -> ImageData:
     Raises:
         DataError: the data is missing or broken.
     """
+    transforms: tuple[ImageTransform, ImageTransform]
     if data.dataset == "mnist":
         training, validation = (mnist.read(_folder(data), part) for part in _PARTS)
         transforms, files = (Unchanged(), Unchanged()), mnist.files_of(_folder(data))

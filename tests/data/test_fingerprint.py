@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from functools import partial
 from pathlib import Path
 
@@ -74,9 +75,9 @@ def test_a_truncated_large_file_differs_in_size(tmp_path: Path) -> None:
 
 def test_little_of_a_large_file_is_read(tmp_path: Path, monkeypatch) -> None:
     read: list[int] = []
-    crc32 = module.zlib.crc32
+    crc32 = zlib.crc32
     monkeypatch.setattr(
-        module.zlib, "crc32", lambda content, *start: read.append(len(content)) or crc32(content)
+        zlib, "crc32", lambda content, *start: read.append(len(content)) or crc32(content)
     )
     fingerprint([large(tmp_path / "huge", 1 << 40)])
     assert read == [4096] * 64

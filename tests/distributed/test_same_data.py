@@ -23,7 +23,7 @@ def test_two_ranks(controller: str, index: bytes | None, tmp_path: Path) -> None
         (folder / "train.rec").write_bytes(bytes(1000))
         if content is not None:
             (folder / "train.idx").write_bytes(content)
-    command = [Path(sys.executable).with_name("horovodrun"), controller, "-np", "2"]
+    command = [str(Path(sys.executable).with_name("horovodrun")), controller, "-np", "2"]
     module = [sys.executable, "-m", "tests.distributed.compare_files"]
     result = subprocess.run(
         [*command, "-H", "localhost:2", *module, *folders],
