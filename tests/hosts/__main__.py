@@ -6,6 +6,7 @@ The hosts are named host1 and host2, on the interface eth0 and on eth1.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,8 @@ def main() -> int:
     if why_not is not None or not sys.argv[1:]:
         print(f"error: {why_not or 'no command'}", file=sys.stderr)
         return 2
+    # Otherwise the hosts would outlive this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with TemporaryDirectory() as folder, TwoHosts(Path(folder, "hosts")) as two:
         command = two.first.inside("sh", "-c", 'cd "$0" && exec "$@"', Path.cwd(), *sys.argv[1:])
         variables = {**os.environ, "HOME": str(two.folder / "home")}
