@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
+import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,13 +114,13 @@ def test_processes_that_race_make_one_set(tmp_path: Path) -> None:
 def test_hosts_that_race_without_locks_make_one_set(tmp_path: Path, monkeypatch) -> None:
     """On a network file system whose locks hold for one host alone."""
     root, write = tmp_path / "synthetic", face_set._write_verification
-    monkeypatch.setattr(face_set.fcntl, "flock", lambda *_: None)
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     made = {}
 
     def be_overtaken(*arguments: Any) -> None:
         monkeypatch.setattr(face_set, "_write_verification", write)
         with monkeypatch.context() as patch:
-            patch.setattr(face_set.os, "uname", lambda: SimpleNamespace(nodename="other"))
+            patch.setattr(os, "uname", lambda: SimpleNamespace(nodename="other"))
             ensure_small(root)
         made.update({path: path.stat().st_ino for path in root.iterdir()})
         write(*arguments)
