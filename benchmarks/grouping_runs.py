@@ -167,7 +167,7 @@ def _options(case: GroupingCase, scheme: str, seed: int, folder: Path) -> list[s
     more = {"dist_ssync": ["--staleness", str(case.staleness)]}
     more["dist_gsync"] = ["--data-allocator", "1"]
     return [
-        *("--dataset", "mnist", "--data-dir", str(case.data_dir), "--kv-store", scheme),
+        *("--dataset", "mnist_cosine", "--data-dir", str(case.data_dir), "--kv-store", scheme),
         *("--epochs", str(case.epochs), "--seed", str(seed), "--models-root", str(folder)),
         # Validation and saving happen at the end only, outside of the measured time.
         *("--eval-frequency", str(case.epochs), "--save-frequency", "0", "--keep", "0"),

@@ -101,9 +101,14 @@ class ImageDataOptions(DataOptions):
     num_examples: Optional[int] = number(None, POSITIVE_COUNT)
     """Train on the first so many images of each epoch's order."""
 
+    @property
+    def images(self) -> str:
+        """The set of images; a recipe for it may have a longer name: mnist of mnist_cosine."""
+        return _images_of(self.dataset or "")
+
     def check(self) -> None:
         """Refuse a data set whose files are named nowhere or twice."""
-        if self.dataset == "synthetic":
+        if self.images == "synthetic":
             return
         has_records = self.rec_train is not None and self.rec_val is not None
         if has_records and self.data_dir is not None:
@@ -114,7 +119,7 @@ class ImageDataOptions(DataOptions):
         if not has_records and (self.rec_train is not None or self.rec_val is not None):
             raise ConfigError("--rec-train and --rec-val go together; give both")
         if not has_records and self.data_dir is None:
-            records = ", or --rec-train and --rec-val" if self.dataset == "imagenet" else ""
+            records = ", or --rec-train and --rec-val" if self.images == "imagenet" else ""
             raise ConfigError(
                 f"--dataset {self.dataset} needs its files: give --data-dir{records}; --dataset "
                 "synthetic needs none"
@@ -145,13 +150,17 @@ _DATASETS_OF_OPTIONS = {
 }
 
 
+def _images_of(dataset: str) -> str:
+    return dataset.partition("_")[0]
+
+
 def check_given_images(given: Mapping[str, Any]) -> None:
     """Raise ``ConfigError`` for an option that does not belong to ``given["dataset"]``.
 
     ``given`` are the options of the command line, by field.
     """
     for field, datasets in _DATASETS_OF_OPTIONS.items():
-        if field in given and given["dataset"] not in datasets:
+        if field in given and _images_of(given["dataset"]) not in datasets:
             raise ConfigError(
                 f"{option(field)} {given[field]} goes with --dataset "
                 f"{' or '.join(datasets)}, not with {given['dataset']}; leave it out"

@@ -14,6 +14,7 @@ import inspect
 import json
 import math
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import (
     Any,
@@ -61,6 +62,8 @@ class Program(Generic[_Config]):
     """Merges the values of the command line with those of a file, presets and defaults."""
     check: Callable[[_Config], None]
     """Raises ``ConfigError`` for groups that contradict each other."""
+    foreign: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What other programs call their options, as patterns, and what to type here instead."""
 
 
 def parse(program: Program[_Config], argv: Optional[Sequence[str]] = None) -> _Config:
@@ -91,13 +94,24 @@ def _read_command_line(program: Program[Any], argv: Optional[Sequence[str]]) -> 
     """Return the options that are on the command line, and no others."""
     namespace, unknown = _build_parser(program).parse_known_args(argv)
     if unknown:
-        word = unknown[0].split("=")[0]
+        words = [word.split("=")[0] for word in unknown]
+        hints = {word: hint_for(word, program.foreign) for word in words}
+        foreign = [f"{word} is not an option here: {hint}" for word, hint in hints.items() if hint]
+        if foreign:
+            raise ConfigError(f"{'; '.join(foreign)} (docs/porting.md has the others)")
         known = [option(field) for field in (*_types(program.config_class), _CONFIG)]
-        raise ConfigError(f"{word} is not an option{did_you_mean(word, known)}; --help lists them")
+        close = did_you_mean(words[0], known)
+        raise ConfigError(f"{words[0]} is not an option{close}; --help lists them")
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in vars(namespace).items()
     }
+
+
+def hint_for(word: str, foreign: Mapping[str, str]) -> Optional[str]:
+    """What to type instead of another program's word; None if no pattern fits it."""
+    fitting = (hint for pattern, hint in foreign.items() if fnmatchcase(word, pattern))
+    return next(fitting, None)
 
 
 def _build_parser(program: Program[Any]) -> argparse.ArgumentParser:

@@ -42,8 +42,8 @@ from training.exchange import server_workers, workers
 from training.log import run_log
 from training.update import classify_step, optimizer, soft_targets
 
-# Six updates in an epoch, of which three are warm-up; a tenth from the second epoch on.
-RATES = [0.02 * (update + 1) / 3 for update in range(3)] + [0.02] * 3 + [0.002] * 12
+# Six updates in an epoch, of which three are warm-up; a half from the second epoch on.
+RATES = [0.02 * (update + 1) / 3 for update in range(3)] + [0.02] * 3 + [0.01] * 12
 
 
 def names_in(folder: Path) -> list[str]:
@@ -153,6 +153,13 @@ ROWS: dict[str, Row] = {
     "warmup_epochs": Row("drawn", "--warmup-epochs 0.5", rates, pytest.approx(RATES)),
     "lr_schedule": Row("drawn", "--lr-schedule step", rates, pytest.approx(RATES)),
     "lr_steps": Row("drawn", "--lr-steps 1", rates, pytest.approx(RATES)),
+    "lr_factor": Row("drawn", "--lr-factor 0.5", rates, pytest.approx(RATES)),
+    "lr_power": Row(
+        "two ranks",
+        "--lr-power 1",
+        lambda seen: [seen.call("run.fit")["updates"].schedule.lr_at(update) for update in (0, 6)],
+        pytest.approx([0.25, 0.125]),
+    ),
     "momentum": Row(
         "drawn", "--momentum 0.75", lambda seen: seen.call("Trainer")["optimizer"].momentum, 0.75
     ),
@@ -274,7 +281,7 @@ FURTHER = {
     "folder": "--dataset mnist --models-root {folder}/folder",
     "files": "--dataset imagenet --models-root {folder}/files",
     "types": SMALL + "--models-root {folder}/types",
-    "two ranks": SMALL + "--lr 0.25 --models-root {folder}/two",
+    "two ranks": SMALL + "--lr 0.25 --lr-schedule poly --models-root {folder}/two",
     "servers": SMALL + "--momentum 0.75 --wd 0.003 --models-root {folder}/servers",
     "groups": SMALL
     + "--epochs 6 --kv-store dist_gsync --fp16-allreduce --gradient-predivide-factor 4 "

@@ -62,8 +62,8 @@ def rates(seen: Witness) -> list[float]:
     return [round(call["lr"], 9) for call in seen.calls("BackboneOptimizer.update")]
 
 
-# Warm-up of two updates, a tenth from the fourth on and another from the fifth.
-RATES = [0.02, 0.04, 0.04, 0.004, 0.0004]
+# Warm-up of two updates, a half from the fourth on and another from the fifth.
+RATES = [0.02, 0.04, 0.04, 0.02, 0.01]
 # Four identities with three images, the last with one; and three with three.
 FOLDERS = {"A": (3, 3, 3, 1), "B": (3, 3, 3)}
 FOUND_CLASSES = 6
@@ -212,6 +212,14 @@ ROWS: dict[str, Row] = {
     ),
     "lr_schedule": Row("records", "--lr-schedule step", rates, RATES),
     "lr_steps": Row("records", "--lr-steps 3,4", rates, RATES),
+    "lr_factor": Row("records", "--lr-factor 0.5", rates, RATES),
+    # Down to 0 after six updates.
+    "lr_power": Row(
+        "memory",
+        "--lr-power 1",
+        rates,
+        [0.01, 0.008333333, 0.006666667, 0.005, 0.003333333, 0.001666667],
+    ),
     "warmup": Row("records", "--warmup 2", rates, RATES),
     "max_update": Row(
         "records",

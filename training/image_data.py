@@ -103,17 +103,17 @@ def open_images(data: ImageDataOptions, seed: int) -> ImageData:
         DataError: the data is missing or broken.
     """
     transforms: tuple[ImageTransform, ImageTransform]
-    if data.dataset == "mnist":
+    if data.images == "mnist":
         training, validation = (mnist.read(_folder(data), part) for part in _PARTS)
         transforms, files = (Unchanged(), Unchanged()), mnist.files_of(_folder(data))
         return ImageData(training, validation, (1, 28, 28), _MNIST, *transforms, files)
-    if data.dataset == "cifar10":
+    if data.images == "cifar10":
         training, validation = (cifar10.read(_folder(data), part) for part in _PARTS)
         transforms, files = (PadCropFlip(), Unchanged()), cifar10.files_of(_folder(data))
         return ImageData(training, validation, (3, 32, 32), _CIFAR10, *transforms, files)
     size = data.image_size
     assert size is not None, "the transforms of the other data sets have one"
-    if data.dataset == "imagenet":
+    if data.images == "imagenet":
         if data.rec_train is not None and data.rec_val is not None:
             records = Path(data.rec_train), Path(data.rec_val)
             sets = imagenet.read_records(*records)
@@ -127,7 +127,7 @@ def open_images(data: ImageDataOptions, seed: int) -> ImageData:
 
 
 def _draw(data: ImageDataOptions, seed: int, size: int) -> ImageData:
-    assert data.dataset == "synthetic" and data.num_classes and data.num_images
+    assert data.images == "synthetic" and data.num_classes and data.num_images
     counts = (data.num_images, max(1, data.num_images // _VALIDATION_SHARE))
     training, validation = (
         DrawnImages(

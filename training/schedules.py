@@ -28,10 +28,10 @@ class Schedule(Protocol):
 class WarmupAndDecay(Schedule):
     """Rises linearly to ``lr`` and then falls, in one of three ways.
 
-    Warm-up: Goyal et al. 2017, arXiv:1706.02677, section 2.2. Step: to a tenth at each step, as in
-    the original ResNet and ArcFace recipes. Poly: as the square of the remaining share of the run.
-    Cosine: along half a cosine; Loshchilov and Hutter 2017, arXiv:1608.03983, equation 5 with a
-    single period.
+    Warm-up: Goyal et al. 2017, arXiv:1706.02677, section 2.2. Step: by a factor at each step, a
+    tenth in the original ResNet and ArcFace recipes. Poly: as a power of the remaining share of the
+    run. Cosine: along half a cosine; Loshchilov and Hutter 2017, arXiv:1608.03983, equation 5 with
+    a single period.
     """
 
     decay: str
@@ -44,6 +44,10 @@ class WarmupAndDecay(Schedule):
     """Updates of warm-up, 0 for none; poly and cosine fall after it."""
     steps: Sequence[int] = ()
     """The updates at which step falls, counted from the start of the run."""
+    factor: float = 0.1
+    """What the rate is multiplied by at each of these."""
+    power: float = 2.0
+    """The power of poly."""
 
     @override
     def lr_at(self, update: int) -> float:
@@ -53,11 +57,11 @@ class WarmupAndDecay(Schedule):
 
     def _decayed(self, update: int) -> float:
         if self.decay == STEP:
-            return self.lr * math.pow(0.1, sum(update >= step for step in self.steps))
+            return self.lr * math.pow(self.factor, sum(update >= step for step in self.steps))
         # The warm-up may be longer than the run.
         decaying = max(self.total_updates - self.warmup, 1)
         progress = min(max((update - self.warmup) / decaying, 0.0), 1.0)
         if self.decay == POLY:
-            return self.lr * math.pow(1.0 - progress, 2.0)
+            return self.lr * math.pow(1.0 - progress, self.power)
         assert self.decay == COSINE, self.decay
         return self.lr * 0.5 * (1.0 + math.cos(math.pi * progress))

@@ -32,6 +32,8 @@ SHARED = {
     "seed": ([0, 2**32 - 1], [-1, 2**32]),
     "batch_size": ([1], [0]),
     "lr": ([1e-9], [0.0]),
+    "lr_factor": ([1e-9, 1.0], [0.0, 1.01]),
+    "lr_power": ([1e-9], [0.0]),
 }
 FACES = {
     **SHARED,
@@ -66,6 +68,7 @@ CLASSIFIERS = {
 }
 # Options that this option needs.
 GOES_WITH: dict[str, dict[str, Any]] = {
+    "lr_factor": {"lr_schedule": "step"},
     "max_update": {"epochs": None},
     "world_size": {"dry_run": True, "num_classes": 9},
     "staleness": {"kv_store": "dist_ssync"},
@@ -102,7 +105,7 @@ def test_ranges_of_faces(name: str, value: float, is_allowed: bool) -> None:
 @pytest.mark.parametrize("name, value, is_allowed", cases(CLASSIFIERS))
 def test_ranges_of_classifiers(name: str, value: float, is_allowed: bool) -> None:
     plain = images.resolve({"dataset": "synthetic"})
-    changed = options.replace(plain, **{name: value})
+    changed = options.replace(plain, **{name: value, **GOES_WITH.get(name, {})})
     assert ends_in_range_error(changed, name) != is_allowed
 
 
@@ -126,6 +129,41 @@ def test_no_two_groups_have_an_option_of_the_same_name(program: Any) -> None:
         field.name for group in options.groups(config) for field in dataclasses.fields(group)
     )
     assert set(names.values()) == {1}
+
+
+@PROGRAMS
+def test_the_factor_of_the_learning_rate(program: Any) -> None:
+    def of(line: str) -> Any:
+        return program.parse(f"--dataset synthetic --epochs 4 --lr 0.5 {line}".split()).schedule
+
+    def rates(line: str) -> list[float]:
+        schedule = of(line).build(1, updates_per_epoch=10)
+        return [schedule.lr_at(update) for update in (5, 15, 25, 35)]
+
+    warm = "--warmup 0" if program is faces else "--warmup-epochs 0"
+    assert rates(f"{warm} --lr-factor 0.94") == pytest.approx([0.5 * 0.94**n for n in range(4)])
+    assert rates(f"{warm} --lr-factor 1") == [0.5] * 4
+    steps = "8,20" if program is faces else "1,2"
+    falls = rates(f"{warm} --lr-factor 0.2 --lr-steps {steps}")
+    assert falls == pytest.approx([0.5, 0.1, 0.02, 0.02])
+    assert of("--lr-schedule poly").lr_factor is None
+    for wrong in ("poly", "cosine"):
+        with pytest.raises(ConfigError, match="--lr-factor 0.5 goes with --lr-schedule step, not"):
+            of(f"--lr-schedule {wrong} --lr-factor 0.5")
+
+
+def test_a_schedule_on_the_command_line_replaces_that_of_a_recipe() -> None:
+    def of(line: str) -> Any:
+        schedule = images.parse(f"--data-dir d {line}".split()).schedule
+        return schedule.lr_schedule, schedule.lr_steps, schedule.lr_factor
+
+    assert of("--dataset mnist") == ("step", (), 1.0)
+    assert of("--dataset mnist --lr-schedule cosine") == ("cosine", (), None)
+    assert of("--dataset mnist --lr-steps 3") == ("step", (3,), None)
+    assert of("--dataset imagenet_steps --lr-factor 0.98") == ("step", (), 0.98)
+    assert of("--dataset imagenet --lr-factor 0.2 --lr-steps 30") == ("step", (30,), 0.2)
+    schedule = faces.parse("--dataset 100w --lr-factor 0.5".split()).schedule
+    assert (schedule.lr_steps, schedule.lr_factor) == ((), 0.5)
 
 
 @pytest.mark.parametrize("schedule", [FaceScheduleOptions, ImageScheduleOptions])
@@ -160,6 +198,10 @@ def saved_by(program: Any, folder: Path, line: str) -> list[str]:
         (images, "--dataset synthetic"),
         (images, "--dataset imagenet --data-dir d --mixup 0.2 --no-lr-scaling"),
         (images, "--dataset synthetic --lr-schedule step --lr-steps 2,3"),
+        (images, "--dataset imagenet_steps --data-dir d --lr-factor 0.94"),
+        (images, "--dataset imagenet --data-dir d --lr-power 1"),
+        (faces, "--dataset emore --debug"),
+        (faces, "--dataset emore --debug --lr-factor 0.5"),
     ],
 )
 def test_a_saved_configuration_gives_the_same_run(program: Any, line: str, tmp_path: Path) -> None:

@@ -12,6 +12,13 @@ def test_step_falls_to_a_tenth_at_each_step() -> None:
     assert [schedule.lr_at(update) for update in (20, 29, 99)] == pytest.approx([0.004] * 3)
 
 
+def test_factor_and_power_are_chosen() -> None:
+    step = WarmupAndDecay("step", lr=0.4, total_updates=30, steps=range(10, 30, 10), factor=0.5)
+    assert [step.lr_at(update) for update in (9, 10, 19, 20)] == [0.4, 0.2, 0.2, 0.1]
+    poly = WarmupAndDecay("poly", lr=0.4, total_updates=100, power=1.0)
+    assert [poly.lr_at(update) for update in (0, 25, 100)] == pytest.approx([0.4, 0.3, 0.0])
+
+
 def test_poly_is_the_square_of_what_remains() -> None:
     schedule = WarmupAndDecay("poly", lr=0.4, total_updates=100)
     rates = [schedule.lr_at(update) for update in (0, 50, 90, 100)]

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Optional
 
 from typing_extensions import override
 
+import backbones
 from backbones.options import BackboneOptions
 from data.options import FaceDataOptions, check_same_dataset
 from partial_fc.options import COMBINED, LOSSES, HeadOptions
@@ -21,14 +22,19 @@ from runtime import command_line, options
 from runtime.errors import ConfigError
 from runtime.options import name
 from training import run_folder
-from training.config import presets
+from training.config import originals, presets
 from training.config.run import DryRunOptions, FaceRunOptions
-from training.config.schedule import FaceScheduleOptions, OptimizerOptions
+from training.config.schedule import (
+    RIVALS,
+    FaceScheduleOptions,
+    OptimizerOptions,
+    with_schedule,
+)
 
 # SGD's weight decay would outweigh the gradients when Adam normalizes their sum.
 _ADAM_RECIPES = {"adam": "--lr 1e-3 --wd 0", "adamw": "--lr 1e-3 --wd 0.05"}
 # Pairs that exclude each other: the first, where it is given, replaces a preset's second.
-_RIVALS = (("max_update", "epochs"), ("epochs", "max_update"), ("loss", "margins"))
+_RIVALS = (("max_update", "epochs"), ("epochs", "max_update"), ("loss", "margins"), *RIVALS)
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,9 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
     _check_recipe_of_optimizer(given, saved)
     dataset = given.get("dataset", saved.get("dataset"))
     preset = presets.OWN_DATA if dataset is None else presets.find(dataset)
-    found = options.overlay((preset, saved, given), _RIVALS)
+    chosen = with_schedule(_without_loss_of_preset(given, saved, preset))
+    found = options.overlay((preset, saved, chosen), _RIVALS)
+    originals.check_network(found.get("network", BackboneOptions.network), backbones.names())
     if not found.get("models_root"):
         data = given.get("rec", saved.get("rec")) or (dataset or "data",)
         network = found.get("network", BackboneOptions.network)
@@ -120,6 +128,21 @@ def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("center_lr") == given.get("lr"):
         given.pop("center_lr", None)
     return given
+
+
+def _without_loss_of_preset(
+    given: Mapping[str, Any], saved: Mapping[str, Any], preset: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Leave out a ``--loss`` that is the preset's, whose margins would be lost by it.
+
+    InsightFace's cosface has another margin than that of the paper; its own command lines give the
+    name as well.
+    """
+    if "loss" not in given or given["loss"] != preset.get("loss"):
+        return given
+    if "margins" in given or "margins" in saved or "loss" in saved:
+        return given
+    return {field: value for field, value in given.items() if field != "loss"}
 
 
 def _check_recipe_of_optimizer(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -192,4 +215,5 @@ _PROGRAM = command_line.Program(
     epilog=f"presets: {', '.join(presets.PRESETS)}",
     resolve=resolve,
     check=check,
+    foreign=originals.TRAIN,
 )

@@ -16,11 +16,16 @@ from runtime import command_line, environment, options
 from runtime.errors import ConfigError
 from runtime.options import COUNT, Options, Range, number
 from training import run_folder
-from training.config import exchange
+from training.config import exchange, originals
 from training.config.exchange import ExchangeOptions
 from training.config.presets import RECIPES
 from training.config.run import ImageRunOptions
-from training.config.schedule import ImageScheduleOptions, OptimizerOptions
+from training.config.schedule import (
+    RIVALS,
+    ImageScheduleOptions,
+    OptimizerOptions,
+    with_schedule,
+)
 
 _DEFAULTS = {"lr_schedule": "cosine"}
 
@@ -87,7 +92,8 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
     options.check_name("dataset", dataset, RECIPES)
     check_given_images({**given, "dataset": dataset})
     recipe = {**_DEFAULTS, **RECIPES[dataset]}
-    found = options.overlay((recipe, saved, given), [("lr_schedule", "lr_steps")])
+    layers = (recipe, saved, with_schedule(given))
+    found = options.overlay(layers, (*RIVALS, ("lr_schedule", "lr_steps")))
     if not found.get("models_root"):
         found["models_root"] = run_folder.default((dataset,), found["model"])
     return options.compose(ImageConfig, found)
@@ -106,4 +112,5 @@ _PROGRAM = command_line.Program(
     epilog=f"recipes: {', '.join(RECIPES)}",
     resolve=resolve,
     check=check,
+    foreign=originals.CLASSIFY,
 )

@@ -15,10 +15,10 @@ def parse_line(line: str):
 
 
 def test_a_data_set_brings_its_recipe_and_the_command_line_wins() -> None:
-    config = parse_line("--dataset imagenet --data-dir d --epochs 3 --model ResNet18")
+    config = parse_line("--dataset imagenet_steps --data-dir d --epochs 3 --model ResNet18")
     assert (config.schedule.epochs, config.classifier.model) == (3, "ResNet18")
     assert config.schedule.lr_steps == (30, 60, 80)
-    other = parse_line("--dataset imagenet --data-dir d --lr-schedule cosine")
+    other = parse_line("--dataset imagenet_steps --data-dir d --lr-schedule cosine")
     assert other.schedule.lr_steps == ()
 
 
@@ -27,7 +27,7 @@ def test_every_recipe_is_complete(dataset: str) -> None:
     files = "" if dataset == "synthetic" else " --data-dir d"
     config = parse_line(f"--dataset {dataset}{files}")
     assert config.schedule.total_updates(10) == 10 * config.schedule.epochs
-    assert dataset in ("mnist", "cifar10") or config.data.image_size
+    assert config.data.images in ("mnist", "cifar10") or config.data.image_size
 
 
 def test_linear_scaling() -> None:

@@ -13,16 +13,51 @@ from training.config.faces import FaceConfig
 from training.config.images import ImageConfig
 from training.config.presets import OWN_DATA, PRESETS, RECIPES
 
-INSIGHTFACE = {"batch_size": 64, "lr": 0.1, "lr_schedule": "step"}
-VALIDATION = ("lfw", "cfp_fp", "agedb_30")
+VALIDATION = ("agedb_30", "cfp_fp", "lfw")
+PARTIAL_FC = {
+    "network": "r100",
+    "loss": "cosface",
+    "margins": (1.0, 0.0, 0.4),
+    "sample_ratio": 1.0,
+    "batch_size": 64,
+    "lr": 0.1,
+    "lr_schedule": "step",
+}
+WEBFACE = {
+    **PARTIAL_FC,
+    "rec": ("./datasets/webface",),
+    "num_classes": 10_575,
+    "num_images": 494_414,
+    "val_targets": ("lfw", "cfp_fp", "agedb_30"),
+    "lr_steps": (20_000, 28_000),
+    "max_update": 32_000,
+}
+EMORE = {
+    **PARTIAL_FC,
+    "rec": ("./datasets/faces_emore",),
+    "num_classes": 85_742,
+    "num_images": 5_822_653,
+    "val_targets": VALIDATION,
+    "lr_steps": (100_000, 160_000),
+    "max_update": 180_000,
+}
 GLINT360K = {
-    **INSIGHTFACE,
+    **PARTIAL_FC,
     "rec": ("./datasets/glint360k",),
     "num_classes": 360_232,
     "num_images": 17_091_657,
-    "network": "r100",
-    "margins": (1.0, 0.0, 0.4),
-    "sample_ratio": 0.1,
+}
+GLINT360K_8GPU = {
+    **GLINT360K,
+    "val_targets": ("agedb_30", "calfw", "cfp_ff", "cfp_fp", "cplfw", "lfw", "vgg2_fp"),
+    "lr_steps": (200_000, 400_000, 500_000, 550_000),
+    "max_update": 600_000,
+}
+GLINT360K_16GPU = {
+    **GLINT360K,
+    "val_targets": VALIDATION,
+    "lr_steps": (200_000, 280_000, 360_000),
+    "max_update": 400_000,
 }
 EXPECTED = {
     "synthetic": {
@@ -43,49 +78,19 @@ EXPECTED = {
         "verbose": 140,
         "save_interval": 0,
     },
-    "webface": {
-        **INSIGHTFACE,
-        "rec": ("./datasets/webface",),
-        "num_classes": 10_572,
-        "num_images": 494_414,
-        "val_targets": VALIDATION,
-        "network": "r50",
-        "loss": "cosface",
-        "lr_steps": (20_000, 28_000),
-        "max_update": 32_000,
-    },
-    "emore": {
-        **INSIGHTFACE,
-        "rec": ("./datasets/faces_emore",),
-        "num_classes": 85_742,
-        "num_images": 5_822_653,
-        "val_targets": VALIDATION,
-        "network": "r100",
-        "loss": "arcface",
-        "lr_steps": (100_000, 160_000),
-        "max_update": 180_000,
-    },
-    "glint360k_8GPU": {
-        **GLINT360K,
-        "val_targets": ("lfw", "cfp_fp", "cfp_ff", "agedb_30", "calfw", "cplfw", "vgg2_fp"),
-        "lr_steps": (200_000, 400_000, 500_000, 550_000),
-        "max_update": 600_000,
-    },
-    "glint360k_16GPU": {
-        **GLINT360K,
-        "val_targets": VALIDATION,
-        "lr": 0.2,
-        "lr_steps": (200_000, 280_000, 360_000),
-        "max_update": 400_000,
-    },
+    "webface": WEBFACE,
+    "emore": EMORE,
+    "glint360k_8GPU": GLINT360K_8GPU,
+    "glint360k_16GPU": GLINT360K_16GPU,
+    "webface_r50": {**WEBFACE, "network": "r50", "margins": None},
+    "emore_arcface": {**EMORE, "loss": "arcface", "margins": None},
+    "glint360k_8GPU_pfc01": {**GLINT360K_8GPU, "sample_ratio": 0.1},
+    "glint360k_16GPU_pfc01": {**GLINT360K_16GPU, "sample_ratio": 0.1, "lr": 0.2},
     **{
         f"{wan}w": {
-            **INSIGHTFACE,
+            **PARTIAL_FC,
             "debug": True,
             "num_classes": wan * 10_000,
-            "network": "r50",
-            "loss": "cosface",
-            "sample_ratio": 0.1,
             "lr_steps": (20_000, 28_000),
             "max_update": 32_000,
         }
@@ -100,7 +105,8 @@ FACE_DEFAULTS = {
     "recompute": False, "head_dtype": "float32", "loss": "cosface", "margins": None, "scale": 64.0,
     "filter_threshold": 1.0, "sample_ratio": 1.0, "batch_size": 64, "lr": 0.1, "center_lr": None,
     "optimizer": "sgd", "momentum": 0.9, "wd": 5e-4, "lr_schedule": "poly", "lr_steps": (),
-    "warmup": 0, "max_update": None, "epochs": None, "frequent": 20, "verbose": 2000,
+    "lr_factor": None, "lr_power": 2.0, "warmup": 0, "max_update": None, "epochs": None,
+    "frequent": 20, "verbose": 2000,
     "save_interval": 2000, "keep": 2, "resume": "auto", "on_nan": "stop", "stall_timeout": 600,
     "seed": 1, "debug": False, "dry_run": False, "world_size": None,
     "gpu": False,
@@ -109,7 +115,8 @@ CLASSIFY_DEFAULTS = {
     "dataset": None, "data_dir": None, "rec_train": None, "rec_val": None, "num_classes": None,
     "num_images": None, "image_size": None, "threads": 0, "model": "", "last_gamma": False,
     "dtype": "float32", "batch_size": 64, "epochs": None, "lr": 0.1, "no_lr_scaling": False,
-    "warmup_epochs": 0.0, "lr_schedule": "poly", "lr_steps": (), "momentum": 0.9, "wd": 5e-4,
+    "warmup_epochs": 0.0, "lr_schedule": "poly", "lr_steps": (), "lr_factor": None,
+    "lr_power": 2.0, "momentum": 0.9, "wd": 5e-4,
     "label_smoothing": 0.0, "mixup": 0.0, "kv_store": "horovod", "staleness": None,
     "data_allocator": 0, "rebalance": None, "num_examples": None, "fp16_allreduce": False,
     "gradient_predivide_factor": 1.0, "eval_frequency": 1, "save_frequency": 1, "keep": 2,
@@ -125,14 +132,22 @@ def test_recipes_of_faces() -> None:
 def test_recipes_of_classifiers() -> None:
     assert RECIPES == {
         "mnist": {
-            "model": "LeNet", "batch_size": 64, "lr": 0.05, "wd": 0.0, "epochs": 3,
+            "model": "LeNet", "batch_size": 64, "wd": 0.0, "lr": 0.01, "lr_schedule": "step",
+            "lr_factor": 1.0, "epochs": 5,
+        },
+        "mnist_cosine": {
+            "model": "LeNet", "batch_size": 64, "wd": 0.0, "lr": 0.05, "epochs": 3,
             "warmup_epochs": 0.5,
         },
         "cifar10": {"model": "ResNet18", "batch_size": 128, "lr": 0.1, "wd": 5e-4, "epochs": 200},
         "imagenet": {
-            "model": "resnet50_v1", "batch_size": 128, "lr": 0.05, "wd": 1e-4, "epochs": 90,
-            "lr_schedule": "step", "lr_steps": (30, 60, 80), "warmup_epochs": 5.0,
-            "image_size": 224,
+            "model": "resnet50_v1", "wd": 1e-4, "epochs": 90, "image_size": 224,
+            "batch_size": 256, "lr": 0.1, "lr_schedule": "poly", "warmup_epochs": 10.0,
+        },
+        "imagenet_steps": {
+            "model": "resnet50_v1", "wd": 1e-4, "epochs": 90, "image_size": 224,
+            "batch_size": 128, "lr": 0.05, "lr_schedule": "step", "lr_steps": (30, 60, 80),
+            "warmup_epochs": 5.0,
         },
         "synthetic": {
             "model": "LeNet", "batch_size": 64, "lr": 0.01, "wd": 1e-4, "epochs": 3,

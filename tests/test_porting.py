@@ -1,0 +1,254 @@
+"""Walks docs/porting.md: what it says to type is parsed or run, what it renames is refused.
+
+A comment before each table says what is in it. The tables have the word of another program in the
+first column, and in the second what to type here, or why nothing is to be typed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import backbones
+from parallel.launch.launcher import add_options, parse
+from runtime import command_line, options
+from runtime.command_line import Parser
+from runtime.errors import ConfigError
+from training.config import faces, images
+from training.config.presets import PRESETS, RECIPES
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
+# Two options that go together stand in one row.
+PAIRS = {"--rec-val": "--rec-train"}
+PROGRAMS = {"train.py": faces, "classify.py": images}
+_TABLE = re.compile(r"<!-- ([a-z. ]+) -->\n\n((?:\|.*\n)+)")
+_SPAN = re.compile(r"`([^`]+)`")
+
+
+class Row(NamedTuple):
+    """A row of a table."""
+
+    kind: str
+    there: str
+    here: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.there[:40]}"
+
+
+def rows(*kinds: str) -> Any:
+    """The rows of all tables of these kinds, as parameters of a test."""
+    found = []
+    for kind, table in _TABLE.findall(TEXT):
+        if kind in kinds:
+            for line in table.splitlines()[2:]:
+                cells = [cell.strip() for cell in line.strip("|").split("|")]
+                found.append(Row(kind, cells[0], cells[1]))
+    assert len(found) > 3, kinds
+    return pytest.mark.parametrize("row", found, ids=str)
+
+
+def spans(cell: str) -> list[str]:
+    return _SPAN.findall(cell)
+
+
+def test_every_table_is_walked() -> None:
+    kinds = {kind for kind, _ in _TABLE.findall(TEXT)}
+    walked = {"commands", "files", "networks", "variables", "output"}
+    assert kinds == walked | {f"options of {program}" for program in PROGRAMS}
+    # Those without a comment are the presets and the differences, which have tests of their own.
+    assert TEXT.count("<!-- ") == len(_TABLE.findall(TEXT))
+    assert len(re.findall(r"^\|[-| :]+\|$", TEXT, re.MULTILINE)) == TEXT.count("<!-- ") + 4
+
+
+@lru_cache(maxsize=None)
+def names_of(program: str) -> frozenset[str]:
+    config = PROGRAMS[program].resolve({"dataset": "synthetic"})
+    return frozenset(map(options.option, [*options.values(config), "config"]))
+
+
+def accept(program: str, words: Sequence[str], folder: Path) -> None:
+    """Parse a command line, whose data need not exist, nor the servers that it needs."""
+    (folder / "m-0000.params").touch()
+    line = [f"{folder}/m,0" if word == "PREFIX,EPOCH" else word for word in words]
+    if program == "train.py":
+        data = [] if {"--dataset", "--rec"} & set(line) else ["--rec", "."]
+        classes = [] if "--dataset" in line else ["--num-classes", "99"]
+        faces.parse([*data, *classes, *line, "--dry-run"])
+        return
+    if "--dataset" not in line:
+        sets = {"--data-dir": "cifar10", "--rec-train": "imagenet"}
+        name = next((sets[word] for word in line if word in sets), "synthetic")
+        line += ["--dataset", name]
+    if "synthetic" not in line and not {"--data-dir", "--rec-train"} & set(line):
+        line += ["--data-dir", "d"]
+    unchecked = dataclasses.replace(images._PROGRAM, check=lambda config: None)
+    command_line.parse(unchecked, line)
+
+
+def refusal(program: str, word: str) -> str:
+    base = ["--dataset", "synthetic"]
+    with pytest.raises(ConfigError) as caught:
+        PROGRAMS[program].parse([*base, *word.split()])
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@rows("options of train.py", "options of classify.py")
+def test_options(row: Row, tmp_path: Path) -> None:
+    program = row.kind.rpartition(" ")[2]
+    here = spans(row.here)
+    for command in here:
+        if command.startswith("--"):
+            accept(program, command.split(), tmp_path)
+        else:
+            try_command(command, tmp_path)
+    for there in spans(row.there):
+        word = there if not re.fullmatch("[a-z_0-9]+", there) else "--" + there.replace("_", "-")
+        name = word.split()[0]
+        if name in names_of(program):
+            assert [command.split()[0] for command in here] in ([name], [PAIRS.get(name)])
+            continue
+        message = refusal(program, word)
+        assert f"{name} is not an option here: " in message
+        for command in here:
+            assert command.split()[0] in message
+        if not here:
+            assert f"{name} is not an option here: {row.here}" in message
+
+
+@rows("networks")
+def test_networks(row: Row) -> None:
+    for name in spans(row.there):
+        if row.here == "the same":
+            assert name in backbones.names()
+            continue
+        message = refusal("train.py", f"--network {name}")
+        assert f"--network {name!r} does not exist here" in message
+        if not spans(row.here):
+            assert row.here in message
+        elif not name.startswith("iresnet"):
+            assert spans(row.here)[0] in message
+        assert set(spans(row.here)) <= set(backbones.names())
+
+
+# The program that a launcher starts on every rank, and what parses the options behind it.
+_STARTED = {"run.sh": "train.py", "config.sh": "train.py", "train.py": "train.py"}
+_STARTED["classify.py"] = "classify.py"
+
+
+def try_command(command: str, folder: Path) -> None:
+    """Parse a command, or ask the module that it starts which options it has."""
+    words = shlex.split(command)
+    while "=" in words[0]:
+        known = [
+            ROOT / name for name in ("config.sh", "run.sh", "setup-utils/launchers/prepare.sh")
+        ]
+        variable = words.pop(0).split("=")[0]
+        assert any(re.search(rf"\b{variable}\b", path.read_text()) for path in known), variable
+    if words[:3] in (["python", "-m", "parallel.launch"], ["python", "-m", "parallel.autogroup"]):
+        parser = Parser()
+        add_options(parser)
+        for name in ("--groups", "--data-sharding"):
+            parser.add_argument(name)
+        words = parse(parser, words[3:])["command"]
+        assert words[:2] == ["python", "classify.py"]
+    if words[:2] == ["python", "-m"]:
+        assert_has_options(words[2:])
+        return
+    if words == ["horovodrun", "--check"]:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0 and "[X] MXNet" in done.stdout
+        return
+    started = next(word for word in words if word in _STARTED)
+    behind = words[words.index(started) + 1 :]
+    accept(_STARTED[started], behind, folder)
+    assert words[0] in ("python", "bash", "horovodrun")
+
+
+def assert_has_options(words: Sequence[str]) -> None:
+    """Whether ``python -m MODULE`` has the options behind it."""
+    line = [sys.executable, "-m", words[0], "--help"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    for word in words[1:]:
+        if word.startswith("--") or word == "merge":
+            assert word in done.stdout
+
+
+@rows("commands")
+def test_commands(row: Row, tmp_path: Path) -> None:
+    assert spans(row.here)
+    for command in spans(row.here):
+        try_command(command, tmp_path)
+
+
+@rows("files")
+def test_files(row: Row) -> None:
+    """Files and names behind them are looked up by the test of all documents."""
+    text = row.here
+    assert spans(text) or text.startswith(("not needed", "not ported", "the same", "options"))
+    known = {*names_of("train.py"), *names_of("classify.py"), "--groups", "--data-sharding"}
+    for span in spans(text):
+        if span.startswith("--"):
+            assert span.split()[0] in known
+        elif re.search(r"\.(py|sh)$|/$", span.split("::")[0]) and " " not in span:
+            assert (ROOT / span.split("::")[0]).exists(), span
+
+
+@rows("variables")
+def test_variables(row: Row) -> None:
+    table = (ROOT / "runtime" / "environment.py").read_text()
+    sources = (ROOT / "parallel" / "launch", ROOT / "setup-utils" / "launchers")
+    passed_on = "".join(path.read_text() for folder in sources for path in folder.glob("*[!_]"))
+    for name in spans(row.there):
+        is_set = (
+            f'Setting(\n            "{name}"' in table or f'Setting(\n        "{name}"' in table
+        )
+        assert is_set == row.here.startswith("set"), name
+        if row.here.startswith("the same"):
+            assert name in passed_on or f"{name.split('_')[0]}_" in passed_on
+
+
+@rows("output")
+def test_output(row: Row) -> None:
+    """What a run writes is what the README says."""
+    listing = (ROOT / "README.md").read_text().partition("It contains:")[2].partition("## ")[0]
+    for span in spans(row.here):
+        if re.fullmatch(r"[\w./-]+", span):
+            assert re.search(rf"^(.* )?{re.escape(span.split('/')[0])}\b", listing, re.M), span
+    if "python -m" in row.here:
+        assert_has_options(["training.checkpoint", "merge"])
+
+
+def test_presets_are_those_of_the_tables() -> None:
+    text = TEXT.partition("## Presets")[2].partition("### Differences")[0]
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    tables = [line for line in lines if not line.startswith("| `--dataset`")]
+    named = [name for line in tables for name in spans(line.split("|")[1])]
+    assert sorted(named) == sorted([*PRESETS, *(name for name in RECIPES if name != "synthetic")])
+    for line in tables:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for name in spans(cells[0]):
+            if len(cells) == 8:
+                recipe = PRESETS[name]
+                steps = " ".join(f"{step:,}" for step in recipe.lr_steps)
+                assert cells[4] == f"{recipe.lr}, {steps}"
+                assert cells[5] == f"{recipe.max_update:,}"
+                assert cells[6] == str(recipe.sample_ratio)
+                assert cells[7] == (" ".join(recipe.get("val_targets", ())) or "none")
+                assert "debug" in recipe or cells[3] == f"{recipe.num_classes:,}"
+            elif len(cells) == 7:
+                row = RECIPES[name]
+                assert cells[1:4] == [row.model, str(row.batch_size), str(row.lr)]
+                assert cells[5] == str(row.epochs)

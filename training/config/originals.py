@@ -1,0 +1,153 @@
+"""What the programs that this toolkit follows call their options, and what to type here instead.
+
+Somebody who comes from InsightFace's Partial FC on MXNet or its arcface_torch, from Horovod's
+examples, the Horovod tutorial for CIFAR-10 or Grouping-SGD types the names of that program. A
+similar name of ours would be a wrong answer to most of them.
+docs/porting.md has the same tables with the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from runtime.command_line import hint_for
+from runtime.errors import ConfigError
+
+_LENGTH = "give --epochs, the length of the run"
+_DEVICES = "choose GPUs by CUDA_VISIBLE_DEVICES=0,1 and start as many ranks, as in horovodrun -np 2"
+_MOMENTUM = "leave it out: the momentum of BatchNorm is 0.9, as there"
+_WORKSPACE = "leave it out: no result depends on it"
+_RECOMPUTE = "give --recompute, which computes feature maps twice and keeps few of them"
+_FLOAT16 = "give --dtype float16"
+_FOLDER = "give --models-root, the folder for the model, checkpoints and logs"
+_RESUME = "give --resume PATH, or nothing: a run goes on from its newest checkpoint"
+_LOGS = "leave it out: each rank writes logs/rank-0000.log in --models-root"
+_SAVED = "leave it out: the model is always saved, into --models-root"
+_TORCHRUN = "torchrun's; start ranks with horovodrun -np 8 -H localhost:8"
+_WANDB = "leave it out: metrics.jsonl and scalars/ in --models-root have the numbers"
+_SHARE = "give python -m parallel.launch its --data-sharding FILE, and --data-allocator 1 here"
+_LAYERS = "name the network with its layers, as in --network r100"
+
+_SHARED = {
+    "--num-epoch": _LENGTH,
+    "--num-epochs": _LENGTH,
+    "--end-epoch": _LENGTH,
+    "--gpus": _DEVICES,
+    "--ctx": _DEVICES,
+    "--fp16": _FLOAT16,
+    "--mom": "give --momentum",
+    "--weight-decay": "give --wd",
+    "--bn-mom": _MOMENTUM,
+    "--workspace": _WORKSPACE,
+    "--num-image": "give --num-images",
+    "--num-workers": "give --threads, which decode images",
+    "--dali*": "leave it out: images are decoded on the processors; see --threads",
+    "--local[_-]rank": _TORCHRUN,
+    "--nnodes": _TORCHRUN,
+    "--node[_-]rank": _TORCHRUN,
+    "--nproc[_-]per[_-]node": _TORCHRUN,
+    "--master[_-]*": _TORCHRUN,
+    "--output": _FOLDER,
+    "--ckpt-dir": _FOLDER,
+    "--log-file": _LOGS,
+    "--log-dir": _LOGS,
+    "--clip-gradient": "not ported; lower --lr if the loss jumps",
+}
+
+TRAIN: Mapping[str, str] = {
+    **_SHARED,
+    "--backbone-lr": "give --lr, the learning rate of the backbone",
+    "--memory-bank-lr": "give --center-lr, the learning rate of the class centers",
+    "--memonger": _RECOMPUTE,
+    "--images-filter": "give --min-images, of an identity that is kept",
+    "--kv-store": "train.py sends gradients by Horovod alone; classify.py has --kv-store",
+    "--kvstore": "train.py sends gradients by Horovod alone; classify.py has --kv-store",
+    "--loss-s": "give --scale",
+    "--loss-m[123]": "give the three margins as --margins m1,m2,m3",
+    "--margin-list": "give the three margins as --margins m1,m2,m3",
+    "--num-layers": _LAYERS,
+    "--net-name": _LAYERS,
+    "--net-act": "leave it out: the activation is PReLU, as there",
+    "--net-unit": "leave it out: the unit is version 3, as there",
+    "--net-input": "leave it out: the input is version 1, as there",
+    "--image-size": "leave it out: the record set's file property has the size of its images",
+    "--cutoff": "give --cutout, the side of the square as a share of the image",
+    "--color-jittering": "give --color-jitter, from 0 to 1",
+    "--rand-mirror": "leave it out: half of the images are mirrored, as there",
+    "--sample-rate": "give --sample-ratio",
+    "--interclass-filtering-threshold": "give --filter-threshold, where 1 is off",
+    "--warmup-epoch": "give --warmup, in updates",
+    "--gradient-acc": "not ported; give a larger --batch-size, with --recompute if memory ends",
+    "--save-all-states": "leave it out: checkpoints hold everything; see --keep",
+    "--wandb-*": _WANDB,
+    "--using-wandb": _WANDB,
+    "--suffix-run-name": _WANDB,
+    "--save-artifacts": _WANDB,
+    "--per-batch-size": "give --batch-size, which is that of a rank",
+    "--pretrained-epoch": "give --pretrained PREFIX,EPOCH",
+    "--ckpt": "leave it out: see --save-interval and --keep",
+    "--prefix": _FOLDER,
+    "configs/*": "a Python file is not read; give --rec DIR with options, or --config config.json",
+}
+
+CLASSIFY: Mapping[str, str] = {
+    **_SHARED,
+    "--gpu": _DEVICES,
+    "--memonger": "not ported to classifiers; lower --batch-size",
+    "--network": "give --model",
+    "--depth": "name the model with its layers, as in --model resnet50_v1",
+    "--data-type": "give --dataset",
+    "--lr-mode": "give --lr-schedule",
+    "--lr-decay": "give --lr-factor",
+    "--lr-decay-epoch": "give --lr-steps, in epochs",
+    "--lr-factor-epoch": "leave it out: --lr-factor counts after every epoch, or at --lr-steps",
+    "--warmup-lr": "leave it out: --warmup-epochs rise from 0",
+    "--mode": "leave it out: there is one mode, that of Gluon",
+    "--use-rec": "leave it out: --rec-train and --rec-val say it",
+    "--rec-train-idx": "leave it out: the .idx file beside the .rec file is found",
+    "--rec-val-idx": "leave it out: the .idx file beside the .rec file is found",
+    "--train-dataset": "give the whole path as --rec-train",
+    "--val-dataset": "give the whole path as --rec-val",
+    "--data-nthreads": "give --threads",
+    "--data-shape": "give --image-size",
+    "--use-pretrained": "not ported: networks start with random weights",
+    "--no-cuda": "set CUDA_VISIBLE_DEVICES= before the command",
+    "--eval-epoch": "leave it out: --eval-frequency 1 is the default",
+    "--log-interval": "give --frequent",
+    "--num-proc": "start ranks with horovodrun -np N",
+    "--hosts": "start ranks with horovodrun -H host1:8,host2:8",
+    "--communication": "give horovodrun --gloo or --mpi",
+    "--savemodel": _SAVED,
+    "--save-model-prefix": _SAVED,
+    "--model-prefix": _SAVED,
+    "--retrain": _RESUME,
+    "--model-load-epoch": _RESUME,
+    "--load-epoch": _RESUME,
+    "-r": "give --resume",
+    "--hostname": "give python -m parallel.launch its -H FILE",
+    "--cluster[0-9]-*": _SHARE,
+    "--data[_-]proportion": _SHARE,
+    "--aug-level": "leave it out: the set of images has the random changes of its recipe",
+    "--list-dir": "leave it out: nothing there reads it",
+}
+
+NETWORKS: Mapping[str, str] = {
+    "r122": "the original has no units for 122 layers and stops; give r124 or r100",
+    "rx50": "it is of a module, fresnext, that the original lacks; give r50",
+    "rx101": "it is of a module, fresnext, that the original lacks; give r100",
+    "r2060": "not ported; the deepest here is r200",
+    "iresnet*": "give r with the number of layers, as in r50",
+    "resnet*": "give r with the number of layers, as in r50",
+    "mobilefacenet*": "give mbf",
+    "mbf_large": "not ported; give mbf",
+    "y1": "give mbf, with --embedding-size 128 as there",
+    "vit_*": "there are no vision transformers here; give r50 or r100",
+}
+"""Backbones of the originals that do not exist here; others have their original's name."""
+
+
+def check_network(name: str, known: Collection[str]) -> None:
+    """Raise ``ConfigError`` for an original's network that is not ``known`` here."""
+    hint = None if name in known else hint_for(name, NETWORKS)
+    if hint is not None:
+        raise ConfigError(f"--network {name!r} does not exist here: {hint}")
