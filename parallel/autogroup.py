@@ -24,7 +24,7 @@ from typing import Optional
 from parallel import grouping
 from parallel.launch import ssh
 from parallel.launch.cluster_files import format_groups, format_shares
-from parallel.launch.launcher import SERVE, JobOptions, add_options, launch
+from parallel.launch.launcher import SERVE, JobOptions, add_options, launch, parse
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
 from runtime.files import StagedFiles
@@ -60,7 +60,7 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
             metavar="FILE",
             help="is written (%(default)s)",
         )
-    given = vars(parser.parse_args(argv))
+    given = parse(parser, argv)
     groups_file, shares_file = given.pop("groups"), given.pop("data_sharding")
     options = JobOptions(**given)
     addresses = options.addresses()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from parallel.launch.launcher import SERVE, JobOptions, add_options, launch
+from parallel.launch.launcher import SERVE, JobOptions, add_options, launch, parse
 from parallel.parameter_server.buckets import FEWEST_ELEMENTS, LARGEST, MOST_ELEMENTS
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
@@ -58,7 +58,7 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
         metavar="FOLDER",
         help="record there the version of every push and pull, to check staleness by",
     )
-    return launch(JobOptions(**vars(parser.parse_args(argv))), serve)
+    return launch(JobOptions(**parse(parser, argv)), serve)
 
 
 def _bucket_elements(text: str) -> int:

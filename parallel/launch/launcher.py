@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from parallel.launch import job, ssh
 from parallel.launch.cluster_files import read_groups, read_hosts, read_shares
@@ -94,6 +94,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "command", nargs="+", help="what every worker runs, after --, such as python classify.py"
     )
+
+
+def parse(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]]) -> dict[str, Any]:
+    """The options of a command line, by default this process's, which ``add_options`` has added.
+
+    Raises:
+        ConfigError: an option is wrong, or the command has options and no ``--`` before it.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    options, unknown = parser.parse_known_args(words)
+    if "--" not in words:
+        command = words[words.index(options.command[0]) :]
+        mine = next((word for word in command if word.startswith("-")), None)
+        if mine is not None:
+            raise ConfigError(
+                f"{mine} stands behind the command {' '.join(options.command[:2])!r}: put -- "
+                f"before the command, as in -n 4 -s 2 -- {' '.join(options.command[:2])} {mine} ..."
+            )
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return vars(options)
 
 
 def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
