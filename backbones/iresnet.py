@@ -11,31 +11,52 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backbones.layers import Symbol, batch_norm, convolution, prelu
+from backbones.sizes import SE_REDUCTION, STAGE_CHANNELS
+from runtime.mxnet import mx
 
-STAGE_CHANNELS = (64, 128, 256, 512)
 
-
-def body(x: Symbol, *, units: Sequence[int]) -> Symbol:
+def body(x: Symbol, *, units: Sequence[int], se: bool = False) -> Symbol:
     """Return the feature maps [b, 512, h / 16, w / 16] of normalized pixels [b, 3, h, w].
 
-    Each of the four stages has a number of residual ``units``.
+    Each of the four stages has a number of residual ``units``, with ``se`` of the kind that weighs
+    its channels.
     """
     x = convolution(x, "conv0", STAGE_CHANNELS[0], kernel=3)
     x = prelu(batch_norm(x, "bn0"), "relu0")
     for stage, (count, channels) in enumerate(zip(units, STAGE_CHANNELS), start=1):
-        x = residual_unit(x, f"stage{stage}_unit1", channels, stride=2)
+        x = residual_unit(x, f"stage{stage}_unit1", channels, stride=2, se=se)
         for unit in range(2, count + 1):
-            x = residual_unit(x, f"stage{stage}_unit{unit}", channels, stride=1)
-    return batch_norm(x, "bn1")
+            x = residual_unit(x, f"stage{stage}_unit{unit}", channels, stride=1, se=se)
+    return x
 
 
-def residual_unit(x: Symbol, name: str, channels: int, *, stride: int) -> Symbol:
+def residual_unit(x: Symbol, name: str, channels: int, *, stride: int, se: bool = False) -> Symbol:
     """Return ``x`` plus its residual; a unit with a stride projects the shortcut."""
     residual = convolution(batch_norm(x, f"{name}_bn1"), f"{name}_conv1", channels, kernel=3)
     residual = prelu(batch_norm(residual, f"{name}_bn2"), f"{name}_relu1")
     residual = convolution(residual, f"{name}_conv2", channels, kernel=3, stride=stride)
     residual = batch_norm(residual, f"{name}_bn3")
+    if se:
+        residual = squeeze_and_excitation(residual, f"{name}_se", channels)
     if stride > 1:
         x = convolution(x, f"{name}_conv1sc", channels, kernel=1, stride=stride)
         x = batch_norm(x, f"{name}_sc")
     return residual + x
+
+
+def squeeze_and_excitation(x: Symbol, name: str, channels: int) -> Symbol:
+    """Return ``x`` with every channel times a weight that follows from the means of all channels.
+
+    Two layers with biases between mean and sigmoid (Hu et al., arXiv:1709.01507).
+    """
+    means = mx.sym.Pooling(
+        x, kernel=(7, 7), global_pool=True, pool_type="avg", name=f"{name}_pool1"
+    )
+    one = {"kernel": (1, 1), "stride": (1, 1), "pad": (0, 0)}
+    inner = mx.sym.Convolution(
+        means, num_filter=channels // SE_REDUCTION, **one, name=f"{name}_conv1"
+    )
+    inner = prelu(inner, f"{name}_relu1")
+    weights = mx.sym.Convolution(inner, num_filter=channels, **one, name=f"{name}_conv2")
+    weights = mx.sym.Activation(weights, act_type="sigmoid", name=f"{name}_sigmoid")
+    return mx.sym.broadcast_mul(x, weights)

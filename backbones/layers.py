@@ -66,16 +66,3 @@ def relu(x: Symbol, name: str) -> Symbol:
 def prelu(x: Symbol, name: str) -> Symbol:
     """Return PReLU with one slope per channel, ``<name>_gamma`` (He et al., arXiv:1502.01852)."""
     return mx.sym.LeakyReLU(x, act_type="prelu", name=name)
-
-
-def embedding(x: Symbol, *, size: int, dtype: str) -> Symbol:
-    """Return the embedding ``fc1`` [batch, size] of the last feature maps.
-
-    A linear layer over all positions, then BatchNorm with fixed gamma: every dimension of the
-    embedding is centered and has the same variance (option "E" of ArcFace, arXiv:1801.07698).
-    The BatchNorm computes in float32 whatever ``dtype`` the layers before it use.
-    """
-    x = mx.sym.FullyConnected(x, num_hidden=size, name="pre_fc1")
-    if dtype != "float32":
-        x = mx.sym.Cast(x, dtype="float32", name="pre_fc1_cast")
-    return batch_norm(x, "fc1", fixed_gamma=True)

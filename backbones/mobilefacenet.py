@@ -1,9 +1,9 @@
 """MobileFaceNet: about one million parameters, for phones and for training without a GPU.
 
-Inverted residual units as in MobileNetV2, but with early downsampling, PReLU, and a depthwise
-convolution over the whole last map in place of average pooling, so that the network can weigh the
-center of a face more than its corners (Chen et al., arXiv:1804.07573, table 1). Tensor names follow
-the InsightFace checkpoint "y1", whose weights fit this graph.
+Inverted residual units as in MobileNetV2, but with early downsampling, PReLU, and the output "GDC":
+a depthwise convolution over the whole last map in place of average pooling, so that the network can
+weigh the center of a face more than its corners (Chen et al., arXiv:1804.07573, table 1). Tensor
+names follow the InsightFace checkpoint "y1", whose weights fit this graph.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backbones.layers import Symbol, batch_norm, convolution, prelu
-from runtime.mxnet import mx
 
-# MXNet's default, with which the published weights were trained.
+# MXNet's default, with which the published weights were trained; also that of "GDC".
 EPSILON = 1e-3
 
 
@@ -35,11 +34,10 @@ STAGES = (
 )
 STEM_CHANNELS = 64
 FINAL_CHANNELS = 512
-FINAL_SIZE = 7
 
 
 def body(x: Symbol) -> Symbol:
-    """Return the features [batch, 512, 1, 1] of normalized pixels [batch, 3, 112, 112]."""
+    """Return the feature maps [b, 512, h / 16, w / 16] of normalized pixels [b, 3, h, w]."""
     x = conv_unit(x, "conv_1", STEM_CHANNELS, kernel=3, stride=2)
     x = conv_unit(x, "conv_2_dw", STEM_CHANNELS, kernel=3, groups=STEM_CHANNELS)
     for stage in STAGES:
@@ -47,18 +45,7 @@ def body(x: Symbol) -> Symbol:
         for unit in range(stage.residual_units):
             name = f"{stage.residual_name}_block{unit}"
             x = bottleneck(x, name, stage.residual_expansion, stage.channels, stride=1) + x
-    x = conv_unit(x, "conv_6sep", FINAL_CHANNELS, kernel=1)
-    x = mx.sym.Convolution(
-        x,
-        num_filter=FINAL_CHANNELS,
-        kernel=(FINAL_SIZE, FINAL_SIZE),
-        stride=(1, 1),
-        pad=(0, 0),
-        num_group=FINAL_CHANNELS,
-        no_bias=True,
-        name="conv_6dw7_7_conv2d",
-    )
-    return batch_norm(x, "conv_6dw7_7_batchnorm", epsilon=EPSILON)
+    return conv_unit(x, "conv_6sep", FINAL_CHANNELS, kernel=1)
 
 
 def bottleneck(x: Symbol, name: str, expansion: int, channels: int, *, stride: int) -> Symbol:

@@ -7,6 +7,7 @@ graph, with the tensor names of the InsightFace checkpoints.
 from __future__ import annotations
 
 import logging
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -16,7 +17,7 @@ from typing_extensions import override
 
 import backbones
 from backbones.graph import cpu, gpu
-from backbones.graph.nodes import Shape
+from backbones.graph.nodes import Shape, to_json
 from backbones.graph.parameter_file import read_parameters
 from backbones.graph.recompute import Recomputation, cut
 from backbones.graph.symbol_file import infer_shapes, read_graph
@@ -46,6 +47,7 @@ class Backbone(Network):
     """A network from images to embeddings."""
 
     _recomputation: Optional[Recomputation] = None
+    _dropout_seed: Optional[int] = None
 
     @classmethod
     def create(
@@ -66,11 +68,14 @@ class Backbone(Network):
         """
         ctx = ctx or mx.cpu()
         name, size = options.network, options.embedding_size
-        exported = backbones.build(name, embedding_size=size)
-        trained = backbones.build(name, embedding_size=size, dtype=options.dtype)
+        output = options.net_output
+        exported = backbones.build(name, embedding_size=size, output=output)
+        trained = backbones.build(name, embedding_size=size, dtype=options.dtype, output=output)
         weights = initial_weights(exported, (3, *image_size), seed)
         trained = _for_device(ctx, trained, image_size, weights)
         backbone = cls(trained, exported, weights, ctx)
+        if any(node["op"] == "Dropout" for node in to_json(exported)["nodes"]):
+            backbone._dropout_seed = seed
         if options.recompute:
             parts = cut(trained, image_size)
             backbone._recomputation = Recomputation(parts, backbone.parameters, ctx)
@@ -113,16 +118,17 @@ class Backbone(Network):
         path = checkpoint_paths(prefix, epoch)[1]
         found = _read_tensors(path)
         # InsightFace's MobileFaceNets have another name for this tensor than its iResNets.
-        if "fc1_weight" in found and "pre_fc1_weight" not in found:
-            found["pre_fc1_weight"] = found.pop("fc1_weight")
         parameters = self.parameters
+        if "pre_fc1_weight" in parameters and "pre_fc1_weight" not in found:
+            if "fc1_weight" in found:
+                found["pre_fc1_weight"] = found.pop("fc1_weight")
         loaded = [name for name in parameters if name in found]
         for name in loaded:
             if found[name].shape != parameters[name].shape:
                 raise DataError(
                     f"{path}: {name!r} has shape {found[name].shape}, this network's has "
-                    f"{parameters[name].shape}; choose the --network and --embedding-size that the "
-                    "checkpoint was made with"
+                    f"{parameters[name].shape}; choose the --network, --net-output and "
+                    "--embedding-size that the checkpoint was made with"
                 )
         if not loaded:
             raise DataError(
@@ -135,6 +141,15 @@ class Backbone(Network):
         missing = [name for name in parameters if name not in found]
         left_over = [name for name in found if name not in parameters]
         return LoadedTensors(path, loaded, missing, left_over)
+
+    def begin_update(self, update: int, rank: int) -> None:
+        """Have the dropout of an update depend on seed, update and rank alone.
+
+        So a run that goes on from a checkpoint drops what it would have dropped.
+        """
+        if self._dropout_seed is not None:
+            number = zlib.crc32(f"{self._dropout_seed} {update} {rank}".encode()) % 2**31
+            mx.random.seed(number, ctx=self._ctx)
 
     @override
     def __call__(self, images: NDArray) -> NDArray:
@@ -164,7 +179,7 @@ def _for_device(
     """Return the graph as it runs there."""
     if devices.is_host(ctx):
         return cpu.rewrite(symbol, image_size, weights)
-    return gpu.limit_workspace(symbol)
+    return gpu.rewrite(symbol)
 
 
 def _read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:

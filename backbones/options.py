@@ -11,8 +11,9 @@ from typing_extensions import override
 
 import backbones
 from backbones import classifiers
+from backbones.sizes import OUTPUTS
 from runtime.errors import ConfigError
-from runtime.options import POSITIVE_COUNT, Options, name, number
+from runtime.options import POSITIVE_COUNT, Options, check_name, name, number
 
 DTYPES = ("float32", "float16")
 
@@ -30,16 +31,24 @@ class BackboneOptions(NetworkOptions):
     """Backbone, from images to embeddings."""
 
     network: str = "r50"
-    """Backbone: r18, r34, r50, r100, ... (layers as InsightFace counts them), mbf, or tiny."""
+    """Backbone: r18, r34, r50, r100, ... (InsightFace's count), r50-se, ..., mbf, or tiny."""
 
     embedding_size: int = number(512, POSITIVE_COUNT.saying("must be at least 1; 512 is usual"))
     """Length of an embedding."""
+
+    net_output: Optional[str] = None
+    """From the last maps to the embedding, as in InsightFace: E, F, FC, GAP, GDC, GNAP or J."""
 
     pretrained: Optional[str] = None
     """Checkpoint PREFIX,EPOCH whose backbone the run starts from, under a new head."""
 
     recompute: bool = False
     """Keep few feature maps of the backbone and compute the others twice: less memory, slower."""
+
+    @property
+    def other_output(self) -> Optional[str]:
+        """``--net-output``, or None for the network's own, given or not."""
+        return None if self.net_output == backbones.own_output(self.network) else self.net_output
 
     @property
     def pretrained_checkpoint(self) -> Optional[tuple[str, int]]:
@@ -57,6 +66,8 @@ class BackboneOptions(NetworkOptions):
     @override
     def check(self) -> None:
         backbones.check(self.network)
+        if self.net_output is not None:
+            check_name("net-output", self.net_output, OUTPUTS)
         if self.pretrained_checkpoint is not None:
             prefix, epoch = self.pretrained_checkpoint
             path = Path(f"{prefix}-{epoch:04d}.params")

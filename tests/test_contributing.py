@@ -25,6 +25,7 @@ import tests.test_documents as document_tests
 import tests.training.config.test_presets as preset_tests
 from backbones.layers import convolution
 from backbones.model import Backbone
+from backbones.sizes import Maps
 from benchmarks import grouping_runs
 from data import options as data_options
 from data.images.image_set import ImagesInMemory
@@ -227,7 +228,7 @@ MINUTE = replace(
     backbones._ARCHITECTURES["tiny"],
     module="minute",
     body_parameters=4 * 3 * 16 * 16,
-    body_outputs=4 * 8 * 8,
+    maps=Maps(4, 8),
     # The normalized pixels, in two steps, and the convolution; then the embedding, in two.
     operator_outputs=2 * 3 * 112 * 112 + 4 * 8 * 8 + 2 * 512,
     part_outputs=2 * 3 * 112 * 112 + 4 * 8 * 8,

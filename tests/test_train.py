@@ -67,7 +67,7 @@ def assert_one_line(result, *parts):
     [
         ("--dataset synthetic --loss cosfase", ["cosfase", "did you mean 'cosface'?"]),
         ("--dataset synthetic --sample-ratio 0", ["--sample-ratio 0", "above 0"]),
-        ("--dataset synthetic --network r99", ["r99", "did you mean"]),
+        ("--dataset synthetic --network r97", ["r97", "did you mean"]),
         ("--rec /nowhere", ["/nowhere", "train.rec"]),
         ("--dataset synthetic --batch-sise 4", ["--batch-sise", "--batch-size"]),
     ],

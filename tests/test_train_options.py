@@ -142,6 +142,7 @@ ROWS: dict[str, Row] = {
         ],
         ["float16"] * 3,
     ),
+    "net_output": Row("drawn", "--net-output GNAP", of_graph("output"), "GNAP"),
     "recompute": Row(
         "records",
         "--recompute",

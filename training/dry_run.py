@@ -162,8 +162,12 @@ def _describe_shards(first: Shard, last: Shard) -> list[str]:
 def _describe_memory(config: FaceConfig, shard: Shard) -> list[str]:
     head = head_memory(config, shard)
     backbone = _backbone_copies(config) * _backbone_bytes(config)
+    network = config.backbone
     activations = backbones.activation_bytes(
-        config.backbone.network, config.data.batch_size, recompute=config.backbone.recompute
+        network.network,
+        config.data.batch_size,
+        recompute=network.recompute,
+        output=network.net_output,
     )
     libraries = _PROGRAM + _LIBRARY_COPIES * _backbone_bytes(config)
     total = head.total + backbone + activations + libraries
@@ -214,7 +218,10 @@ def _backbone_copies(config: FaceConfig) -> int:
 
 
 def _backbone_bytes(config: FaceConfig) -> int:
-    return _FLOAT * backbones.parameter_count(config.backbone.network, _embedding(config))
+    network = config.backbone
+    return _FLOAT * backbones.parameter_count(
+        network.network, network.embedding_size, network.net_output
+    )
 
 
 def _row(name: str, size: int) -> str:

@@ -109,7 +109,10 @@ def _rule_arrays(config: FaceConfig, logits: int) -> int:
 def _backbone(config: FaceConfig, world_size: int) -> dict[str, int]:
     options, batch_size = config.backbone, config.data.batch_size
     symbol = backbones.build(
-        options.network, embedding_size=options.embedding_size, dtype=options.dtype
+        options.network,
+        embedding_size=options.embedding_size,
+        dtype=options.dtype,
+        output=options.net_output,
     )
     tensors = tensor_sizes(symbol, (batch_size, 3, *FACE_SIZE))
     trained = {name: tensors[name] for name in symbol.list_arguments() if name != "data"}

@@ -58,7 +58,7 @@ class Classifier(Network):
                 weights[gamma][:] = 0
         ctx = ctx or mx.cpu()
         if not devices.is_host(ctx):
-            trained = gpu.limit_workspace(trained)
+            trained = gpu.rewrite(trained)
         return cls(trained, exported, weights, ctx)
 
 

@@ -26,12 +26,19 @@ _MATCH_RANGE = 16
 # While it plans, MXNet takes every element for four bytes; the blocks then get their true sizes.
 _PLANNED_ELEMENT = 4
 # Whose backward operators read their inputs, their output, and neither; others may read both.
-_READ_INPUTS = frozenset(("Convolution", "FullyConnected", "BatchNorm", "LeakyReLU"))
-_READ_OUTPUT = frozenset(("LeakyReLU", "Activation"))
-_READ_NOTHING = frozenset(("elemwise_add", "_minus_scalar", "_mul_scalar", "Cast"))
-_KNOWN = _READ_INPUTS | _READ_OUTPUT | _READ_NOTHING
+_READ_INPUTS = frozenset(
+    """Convolution FullyConnected BatchNorm LeakyReLU Pooling elemwise_mul broadcast_mul
+    broadcast_div""".split()
+)
+_READ_OUTPUT = frozenset(("LeakyReLU", "Activation", "Pooling", "sqrt"))
+_READ_NOTHING = frozenset(
+    "elemwise_add _minus_scalar _mul_scalar Cast Flatten sum mean tile".split()
+)
+# Of this one, its second output, which has the size of the first.
+_MASKED = "Dropout"
+_KNOWN = _READ_INPUTS | _READ_OUTPUT | _READ_NOTHING | {_MASKED}
 # These may write their output over an input, and their backward operators over a gradient.
-_IN_PLACE = _READ_NOTHING | {"LeakyReLU", "Activation"}
+_IN_PLACE = _READ_NOTHING | {"LeakyReLU", "Activation", _MASKED}
 
 
 class StepMemory(NamedTuple):
@@ -117,18 +124,24 @@ def _blocks(symbol: Symbol, tensors: Mapping[str, Tensor]) -> StepMemory:
     operators = {node["name"]: node["op"] for node in nodes if node["op"] != "null"}
     forward = []
     read_later: Counter[str] = Counter()
+    masks = {}
     for node in nodes:
         if node["op"] == "null":
             continue
         reads = [nodes[entry[0]]["name"] for entry in node["inputs"]]
-        forward.append(_Step(reads, [node["name"]], reads if node["op"] in _IN_PLACE else []))
+        writes = [node["name"]]
+        if node["op"] == _MASKED:
+            writes.append(f"mask of {node['name']}")
+            masks[writes[1]] = tensors[node["name"]]
+            read_later.update(writes[1:])
+        forward.append(_Step(reads, writes, reads if node["op"] in _IN_PLACE else []))
         if node["op"] in _READ_INPUTS or node["op"] not in _KNOWN:
             read_later.update(reads)
         if node["op"] in _READ_OUTPUT or node["op"] not in _KNOWN:
             read_later.update([node["name"]])
     output = forward[-1].writes[0]
     # What the graph hands out is not among its blocks.
-    outputs = {name: tensors[name] for name in operators if name != output}
+    outputs = {name: tensors[name] for name in operators if name != output} | masks
     arguments = symbol.list_arguments()
     # Running statistics have no gradient.
     differentiable = {name: tensors[name] for name in (*arguments, *operators)}

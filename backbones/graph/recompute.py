@@ -81,7 +81,7 @@ def _pieces(nodes: list[Node], last: int) -> list[list[int]]:
             made_of[index] = parameters or {index}
     dependent = list(used_by)
     pieces: list[list[int]] = [[]]
-    open_until, has_parameter = 0, False
+    open_until, has_parameter, is_random = 0, False, False
     for previous, index in zip(dependent, dependent[1:]):
         pieces[-1].append(index)
         # The last use of what comes before this node, and of the parameters used so far.
@@ -90,7 +90,9 @@ def _pieces(nodes: list[Node], last: int) -> list[list[int]]:
         )
         # A first piece without parameters would need no gradient, and so no second run.
         has_parameter = has_parameter or bool(used_by[index])
-        if has_parameter and open_until <= index < last:
+        # A second run would draw other numbers; the last part runs once.
+        is_random = is_random or nodes[index]["op"] == "Dropout"
+        if has_parameter and open_until <= index < last and not is_random:
             pieces.append([])
     return pieces
 

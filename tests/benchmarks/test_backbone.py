@@ -95,7 +95,7 @@ def test_table_of_made_up_measurements() -> None:
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
-    [(["--network", "r99"], "r99"), (["--batch", "0"], "--batch: '0' is not a positive integer")],
+    [(["--network", "r97"], "r97"), (["--batch", "0"], "--batch: '0' is not a positive integer")],
 )
 def test_wrong_options_are_explained(words, complaint) -> None:
     with pytest.raises(ConfigError, match=complaint):

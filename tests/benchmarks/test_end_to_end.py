@@ -72,7 +72,7 @@ def test_a_run_ends_with_its_context() -> None:
     [
         (["--ranks", "1,0"], "--ranks: '0' is not a positive integer"),
         (["--ratio", "2"], "--ratio: '2' is not above 0"),
-        (["--network", "r99"], "r99"),
+        (["--network", "r97"], "r97"),
     ],
 )
 def test_wrong_options_are_explained(words, complaint) -> None:

@@ -4,7 +4,7 @@ A program, because two things are chosen before MXNet's import: the engine that 
 after the other, so that the order of allocations is known; and no oneDNN, which makes arrays of
 its own.
 
-    python -m tests.support.allocations network NAME BATCH [recompute]
+    python -m tests.support.allocations network NAME BATCH [OUTPUT] [recompute]
     python -m tests.support.allocations head CLASSES BATCH RATIO OPTIMIZER LOSS FILTER
     python -m tests.support.allocations optimizer NETWORK DTYPE OPTIMIZER
 
@@ -69,7 +69,7 @@ def most_at_a_time(work: Callable[[Any], None]) -> Counter[int]:
     return most
 
 
-def network_step(name: str, batch_size: int, recompute: bool) -> Callable[[Any], None]:
+def network_step(name: str, batch_size: int, words: list[str]) -> Callable[[Any], None]:
     """Two steps of a backbone."""
     from backbones.model import Backbone
     from backbones.options import BackboneOptions
@@ -84,7 +84,9 @@ def network_step(name: str, batch_size: int, recompute: bool) -> Callable[[Any],
             backbone.backward(features, mx.nd.ones_like(features))
             mx.nd.waitall()
 
-    backbone = Backbone.create(BackboneOptions(network=name, recompute=recompute), ctx=mx.cpu(1))
+    output = next((word for word in words if word != "recompute"), None)
+    options = BackboneOptions(network=name, net_output=output, recompute="recompute" in words)
+    backbone = Backbone.create(options, ctx=mx.cpu(1))
     backbone.hybridize()
     mx.nd.waitall()
     return work
@@ -158,7 +160,7 @@ def optimizer_updates(name: str, dtype: str, optimizer: str) -> Callable[[Any], 
 if __name__ == "__main__":
     kind, first, *rest = sys.argv[1:]
     if kind == "network":
-        step = network_step(first, int(rest[0]), rest[1:] == ["recompute"])
+        step = network_step(first, int(rest[0]), rest[1:])
     elif kind == "head":
         step = head_step(
             (int(first), int(rest[0])), float(rest[1]), rest[2], rest[3], float(rest[4])

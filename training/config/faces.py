@@ -62,7 +62,9 @@ class FaceConfig:
     run: FaceRunOptions
     dry_run: DryRunOptions
 
-    IDENTITY: ClassVar[Sequence[str]] = ("network", "embedding_size", "loss", "optimizer", "dtype")
+    IDENTITY: ClassVar[Sequence[str]] = (
+        *("network", "net_output", "embedding_size", "loss", "optimizer", "dtype"),
+    )
     """What a run that goes on from a checkpoint may not change."""
 
     @property
@@ -75,6 +77,7 @@ class FaceConfig:
         return options.as_json(
             {
                 **options.values(self),
+                "net_output": self.backbone.other_output,
                 "loss": self.head.identity,
                 "margins": self.head.applied_margins,
                 "center_lr": self.head.center_lr or self.schedule.lr,

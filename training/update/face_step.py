@@ -61,6 +61,7 @@ class FaceStep(Step):
         guard, center_lr = self._guard, lr * self._center_lr_factor
         undo = self._remember() if guard.skips else None
         with self._stopwatch.part(BACKBONE):
+            self._backbone.begin_update(update, self._head.shard.rank)
             with mx.autograd.record():
                 features = self._backbone(self._upload(batch.images))
             self._stopwatch.wait(features)

@@ -31,7 +31,7 @@ def of_block(block) -> set:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_nothing_else_of_a_graph_changes(dtype: str) -> None:
     plain = backbones.build("mbf", dtype=dtype)
-    limited = gpu.limit_workspace(plain)
+    limited = gpu.rewrite(plain)
     assert (workspaces(plain), workspaces(limited)) == ({None}, {"256"})
     nodes = json.loads(limited.tojson())
     for node in nodes["nodes"]:

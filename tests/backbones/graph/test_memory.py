@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Optional
 
 import pytest
 
@@ -10,6 +11,7 @@ import backbones
 from backbones.graph import memory
 from backbones.graph.memory import step_memory, tensor_sizes
 from backbones.graph.nodes import to_json
+from backbones.sizes import OUTPUTS
 from runtime.mxnet import mx
 from tests.support.allocations import measure
 
@@ -29,8 +31,10 @@ def measured(name: str, batch_size: int, *options: str) -> Counter[int]:
     return Counter({size: count for size, count in found.items() if size >= SMALL and count > 0})
 
 
-def planned(name: str, batch_size: int, *, recompute: bool = False) -> Counter[int]:
-    symbol = backbones.build(name)
+def planned(
+    name: str, batch_size: int, *, recompute: bool = False, output: Optional[str] = None
+) -> Counter[int]:
+    symbol = backbones.build(name, output=output)
     maps, gradients = step_memory(symbol, batch_size, SIZE, recompute=recompute)
     return Counter({size: n for size, n in (maps + gradients).items() if size >= SMALL})
 
@@ -38,6 +42,13 @@ def planned(name: str, batch_size: int, *, recompute: bool = False) -> Counter[i
 @pytest.mark.parametrize("options", [(), ("recompute",)])
 def test_blocks_are_those_that_a_step_allocates(options: tuple[str, ...]) -> None:
     assert planned("r18", 2, recompute=bool(options)) == measured("r18", 2, *options)
+
+
+@pytest.mark.parametrize(
+    ("name", "output"), [("r18-se", "E"), ("r18", "GAP"), ("r18", "GDC"), ("tiny", "GNAP")]
+)
+def test_blocks_of_other_outputs_are_those_that_a_step_allocates(name: str, output: str) -> None:
+    assert planned(name, 2, output=output) == measured(name, 2, output)
 
 
 def test_memory_is_what_a_step_allocates() -> None:
@@ -84,9 +95,10 @@ def test_recomputing_needs_less_the_deeper_a_network_is() -> None:
     assert 1 > shares[0] > shares[1] > shares[2]
 
 
-@pytest.mark.parametrize("name", backbones.names())
-def test_every_operator_has_a_rule(name: str) -> None:
-    nodes = to_json(backbones.build(name, dtype="float16"))["nodes"]
+@pytest.mark.parametrize("name", ["r50", "r50-se", "mbf", "tiny"])
+@pytest.mark.parametrize("output", [None, *OUTPUTS])
+def test_every_operator_has_a_rule(name: str, output: Optional[str]) -> None:
+    nodes = to_json(backbones.build(name, dtype="float16", output=output))["nodes"]
     assert {node["op"] for node in nodes} - {"null"} <= memory._KNOWN
 
 

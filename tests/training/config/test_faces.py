@@ -147,7 +147,7 @@ def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
         ("--loss adaface --margins 1,0.5,0", ["--margins", "--loss adaface", "leave one out"]),
         ("--filter-threshold 0", ["--filter-threshold 0 ", "1 turns the filter off"]),
         ("--filter-threshold 1.2", ["--filter-threshold 1.2"]),
-        ("--network r99", ["'r99'", "r100"]),
+        ("--network r97", ["'r97'", "r100"]),
         ("--dataset syntetic", ["'syntetic'", "did you mean 'synthetic'?"]),
         ("--dataset foo", ["'foo'", "emore", "--rec DIR"]),
         ("--dtype float61", ["did you mean 'float16'?"]),
@@ -213,7 +213,7 @@ def test_mistakes_are_one_line_with_a_remedy(line: str, parts: list[str]) -> Non
 
 
 def test_wrong_value_is_named_before_missing_data() -> None:
-    for line in ("--loss cosfase", "--sample-ratio 0", "--network r99"):
+    for line in ("--loss cosfase", "--sample-ratio 0", "--network r97"):
         with pytest.raises(ConfigError, match=line.split()[1]):
             parse_line(line)
 

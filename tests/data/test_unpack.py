@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from data import unpack
+from data.pack.__main__ import main as pack
+from data.records.record_set import RecordSet
+from runtime.errors import ConfigError, DataError
+
+COUNTS = [1] * 5 + [3] + [2] * 6
+
+
+def run(monkeypatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["unpack", *map(str, arguments)])
+    return unpack.main()
+
+
+def contents(path: Path) -> list[tuple[bytes, int]]:
+    records = RecordSet(path)
+    return [(bytes(record.payload), record.label) for record in map(records.read, range(
+        len(records)))]  # fmt: skip
+
+
+def test_packing_again_gives_the_same_set(write_set, tmp_path, monkeypatch, capsys) -> None:
+    source = write_set(COUNTS)
+    out = tmp_path / "people"
+    assert run(monkeypatch, source, out) == 0
+    assert f"{out}: 20 images" in capsys.readouterr().out
+    assert sorted(path.name for path in out.iterdir()) == [f"id_{n:02}" for n in range(12)]
+    names = sorted(path.name for path in (out / "id_05").iterdir())
+    assert names == ["05_05.png", "05_06.png", "05_07.png"]
+    monkeypatch.setattr(sys, "argv", ["pack", str(out), str(tmp_path / "again")])
+    pack()
+    assert contents(tmp_path / "again") == contents(source)
+
+
+def test_only_the_first_images(write_set, tmp_path, monkeypatch) -> None:
+    assert run(monkeypatch, write_set(COUNTS), tmp_path / "new" / "few", "--max-images", 6) == 0
+    assert len(list((tmp_path / "new" / "few").glob("id_*/*"))) == 6
+    assert run(monkeypatch, write_set([2], "two"), tmp_path / "all", "--max-images", 60) == 0
+    assert len(list((tmp_path / "all").glob("id_*/*"))) == 2
+
+
+@pytest.mark.parametrize("name", ["out", ".out.part"])
+def test_nothing_is_overwritten(name: str, write_set, tmp_path, monkeypatch) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine").write_text("kept")
+    with pytest.raises(ConfigError, match=f"{name} exists already; delete it"):
+        run(monkeypatch, write_set([2]), tmp_path / "out")
+    assert [path.name for path in (tmp_path / name).iterdir()] == ["mine"]
+
+
+def test_an_empty_folder_is_filled(write_set, tmp_path, monkeypatch) -> None:
+    (tmp_path / "out").mkdir()
+    assert run(monkeypatch, write_set([2]), tmp_path / "out") == 0
+    assert len(list((tmp_path / "out").glob("id_0/*"))) == 2
+
+
+def test_broken_records_are_named_and_left_out(write_set, tmp_path, monkeypatch, capsys) -> None:
+    source = write_set([1, 2])
+    path = source / "train.rec"
+    content = bytearray(path.read_bytes())
+    # The header of the second record with an image.
+    second = content.index(b"\x0a\x23\xd7\xce", 8)
+    content[second] ^= 1
+    path.write_bytes(content)
+    assert run(monkeypatch, source, tmp_path / "out") == 1
+    printed = capsys.readouterr()
+    assert "train.rec: record 1: " in printed.err
+    assert "2 images, without 1 broken ones" in printed.out
+    assert len(list((tmp_path / "out").glob("id_*/*"))) == 2
+
+
+def test_what_was_begun_is_removed(write_set, tmp_path, monkeypatch) -> None:
+    source = write_set([3])
+    real, calls = Path.write_bytes, []
+
+    def fails(self: Path, content: bytes) -> int:
+        calls.append(self)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        return real(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", fails)
+    with pytest.raises(DataError, match="out cannot be written: No space left"):
+        run(monkeypatch, source, tmp_path / "out")
+    assert len(calls) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["faces"]
