@@ -56,6 +56,9 @@ class FaceDataOptions(DataOptions):
     cutout: float = number(0.0, _SHARE)
     """Side of a gray square put on each image, as a fraction of the image, 0 (off) to 1."""
 
+    jpeg_compression: float = number(0.0, _SHARE)
+    """Share of the images compressed as JPEG of quality 2 to 20, 0 (off) to 1; InsightFace: 0.5."""
+
     max_bad_records: int = number(
         100, COUNT.saying("must not be negative; 0 stops at the first bad record")
     )

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from partial_fc import margin as margins
+from partial_fc.centers_file import read_centers
 from partial_fc.communicator import Communicator
 from partial_fc.device_rows import DeviceRows
 from partial_fc.host_rows import HostRows
@@ -99,10 +101,11 @@ class PartialFC(Stateful):
         optimizer: RowOptimizer,
         seed: int,
     ) -> PartialFC:
-        """Cut the classes over the ranks and draw this rank's centers.
+        """Cut the classes over the ranks and draw or read this rank's centers.
 
         Args:
-            options: margin, scale, filter, sampling and the type of the products.
+            options: margin, scale, filter, sampling, the type of the products, and which centers
+                are read.
             shape: of the centers of all ranks: classes, at least one per rank, and D.
             world: the ranks.
             context: the MXNet device of features and centers.
@@ -111,11 +114,15 @@ class PartialFC(Stateful):
 
         Raises:
             ConfigError: the device has no products of that type.
+            DataError: the centers to be read are missing, damaged, or of another shape.
         """
         num_classes, embedding_size = shape
         options = replace(options, head_dtype=usable_dtype(options.head_dtype, context))
         shard = Shard(world.rank, world.size, num_classes)
-        centers = initial_centers(shard, embedding_size, seed)
+        if options.pretrained_centers is None:
+            centers = initial_centers(shard, embedding_size, seed)
+        else:
+            centers = read_centers(Path(options.pretrained_centers), shard, embedding_size)
         on_host = devices.is_host(context)
         return cls(
             options,

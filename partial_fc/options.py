@@ -73,6 +73,9 @@ class HeadOptions(Options):
     head_dtype: str = name("float32", ("float32", "bfloat16"))
     """Number format of the head's products: float32, or bfloat16 (CPUs with AMX only)."""
 
+    pretrained_centers: Optional[str] = None
+    """Folder of an InsightFace run, whose N_centers.param files the class centers start from."""
+
     @property
     def applied_margins(self) -> Optional[Margins]:
         """The margins ``(m1, m2, m3)`` that the head applies; None where the loss adapts them."""

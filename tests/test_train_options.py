@@ -104,6 +104,9 @@ ROWS: dict[str, Row] = {
         given("Augmentation", "color_jitter"),
         0.25,
     ),
+    "jpeg_compression": Row(
+        "records", "--jpeg-compression 0.5", given("Augmentation", "jpeg_compression"), 0.5
+    ),
     "cutout": Row(
         "records",
         "--cutout 0.125",
@@ -142,7 +145,7 @@ ROWS: dict[str, Row] = {
         ],
         ["float16"] * 3,
     ),
-    "net_output": Row("drawn", "--net-output GNAP", of_graph("output"), "GNAP"),
+    "net_output": Row("types", "--net-output GNAP", of_graph("output"), "GNAP"),
     "recompute": Row(
         "records",
         "--recompute",
@@ -165,6 +168,12 @@ ROWS: dict[str, Row] = {
     "scale": Row("records", "--scale 24", of_head("_scale"), 24.0),
     "filter_threshold": Row(
         "records", "--filter-threshold 0.75", of_head("_filter_threshold"), 0.75
+    ),
+    "pretrained_centers": Row(
+        "types",
+        "--pretrained-centers {folder}/centers",
+        lambda seen: float(seen.call("PartialFC.create").result.rows.export()["centers"][6, 15]),
+        0.75,
     ),
     "sample_ratio": Row("records", "--sample-ratio 0.5", given("Sampler", "ratio"), 0.5),
     "batch_size": Row(
@@ -362,6 +371,8 @@ def folder(tmp_path_factory) -> Path:
     Backbone.create(BackboneOptions(network="tiny", embedding_size=24), image_size=(32, 32)).export(
         root / "earlier"
     )
+    (root / "centers").mkdir()
+    mx.nd.save(str(root / "centers" / "0_centers.param"), mx.nd.full((7, 16), 0.75))
     (root / "earlier-0000.params").rename(root / "earlier-0003.params")
     return root
 

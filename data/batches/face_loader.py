@@ -75,7 +75,9 @@ class FaceLoader(Loader):
         self._dataset, self._seed = dataset, seed
         self._rows = slice(rank * options.batch_size, (rank + 1) * options.batch_size)
         self._mirrored_share = _MIRRORED_SHARE if mirror else 0.0
-        self._augmentation = Augmentation(options.color_jitter, options.cutout)
+        self._augmentation = Augmentation(
+            options.color_jitter, options.cutout, options.jpeg_compression
+        )
         self._selection = Selection(dataset, options.min_images)
         self.num_classes = self._selection.num_classes
         self.image_size = dataset.image_size

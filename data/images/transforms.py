@@ -21,6 +21,8 @@ from data.decoding import Image
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 # The middle of a pixel's range, which the face networks' normalization maps to 0.
 _GRAY = 127.5
+# Of JPEG, 2 to 20.
+_LOWEST_QUALITY, _QUALITIES = 2, 19
 # Of the colors of ImageNet's pixels, 0 … 255: standard deviations along the principal axes, and
 # the axes (Krizhevsky et al., ImageNet Classification with Deep CNNs, 2012, section 4.1).
 _AXES_DEVIATIONS = np.array([55.46, 4.794, 1.148], np.float32)
@@ -76,19 +78,31 @@ class Augmentation(ImageTransform):
     Taylor, Improved Regularization of Convolutional Neural Networks with Cutout, 2017).
     """
 
+    jpeg_compression: float = 0.0
+    """Share of the images that are compressed as JPEG of a quality from 2 to 20; 0 is off.
+
+    InsightFace compresses half of them, before it changes their colors.
+    """
+
     def __post_init__(self) -> None:
-        assert 0 <= self.color_jitter <= 1 and 0 <= self.cutout <= 1, self
+        shares = (self.color_jitter, self.cutout, self.jpeg_compression)
+        assert all(0 <= share <= 1 for share in shares), self
 
     @override
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        return rng.random((count, 5), np.float32)
+        draws = rng.random((count, 5), np.float32)
+        if not self.jpeg_compression:
+            return draws
+        return np.concatenate([draws, rng.random((count, 2), np.float32)], axis=1)
 
     @override
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
+        if self.jpeg_compression and draws[5] < self.jpeg_compression:
+            image = _compressed(image, _LOWEST_QUALITY + int(draws[6] * _QUALITIES))
         if self.color_jitter:
             image = cv2.transform(image, _color_matrix(self.color_jitter, draws[:3]))
         if self.cutout:
-            self._cut_out(image, draws[3:])
+            self._cut_out(image, draws[3:5])
         return image
 
     def _cut_out(self, image: Image, draws: NDArray[np.float32]) -> None:
@@ -98,6 +112,12 @@ class Augmentation(ImageTransform):
         rows = slice(max(0, round(row - half_height)), round(row + half_height))
         columns = slice(max(0, round(column - half_width)), round(column + half_width))
         image[rows, columns] = round(_GRAY)
+
+
+def _compressed(image: Image, quality: int) -> Image:
+    done, encoded = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
+    assert done, quality
+    return np.ascontiguousarray(cv2.imdecode(encoded, cv2.IMREAD_COLOR)[..., ::-1])
 
 
 @dataclass(frozen=True)

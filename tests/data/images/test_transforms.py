@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from data.images import transforms
 from data.images.transforms import Augmentation, CenterCrop, RandomResizedCrop
 
 # Area and ratio that do not fit into 40 × 30, and ones that make a part of 10 × 10.
@@ -160,3 +161,39 @@ def test_draws_depend_on_the_generator_alone() -> None:
     draws = [augmentation.draw(np.random.default_rng(seed), 8) for seed in (1, 1, 2)]
     assert draws[0].shape == (8, 5)
     assert (draws[0] == draws[1]).all() and (draws[0] != draws[2]).any()
+
+
+def test_compression_has_a_share_of_the_images_and_a_quality() -> None:
+    rng = np.random.default_rng(0)
+    # A smooth image, of a color that would suffer if red and blue were exchanged.
+    image = np.full((32, 32, 3), (200, 80, 20), np.uint8)
+    image[:16] += 30
+    noisy = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    compression = Augmentation(jpeg_compression=0.5)
+    best, worst = ([0, 0, 0, 0, 0, 0.49, draw] for draw in (0.999, 0.0))
+    found = compression.apply(image, np.array(best, np.float32))
+    assert found.flags.c_contiguous and 0 < np.abs(found.astype(int) - image).max() < 12
+    lost = [
+        np.abs(compression.apply(noisy, np.array(draw, np.float32)).astype(int) - noisy).mean()
+        for draw in (best, worst)
+    ]
+    assert 20 < lost[0] < lost[1]
+    off = np.array([0, 0, 0, 0, 0, 0.5, 0], np.float32)
+    assert compression.apply(noisy, off) is noisy
+
+
+def test_qualities_are_two_to_twenty(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(transforms, "_compressed", lambda image, quality: seen.append(quality))
+    compression = Augmentation(jpeg_compression=1.0)
+    for draw in compression.draw(np.random.default_rng(0), 2000):
+        compression.apply(np.zeros((2, 2, 3), np.uint8), draw)
+    assert (min(seen), max(seen), len(set(seen)), len(seen)) == (2, 20, 19, 2000)
+
+
+def test_compression_leaves_other_draws_as_they_are() -> None:
+    plain, more = (
+        Augmentation(0.2, 0.2, share).draw(np.random.default_rng(4), 6) for share in (0.0, 0.5)
+    )
+    assert (plain.shape, more.shape) == ((6, 5), (6, 7))
+    assert (more[:, :5] == plain).all()

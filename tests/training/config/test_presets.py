@@ -101,9 +101,9 @@ EXPECTED = {
 FACE_DEFAULTS = {
     "dataset": None, "rec": (), "num_classes": None, "num_images": None, "val_targets": (),
     "min_images": 0, "color_jitter": 0.0, "cutout": 0.0, "max_bad_records": 100, "threads": 0,
-    "network": "r50", "pretrained": None, "embedding_size": 512, "dtype": "float32",
-    "net_output": None, "recompute": False, "head_dtype": "float32", "loss": "cosface",
-    "margins": None, "scale": 64.0,
+    "jpeg_compression": 0.0, "network": "r50", "pretrained": None, "embedding_size": 512,
+    "dtype": "float32", "net_output": None, "recompute": False, "head_dtype": "float32",
+    "loss": "cosface", "margins": None, "scale": 64.0, "pretrained_centers": None,
     "filter_threshold": 1.0, "sample_ratio": 1.0, "batch_size": 64, "lr": 0.1, "center_lr": None,
     "optimizer": "sgd", "momentum": 0.9, "wd": 5e-4, "lr_schedule": "poly", "lr_steps": (),
     "lr_factor": None, "lr_power": 2.0, "warmup": 0, "max_update": None, "epochs": None,
