@@ -67,6 +67,7 @@ TRAIN: Mapping[str, str] = {
     "--margin-list": "give the three margins as --margins m1,m2,m3",
     "--num-layers": _LAYERS,
     "--net-name": _LAYERS,
+    "--net-se": "name the network with -se, as in --network r100-se",
     "--net-act": "leave it out: the activation is PReLU, as there",
     "--net-unit": "leave it out: the unit is version 3, as there",
     "--net-input": "leave it out: the input is version 1, as there",
