@@ -90,6 +90,25 @@ def test_run_sh(two, one_host, tmp_path, active, names) -> None:
     assert results(tmp_path) == one_host
 
 
+def test_a_project_behind_a_link(two, one_host, tmp_path) -> None:
+    """Open MPI's ranks on the other host waited for themselves, three times of three."""
+    link = tmp_path / "link"
+    link.symlink_to(Path(sys.prefix).parent)
+    models, programs = tmp_path / "models", link / Path(sys.prefix).name / "bin"
+    command = (
+        programs / "mpirun",
+        "-np",
+        "2",
+        "-H",
+        NAMES,
+        *FLAGS,
+        programs / "python",
+        "train.py",
+    )
+    train(two, models, *command, *OPTIONS, "--models-root", str(models), active=False)
+    assert results(models) == one_host
+
+
 def test_run_sh_with_a_hostfile(two, one_host, tmp_path) -> None:
     hostfile = tmp_path / "hosts"
     hostfile.write_text("host1 slots=1\nhost2 slots=1\n")

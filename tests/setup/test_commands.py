@@ -232,9 +232,18 @@ def test_mpirun_names_the_daemon_of_other_hosts(sandbox: Sandbox) -> None:
     guard = f"bash {sandbox.folder}/setup-utils/launchers/remote-guard 120"
     agent = f"-mca orte_launch_agent {guard} env LD_LIBRARY_PATH=/a\\ b {sandbox.stubs}/orted"
     assert sandbox.calls.startswith(f"mpirun {agent} ")
-    sandbox.stub("orterun_wrapper", SILENT)
-    sandbox.run("bash", LAUNCHER, "-np", "2")
-    assert f"env OPAL_PREFIX={sandbox.stubs} {sandbox.stubs}/orted" in sandbox.calls
+
+
+def test_one_prefix_of_open_mpi_on_all_hosts(sandbox: Sandbox) -> None:
+    """That of the path in which it is called, not of the one behind links as orterun sets it."""
+    sandbox.stub("orterun", "#!/usr/bin/env bash\nexit 1\n")
+    sandbox.stub("orterun_wrapper", '#!/usr/bin/env bash\necho "$OPAL_PREFIX $*"\n')
+    link = sandbox.folder / "link"
+    link.symlink_to(sandbox.stubs)
+    path = f"{link}:{sandbox.stubs}:/usr/bin:/bin"
+    result = sandbox.run("bash", LAUNCHER, "-np", "2", PATH=path)
+    assert result.stdout.startswith(f"{link} "), result.stderr
+    assert f"env OPAL_PREFIX={link} {link}/orted" in result.stdout
 
 
 @pytest.mark.parametrize("wrong", ["5", "2 minutes", "-20", "100000"])
