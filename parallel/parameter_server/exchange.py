@@ -108,15 +108,6 @@ class Exchange:
         self._begin()
         self.has_started = True
 
-    def start_range(self) -> tuple[int, int]:
-        """The smallest and the largest version with which the servers can have begun.
-
-        Call it right after ``start``. Others may be some steps ahead; a push is in the weights
-        before it is in the table.
-        """
-        clocks = self._read_table().clocks
-        return max(self.version - int(clocks.sum()) - len(clocks), 0), self.version
-
     def step(self, gradients: Sequence[Any], lr: float) -> None:
         """Exchange gradients, NDArrays summed over the group, for the weights of the next step."""
         self._row[Column.CLOCK] += 1

@@ -17,7 +17,6 @@ from parallel.parameter_server.assignment import Assignment
 from parallel.parameter_server.exchange import Exchange
 from parallel.parameter_server.schemes import SCHEMES
 from parallel.world import HorovodWorld, LoneWorld, TimedWorld, Wire, World
-from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.stopping import StopRequest
 from runtime.stopwatch import Stopwatch
@@ -105,7 +104,6 @@ class ServerWorkers(Ranks):
                 weight_decay=self._config.optimizer.wd,
                 version=version,
             )
-            self._check_start(version, updates_per_epoch)
 
     @override
     def schedule(self, schedule: Schedule, progress: Progress) -> Schedule:
@@ -197,23 +195,6 @@ class ServerWorkers(Ranks):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
-
-    def _check_start(self, version: int, updates_per_epoch: int) -> None:
-        """Refuse to train beside workers that have resumed from another checkpoint, or from none.
-
-        The servers have begun with the weights of the worker that MXNet numbers 0. Within an epoch,
-        workers with unequal shares put the same checkpoint at slightly different versions.
-        """
-        earliest, latest = self._exchange.start_range()
-        tolerance = updates_per_epoch / 2
-        if not earliest - tolerance < version < latest + tolerance:
-            host = os.uname().nodename
-            raise DataError(
-                f"worker {self.number} on {host} begins with version {version} of the weights, the "
-                f"servers with one from {earliest} to {latest}: the hosts have different "
-                f"checkpoints in {self._config.run.models_root}; give all of them a copy of the "
-                "newest, or a --models-root that they share"
-            )
 
     def _join(self, groups: WorkerGroups) -> None:
         self._groups = groups

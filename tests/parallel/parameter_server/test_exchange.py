@@ -130,13 +130,3 @@ def test_a_pause_ends_with_the_next_step(monkeypatch) -> None:
     saver.step(gradients(), lr=1.0)
     other.step(gradients(), lr=1.0)
     assert other.pauses == 0
-
-
-def test_the_version_of_the_start_is_bounded_by_what_others_have_done_since(monkeypatch) -> None:
-    servers = NearServers(monkeypatch, workers=2, servers=1)
-    early = servers.worker(0)
-    assert early.start_range() == (0, 0)
-    for _ in range(5):
-        early.step(gradients(), lr=0.1)
-    earliest, latest = servers.worker(1).start_range()
-    assert earliest == 0 and latest == 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ import pytest
 from data.batches.epoch_part import EpochPart
 from parallel.parameter_server.assignment import WORKER, Assignment, Share
 from parallel.world import LoneWorld, Wire
-from runtime.errors import DataError
 from training.config.images import resolve
 from training.config.schedule import OptimizerOptions
 from training.exchange import server_workers, workers
@@ -35,10 +33,6 @@ class Exchange:
         self.scheme, self.assignment, self.world, self.options = scheme, assignment, world, options
         self.has_started, self.version, self.stop, self.pauses = False, 0, 0, 5
         self.calls: list[Any] = []
-        self.range = (0, 10**9)
-
-    def start_range(self) -> tuple[int, int]:
-        return self.range
 
     def __getattr__(self, name: str):
         def call(*arguments: Any, **options: Any):
@@ -201,19 +195,6 @@ def test_who_saves_says_so_and_the_workers_of_bsp_know(scheme, worker, expected)
     joined = served(replace(PLACE, worker=worker), kv_store=scheme)
     joined.pause(7)
     assert joined._exchange.calls == expected
-
-
-@pytest.mark.parametrize(
-    ("own", "servers", "refused"),
-    [(0.0, (0, 6), False), (2.0, (0, 0), True), (0.0, (195, 200), True), (2.0, (180, 230), False)],
-)
-def test_workers_that_resume_from_different_checkpoints_are_refused(own, servers, refused) -> None:
-    joined = served()
-    joined._optimizer = SimpleNamespace(start=lambda **_: None)
-    joined._exchange.range = servers
-    error = pytest.raises(DataError, match="worker 3 on .* begins with version")
-    with error if refused else nullcontext():
-        joined.start(SimpleNamespace(epochs_before=own), 100)
 
 
 def test_who_saves_waits_for_the_others_at_the_end() -> None:
