@@ -60,17 +60,19 @@ def test_a_run_goes_on_without_a_host_that_is_gone(
         assert job.process.wait(300) == 0, job.said()
     before = arrays(models, tmp_path / "before.npz")
     two.disturb(loss=1)
+    # In a folder of its own, the run writes the checkpoint again from which it goes on.
+    alone, resume = disk / "alone", ("--resume", models / f"checkpoints/update-{UPDATES:08d}")
     try:
-        with HostJob(two, "run.sh", models, *OPTIONS, "--restarts", 1) as job:
+        with HostJob(two, "run.sh", alone, *OPTIONS, *resume, "--restarts", 1) as job:
             assert job.process.wait(300) == 0, job.said()
     finally:
         two.disturb()
     line = "run.sh: host2 cannot be reached by ssh; the run goes on without, on host1:1\n"
     assert line in job.said()
     assert f"update {UPDATES} of {UPDATES} is finished already" in job.said()
-    written = models.glob(f"checkpoints/update-{UPDATES:08d}/rank-*.bin")
+    written = alone.glob(f"checkpoints/update-{UPDATES:08d}/rank-*.bin")
     assert [path.name for path in written] == ["rank-0000.bin"]
-    after = arrays(models, tmp_path / "after.npz")
+    after = arrays(alone, tmp_path / "after.npz")
     assert before.keys() == after.keys()
     for name, value in before.items():
         assert np.array_equal(value, after[name]), name
