@@ -44,6 +44,7 @@ FACES = {
     "embedding_size": ([1], [0]),
     "scale": ([1e-3], [0.0]),
     "filter_threshold": ([1e-3, 1.0], [0.0, 1.01]),
+    "jpeg_compression": ([0.0, 1.0], [-0.01, 1.01]),
     "sample_ratio": ([1e-3, 1.0], [0.0, 1.01]),
     "center_lr": ([1e-9], [0.0]),
     "warmup": ([0], [-1]),
