@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -133,9 +134,8 @@ def test_open_mpi_has_the_variables(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in VARIABLES if name.startswith("HOROVOD_")])
 def test_horovod_has_the_variables(name: str) -> None:
-    import horovod
-
-    (library,) = Path(horovod.__file__).parent.glob("mxnet/mpi_lib*.so")
+    (folder,) = importlib.util.find_spec("horovod").submodule_search_locations
+    (library,) = Path(folder).glob("mxnet/mpi_lib*.so")
     assert f"\0{name}\0".encode() in library.read_bytes()
 
 
