@@ -134,8 +134,9 @@ def test_open_mpi_has_the_variables(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in VARIABLES if name.startswith("HOROVOD_")])
 def test_horovod_has_the_variables(name: str) -> None:
-    (folder,) = importlib.util.find_spec("horovod").submodule_search_locations
-    (library,) = Path(folder).glob("mxnet/mpi_lib*.so")
+    found = importlib.util.find_spec("horovod")
+    assert found is not None and found.origin is not None
+    (library,) = Path(found.origin).parent.glob("mxnet/mpi_lib*.so")
     assert f"\0{name}\0".encode() in library.read_bytes()
 
 
