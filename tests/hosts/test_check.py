@@ -10,56 +10,42 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Callable
 
 import pytest
 
 from runtime import processors
 from tests.pythons.campaign import VERSIONS, candidates
 from tests.support import hosts
-from tests.support.hosts import Host, TwoHosts
+from tests.support.check_cluster import (
+    BOTH,
+    FIRST,
+    INSTALLED,
+    PROGRAMS,
+    ROOT,
+    SECOND,
+    Cluster,
+    Mistake,
+    Plant,
+    Wrong,
+    assert_found,
+    compile_library,
+    instead,
+    second_does,
+    sh,
+)
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = Path(sys.prefix) / "bin"
-PACKAGES = Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-ROOMS = ("backbones", "data", "evaluation", "parallel", "partial_fc", "runtime", "training")
-FIRST, SECOND = "10.77.0.1", "10.77.0.2"
-BOTH = f"{FIRST}:1,{SECOND}:1"
 # The kernel refuses 65535 in a rule.
 PORTS = "1024-65534"
-# A host that hangs is given up after 20 s; a busy machine needs some to start Python.
-LONGEST = 60
-
 WHY_NOT = hosts.missing()
 pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
-
-# The functions of NVIDIA's driver that are asked, and of its libraries that MXNet loads.
-DRIVER = r"""
-#include <stdio.h>
-#include <string.h>
-int cuInit(unsigned flags) { return INIT; }
-int cuDriverGetVersion(int* version) { *version = VERSION; return 0; }
-int cuDeviceGetCount(int* count) { *count = COUNT; return 0; }
-int cuDeviceGet(int* device, int index) { *device = index; return 0; }
-int cuDeviceGetName(char* name, int size, int device) { strcpy(name, "Stub GPU"); return 0; }
-int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = 1ul << 34; return 0; }
-int cuDeviceGetAttribute(int* value, int key, int _) { *value = key == 75 ? MAJOR : 0; return 0; }
-"""
-LIBRARIES = {
-    "libcudart.so.11.0": "int cudaRuntimeGetVersion(int *v) { *v = VERSION; return 0; }",
-    "libcudnn.so.8": "unsigned long cudnnGetCudartVersion(void) { return VERSION; }",
-}
 CLOCK = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -71,142 +57,6 @@ int clock_gettime(clockid_t id, struct timespec* now) {
     return status;
 }
 """
-NVCC = '#!/bin/sh\necho "Cuda compilation tools, release {0}, V{0}.152"\n'
-MXNET = "import ctypes, os\n" + "".join(
-    f"ctypes.CDLL(os.path.dirname(__file__) + '/{name}')\n" for name in LIBRARIES
-)
-HOROVOD = "mpi_built = gloo_built = lambda: True\nnccl_built = lambda: {}\n"
-
-
-def sh(host: Host, script: str, *arguments: object) -> str:
-    """Run a script on a host."""
-    command = host.inside("sh", "-ec", script, "sh", *arguments)
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-class Cluster:
-    """Two hosts with a project each."""
-
-    def __init__(self, two: TwoHosts, folder: Path, private: Path) -> None:
-        self.two, self.folder, self.private = two, folder, private
-        self.project = private / "project"
-        self.packages = self.project / ".venv/lib" / PACKAGES.name / "site-packages"
-
-    @property
-    def second(self) -> Host:
-        return self.two.second
-
-    def make(self) -> None:
-        """Fill the private folders of both hosts."""
-        made = self.folder / "project"
-        made.mkdir()
-        for path in (*ROOT.glob("*.py"), *ROOT.glob("*.sh")):
-            shutil.copy(path, made)
-        for name in (*ROOMS, "setup-utils"):
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / name, made / name, symlinks=True, ignore=ignored)
-        self._make_environment(made / ".venv")
-        for host in self.two.all:
-            sh(host, 'cp -a "$1" "$2"', made, self.project)
-
-    def _make_environment(self, made: Path) -> None:
-        """With stubs before the packages of this one."""
-        packages = made / "lib" / PACKAGES.name / "site-packages"
-        (packages / "horovod").mkdir(parents=True)
-        (made / "bin").mkdir()
-        python = Path(os.path.realpath(sys.executable))
-        (made / "bin/python").symlink_to(python)
-        (made / "pyvenv.cfg").write_text(f"home = {python.parent}\n")
-        real = f"import site; site.addsitedir({str(PACKAGES / 'site-packages')!r})\n"
-        (packages / "real.pth").write_text(real)
-        (packages / "mxnet.py").touch()
-        (packages / "horovod/__init__.py").touch()
-        (packages / "horovod/mxnet.py").write_text(HOROVOD.format("False"))
-        for package, version in (("mxnet", "1.9.1"), ("horovod", "0.28.1")):
-            distribution(packages, package, version)
-
-    def check(self, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run it in the private project, with NVIDIA's programs where stubs would be."""
-        path = [self.private / "gpu/bin", self.project / ".venv/bin", PROGRAMS]
-        words = ("python", "-m", "parallel.check", *(options or ("-H", BOTH)))
-        return self.two.run(*words, folder=self.project, path=path, **variables)
-
-
-def distribution(packages: Path, package: str, version: str) -> None:
-    """What pip leaves of an installed package."""
-    folder = packages / f"{package.replace('-', '_')}-{version}.dist-info"
-    folder.mkdir()
-    text = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
-    (folder / "METADATA").write_text(text)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("check")
-    private = folder / "private"
-    private.mkdir()
-    with TwoHosts(folder / "hosts", private) as two:
-        made = Cluster(two, folder, private)
-        made.make()
-        yield made
-
-
-class Wrong(NamedTuple):
-    """A finding that is expected: the host, and a pattern for the rest of its line."""
-
-    host: str
-    line: str
-
-
-Plant = Callable[[Cluster], AbstractContextManager[object]]
-
-
-class Mistake(NamedTuple):
-    """How it is planted, and what has to be found: that, and nothing else."""
-
-    plant: Plant
-    found: tuple[Wrong, ...]
-    options: tuple[str, ...] = ("-H", BOTH)
-    variables: tuple[tuple[str, str], ...] = ()
-
-
-def lines_of(result: subprocess.CompletedProcess[str]) -> list[str]:
-    assert "Traceback" not in result.stderr and not result.stderr, result.stderr
-    return [line[7:] for line in result.stdout.splitlines() if line.startswith("wrong  ")]
-
-
-def second_does(script: str, undo: str) -> Plant:
-    """Scripts on the second host, in its private folder."""
-
-    @contextmanager
-    def plant(cluster: Cluster) -> Iterator[None]:
-        sh(cluster.second, f'cd "$1"; {script}', cluster.private)
-        try:
-            yield
-        finally:
-            sh(cluster.second, f'cd "$1"; {undo}', cluster.private)
-
-    return plant
-
-
-def instead(path: str, text: str) -> Plant:
-    """Another file on the second host; {project} and {packages} stand for its folders."""
-
-    @contextmanager
-    def plant(cluster: Cluster) -> Iterator[None]:
-        places = {"project": cluster.project, "packages": cluster.packages}
-        there, folder = path.format(**places), cluster.private
-        source = cluster.folder / "planted"
-        source.write_text(text.format(**places))
-        source.chmod(0o755)
-        keep = '[ ! -e "$1" ] || mv "$1" "$2/kept"; mkdir -p "$(dirname "$1")"; cp "$3" "$1"'
-        sh(cluster.second, keep, there, folder, source)
-        try:
-            yield
-        finally:
-            sh(cluster.second, 'rm "$1"; [ ! -e "$2/kept" ] || mv "$2/kept" "$1"', there, folder)
-
-    return plant
 
 
 @contextmanager
@@ -309,11 +159,6 @@ def other_clock(cluster: Cluster) -> Iterator[None]:
         sh(cluster.second, 'mv "$1.kept" "$1"', python)
 
 
-def compile_library(path: Path, source: str, *options: str) -> None:
-    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path), *options]
-    subprocess.run(command, input=source, text=True, check=True)
-
-
 @contextmanager
 def name_is_loopback(cluster: Cluster) -> Iterator[None]:
     """As Debian's installer writes the hosts file."""
@@ -373,10 +218,8 @@ SAID = {
     "no ssh server": "nothing listens on its ssh port; start sshd",
 }
 STUB_MPIRUN = '#!/bin/sh\necho "mpirun (Open MPI) 4.0.7"\n'
-INSTALLED = "project/.venv/lib/*/site-packages"
 DROP = f"ip rule add pref 0 iif eth0 ipproto tcp dport {PORTS} blackhole"
 KEEP = f"ip rule del pref 0 iif eth0 ipproto tcp dport {PORTS} blackhole"
-
 MISTAKES: dict[str, Mistake] = {
     **{name: Mistake(plant, (Wrong(SECOND, SAID[name]),)) for name, plant in NO_SSH.items()},
     "no such host": Mistake(
@@ -554,158 +397,3 @@ def test_nothing_is_left_on_the_hosts(cluster: Cluster) -> None:
 def test_a_planted_mistake_is_found_and_no_other(cluster: Cluster, name: str) -> None:
     mistake = MISTAKES[name]
     assert_found(cluster, mistake)
-
-
-def assert_found(cluster: Cluster, mistake: Mistake) -> None:
-    with mistake.plant(cluster):
-        start = time.monotonic()
-        result = cluster.check(*mistake.options, **dict(mistake.variables))
-        seconds = time.monotonic() - start
-    lines = lines_of(result)
-    assert result.returncode == 2
-    assert seconds < LONGEST, result.stdout
-    assert len(lines) == len(mistake.found), result.stdout
-    for wrong in mistake.found:
-        pattern = f"{re.escape(wrong.host)}: {wrong.line}"
-        assert any(re.match(pattern, line) for line in lines), result.stdout
-    assert result.stdout.endswith(f"{len(lines)} wrong\n")
-
-
-@dataclass(frozen=True)
-class Gpus:
-    """NVIDIA's part of a host."""
-
-    init: int = 0
-    """What the driver answers first."""
-    driver: int = 11040
-    count: int = 2
-    major: int = 7
-    """Of the compute capability."""
-    nvcc: str = "11.2"
-    nccl: str = "2.8.4+cuda11.2"
-    cudnn: int = 11020
-    smi: str = "echo 470.57.02"
-
-    def put(self, cluster: Cluster, on: list[Host]) -> None:
-        """Replace what is there."""
-        made = cluster.folder / "gpu"
-        shutil.rmtree(made, ignore_errors=True)
-        for name in ("bin", "lib", "cuda/bin", "cuda/include", "cuda/lib64", "packages"):
-            (made / name).mkdir(parents=True)
-        values = {"INIT": self.init, "VERSION": self.driver, "COUNT": self.count}
-        options = [f"-D{name}={value}" for name, value in {**values, "MAJOR": self.major}.items()]
-        compile_library(made / "lib/libcuda.so.1", DRIVER, *options)
-        for (name, source), version in zip(LIBRARIES.items(), (11020, self.cudnn)):
-            compile_library(made / "packages" / name, source, f"-DVERSION={version}")
-        header = "".join(
-            f"#define NCCL_{part} {number}\n"
-            for part, number in zip(("MAJOR", "MINOR", "PATCH"), self.nccl.split("+")[0].split("."))
-        )
-        (made / "cuda/include/nccl.h").write_text(header)
-        library = b"\x7fELF\0NCCL version %s\0" % self.nccl.encode()
-        (made / "cuda/lib64/libnccl.so").write_bytes(library)
-        programs = {"bin/nvidia-smi": f"#!/bin/sh\n{self.smi}\n"}
-        programs |= dict.fromkeys(("bin/nvcc", "cuda/bin/nvcc"), NVCC.format(self.nvcc))
-        for name, text in programs.items():
-            (made / name).write_text(text)
-            (made / name).chmod(0o755)
-        for host in on:
-            script = 'rm -rf "$2/gpu"; cp -a "$1" "$2/gpu"; mv "$2/gpu/packages/"* "$3"'
-            sh(host, script, made, cluster.private, cluster.packages)
-
-
-def other_gpus(**values) -> Plant:
-    """On the second host."""
-
-    @contextmanager
-    def plant(cluster: Cluster) -> Iterator[None]:
-        Gpus(**values).put(cluster, [cluster.second])
-        try:
-            yield
-        finally:
-            Gpus().put(cluster, [cluster.second])
-
-    return plant
-
-
-WITHOUT_NCCL = HOROVOD.format("False")
-GPU_MISTAKES: dict[str, tuple[Plant, str, int]] = {
-    "more ranks than GPUs": (other_gpus(count=1), r"more ranks \(2\) than GPUs \(1\); ", 2),
-    "no GPU": (
-        other_gpus(init=100), r"it has no GPU that ranks would see, but 10\.77\.0\.1 does", 1
-    ),
-    "a driver that fails": (
-        other_gpus(init=803), "NVIDIA's driver does not work: cuInit fails with CUDA error 803", 1
-    ),
-    "an nvidia-smi that fails": (
-        other_gpus(smi="echo Driver/library version mismatch; exit 18"),
-        r"nvidia-smi fails \(Driver/library version mismatch\); .*restart the host", 1,
-    ),
-    "a driver that is too old": (
-        other_gpus(driver=10020), r"its driver 470\.57\.02 is for CUDA 10\.2, too old for mxnet", 1
-    ),
-    "a GPU that is too new": (
-        other_gpus(major=9), "mxnet-cu112 has no machine code for Stub GPU; docs/gpu.md", 1
-    ),
-    "another toolkit": (
-        other_gpus(nvcc="12.1"),
-        r"mxnet-cu112 needs the compiler of CUDA 11\.2, and there is CUDA 12\.1 in .*; ", 1,
-    ),
-    "another NCCL": (
-        other_gpus(nccl="2.8.4+cuda10.2"), r".*NCCL 2\.8\.4\+cuda10\.2, but mxnet-cu112 needs", 1
-    ),
-    "another cuDNN": (
-        other_gpus(cudnn=12010), r"mxnet-cu112 does not load as it should \(.*cuDNN for CUDA 12", 1
-    ),
-    "a Horovod without NCCL": (
-        instead("{packages}/horovod/mxnet.py", WITHOUT_NCCL), "Horovod is built without NCCL; ", 1
-    ),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def gpu_cluster(cluster: Cluster) -> Cluster:
-    """The same hosts with GPUs and MXNet's package for CUDA 11.2, from here on."""
-    Gpus().put(cluster, cluster.two.all)
-    changes = {"mxnet.py": MXNET, "horovod/mxnet.py": HOROVOD.format("True")}
-    for name, text in changes.items():
-        source = cluster.folder / "changed"
-        source.write_text(text)
-        for host in cluster.two.all:
-            sh(host, 'cp "$1" "$2"', source, cluster.packages / name)
-    for host in cluster.two.all:
-        renamed = "sed -i 's/^Name: mxnet$/Name: mxnet-cu112/' \"$1\"/mxnet*/METADATA"
-        moved = 'mv "$1"/mxnet-1.9.1.dist-info "$1"/mxnet_cu112-1.9.1.dist-info'
-        sh(host, f"{renamed}; {moved}", cluster.packages)
-    return cluster
-
-
-def gpu_variables(cluster: Cluster) -> dict[str, str]:
-    folder = cluster.private / "gpu"
-    return {"LD_LIBRARY_PATH": f"{folder / 'lib'}", "HOROVOD_CUDA_HOME": f"{folder / 'cuda'}"}
-
-
-def test_healthy_hosts_with_gpus(gpu_cluster: Cluster) -> None:
-    result = gpu_cluster.check("-H", f"{FIRST}:2,{SECOND}:2", **gpu_variables(gpu_cluster))
-    assert (result.returncode, result.stderr) == (0, ""), result.stdout
-    for shown in ("2 Stub GPU", "470.57.02 CUDA 11.4", "1.9.1 mxnet-cu112", "11.2"):
-        assert result.stdout.count(shown) == 2, result.stdout
-
-
-@pytest.mark.parametrize("name", GPU_MISTAKES)
-def test_a_planted_mistake_with_gpus(gpu_cluster: Cluster, name: str) -> None:
-    plant, line, ranks = GPU_MISTAKES[name]
-    options, variables = ("-H", f"{FIRST}:1,{SECOND}:{ranks}"), gpu_variables(gpu_cluster)
-    wrong = (Wrong(SECOND, line),)
-    assert_found(gpu_cluster, Mistake(plant, wrong, options, tuple(variables.items())))
-
-
-def test_mxnet_for_processors_on_a_host_with_gpus(gpu_cluster: Cluster) -> None:
-    named = f"cd {INSTALLED}; sed -i 's/^Name: {{}}$/Name: {{}}/' mxnet*/METADATA"
-    plant = second_does(named.format("mxnet-cu112", "mxnet"), named.format("mxnet", "mxnet-cu112"))
-    found = (
-        Wrong(SECOND, r"MXNet is mxnet 1\.9\.1, but mxnet-cu112 1\.9\.1 on 10\.77\.0\.1; "),
-        Wrong(SECOND, "its MXNet is for processors and would not use its 2 GPUs; MXNET_PACKAGE="),
-    )
-    variables = tuple(gpu_variables(gpu_cluster).items())
-    assert_found(gpu_cluster, Mistake(plant, found, ("-H", BOTH), variables))
