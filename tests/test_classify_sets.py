@@ -21,7 +21,7 @@ from data.records.writer import RecordWriter
 from runtime.mxnet import mx
 from tests.support.alone import run_alone
 from tests.support.job import Job
-from training.checkpoint.layout import Checkpoint
+from training.checkpoint.reader import Checkpoint
 
 CLASSES = 10
 VALIDATION = 10_000

@@ -16,7 +16,7 @@ from data.drawn import face_set
 from data.verification.bin_file import read_bin, write_bin
 from tests.support.alone import run_alone
 from tests.support.launch import clean_environment
-from training.checkpoint.layout import Checkpoint
+from training.checkpoint.reader import Checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 UPDATES, INTERVAL = 9, 3

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from tests.support.job import Job
-from training.checkpoint.layout import Checkpoint
+from training.checkpoint.reader import Checkpoint
 
 RANKS, UPDATES, INTERVAL = 2, 60, 5
 OPTIONS = (

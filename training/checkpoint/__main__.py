@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
 from runtime.state import OWN, REPLICATED, SHARDED
-from training.checkpoint import layout, transfer
-from training.checkpoint.layout import Checkpoint, Entry, Part
+from training.checkpoint import layout, reader, transfer
+from training.checkpoint.layout import Entry, Part
+from training.checkpoint.reader import Checkpoint
 
 _ROWS = 4096
 
@@ -64,7 +65,7 @@ def verify(path: Path) -> str:
     """
     part = _part(path)
     for rank, file in part.files.items():
-        layout.verify_file(path, rank, file)
+        reader.verify_file(path, rank, file)
     size = sum(file.size for file in part.files.values())
     elsewhere = _elsewhere(part)
     if not elsewhere:

@@ -1,13 +1,11 @@
-"""The layout of a checkpoint: its manifest, what each rank's file holds, and reading both.
+"""The layout of a checkpoint: its manifest, and what each rank's file holds.
 
 A checkpoint may be read years later, on another number of ranks, after a disk has lost some of it.
 So a manifest is not trusted: whatever its bytes are, reading it gives a manifest whose arrays lie
 inside their files and whose slices cover every class exactly once, or a ``DataError``. It is JSON
 and contains no path; it cannot make a reader run code or open another file.
 
-Arrays are read as memory maps: a rank that takes over some rows of another rank's file reads those
-rows only. Reading a map beyond the end of its file would kill the process, so a file is mapped only
-if it is as long as its manifest says. Works without MXNet, for the command.
+``reader`` reads the arrays. Both work without MXNet, for the command.
 
 Where hosts share no file system, each has a folder with the files of its own ranks. The manifest in
 it is of format 2: it describes these files, and says which host wrote each of the others. All
@@ -18,17 +16,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runtime.errors import DataError
 from runtime.state import OWN, REPLICATED, SHARDED
@@ -370,108 +366,3 @@ def check_slices(files: Sequence[RankFile]) -> None:
     for name, entry in first.items():
         whole = entry.kind != SHARDED or stops[name] == entry.total
         _require(whole, f"lacks rows of {name!r}")
-
-
-class Checkpoint:
-    """A checkpoint for reading; its arrays are memory maps.
-
-    Every method raises a ``DataError`` if a file or an array that it needs is missing or cut off.
-    """
-
-    def __init__(self, path: Path, manifest: Optional[Manifest] = None) -> None:
-        """Read the manifest, unless it is given: one that was joined of several folders'."""
-        if manifest is None and not path.is_dir():
-            raise DataError(f"{path} does not exist; name the folder of a checkpoint")
-        self.path = path
-        self.manifest = manifest or read(path)
-
-    def verify(self, rank: int) -> None:
-        """Compare the file of a rank with its checksums; ``DataError`` if it has changed."""
-        verify_file(self.path, rank, self.manifest.files[rank])
-
-    def names(self, prefix: str) -> list[str]:
-        """The names of the arrays that begin with ``prefix``."""
-        entries = self.manifest.files[0].entries
-        return [entry.name for entry in entries if entry.name.startswith(prefix)]
-
-    def entry(self, name: str) -> Entry:
-        """What the manifest says of an array, on rank 0."""
-        for entry in self.manifest.files[0].entries:
-            if entry.name == name:
-                return entry
-        raise DataError(
-            f"{self.path} lacks {name!r}; it was written by another kind of run or version"
-        )
-
-    def replicated(self, name: str) -> NDArray[Any]:
-        """An array that is the same on all ranks."""
-        return self._map(0, self.entry(name))
-
-    def own(self, name: str, rank: int, world_size: int) -> NDArray[Any]:
-        """The rank's own array; if another number of ranks has written them, the mean of all."""
-        self.entry(name)
-        if world_size == self.manifest.world_size:
-            return self._map(rank, self.manifest.files[rank][name])
-        every = [self._map(other, file[name]) for other, file in enumerate(self.manifest.files)]
-        mean: NDArray[Any] = np.mean(every, axis=0, dtype=np.float64).astype(every[0].dtype)
-        return mean
-
-    def pieces(self, name: str, start: int, stop: int) -> Iterator[tuple[int, NDArray[Any]]]:
-        """The rows ``[start, stop)`` of a sharded array, from the files that hold some of them.
-
-        Yields:
-            A piece's first row, counted from ``start``, and its rows, which are read when used.
-        """
-        self.entry(name)
-        for rank, entry in self.manifest.slices(name):
-            first, last = max(start, entry.start), min(stop, entry.stop)
-            if first < last:
-                rows = self._map(rank, entry)
-                yield first - start, rows[first - entry.start : last - entry.start]
-
-    def _map(self, rank: int, entry: Entry) -> NDArray[Any]:
-        if not entry.num_bytes:
-            return np.empty(entry.shape, entry.dtype)
-        with _opened(self.path / file_name(rank), self.manifest.files[rank]) as file:
-            return np.memmap(file, entry.dtype, "r", entry.offset, entry.shape)
-
-
-def verify_file(folder: Path, rank: int, contents: RankFile) -> None:
-    """Compare the file of a rank with its checksums; ``DataError`` if it has changed."""
-    with _opened(folder / file_name(rank), contents) as file:
-        for entry in contents.entries:
-            file.seek(entry.offset)
-            if _file_checksum(file, entry.num_bytes) != entry.checksum:
-                raise DataError(
-                    f"{file.name}: {entry.name!r} does not match its checksum: "
-                    "the checkpoint is broken; use another one"
-                )
-
-
-@contextmanager
-def _opened(path: Path, contents: RankFile) -> Iterator[Any]:
-    """A rank's file, if it has the size that the manifest says."""
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != contents.size:
-                raise DataError(
-                    f"{path} has {size} bytes, its manifest says {contents.size}: "
-                    "the checkpoint is broken; use another one"
-                )
-            yield file
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}): the checkpoint is broken; use another one"
-        ) from None
-
-
-def _file_checksum(file: Any, size: int) -> int:
-    checksum = 0
-    while size > 0:
-        chunk = file.read(min(size, CHUNK))
-        if not chunk:
-            break
-        checksum = zlib.crc32(chunk, checksum)
-        size -= len(chunk)
-    return checksum

@@ -30,7 +30,8 @@ from runtime.mxnet import mx
 from runtime.options import option
 from runtime.state import OWN, REPLICATED, SHARDED, Saved, Stateful
 from training.checkpoint import files, layout
-from training.checkpoint.layout import Checkpoint, Part
+from training.checkpoint.layout import Part
+from training.checkpoint.reader import Checkpoint
 from training.checkpoint.spread import SpreadCheckpoint
 from training.checkpoint.storage import Storage
 from training.config.run import AUTO, NEVER

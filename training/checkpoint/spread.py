@@ -19,7 +19,8 @@ from typing_extensions import override
 
 from runtime.errors import DataError
 from runtime.mxnet import mx
-from training.checkpoint.layout import CHUNK, Checkpoint, Entry, Manifest, file_name
+from training.checkpoint.layout import CHUNK, Entry, Manifest, file_name
+from training.checkpoint.reader import Checkpoint
 from training.checkpoint.storage import Storage, gather
 
 _CHECKSUM_BYTES = 4

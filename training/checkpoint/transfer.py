@@ -25,7 +25,7 @@ from typing import IO, Optional
 
 from runtime.errors import ConfigError, DataError
 from training import run_folder
-from training.checkpoint import files, layout
+from training.checkpoint import files, layout, reader
 from training.checkpoint.layout import CHUNK, Manifest, Part
 
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -110,7 +110,7 @@ def scatter(root: Path, hosts: str) -> str:
     name, part, _ = _newest([here], root)
     source = root / files.FOLDER / name
     for rank, file in part.files.items():
-        layout.verify_file(source, rank, file)
+        reader.verify_file(source, rank, file)
     targets = _others(root, hosts)
     slots = [host for host in targets for _ in range(host.slots)]
     owners = [slots[rank * len(slots) // part.world_size] for rank in range(part.world_size)]
@@ -163,7 +163,7 @@ def _unpack(stream: IO[bytes], stage: Path) -> Part:
             with (stage / layout.file_name(rank)).open("wb") as output:
                 shutil.copyfileobj(content, output, CHUNK)
                 files.flush(output)
-            layout.verify_file(stage, rank, file)
+            reader.verify_file(stage, rank, file)
     files.write_text(stage / layout.FILE_NAME, part.dump())
     return part
 
@@ -284,7 +284,7 @@ def _bring(stage: Path, final: Path, rank: int, manifest: Manifest, host: _Host)
     """Put the file of a rank into the stage, unless it is there and whole."""
     target, file = stage / layout.file_name(rank), manifest.files[rank]
     try:
-        layout.verify_file(stage, rank, file)
+        reader.verify_file(stage, rank, file)
         return
     except DataError:
         target.unlink(missing_ok=True)
@@ -293,7 +293,7 @@ def _bring(stage: Path, final: Path, rank: int, manifest: Manifest, host: _Host)
     else:
         os.link(final / target.name, target)
     try:
-        layout.verify_file(stage, rank, file)
+        reader.verify_file(stage, rank, file)
     except DataError:
         target.unlink(missing_ok=True)
         raise DataError(

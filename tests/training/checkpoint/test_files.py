@@ -17,7 +17,8 @@ from runtime.errors import ConfigError, DataError
 from runtime.state import OWN, REPLICATED, SHARDED, Stored
 from training.checkpoint import __main__ as checkpoint
 from training.checkpoint import files, layout
-from training.checkpoint.layout import Checkpoint, Part
+from training.checkpoint.layout import Part
+from training.checkpoint.reader import Checkpoint
 
 CLASSES, WIDTH = 11, 3
 CENTERS = np.arange(CLASSES * WIDTH, dtype=np.float32).reshape(CLASSES, WIDTH)

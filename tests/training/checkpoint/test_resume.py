@@ -21,7 +21,7 @@ from tests.support.thread_world import run_ranks
 from training.checkpoint import __main__ as checkpoint
 from training.checkpoint import resume
 from training.checkpoint.files import candidates
-from training.checkpoint.layout import Checkpoint
+from training.checkpoint.reader import Checkpoint
 from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import FaceOptimizerOptions

@@ -15,7 +15,8 @@ from tests.training.checkpoint.test_files import arrays_of
 from training import run_folder
 from training.checkpoint import __main__ as command
 from training.checkpoint import files, layout, transfer
-from training.checkpoint.layout import Checkpoint, Part
+from training.checkpoint.layout import Part
+from training.checkpoint.reader import Checkpoint
 
 # A host's files are in a folder of its name beside ROOT; it is down if that is missing.
 _SSH = """\

@@ -10,7 +10,7 @@ import pytest
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 from tests.training.checkpoint.test_resume import Run
-from training.checkpoint.layout import Checkpoint
+from training.checkpoint.reader import Checkpoint
 from training.update.finite_guard import FiniteGuard, NonFiniteError
 from training.update.loss_scale import LossScale
 from training.update.reduced import Reduced
