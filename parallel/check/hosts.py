@@ -43,7 +43,8 @@ _OF_SSH = (
      "start sshd there, or give the port in ~/.ssh/config"),
     (r"No route to host|Network is unreachable", "there is no route to it",
      "look whether it runs and is in this network: ping {host}"),
-    (r"timed out|not responding", "ssh gets no answer",
+    # It says nothing of a connection that breaks if the user's LogLevel is ERROR.
+    (r"timed out|not responding|\A\s*\Z", "ssh gets no answer",
      "look whether it runs, whether sshd hangs there, and at its firewall"),
 )  # fmt: skip
 

@@ -79,7 +79,7 @@ def test_this_host() -> None:
         (255, "Connection timed out during banner exchange\n", "ssh gets no answer"),
         (255, "Timeout, server h not responding.\n", "ssh gets no answer"),
         (255, "kex_exchange_identification: read: Connection reset by peer\n", "ssh fails (kex_"),
-        (255, "", "ssh fails (no reason given)"),
+        (255, "", "ssh gets no answer"),
         (1, "sh: 1: cd: can't cd to /x\n", "the project is not in "),
         (1, "bash: line 1: cd: /x: No such file or directory\n", "the project is not in "),
         (127, f"env: '{sys.executable}': No such file or directory\n", "there is no "),
