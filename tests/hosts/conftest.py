@@ -1,4 +1,4 @@
-"""The hosts of ``parallel.check``, started when a test wants them."""
+"""Two hosts, and those of ``parallel.check``, started when a test of a module wants them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.check_cluster import (
-    Cluster,
-)
+from tests.support.check_cluster import Cluster
 from tests.support.hosts import TwoHosts
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
+    with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts") as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

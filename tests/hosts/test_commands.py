@@ -35,12 +35,6 @@ WHY_NOT = hosts.missing()
 pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
-    with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts") as started:
-        yield started
-
-
 def launcher(name: str, active: bool) -> str:
     """As it is typed."""
     return name if active else str(PROGRAMS / name)

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,6 @@ OPEN = {SSH, *range(41000, 41100), *range(42000, 42008)}
 
 WHY_NOT = hosts.missing()
 pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
-    with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts") as started:
-        yield started
 
 
 def listening(host: Host) -> set[tuple[str, int]]:

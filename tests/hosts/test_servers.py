@@ -52,12 +52,6 @@ pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
-    with TwoHosts(tmp_path_factory.mktemp("hosts") / "hosts") as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The product, and the three files."""
     folder = tmp_path_factory.mktemp("project") / "two words"
