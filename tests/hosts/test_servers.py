@@ -534,7 +534,7 @@ def test_a_killed_process_ends_the_job_on_both_hosts(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_learns_mnist(two, project, tmp_path, toolkit_data, scheme) -> None:
-    data = ("--dataset", "mnist", "--data-dir", str(toolkit_data / "mnist"), "--epochs", "3")
+    data = ("--dataset", "mnist_cosine", "--data-dir", str(toolkit_data / "mnist"))
     begin = time.monotonic()
     job = Job(two, project, tmp_path, scheme, data)
     try:
