@@ -84,7 +84,7 @@ class ClassifierOptions(NetworkOptions):
     """Classifier, from images to logits."""
 
     model: str = ""
-    """Classifier: LeNet, one of the CIFAR-10 models, or any name of Gluon's model zoo."""
+    """Classifier: LeNet, a model for CIFAR (ResNet18, resnet20, ...), or a name of Gluon's zoo."""
 
     last_gamma: bool = False
     """Begin with every residual unit as the identity: the gamma of its last BatchNorm is 0."""

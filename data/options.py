@@ -88,18 +88,19 @@ class ImageDataOptions(DataOptions):
     """Images to classify."""
 
     data_dir: Optional[str] = None
-    """Folder of the data: IDX files, CIFAR-10 batches, or train and val with a folder per class."""
+    """Folder of the data: IDX files, CIFAR's batches, for CIFAR train.rec and test.rec, or train
+    and val (for CIFAR test) with a folder of images per class."""
 
     rec_train: Optional[str] = None
-    """Record file (.rec) of training images, for imagenet; goes with --rec-val."""
+    """Record file (.rec) of training images, for imagenet and CIFAR; goes with --rec-val."""
 
     rec_val: Optional[str] = None
-    """Record file (.rec) of validation images, for imagenet; goes with --rec-train."""
+    """Record file (.rec) of validation images, for imagenet and CIFAR; goes with --rec-train."""
 
     image_size: Optional[int] = number(
         None, Range(lambda value: value >= 8, "must be at least 8 pixels")
     )
-    """Height and width of the images, for imagenet and synthetic."""
+    """Height and width of the images, for imagenet and synthetic; for CIFAR crops below 32."""
 
     num_examples: Optional[int] = number(None, POSITIVE_COUNT)
     """Train on the first so many images of each epoch's order."""
@@ -122,7 +123,8 @@ class ImageDataOptions(DataOptions):
         if not has_records and (self.rec_train is not None or self.rec_val is not None):
             raise ConfigError("--rec-train and --rec-val go together; give both")
         if not has_records and self.data_dir is None:
-            records = ", or --rec-train and --rec-val" if self.images == "imagenet" else ""
+            has_records = self.images in _DATASETS_OF_OPTIONS["rec_train"]
+            records = ", or --rec-train and --rec-val" if has_records else ""
             raise ConfigError(
                 f"--dataset {self.dataset} needs its files: give --data-dir{records}; --dataset "
                 "synthetic needs none"
@@ -144,12 +146,12 @@ def check_same_dataset(given: Mapping[str, Any], saved: Mapping[str, Any]) -> No
 
 
 _DATASETS_OF_OPTIONS = {
-    "data_dir": ("mnist", "cifar10", "imagenet"),
-    "rec_train": ("imagenet",),
-    "rec_val": ("imagenet",),
+    "data_dir": ("mnist", "cifar10", "cifar100", "imagenet"),
+    "rec_train": ("cifar10", "cifar100", "imagenet"),
+    "rec_val": ("cifar10", "cifar100", "imagenet"),
     "num_classes": ("synthetic",),
     "num_images": ("synthetic",),
-    "image_size": ("imagenet", "synthetic"),
+    "image_size": ("cifar10", "cifar100", "imagenet", "synthetic"),
 }
 
 

@@ -13,6 +13,7 @@ import functools
 import inspect
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -64,6 +65,8 @@ class Program(Generic[_Config]):
     """Raises ``ConfigError`` for groups that contradict each other."""
     foreign: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """What other programs call their options, as patterns, and what to type here instead."""
+    synonyms: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What other programs call options that mean the same here: it is taken as well."""
 
 
 def parse(program: Program[_Config], argv: Optional[Sequence[str]] = None) -> _Config:
@@ -92,7 +95,10 @@ def _types(config_class: type) -> dict[str, Any]:
 
 def _read_command_line(program: Program[Any], argv: Optional[Sequence[str]]) -> dict[str, Any]:
     """Return the options that are on the command line, and no others."""
-    namespace, unknown = _build_parser(program).parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    namespace, unknown = _build_parser(program).parse_known_args(
+        [_in_own_words(word, program.synonyms) for word in words]
+    )
     if unknown:
         words = [word.split("=")[0] for word in unknown]
         hints = {word: hint_for(word, program.foreign) for word in words}
@@ -106,6 +112,12 @@ def _read_command_line(program: Program[Any], argv: Optional[Sequence[str]]) -> 
         name: tuple(value) if isinstance(value, list) else value
         for name, value in vars(namespace).items()
     }
+
+
+def _in_own_words(word: str, synonyms: Mapping[str, str]) -> str:
+    """A word of a command line, with the name that an option has here."""
+    name, separator, value = word.partition("=")
+    return f"{synonyms.get(name, name)}{separator}{value}"
 
 
 def hint_for(word: str, foreign: Mapping[str, str]) -> Optional[str]:

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import backbones
+from backbones import classifiers
 from parallel.launch.launcher import add_options, parse
 from runtime import command_line, options
 from runtime.command_line import Parser
 from runtime.errors import ConfigError
-from training.config import faces, images
+from training.config import faces, images, originals
 from training.config.presets import PRESETS, RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,7 +65,7 @@ def spans(cell: str) -> list[str]:
 
 def test_every_table_is_walked() -> None:
     kinds = {kind for kind, _ in _TABLE.findall(TEXT)}
-    walked = {"commands", "files", "networks", "variables", "output"}
+    walked = {"commands", "files", "models", "networks", "variables", "output"}
     assert kinds == walked | {f"options of {program}" for program in PROGRAMS}
     # Those without a comment are the presets and the differences, which have tests of their own.
     assert TEXT.count("<!-- ") == len(_TABLE.findall(TEXT))
@@ -119,6 +120,10 @@ def test_options(row: Row, tmp_path: Path) -> None:
         if name in names_of(program):
             assert [command.split()[0] for command in here] in ([name], [PAIRS.get(name)])
             continue
+        if program == "classify.py" and name in originals.SYNONYMS:
+            assert [command.split()[0] for command in here] == [originals.SYNONYMS[name]]
+            accept(program, word.split(), tmp_path)
+            continue
         message = refusal(program, word)
         assert f"{name} is not an option here: " in message
         for command in here:
@@ -140,6 +145,20 @@ def test_networks(row: Row) -> None:
         elif not name.startswith("iresnet"):
             assert spans(row.here)[0] in message
         assert set(spans(row.here)) <= set(backbones.names())
+
+
+@rows("models")
+def test_models(row: Row) -> None:
+    for name in spans(row.there):
+        if row.here == "the same":
+            assert name in classifiers.names()
+            continue
+        message = refusal("classify.py", f"--network {name}")
+        assert f"--model {name!r} does not exist here" in message
+        if not spans(row.here):
+            assert row.here in message
+        for here in spans(row.here):
+            assert here in message and here in classifiers.names()
 
 
 # The program that a launcher starts on every rank, and what parses the options behind it.

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 from backbones.classifiers import Normalization
 from data.batches.epoch_part import EpochPart
 from data.batches.image_loader import ImageLoader, TransformedImages, each_once
 from data.batches.loader import Batch, Prefetcher
 from data.drawn.patterns import DrawnImages
-from data.images import cifar10, imagenet, mnist
+from data.images import cifar, imagenet, mnist
 from data.images.image_set import ImageSet
 from data.images.transforms import (
     CenterCrop,
     ImageTransform,
+    MiddleCrop,
     PadCropFlip,
     RandomResizedCrop,
     Unchanged,
@@ -28,7 +30,7 @@ from data.options import ImageDataOptions
 from data.records.record_set import files_of
 from parallel.world import World
 from runtime import environment
-from runtime.errors import DataError
+from runtime.errors import ConfigError, DataError
 
 _PARTS = ("training", "validation")
 _VALIDATION_SHARE = 5
@@ -36,7 +38,7 @@ _AHEAD = 4
 
 _MNIST = Normalization((0.1307,), (0.3081,))
 # The deviations are those of the CIFAR-10 tutorial.
-_CIFAR10 = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+_CIFAR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _DRAWN = Normalization((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
@@ -100,6 +102,7 @@ def open_images(data: ImageDataOptions, seed: int) -> ImageData:
     """Open the data set of a run.
 
     Raises:
+        ConfigError: the images are smaller than ``--image-size``.
         DataError: the data is missing or broken.
     """
     transforms: tuple[ImageTransform, ImageTransform]
@@ -107,15 +110,12 @@ def open_images(data: ImageDataOptions, seed: int) -> ImageData:
         training, validation = (mnist.read(_folder(data), part) for part in _PARTS)
         transforms, files = (Unchanged(), Unchanged()), mnist.files_of(_folder(data))
         return ImageData(training, validation, (1, 28, 28), _MNIST, *transforms, files)
-    if data.images == "cifar10":
-        training, validation = (cifar10.read(_folder(data), part) for part in _PARTS)
-        transforms, files = (PadCropFlip(), Unchanged()), cifar10.files_of(_folder(data))
-        return ImageData(training, validation, (3, 32, 32), _CIFAR10, *transforms, files)
     size = data.image_size
-    assert size is not None, "the transforms of the other data sets have one"
+    assert size is not None, "the recipes of the other data sets have one"
+    if data.images in cifar.SETS:
+        return _open_cifar(data, size)
     if data.images == "imagenet":
-        if data.rec_train is not None and data.rec_val is not None:
-            records = Path(data.rec_train), Path(data.rec_val)
+        if records := _records(data):
             sets = imagenet.read_records(*records)
             files = [path for rec in records for path in files_of(rec)]
         else:
@@ -124,6 +124,36 @@ def open_images(data: ImageDataOptions, seed: int) -> ImageData:
         transforms = RandomResizedCrop(size), CenterCrop(size)
         return ImageData(*sets, (3, size, size), _IMAGENET, *transforms, files)
     return _draw(data, seed, size)
+
+
+def _open_cifar(data: ImageDataOptions, size: int) -> ImageData:
+    """CIFAR-10 or -100: shifted crops of whole images, as in the tutorial, or plain smaller crops.
+
+    The latter are those of Grouping-SGD's networks for 28 pixels.
+    """
+    kind = cifar.SETS[data.images]
+    files: Sequence[Path]
+    if records := _records(data):
+        sets = cifar.open_record_files(kind, *records)
+        files = [path for rec in records for path in files_of(rec)]
+    else:
+        sets = cifar.open_set(kind, _folder(data))
+        files = cifar.files_of(kind, _folder(data))
+    transforms: tuple[ImageTransform, ImageTransform] = PadCropFlip(), Unchanged()
+    if size < cifar.SIDE:
+        transforms = PadCropFlip(padding=0, size=size), MiddleCrop(size)
+    elif size > cifar.SIDE:
+        raise ConfigError(
+            f"--image-size {size} is larger than the images of {kind.name}, {cifar.SIDE}; leave it "
+            "out, or choose a smaller one for crops"
+        )
+    return ImageData(*sets, (3, size, size), _CIFAR, *transforms, files)
+
+
+def _records(data: ImageDataOptions) -> Optional[tuple[Path, Path]]:
+    if data.rec_train is None or data.rec_val is None:
+        return None
+    return Path(data.rec_train), Path(data.rec_val)
 
 
 def _draw(data: ImageDataOptions, seed: int, size: int) -> ImageData:

@@ -3,7 +3,8 @@
 As in the registry of the backbones, names are checked against a table, and MXNet is not imported
 before ``build`` is called. The classifiers are the network of the MNIST examples, the fourteen
 models of the Horovod CIFAR-10 tutorial, which have exactly the parameters of their originals
-(https://github.com/kuangliu/pytorch-cifar) and fit no other library's, and Gluon's model zoo.
+(https://github.com/kuangliu/pytorch-cifar) and fit no other library's, the networks of Grouping-SGD
+for CIFAR (https://github.com/CGCL-codes/MXNet-G), and Gluon's model zoo.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ _ARCHITECTURES: Mapping[str, ClassifierArchitecture] = {
     "PreActResNet18": ClassifierArchitecture("residual.preact_resnet18"),
     "DPN92": ClassifierArchitecture("dense.dpn92"),
     "DLA": ClassifierArchitecture("dense.dla"),
+    "resnet20": ClassifierArchitecture("residual.cifar_resnet", count=3, widths=(16, 32, 64)),
+    "resnet164": ClassifierArchitecture(
+        "residual.cifar_resnet", count=18, widths=(64, 128, 256), has_bottlenecks=True
+    ),
+    "inception-bn-28-small": ClassifierArchitecture("dense.inception_bn_28_small"),
 }
 
 # The names that mx.gluon.model_zoo.vision.get_model accepts: they are checked without MXNet.

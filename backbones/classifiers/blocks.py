@@ -118,11 +118,13 @@ def squeeze_excite(x: Symbol, name: str, channels: int, squeezed: int) -> Symbol
     return mx.sym.broadcast_mul(x, weights, name=f"{name}_mul")
 
 
-def biased_convolution(x: Symbol, name: str, channels: int, *, kernel: int = 1) -> Symbol:
-    """Return a convolution with bias that keeps the size of the maps."""
-    pad = kernel // 2
+def biased_convolution(
+    x: Symbol, name: str, channels: int, *, kernel: int = 1, stride: int = 1
+) -> Symbol:
+    """Return a convolution with bias; the padding keeps the size at stride 1."""
+    pad, strides = kernel // 2, {} if stride == 1 else {"stride": (stride, stride)}
     return mx.sym.Convolution(
-        x, num_filter=channels, kernel=(kernel, kernel), pad=(pad, pad), name=name
+        x, num_filter=channels, kernel=(kernel, kernel), pad=(pad, pad), name=name, **strides
     )
 
 

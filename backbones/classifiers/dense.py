@@ -1,4 +1,4 @@
-"""Classifiers that concatenate feature maps of several units: DenseNet, DPN and DLA.
+"""Classifiers that concatenate feature maps of several units: Inception, DenseNet, DPN and DLA.
 
 All are the variants for small images: the first convolution keeps the image size, and no pooling
 follows it.
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from backbones.classifiers.blocks import (
     Unit,
     basic,
+    biased_convolution,
     bottleneck,
     conv_norm,
     conv_norm_relu,
@@ -18,7 +19,7 @@ from backbones.classifiers.blocks import (
     norm_relu,
     pool,
 )
-from backbones.layers import Symbol, convolution, relu
+from backbones.layers import Symbol, batch_norm, convolution, relu
 from runtime.mxnet import mx
 
 _GROWTH = 32
@@ -26,6 +27,56 @@ _GROWTH = 32
 _DPN_STAGES = ((3, 96, 256, 16), (4, 192, 512, 32), (20, 384, 1024, 24), (3, 768, 2048, 128))
 # Per stage: channels, depth of its tree, stride.
 _DLA_STAGES = ((64, 1, 1), (128, 2, 2), (256, 2, 2), (512, 1, 2))
+# Per stage: channels of the 1x1 and of the 3x3 convolution of each unit; and of the convolution
+# that halves the size of the maps before it.
+_INCEPTION_STAGES = (
+    (0, ((32, 32), (32, 48))),
+    (80, ((112, 48), (96, 64), (80, 80), (48, 96))),
+    (96, ((176, 160), (176, 160))),
+)
+_INCEPTION_STEM = 96
+# The settings of BatchNorm that no option changed.
+_INCEPTION_EPSILON = 1e-3
+
+
+def inception_bn_28_small(x: Symbol) -> Symbol:
+    """Return the features [batch, 336] of units of a 1x1 and a 3x3 convolution beside each other.
+
+    MXNet's small form, for images of 28 or 32 pixels, of Ioffe and Szegedy, Batch Normalization,
+    arXiv:1502.03167; the network of Grouping-SGD for CIFAR. As there, convolutions have biases and
+    the gammas of BatchNorm stay at one.
+    """
+    x = _inception_convolution(x, "conv1", _INCEPTION_STEM, kernel=3)
+    # Stages are counted from 3, as in the paper.
+    for stage, (halved, stage_units) in enumerate(_INCEPTION_STAGES, start=3):
+        if halved:
+            x = _halved(x, f"stage{stage}_half", halved)
+        for number, (single, wide) in enumerate(stage_units, start=1):
+            name = f"stage{stage}_unit{number}"
+            branches = (
+                _inception_convolution(x, f"{name}_1x1", single, kernel=1),
+                _inception_convolution(x, f"{name}_3x3", wide, kernel=3),
+            )
+            x = mx.sym.concat(*branches, dim=1, name=f"{name}_concat")
+    return global_average(x)
+
+
+def _inception_convolution(
+    x: Symbol, name: str, channels: int, *, kernel: int, stride: int = 1
+) -> Symbol:
+    """Return a convolution with bias, BatchNorm whose gamma stays at one, and ReLU."""
+    x = biased_convolution(x, name, channels, kernel=kernel, stride=stride)
+    x = batch_norm(x, f"{name}_bn", epsilon=_INCEPTION_EPSILON, fixed_gamma=True)
+    return relu(x, f"{name}_relu")
+
+
+def _halved(x: Symbol, name: str, channels: int) -> Symbol:
+    """Return the maps at half of their size: ``channels`` of a convolution, and their maxima."""
+    convolved = _inception_convolution(x, f"{name}_3x3", channels, kernel=3, stride=2)
+    largest = mx.sym.Pooling(
+        x, kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="max", name=f"{name}_pool"
+    )
+    return mx.sym.concat(convolved, largest, dim=1, name=f"{name}_concat")
 
 
 def densenet121(x: Symbol) -> Symbol:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backbones.classifiers.blocks import (
+    Unit,
     add_relu,
     basic,
     bottleneck,
@@ -19,11 +20,12 @@ from backbones.classifiers.blocks import (
     shortcut,
     units,
 )
-from backbones.layers import Symbol, convolution
+from backbones.layers import Symbol, batch_norm, convolution
 
 _STEM = 64
 _WIDTHS = (64, 128, 256, 512)
 _STRIDES = (1, 2, 2, 2)
+_CIFAR_STEM = 16
 
 
 def resnet(x: Symbol, *, counts: Sequence[int]) -> Symbol:
@@ -61,6 +63,38 @@ def preact_resnet18(x: Symbol) -> Symbol:
         residual = norm_relu(residual, f"{name}_bn2")
         x = x + convolution(residual, f"{name}_conv2", channels, kernel=3)
     return global_average(x)
+
+
+def cifar_resnet(
+    x: Symbol, *, count: int, widths: Sequence[int], has_bottlenecks: bool = False
+) -> Symbol:
+    """Return the features [batch, widths[2]] of three stages of ``count`` pre-activated units.
+
+    The networks of He et al., arXiv:1603.05027, section 4: 6 * count + 2 layers, with bottlenecks
+    9 * count + 2. Names and parameters are those of Grouping-SGD's networks: as there, the pixels
+    pass a BatchNorm first, and the first unit of every stage projects its input.
+    """
+    x = batch_norm(x, "bn_data", fixed_gamma=True)
+    x = convolution(x, "conv0", _CIFAR_STEM, kernel=3)
+    for unit in units((count,) * 3, _STRIDES[:3], widths, stem=_CIFAR_STEM):
+        activated = norm_relu(x, f"{unit.name}_bn1")
+        if unit.name.endswith("_unit1"):
+            x = convolution(
+                activated, f"{unit.name}_sc", unit.channels, kernel=1, stride=unit.stride
+            )
+        x = x + _residual(activated, unit, has_bottlenecks)
+    return global_average(norm_relu(x, "bn1"))
+
+
+def _residual(x: Symbol, unit: Unit, is_bottleneck: bool) -> Symbol:
+    """Return the residual of activated maps: convolutions with BatchNorm and ReLU between them."""
+    name, channels, stride = unit.name, unit.channels, unit.stride
+    if is_bottleneck:
+        x = norm_relu(convolution(x, f"{name}_conv1", channels // 4, kernel=1), f"{name}_bn2")
+        x = convolution(x, f"{name}_conv2", channels // 4, kernel=3, stride=stride)
+        return convolution(norm_relu(x, f"{name}_bn3"), f"{name}_conv3", channels, kernel=1)
+    x = convolution(x, f"{name}_conv1", channels, kernel=3, stride=stride)
+    return convolution(norm_relu(x, f"{name}_bn2"), f"{name}_conv2", channels, kernel=3)
 
 
 def resnext29(x: Symbol, *, groups: int, group_width: int) -> Symbol:

@@ -81,6 +81,10 @@ class DecodedImages(ImageSet):
     def __len__(self) -> int:
         return len(self._encoded)
 
+    def where(self, index: int) -> str:
+        """Name the file of an image, for messages."""
+        return self._encoded.where(index)
+
     @override
     def decoded(self, index: int) -> tuple[Image, int]:
         payload, label = self._encoded.image(index)
@@ -88,5 +92,5 @@ class DecodedImages(ImageSet):
             return self._decode(payload), label
         except BrokenRecordError as error:
             raise DataError(
-                f"{self._encoded.where(index)}: {error}; copy it again, or leave it out of the set"
+                f"{self.where(index)}: {error}; copy it again, or leave it out of the set"
             ) from None

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
 
-from typing_extensions import override
-
-from data.decoding import FILE_ENDINGS, decode_file
-from data.identities import is_image
-from data.images.image_set import DecodedImages, EncodedSet
-from data.records.record_set import RecordSet
-from data.records.recordio import BrokenRecordError, Payload
+from data.images.class_files import open_folders, open_records
+from data.images.image_set import DecodedImages
 from runtime.errors import DataError
 
 _PUBLISHED = (
@@ -33,13 +26,7 @@ def read_records(training: Path, validation: Path) -> tuple[DecodedImages, Decod
                 f"{option} {path} does not exist; pack it from images with MXNet's im2rec. "
                 + _PUBLISHED
             )
-    training_set, validation_set = RecordSet(training), RecordSet(validation)
-    if validation_set.num_classes > training_set.num_classes:
-        raise DataError(
-            f"{validation} has {validation_set.num_classes} classes, {training} only "
-            f"{training_set.num_classes}; pack both from one list of classes"
-        )
-    return DecodedImages(training_set), DecodedImages(validation_set)
+    return open_records(training, validation)
 
 
 def read_folders(folder: Path) -> tuple[DecodedImages, DecodedImages]:
@@ -54,56 +41,4 @@ def read_folders(folder: Path) -> tuple[DecodedImages, DecodedImages]:
                 f"{folder / part} does not exist; --data-dir needs the folders train and val with "
                 f"a folder of images per class in each. {_PUBLISHED}"
             )
-    training = ClassFolders(folder / "train")
-    validation = ClassFolders(folder / "val", training.classes)
-    return DecodedImages(training, decode_file), DecodedImages(validation, decode_file)
-
-
-class ClassFolders(EncodedSet):
-    """The images in a folder per class, in the order of their names.
-
-    Attributes:
-        classes: the names of the folders, in the order of their labels.
-    """
-
-    def __init__(self, folder: Path, classes: Optional[Sequence[str]] = None) -> None:
-        """List the files of a folder per class; ``classes`` are the names of these by default.
-
-        Raises:
-            DataError: there are no images, or a class that is not one of ``classes``.
-        """
-        found = sorted(path.name for path in folder.iterdir() if path.is_dir())
-        self.classes = found if classes is None else list(classes)
-        self.num_classes = len(self.classes)
-        unknown = sorted(set(found) - set(self.classes))
-        if unknown:
-            raise DataError(
-                f"{folder / unknown[0]} is a class without training images; remove it, or add them"
-            )
-        labels = {name: label for label, name in enumerate(self.classes)}
-        self._files = [
-            (path, labels[name])
-            for name in found
-            for path in sorted((folder / name).iterdir())
-            if is_image(path.name)
-        ]
-        if not self._files:
-            raise DataError(
-                f"{folder} holds no folders with images ({', '.join(FILE_ENDINGS)}); it needs "
-                "one folder per class"
-            )
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    @override
-    def image(self, index: int) -> tuple[Payload, int]:
-        path, label = self._files[index]
-        try:
-            return path.read_bytes(), label
-        except OSError as error:
-            raise BrokenRecordError(f"{path} cannot be read: {error.strerror}") from None
-
-    @override
-    def where(self, index: int) -> str:
-        return str(self._files[index][0])
+    return open_folders(folder / "train", folder / "val")

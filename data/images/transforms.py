@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Optional, Protocol
 
 import cv2
 import numpy as np
@@ -122,9 +122,13 @@ def _compressed(image: Image, quality: int) -> Image:
 
 @dataclass(frozen=True)
 class PadCropFlip(ImageTransform):
-    """Shift an image by some pixels over black, mirror half of the images: for CIFAR-10."""
+    """Crop a random part of an image with a black border, mirror half of the images: for CIFAR."""
 
     padding: int = 4
+    """Width of the border in pixels."""
+
+    size: Optional[int] = None
+    """Height and width of the result; None: those of the image."""
 
     @override
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
@@ -135,9 +139,28 @@ class PadCropFlip(ImageTransform):
         (height, width), pad = image.shape[:2], self.padding
         padded = np.zeros((height + 2 * pad, width + 2 * pad, image.shape[2]), np.uint8)
         padded[pad : pad + height, pad : pad + width] = image
-        row, column = (int(draw * (2 * pad + 1)) for draw in draws[:2])
-        cut = padded[row : row + height, column : column + width]
+        cut_height, cut_width = (self.size or height), (self.size or width)
+        row = int(draws[0] * (padded.shape[0] - cut_height + 1))
+        column = int(draws[1] * (padded.shape[1] - cut_width + 1))
+        cut = padded[row : row + cut_height, column : column + cut_width]
         return cut[:, ::-1] if draws[2] < 0.5 else cut
+
+
+@dataclass(frozen=True)
+class MiddleCrop(ImageTransform):
+    """Crop the middle of an image, unscaled: what ``PadCropFlip`` of a size is tested with."""
+
+    size: int
+    """Height and width of the result; at most those of the images."""
+
+    @override
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
+        return np.empty((count, 0), np.float32)
+
+    @override
+    def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
+        top, left = ((side - self.size) // 2 for side in image.shape[:2])
+        return image[top : top + self.size, left : left + self.size]
 
 
 @dataclass(frozen=True)

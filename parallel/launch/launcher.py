@@ -124,6 +124,7 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
         ConfigError: the options contradict each other or the machine.
         DataError: one of the files is wrong.
     """
+    options = _with_files_of_this_folder(options)
     scheme = _checked_scheme(options)
     interface = NetworkInterface.find(options.interface)
     workers = options.addresses()
@@ -196,6 +197,27 @@ def _option_of(command: Sequence[str], name: str) -> Optional[str]:
         elif word.startswith(f"{name}="):
             value = word.partition("=")[2]
     return value
+
+
+def _with_files_of_this_folder(options: JobOptions) -> JobOptions:
+    """Options with ``groups`` and ``data_sharding``, if the command needs them and they are here.
+
+    These are the names under which ``autogroup`` and Grouping-SGD write them.
+    """
+    scheme = SCHEMES.get(_option_of(options.command, "--kv-store") or "")
+    if options.groups is None and scheme is not None and scheme.has_groups:
+        options = replace(options, groups=_found("groups"))
+    if options.data_sharding is None and _option_of(options.command, "--data-allocator") == "1":
+        options = replace(options, data_sharding=_found("data_sharding"))
+    return options
+
+
+def _found(name: str) -> Optional[Path]:
+    path = Path(name)
+    if not path.is_file():
+        return None
+    print(f"launch: --{name.replace('_', '-')} {path}, which is in this folder", file=sys.stderr)
+    return path
 
 
 def _checked_scheme(options: JobOptions) -> str:

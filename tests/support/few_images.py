@@ -7,13 +7,14 @@ and length, which is what shall be read and counted; training on 50,000 images w
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 from runtime import environment
 
 environment.prepare()
 
 import classify  # noqa: E402
-from data.images import cifar10  # noqa: E402
+from data.images import cifar  # noqa: E402
 from data.images.image_set import ImagesInMemory  # noqa: E402
 from runtime.errors import run_program  # noqa: E402
 
@@ -34,14 +35,15 @@ class FewImages:
 
 def main() -> int:
     count = int(sys.argv.pop(1))
-    read = cifar10.read
-    cifar10._FILES["training"] = ("data_batch_1",)
+    read = cifar.read
+    few = replace(cifar.CIFAR10, files={**cifar.CIFAR10.files, "training": ("data_batch_1",)})
+    cifar.SETS["cifar10"] = few
 
-    def read_few(folder, part):
-        dataset = read(folder, part)
+    def read_few(kind, folder, part):
+        dataset = read(kind, folder, part)
         return FewImages(dataset, count) if part == "training" else dataset
 
-    cifar10.read = read_few
+    cifar.read = read_few
     return classify.main()
 
 

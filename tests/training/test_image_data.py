@@ -12,10 +12,16 @@ import pytest
 
 from data.batches.epoch_part import EpochPart
 from data.batches.loader import Prefetcher
-from data.images import cifar10, imagenet, mnist
+from data.images import cifar, imagenet, mnist
 from data.images.image_set import ImagesInMemory
-from data.images.transforms import CenterCrop, PadCropFlip, RandomResizedCrop, Unchanged
-from runtime.errors import DataError
+from data.images.transforms import (
+    CenterCrop,
+    MiddleCrop,
+    PadCropFlip,
+    RandomResizedCrop,
+    Unchanged,
+)
+from runtime.errors import ConfigError, DataError
 from training import image_data
 from training.config.images import ImageConfig, parse
 from training.image_data import ImageData, open_images
@@ -53,29 +59,52 @@ def test_few_drawn_images_have_one_for_validation() -> None:
     assert len(opened(config).validation) == 1
 
 
-@pytest.mark.parametrize(
-    "dataset, module, shape, deviation, transform",
-    [
-        ("mnist", mnist, (1, 28, 28), (0.3081,), Unchanged),
-        ("cifar10", cifar10, (3, 32, 32), (0.2023, 0.1994, 0.2010), PadCropFlip),
-    ],
-)
-def test_sets_in_files(dataset, module, shape, deviation, transform, monkeypatch) -> None:
+def test_sets_in_files(monkeypatch) -> None:
     asked = []
     monkeypatch.setattr(
-        module,
-        "read",
-        lambda folder, part: asked.append((folder, part)) or gray(9, shape[1], shape[0]),
+        mnist, "read", lambda folder, part: asked.append((folder, part)) or gray(9, 28, 1)
     )
-    dataset = opened(parse(["--dataset", dataset, "--data-dir", "/there"]))
+    dataset = opened(parse(["--dataset", "mnist", "--data-dir", "/there"]))
     assert asked == [(Path("/there"), "training"), (Path("/there"), "validation")]
-    assert dataset.shape == shape
-    assert dataset.normalization.deviation == deviation
-    means = {1: (0.1307,), 3: (0.4914, 0.4822, 0.4465)}
-    assert dataset.normalization.mean == means[shape[0]]
-    assert dataset.files == module.files_of(Path("/there"))
-    assert isinstance(dataset.training_transform, transform)
+    assert dataset.shape == (1, 28, 28)
+    assert dataset.normalization == ((0.1307,), (0.3081,))
+    assert dataset.files == mnist.files_of(Path("/there"))
+    assert isinstance(dataset.training_transform, Unchanged)
     assert isinstance(dataset.validation_transform, Unchanged)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("reads_records", [True, False])
+def test_cifar(name: str, reads_records: bool, monkeypatch) -> None:
+    asked = []
+    sets = (gray(8, 32, 3), gray(4, 32, 3))
+    for function in ("open_set", "open_record_files"):
+        monkeypatch.setattr(cifar, function, lambda *words: asked.append(words) or sets)
+    words = ["--rec-train", "a.rec", "--rec-val", "b.rec"] if reads_records else ["--data-dir", "d"]
+    dataset = opened(parse(["--dataset", name, *words]))
+    paths = (Path("a.rec"), Path("b.rec")) if reads_records else (Path("d"),)
+    assert asked == [(cifar.SETS[name], *paths)] and asked[0][0].stem == name
+    assert (dataset.training, dataset.validation) == sets and dataset.shape == (3, 32, 32)
+    assert dataset.normalization == ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+    assert dataset.training_transform == PadCropFlip(padding=4)
+    assert isinstance(dataset.validation_transform, Unchanged)
+    if reads_records:
+        files = [Path(f"{name}.{end}") for name in "ab" for end in ("rec", "idx")]
+        assert set(dataset.files) == {*files, Path("property")}
+    else:
+        assert dataset.files == cifar.files_of(cifar.SETS[name], Path("d"))
+
+
+def test_crops_of_cifar(monkeypatch) -> None:
+    sets = (gray(8, 32, 3), gray(4, 32, 3))
+    monkeypatch.setattr(cifar, "open_set", lambda *words: sets)
+    line = ["--dataset", "cifar10", "--data-dir", "d", "--image-size"]
+    dataset = opened(parse([*line, "28"]))
+    assert dataset.shape == (3, 28, 28)
+    assert dataset.training_transform == PadCropFlip(padding=0, size=28)
+    assert dataset.validation_transform == MiddleCrop(28)
+    with pytest.raises(ConfigError, match="--image-size 33 is larger than the images of CIFAR-10"):
+        opened(parse([*line, "33"]))
 
 
 @pytest.mark.parametrize("reads_records", [True, False])

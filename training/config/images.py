@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
+from backbones import classifiers
 from backbones.options import ClassifierOptions
 from data.options import ImageDataOptions, check_given_images, check_same_dataset
 from parallel.parameter_server import assignment
@@ -94,6 +95,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
     recipe = {**_DEFAULTS, **RECIPES[dataset]}
     layers = (recipe, saved, with_schedule(given))
     found = options.overlay(layers, (*RIVALS, ("lr_schedule", "lr_steps")))
+    originals.check_model(found["model"], classifiers.names())
     if not found.get("models_root"):
         found["models_root"] = run_folder.default((dataset,), found["model"])
     return options.compose(ImageConfig, found)
@@ -113,4 +115,5 @@ _PROGRAM = command_line.Program(
     resolve=resolve,
     check=check,
     foreign=originals.CLASSIFY,
+    synonyms=originals.SYNONYMS,
 )

@@ -26,16 +26,14 @@ _SAVED = "leave it out: the model is always saved, into --models-root"
 _TORCHRUN = "torchrun's; start ranks with horovodrun -np 8 -H localhost:8"
 _WANDB = "leave it out: metrics.jsonl and scalars/ in --models-root have the numbers"
 _SHARE = "give python -m parallel.launch its --data-sharding FILE, and --data-allocator 1 here"
+_MODEL_LAYERS = "name the model with its layers, as in --model resnet20 or --model resnet50_v2"
 _LAYERS = "name the network with its layers, as in --network r100"
 
 _SHARED = {
-    "--num-epoch": _LENGTH,
-    "--num-epochs": _LENGTH,
     "--end-epoch": _LENGTH,
     "--gpus": _DEVICES,
     "--ctx": _DEVICES,
     "--fp16": _FLOAT16,
-    "--mom": "give --momentum",
     "--weight-decay": "give --wd",
     "--bn-mom": _MOMENTUM,
     "--workspace": _WORKSPACE,
@@ -56,6 +54,9 @@ _SHARED = {
 
 TRAIN: Mapping[str, str] = {
     **_SHARED,
+    "--mom": "give --momentum",
+    "--num-epoch": _LENGTH,
+    "--num-epochs": _LENGTH,
     "--backbone-lr": "give --lr, the learning rate of the backbone",
     "--memory-bank-lr": "give --center-lr, the learning rate of the class centers",
     "--memonger": _RECOMPUTE,
@@ -95,9 +96,8 @@ CLASSIFY: Mapping[str, str] = {
     **_SHARED,
     "--gpu": _DEVICES,
     "--memonger": "not ported to classifiers; lower --batch-size",
-    "--network": "give --model",
-    "--depth": "name the model with its layers, as in --model resnet50_v1",
-    "--data-type": "give --dataset",
+    "--depth": _MODEL_LAYERS,
+    "--num-layers": _MODEL_LAYERS,
     "--lr-mode": "give --lr-schedule",
     "--lr-decay": "give --lr-factor",
     "--lr-decay-epoch": "give --lr-steps, in epochs",
@@ -132,6 +132,32 @@ CLASSIFY: Mapping[str, str] = {
     "--list-dir": "leave it out: nothing there reads it",
 }
 
+SYNONYMS: Mapping[str, str] = {
+    "--num-epoch": "--epochs",
+    "--num-epochs": "--epochs",
+    "--network": "--model",
+    "--data-type": "--dataset",
+    "--mom": "--momentum",
+}
+"""Options of Grouping-SGD and of MXNet's examples that ``classify.py`` takes under both names."""
+
+MODELS: Mapping[str, str] = {
+    "resnet": _MODEL_LAYERS,
+    "resnet-28-small": "give resnet20, which is pre-activated, for images of 28 or 32 pixels",
+    "inception-bn": "give inceptionv3",
+    "inception-bn-full": "give inceptionv3",
+    "inception-v3": "give inceptionv3",
+    "googlenet": "not ported; give inceptionv3",
+    "vgg": "name it with its layers, as in vgg16_bn, or VGG16 for CIFAR",
+    "lenet": "give LeNet",
+    "mlp": "not ported; give LeNet",
+    "3conv": "not ported; give LeNet or resnet20",
+    "small": "it is in no file of the original; give inception-bn-28-small",
+    "cross": "not ported; give resnet20 or inception-bn-28-small",
+    "unet": "not ported: it does not classify",
+}
+"""Models of Grouping-SGD and of MXNet's examples that have another name here, or none."""
+
 NETWORKS: Mapping[str, str] = {
     "r122": "the original has no units for 122 layers and stops; give r124 or r100",
     "rx50": "it is of a module, fresnext, that the original lacks; give r50",
@@ -148,7 +174,16 @@ NETWORKS: Mapping[str, str] = {
 
 
 def check_network(name: str, known: Collection[str]) -> None:
-    """Raise ``ConfigError`` for an original's network that is not ``known`` here."""
-    hint = None if name in known else hint_for(name, NETWORKS)
+    """Raise ``ConfigError`` for an original's backbone that is not ``known`` here."""
+    _check("--network", name, known, NETWORKS)
+
+
+def check_model(name: str, known: Collection[str]) -> None:
+    """Raise ``ConfigError`` for an original's classifier that is not ``known`` here."""
+    _check("--model", name, known, MODELS)
+
+
+def _check(option: str, name: str, known: Collection[str], hints: Mapping[str, str]) -> None:
+    hint = None if name in known else hint_for(name, hints)
     if hint is not None:
-        raise ConfigError(f"--network {name!r} does not exist here: {hint}")
+        raise ConfigError(f"{option} {name!r} does not exist here: {hint}")

@@ -12,7 +12,7 @@ from runtime.mxnet import mx
 
 CIFAR = [name for name in classifiers._ARCHITECTURES if name != "LeNet"]
 # One of each kind of block; a step of the others takes too long for every run of the tests.
-QUICK = {"VGG16", "ResNet18", "RegNetY_400MF", "MobileNetV2"}
+QUICK = {"VGG16", "ResNet18", "RegNetY_400MF", "MobileNetV2", "resnet20", "inception-bn-28-small"}
 STEPS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.models) for name in CIFAR]
 COLOR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 GRAY = Normalization((0.1307,), (0.3081,))
@@ -157,7 +157,7 @@ def test_last_gammas_of_the_zoo(name: str, units) -> None:
     assert sorted(zero) == sorted(expected)
 
 
-@pytest.mark.parametrize("name", ["VGG16", "PreActResNet18", "DenseNet121", "resnet18_v2"])
+@pytest.mark.parametrize("name", ["VGG16", "PreActResNet18", "resnet20", "resnet18_v2"])
 def test_last_gamma_needs_a_residual_that_ends_in_batch_norm(name: str) -> None:
     with pytest.raises(ConfigError, match=f"--last-gamma.*{name}"):
         make(name, last_gamma=True)

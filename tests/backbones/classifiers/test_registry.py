@@ -12,7 +12,8 @@ from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.graphs import fingerprint
 
-# Of the originals, https://github.com/kuangliu/pytorch-cifar, at 32x32 pixels and 10 classes.
+# Of the originals, https://github.com/kuangliu/pytorch-cifar and, the last three, the graphs of
+# https://github.com/CGCL-codes/MXNet-G as MXNet 1.9.1 builds them; for 10 classes.
 PARAMETERS = {
     "VGG16": 14_728_266,
     "ResNet18": 11_173_962,
@@ -28,6 +29,9 @@ PARAMETERS = {
     "PreActResNet18": 11_171_146,
     "DPN92": 34_236_634,
     "DLA": 16_291_386,
+    "resnet20": 272_544,
+    "resnet164": 1_703_264,
+    "inception-bn-28-small": 1_652_826,
 }
 MULTIPLY_ADDS = {
     "VGG16": 313,
@@ -44,7 +48,12 @@ MULTIPLY_ADDS = {
     "PreActResNet18": 555,
     "DPN92": 2042,
     "DLA": 1031,
+    "resnet20": 41.08,
+    "resnet164": 247.65,
+    "inception-bn-28-small": 204.22,
 }
+# Of an image that multiply-adds are counted for.
+SIDES = {"inception-bn-28-small": 28}
 # Of the graphs, so that checkpoints of today are networks of tomorrow.
 FINGERPRINTS = {
     "LeNet": 937345924,
@@ -62,6 +71,9 @@ FINGERPRINTS = {
     "PreActResNet18": 3722814407,
     "DPN92": 1155499731,
     "DLA": 68000077,
+    "resnet20": 319892002,
+    "resnet164": 3411617773,
+    "inception-bn-28-small": 2452767766,
 }
 COLOR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 
@@ -73,14 +85,14 @@ def shapes(symbol, size=32) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def multiply_adds(symbol) -> int:
+def multiply_adds(symbol, size: int) -> int:
     """Those of convolutions and linear layers, for one image."""
     internals = symbol.get_internals()
-    _, outputs, _ = internals.infer_shape(data=(1, 3, 32, 32))
+    _, outputs, _ = internals.infer_shape(data=(1, 3, size, size))
     sizes = dict(zip(internals.list_outputs(), outputs))
     return sum(
         int(np.prod(shape[1:])) * int(np.prod(sizes[name.replace("_weight", "_output")]))
-        for name, shape in shapes(symbol).items()
+        for name, shape in shapes(symbol, size).items()
         if name.endswith("_weight")
     )
 
@@ -89,7 +101,33 @@ def multiply_adds(symbol) -> int:
 def test_parameters_and_multiply_adds_are_those_of_the_originals(name: str) -> None:
     symbol = classifiers.build(name, classes=10, normalization=COLOR)
     assert sum(int(np.prod(shape)) for shape in shapes(symbol).values()) == PARAMETERS[name]
-    assert multiply_adds(symbol) / 1e6 == pytest.approx(MULTIPLY_ADDS[name], abs=1)
+    digits = 1 if isinstance(MULTIPLY_ADDS[name], int) else 0.01
+    counted = multiply_adds(symbol, SIDES.get(name, 32)) / 1e6
+    assert counted == pytest.approx(MULTIPLY_ADDS[name], abs=digits)
+
+
+def test_grouping_sgds_resnets_have_the_names_of_their_originals() -> None:
+    names = list(shapes(classifiers.build("resnet20", classes=10, normalization=COLOR)))
+    unit = "stage2_unit1"
+    wanted = [
+        *(f"{unit}_bn1_gamma", f"{unit}_bn1_beta", f"{unit}_conv1_weight"),
+        *(f"{unit}_bn2_gamma", f"{unit}_bn2_beta", f"{unit}_conv2_weight", f"{unit}_sc_weight"),
+    ]
+    assert sorted(name for name in names if name.startswith(f"{unit}_")) == sorted(wanted)
+    assert names[:3] == ["bn_data_gamma", "bn_data_beta", "conv0_weight"]
+    assert names[-4:-2] == ["bn1_gamma", "bn1_beta"]
+    # Every stage projects once, the first as well, and only a stage's first unit does.
+    deep = list(shapes(classifiers.build("resnet164", classes=10, normalization=COLOR)))
+    projections = [name for name in deep if name.endswith("_sc_weight")]
+    assert projections == [f"stage{stage}_unit1_sc_weight" for stage in (1, 2, 3)]
+    assert sum(name.endswith("_conv3_weight") for name in deep) == 3 * 18
+
+
+def test_inceptions_gammas_stay_at_one() -> None:
+    symbol = classifiers.build("inception-bn-28-small", classes=10, normalization=COLOR)
+    norms = [node for name, node in symbol.attr_dict().items() if name.endswith("_bn")]
+    assert {(node["fix_gamma"], float(node["eps"])) for node in norms} == {("True", 1e-3)}
+    assert len(norms) == 19
 
 
 def test_lenet_is_that_of_the_examples() -> None:

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from data.images import transforms
-from data.images.transforms import Augmentation, CenterCrop, RandomResizedCrop
+from data.images.transforms import (
+    Augmentation,
+    CenterCrop,
+    MiddleCrop,
+    PadCropFlip,
+    RandomResizedCrop,
+)
 
 # Area and ratio that do not fit into 40 × 30, and ones that make a part of 10 × 10.
 TOO_WIDE, SQUARE = (1.0, 1.0), (0.0, 0.5)
@@ -197,3 +203,20 @@ def test_compression_leaves_other_draws_as_they_are() -> None:
     )
     assert (plain.shape, more.shape) == ((6, 5), (6, 7))
     assert (more[:, :5] == plain).all()
+
+
+def test_smaller_crops_are_cut_out_of_the_image_without_a_border() -> None:
+    image = np.arange(6 * 6 * 3, dtype=np.uint8).reshape(6, 6, 3)
+    transform = PadCropFlip(padding=0, size=4)
+    for place, start in ((0.0, 0), (0.34, 1), (0.999, 2)):
+        cut = transform.apply(image.copy(), np.array([place, 0.0, 0.9], np.float32))
+        np.testing.assert_array_equal(cut, image[start : start + 4, :4])
+    mirrored = transform.apply(image.copy(), np.array([0.0, 0.999, 0.1], np.float32))
+    np.testing.assert_array_equal(mirrored, image[:4, 2:][:, ::-1])
+
+
+def test_the_middle_is_cut_out_unscaled() -> None:
+    image = np.arange(7 * 6 * 3, dtype=np.uint8).reshape(7, 6, 3)
+    transform = MiddleCrop(4)
+    (draws,) = transform.draw(np.random.default_rng(1), 1)
+    np.testing.assert_array_equal(transform.apply(image, draws), image[1:5, 1:5])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parallel import autogroup
 from parallel.launch.__main__ import main
-from parallel.launch.launcher import add_options, parse
+from parallel.launch import launcher
+from parallel.launch.launcher import JobOptions, add_options, parse
 from runtime.command_line import Parser
 from runtime.errors import ConfigError
 
@@ -52,3 +54,36 @@ def test_an_unknown_option_of_the_launcher_is_its_own_mistake() -> None:
     for line in ("-n 4 -s 2 --cluster ssh -- python x.py", "-n 4 -s 2 --cluster ssh python x.py"):
         with pytest.raises(ConfigError, match="unrecognized arguments: --cluster"):
             parsed(line)
+
+
+@pytest.mark.parametrize(
+    ("command", "groups", "shares"),
+    [
+        ("x.py --kv-store dist_gsync --data-allocator 1", "groups", "data_sharding"),
+        ("x.py --kv-store=dist_gsync --data-allocator=0", "groups", None),
+        ("x.py --kv-store dist_async --data-allocator 1", None, "data_sharding"),
+        ("x.py --kv-store dist_sync", None, None),
+        ("x.py", None, None),
+    ],
+)
+def test_files_of_this_folder_are_taken_where_they_are_needed(
+    command: str, groups: str, shares: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = JobOptions(**parsed(f"-n 4 -s 2 -- {command}"))
+    assert launcher._with_files_of_this_folder(options) == options
+    for name in ("groups", "data_sharding"):
+        Path(name).touch()
+    found = launcher._with_files_of_this_folder(options)
+    assert found.groups == (Path(groups) if groups else None)
+    assert found.data_sharding == (Path(shares) if shares else None)
+    named = [name for name in (groups, shares) if name]
+    assert [line.split()[2].rstrip(",") for line in capsys.readouterr().err.splitlines()] == named
+
+
+def test_files_that_were_given_stay(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("groups").touch()
+    words = parsed("-n 4 -s 2 -- x.py --kv-store dist_gsync")
+    options = JobOptions(**words, groups=Path("other"))
+    assert launcher._with_files_of_this_folder(options).groups == Path("other")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import backbones
+from backbones import classifiers
 from runtime import options
 from runtime.command_line import hint_for
 from runtime.errors import ConfigError
@@ -49,8 +50,40 @@ def test_words_of_the_originals_for_faces(line: str, answer: str) -> None:
 
 
 def test_all_foreign_options_of_a_line_are_named_at_once() -> None:
-    message = refusal(images, "--num-epoch 1 --gpus 0,1 --depth 20")
-    assert [part.split()[0] for part in message.split("; ")] == ["--num-epoch", "--gpus", "--depth"]
+    message = refusal(images, "--log-dir d --gpus 0,1 --depth 20")
+    assert [part.split()[0] for part in message.split("; ")] == ["--log-dir", "--gpus", "--depth"]
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("--num-epoch 7", "epochs", 7),
+        ("--num-epochs=7", "epochs", 7),
+        ("--network resnet20", "model", "resnet20"),
+        ("--mom 0.5", "momentum", 0.5),
+        ("--data-type synthetic", "dataset", "synthetic"),
+    ],
+)
+def test_options_of_grouping_sgd_that_mean_the_same_are_taken(line: str, field: str, value) -> None:
+    found = images.parse(["--dataset", "synthetic", *line.split()]).values()
+    assert found[field] == value
+
+
+def test_synonyms_are_of_options_that_exist() -> None:
+    known = {options.option(name) for name in options.values(images.resolve({"dataset": "mnist"}))}
+    assert set(originals.SYNONYMS.values()) <= known
+    assert not set(originals.SYNONYMS) & known
+    for name in originals.SYNONYMS:
+        assert hint_for(name, originals.CLASSIFY) is None
+
+
+def test_models_of_the_originals() -> None:
+    for name, hint in originals.MODELS.items():
+        assert f"--model {name!r} does not exist here: {hint}" in refusal(
+            images, f"--network {name}"
+        )
+    for name in classifiers.names():
+        assert hint_for(name, originals.MODELS) is None, name
 
 
 @PROGRAMS

@@ -140,7 +140,19 @@ def test_recipes_of_classifiers() -> None:
             "model": "LeNet", "batch_size": 64, "wd": 0.0, "lr": 0.05, "epochs": 3,
             "warmup_epochs": 0.5,
         },
-        "cifar10": {"model": "ResNet18", "batch_size": 128, "lr": 0.1, "wd": 5e-4, "epochs": 200},
+        **{name: {
+            "model": "ResNet18", "batch_size": 128, "lr": 0.1, "wd": 5e-4, "epochs": 200,
+            "image_size": 32,
+        } for name in ("cifar10", "cifar100")},
+        **{f"{name}_grouping": {
+            "model": "inception-bn-28-small", "batch_size": 128, "lr": 0.05, "no_lr_scaling": True,
+            "lr_schedule": "step", "lr_factor": 1.0, "wd": 1e-5, "epochs": 20, "image_size": 28,
+        } for name in ("cifar10", "cifar100")},
+        "cifar10_grouping_resnet": {
+            "model": "resnet20", "batch_size": 25, "lr": 0.05, "no_lr_scaling": True,
+            "lr_schedule": "step", "lr_steps": (220, 260, 280), "wd": 1e-4, "epochs": 400,
+            "image_size": 32,
+        },
         "imagenet": {
             "model": "resnet50_v1", "wd": 1e-4, "epochs": 90, "image_size": 224,
             "batch_size": 256, "lr": 0.1, "lr_schedule": "poly", "warmup_epochs": 10.0,

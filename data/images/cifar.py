@@ -1,0 +1,257 @@
+"""CIFAR-10 and CIFAR-100: small color images of ten and of a hundred classes, in all their forms.
+
+Published are a "python" and a "binary" version (Krizhevsky, Learning Multiple Layers of Features
+from Tiny Images, 2009). Files of the python version are pickles, which are read without running
+code that they may carry. In the binary version an image is the bytes of its labels, of which the
+last is the class, and 3,072 bytes for the pixels: the planes of red, green and blue, 32 x 32 each.
+
+MXNet's examples, and Grouping-SGD, pack them into two record files; others unpack them into folders
+of images, a folder per class.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data import plain_pickle
+from data.images.class_files import open_folders, open_records
+from data.images.image_set import DecodedImages, ImageSet, ImagesInMemory
+from data.plain_pickle import UnsafePickleError
+from data.records import record_set
+from runtime.errors import DataError
+
+SIDE = 32
+"""Height and width of an image."""
+_IMAGE_BYTES = 3 * SIDE * SIDE
+_PUBLISHED = "The {name} dataset (www.cs.toronto.edu/~kriz/cifar.html)"
+_VALIDATION_NAMES = ("test", "val")
+# The content of a file: labels ``[n]``, pixels uint8 ``[n, 3072]``.
+_Content = tuple[NDArray[Any], NDArray[np.uint8]]
+_Pair = tuple[Path, Path]
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """One of the two sets, and the names of its files."""
+
+    name: str
+    num_classes: int
+    files: Mapping[str, Sequence[str]]
+    """Of the published versions, without ending, by the part "training" or "validation"."""
+    images_per_file: Mapping[str, int]
+    """By part."""
+    folders: Sequence[str]
+    """In which the versions are published."""
+    labels: str
+    """The key of the classes in the python version."""
+    label_bytes: int = 1
+    """Of an image in the binary version."""
+
+    @property
+    def stem(self) -> str:
+        """How the names of record files begin in MXNet's examples."""
+        return self.name.replace("-", "").lower()
+
+
+CIFAR10 = Cifar(
+    "CIFAR-10",
+    10,
+    {
+        "training": tuple(f"data_batch_{number}" for number in range(1, 6)),
+        "validation": ("test_batch",),
+    },
+    {"training": 10_000, "validation": 10_000},
+    (".", "cifar-10-batches-py", "cifar-10-batches-bin"),
+    "labels",
+)
+# Its first label is that of one of twenty superclasses.
+CIFAR100 = Cifar(
+    "CIFAR-100",
+    100,
+    {"training": ("train",), "validation": ("test",)},
+    {"training": 50_000, "validation": 10_000},
+    (".", "cifar-100-python", "cifar-100-binary"),
+    "fine_labels",
+    label_bytes=2,
+)
+SETS = {one.stem: one for one in (CIFAR10, CIFAR100)}
+"""By the name that ``--dataset`` has for them."""
+
+
+def open_set(cifar: Cifar, folder: Path) -> tuple[ImageSet, ImageSet]:
+    """Open the images to train and to validate on, [32, 32, 3], RGB, of the classes from 0 on.
+
+    Args:
+        cifar: which of the two.
+        folder: with the files of a published version, or the folder in which they are published;
+            with ``train.rec`` and ``test.rec``, or ``cifar10_train.rec`` and ``cifar10_val.rec``;
+            or with the folders ``train`` and ``test`` (or ``val``), a folder per class in each.
+
+    Raises:
+        DataError: there is none of these, or a file is broken.
+    """
+    if records := _find_pair(_record_pairs(cifar, folder), is_folder=False):
+        return open_record_files(cifar, *records)
+    if folders := _find_pair(_folder_pairs(folder), is_folder=True):
+        return _checked(cifar, open_folders(*folders), folder)
+    return read(cifar, folder, "training"), read(cifar, folder, "validation")
+
+
+def open_record_files(cifar: Cifar, training: Path, validation: Path) -> tuple[ImageSet, ImageSet]:
+    """Open the set in two record files.
+
+    Raises:
+        DataError: a file is missing or broken, or holds another set.
+    """
+    for path in (training, validation):
+        if not path.is_file():
+            raise DataError(
+                f"{path} does not exist; {cifar.name} as record files is a file to train and a "
+                f"file to test on, packed by MXNet's im2rec. {_published(cifar)}"
+            )
+    return _checked(cifar, open_records(training, validation), training)
+
+
+def read(cifar: Cifar, folder: Path, part: str) -> ImagesInMemory:
+    """Read the part "training" or "validation" of a published version.
+
+    Raises:
+        DataError: a file is missing, of the wrong length, or none of this set.
+    """
+    files = [_read_file(cifar, part, path) for path in _find(cifar, folder, part)]
+    labels, pixels = (np.concatenate(arrays) for arrays in zip(*files))
+    images = pixels.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+    return ImagesInMemory(np.ascontiguousarray(images), labels.astype(np.uint8), cifar.num_classes)
+
+
+def files_of(cifar: Cifar, folder: Path) -> list[Path]:
+    """Return the files that hosts have to have in common: of the form found, or all published."""
+    if records := _find_pair(_record_pairs(cifar, folder), is_folder=False):
+        return [path for rec in records for path in record_set.files_of(rec)]
+    if folders := _find_pair(_folder_pairs(folder), is_folder=True):
+        return list(folders)
+    names = [name for names in cifar.files.values() for name in names]
+    return [path for paths in _versions(cifar, folder, names) for path in paths]
+
+
+def _record_pairs(cifar: Cifar, folder: Path) -> Iterator[_Pair]:
+    for start, end in itertools.product(("", f"{cifar.stem}_"), _VALIDATION_NAMES):
+        yield folder / f"{start}train.rec", folder / f"{start}{end}.rec"
+
+
+def _folder_pairs(folder: Path) -> Iterator[_Pair]:
+    for end in _VALIDATION_NAMES:
+        yield folder / "train", folder / end
+
+
+def _find_pair(pairs: Iterator[_Pair], *, is_folder: bool) -> Optional[_Pair]:
+    exists = Path.is_dir if is_folder else Path.is_file
+    return next((pair for pair in pairs if all(map(exists, pair))), None)
+
+
+def _checked(
+    cifar: Cifar, sets: tuple[DecodedImages, DecodedImages], place: Path
+) -> tuple[ImageSet, ImageSet]:
+    """The same sets, if they have the classes and the size of this one's images."""
+    training, validation = sets
+    if training.num_classes != cifar.num_classes:
+        raise DataError(
+            f"{place} has {training.num_classes} classes, not the {cifar.num_classes} of "
+            f"{cifar.name}; choose the --dataset that fits: imagenet reads any classes"
+        )
+    for part in sets:
+        height, width = part.decoded(0)[0].shape[:2]
+        if (height, width) != (SIDE, SIDE):
+            raise DataError(
+                f"{part.where(0)} is an image of {height} x {width}, not of the {SIDE} x {SIDE} of "
+                f"{cifar.name}; bring all to this size, or choose --dataset imagenet --image-size"
+            )
+    return training, validation
+
+
+def _versions(cifar: Cifar, folder: Path, names: Sequence[str]) -> Iterator[list[Path]]:
+    """Yield the paths of files in each version and place."""
+    for subfolder, suffix in itertools.product(cifar.folders, ("", ".bin")):
+        yield [folder / subfolder / f"{name}{suffix}" for name in names]
+
+
+def _find(cifar: Cifar, folder: Path, part: str) -> list[Path]:
+    """Return the paths of a part's files, all of one version."""
+    names = cifar.files[part]
+    fewest_missing = [folder / name for name in names]
+    for paths in _versions(cifar, folder, names):
+        missing = [path for path in paths if not path.is_file()]
+        if not missing:
+            return paths
+        if len(missing) < len(fewest_missing):
+            fewest_missing = missing
+    first, last = cifar.files["training"][0], cifar.files["training"][-1]
+    training = first if first == last else f"{first} to {last}"
+    raise DataError(
+        f"{fewest_missing[0]} does not exist; --data-dir needs {training} and "
+        f"{cifar.files['validation'][0]} of {cifar.name}'s python or binary version, or train.rec "
+        "and test.rec, or the folders train and test with a folder of images per class. "
+        f"{_published(cifar)}"
+    )
+
+
+def _published(cifar: Cifar) -> str:
+    return f"It is published as {_PUBLISHED.format(name=cifar.name)}"
+
+
+def _read_file(cifar: Cifar, part: str, path: Path) -> _Content:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    parse = _parse_binary if path.suffix == ".bin" else _parse_pickle
+    labels, pixels = parse(cifar, path, content, cifar.images_per_file[part])
+    wrong = labels[(labels < 0) | (labels >= cifar.num_classes)]
+    if len(wrong):
+        raise DataError(
+            f"{path} has label {wrong[0]}, but there are 0 to {cifar.num_classes - 1}; "
+            "copy it again"
+        )
+    return labels, pixels
+
+
+def _parse_binary(cifar: Cifar, path: Path, content: bytes, images: int) -> _Content:
+    row = cifar.label_bytes + _IMAGE_BYTES
+    if len(content) != images * row:
+        raise DataError(
+            f"{path} has {len(content)} bytes, not the {images * row} of {images} images "
+            f"of {row}; it is truncated or no {cifar.name} file: copy it again"
+        )
+    rows = np.frombuffer(content, np.uint8).reshape(images, row)
+    return rows[:, cifar.label_bytes - 1], rows[:, cifar.label_bytes :]
+
+
+def _parse_pickle(cifar: Cifar, path: Path, content: bytes, images: int) -> _Content:
+    try:
+        values = plain_pickle.load(content)
+        if not isinstance(values, dict):
+            raise TypeError("it is no dictionary")
+        # Python 2 wrote the keys as bytes, Python 3 writes strings.
+        named = {key.decode() if isinstance(key, bytes) else key: values[key] for key in values}
+        if not isinstance(named["data"], bytes):
+            raise TypeError("its data is no array of bytes")
+        pixels = np.frombuffer(named["data"], np.uint8)
+        labels = np.array([int(label) for label in named[cifar.labels]], np.int64)
+    except (UnsafePickleError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise DataError(
+            f"{path} is no {cifar.name} batch ({type(error).__name__}: {error}); copy it again"
+        ) from None
+    if pixels.size != images * _IMAGE_BYTES or len(labels) != images:
+        raise DataError(
+            f"{path} has {pixels.size} bytes of pixels and {len(labels)} labels, not the "
+            f"{images * _IMAGE_BYTES} and {images} of a {cifar.name} batch; "
+            "copy it again"
+        )
+    return labels, pixels.reshape(images, _IMAGE_BYTES)
