@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from parallel.launch import job, ssh
+from parallel.launch import job, ssh, sync
 from parallel.launch.cluster_files import read_groups, read_hosts, read_shares
 from parallel.launch.job import ProcessSpec
 from parallel.launch.network_interface import NetworkInterface, free_port, resolve
@@ -52,6 +52,8 @@ class JobOptions:
     tolerate_workers: bool = False
     bucket_elements: int = LARGEST
     trace: Optional[Path] = None
+    sync: Optional[tuple[str, ...]] = None
+    """Files that are copied to all hosts together with the project; None: nothing is copied."""
 
     def addresses(self) -> tuple[str, ...]:
         """The address of each worker."""
@@ -92,6 +94,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="relative speed of each server, to which its load is proportional; by default equal",
     )
     parser.add_argument(
+        "--sync",
+        nargs="?",
+        const=(),
+        type=_names,
+        metavar="NAME,...",
+        help="with --launcher ssh: first copy the project, and files or folders of this folder, to "
+        "all hosts, to the same places",
+    )
+    parser.add_argument(
         "command", nargs="+", help="what every worker runs, after --, such as python classify.py"
     )
 
@@ -130,6 +141,7 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     workers = options.addresses()
     interface.check(workers, is_local=options.launcher == "local")
     machines = list(dict.fromkeys(workers))
+    _sync(options, machines)
     servers = [machines[server % len(machines)] for server in range(options.servers)]
     groups = read_groups(options.groups, workers) if options.groups else ()
     shares = read_shares(options.data_sharding, options.workers) if options.data_sharding else ()
@@ -174,6 +186,17 @@ def _addresses(
                 f"{interface.name}; change it in the hosts files"
             )
     return {machine: report.address for machine, report in reports.items()}
+
+
+def _sync(options: JobOptions, machines: Sequence[str]) -> None:
+    """Copy what ``--sync`` says to all hosts, and print what each has got."""
+    if options.sync is None:
+        return
+    if options.launcher == "local":
+        raise ConfigError("--sync copies to other hosts: add --launcher ssh and -H FILE")
+    _check_ssh()
+    for line in sync.copy_to(machines, options.sync):
+        print(f"launch: {line}", file=sys.stderr)
 
 
 def _check_ssh() -> None:
@@ -318,6 +341,15 @@ def _specs(
             }
             sharers = max(1, workers.count(address))
             yield ProcessSpec(role, number, host, sharers, commands[role], variables)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of files; give their names, as in groups,cifar10"
+        )
+    return names
 
 
 def _speeds(text: str) -> tuple[float, ...]:

@@ -25,11 +25,11 @@ from runtime.errors import ConfigError, run_program
 STATUS_OF_SSH = 255
 """Of the client, if there is no connection."""
 
-# The ServerAlive options notice a connection that is gone.
-_OPTIONS = (
-    *("-oBatchMode=yes", "-oConnectTimeout=10"),
+CLIENT = (
+    *("ssh", "-oBatchMode=yes", "-oConnectTimeout=10"),
     *("-oServerAliveInterval=5", "-oServerAliveCountMax=3"),
 )
+"""The client, which asks for no password; ServerAlive notices a connection that is gone."""
 _ANSWER_SECONDS = 60
 _REACH_SECONDS = 10
 # How ``run_program`` begins its line.
@@ -60,7 +60,7 @@ def command(host: str, words: Iterable[str], variables: Mapping[str, str]) -> li
     }
     settings = [f"{name}={value}" for name, value in {**sent, **variables}.items()]
     line = f"cd {shlex.quote(str(Path.cwd()))} && exec env {shlex.join([*settings, *words])}"
-    return ["ssh", *_OPTIONS, host, line]
+    return [*CLIENT, host, line]
 
 
 def variables_with_programs() -> dict[str, str]:
@@ -98,6 +98,19 @@ def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, HostRepo
                 process.communicate()
 
 
+def last_line(errors: str) -> str:
+    """What a command on another host, or ssh itself, has said at last."""
+    return errors.strip().splitlines()[-1].strip() if errors.strip() else "no reason given"
+
+
+def unreachable(host: str, reason: str) -> ConfigError:
+    """The error of a host to which ssh has no connection, and the remedy."""
+    return ConfigError(
+        f"host {host}: no connection by ssh ({reason}); it has to work without a question: "
+        f"ssh -oBatchMode=yes {host} true"
+    )
+
+
 def _report(host: str, process: subprocess.Popen[str]) -> HostReport:
     try:
         output, errors = process.communicate(timeout=_ANSWER_SECONDS)
@@ -105,12 +118,9 @@ def _report(host: str, process: subprocess.Popen[str]) -> HostReport:
         raise ConfigError(
             f"host {host} gives no answer in {_ANSWER_SECONDS} s; look there"
         ) from None
-    reason = errors.strip().splitlines()[-1].strip() if errors.strip() else "no reason given"
+    reason = last_line(errors)
     if process.returncode == STATUS_OF_SSH:
-        raise ConfigError(
-            f"host {host}: no connection by ssh ({reason}); it has to work without a question: "
-            f"ssh -oBatchMode=yes {host} true"
-        )
+        raise unreachable(host, reason)
     if reason.startswith(_OWN_ERROR):
         raise ConfigError(f"host {host}: {reason.removeprefix(_OWN_ERROR)}")
     if process.returncode:

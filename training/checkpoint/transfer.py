@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Optional
 
+from parallel.launch import ssh
 from runtime.errors import ConfigError, DataError
 from training import run_folder
 from training.checkpoint import files, layout, reader
@@ -30,11 +31,6 @@ from training.checkpoint.layout import CHUNK, Manifest, Part
 
 _PROJECT = Path(__file__).resolve().parents[2]
 _HOST = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::([1-9][0-9]{0,3}))?")
-_SSH = (
-    *("ssh", "-oBatchMode=yes", "-oConnectTimeout=10"),
-    *("-oServerAliveInterval=5", "-oServerAliveCountMax=3"),
-)
-_SSH_FAILED = 255
 _MANIFEST = re.compile(rf"(update-\d{{8,}})/{re.escape(layout.FILE_NAME)}")
 # Its name, and the manifests of its checkpoints as an archive.
 _LIST = (
@@ -205,8 +201,9 @@ def _others(root: Path, hosts: str) -> list[_Host]:
         address = match[1].strip("[]")
         command = shlex.join(["sh", "-c", _LIST, "sh", str(root / files.FOLDER)])
         result = subprocess.run(
-            [*_SSH, address, command], stdin=subprocess.DEVNULL, capture_output=True, check=False
-        )
+            [*ssh.CLIENT, address, command],
+            stdin=subprocess.DEVNULL, capture_output=True, check=False,
+        )  # fmt: skip
         if result.returncode:
             raise _failed(address, result.returncode, result.stderr)
         name, _, archive = result.stdout.partition(b"\n")
@@ -305,7 +302,7 @@ def _bring(stage: Path, final: Path, rank: int, manifest: Manifest, host: _Host)
 def _fetch(source: Path, target: Path, host: _Host) -> None:
     with target.open("wb") as output:
         result = subprocess.run(
-            [*_SSH, host.address, f"exec cat {shlex.quote(str(source))}"],
+            [*ssh.CLIENT, host.address, f"exec cat {shlex.quote(str(source))}"],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, check=False,
         )  # fmt: skip
         if result.returncode:
@@ -317,7 +314,7 @@ def _send(root: Path, source: Path, part: Part, host: _Host) -> None:
     """Send some files of a checkpoint to a host, where this module receives them."""
     command = shlex.join([sys.executable, "-m", "training.checkpoint", "receive", str(root)])
     remote = subprocess.Popen(
-        [*_SSH, host.address, f"cd {shlex.quote(str(_PROJECT))} && exec {command}"],
+        [*ssh.CLIENT, host.address, f"cd {shlex.quote(str(_PROJECT))} && exec {command}"],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert remote.stdin is not None and remote.stderr is not None
@@ -341,5 +338,6 @@ def _send(root: Path, source: Path, part: Part, host: _Host) -> None:
 def _failed(host: str, status: int, reason: bytes) -> DataError:
     """What ssh, or the command on the other host, has said in its last line."""
     lines = reason.decode("utf-8", "replace").strip().splitlines() or [f"status {status}"]
-    what = "cannot be reached by ssh without a password" if status == _SSH_FAILED else "failed"
+    is_unreachable = status == ssh.STATUS_OF_SSH
+    what = "cannot be reached by ssh without a password" if is_unreachable else "failed"
     return DataError(f"{host} {what}: {lines[-1].removeprefix('error: ')}")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from parallel import autogroup
-from parallel.launch.__main__ import main
 from parallel.launch import launcher
+from parallel.launch.__main__ import main
 from parallel.launch.launcher import JobOptions, add_options, parse
 from runtime.command_line import Parser
 from runtime.errors import ConfigError

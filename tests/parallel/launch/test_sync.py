@@ -1,0 +1,165 @@
+"""Files on their way to hosts, with a script in place of ssh that keeps a folder for each host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from parallel.launch import launcher, sync
+from parallel.launch.launcher import JobOptions
+from runtime.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+# The paths of this test's folder become those of the host's, in which nothing is at first.
+SSH = """#!/bin/sh
+while [ "${{1#-o}}" != "$1" ]; do shift; done
+case $1 in
+    unreachable) echo "connect to host: No route to host" >&2; exit 255 ;;
+    damaging) command=$(printf %s "$2" | sed 's/tar -C/sed s,red,rde, | tar -C/') ;;
+    *) command=$2 ;;
+esac
+echo "$1" >>"{folder}/calls"
+exec sh -c "$(printf %s "$command" | sed "s#{folder}/here#{folder}/$1#g")"
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of two files in a folder with other things, from which commands are typed."""
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(SSH.format(folder=tmp_path))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    folder = tmp_path / "here" / "two words"
+    (folder / "room" / "__pycache__").mkdir(parents=True)
+    (folder / "run.sh").write_text("echo red\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "room" / "one's.py").write_text("red = 1\n")
+    (folder / "room" / "__pycache__" / "one.pyc").write_text("compiled")
+    (folder / "models").mkdir()
+    (folder / "models" / "big").write_text("none of the project")
+    monkeypatch.setattr(sync, "_PROJECT", folder)
+    monkeypatch.setattr(sync, "PROJECT_NAMES", ("room", "run.sh", "absent.md"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def on(here: Path, host: str) -> Path:
+    return here.parents[1] / host / here.name
+
+
+def content(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+PROJECT = {"run.sh": "echo red\n", "room/one's.py": "red = 1\n"}
+
+
+def test_a_host_without_anything_gets_the_project_and_the_named_files(here: Path) -> None:
+    (here / "cifar" / "train").mkdir(parents=True)
+    (here / "cifar" / "train" / "1.png").write_text("image")
+    lines = sync.copy_to(["a", "b"], ["cifar"])
+    for host, line in zip("ab", lines):
+        assert content(on(here, host)) == {**PROJECT, "cifar/train/1.png": "image"}
+        assert os.access(on(here, host) / "run.sh", os.X_OK)
+        assert line == f"{host} got 3 of 3 files, 0.0 MB: room/one's.py, run.sh, cifar/train/1.png"
+
+
+def test_what_is_there_already_is_not_sent_and_nothing_else_is_touched(here: Path) -> None:
+    sync.copy_to(["a"], [])
+    there = on(here, "a")
+    (there / "models").mkdir()
+    (there / "models" / "own").write_text("a host's own")
+    (there / "room" / "extra.py").write_text("a user's own")
+    before = (there / "run.sh").stat().st_ino
+    assert sync.copy_to(["a"], []) == ["a has all 2 files already"]
+    (here / "room" / "one's.py").write_text("red = 2\n")
+    assert sync.copy_to(["a"], []) == ["a got 1 of 2 files, 0.0 MB: room/one's.py"]
+    assert (there / "run.sh").stat().st_ino == before
+    assert content(there) == {
+        "run.sh": "echo red\n", "room/one's.py": "red = 2\n",
+        "models/own": "a host's own", "room/extra.py": "a user's own",
+    }  # fmt: skip
+
+
+def test_many_files_are_counted(here: Path) -> None:
+    for number in range(7):
+        (here / "room" / f"{number}.py").write_text("x" * 100_000)
+    (line,) = sync.copy_to(["a"], [])
+    assert line.startswith("a got 9 of 9 files, 0.7 MB: room/0.py, room/1.py, room/2.py")
+    assert line.endswith(" and 4 more")
+
+
+def test_files_from_elsewhere_and_through_links(here: Path, tmp_path: Path) -> None:
+    data = tmp_path / "here" / "data"
+    data.mkdir()
+    (data / "train.rec").write_text("records")
+    (here / "link").symlink_to(data)
+    sync.copy_to(["a"], [str(data / "train.rec"), "link"])
+    assert (tmp_path / "a" / "data" / "train.rec").read_text() == "records"
+    assert (on(here, "a") / "link" / "train.rec").read_text() == "records"
+
+
+def test_a_file_that_is_damaged_on_its_way_replaces_nothing(here: Path) -> None:
+    there = on(here, "damaging")
+    there.mkdir(parents=True)
+    (there / "run.sh").write_text("the former\n")
+    with pytest.raises(ConfigError, match="^host damaging: --sync has not copied all files") as why:
+        sync.copy_to(["damaging"], [])
+    assert "did NOT match" in str(why.value) and "\n" not in str(why.value)
+    assert content(there) == {"run.sh": "the former\n"}
+    assert not list(there.glob(".sync-*"))
+
+
+def test_a_folder_in_the_place_of_a_file_stays(here: Path) -> None:
+    (on(here, "a") / "run.sh").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="^host a: --sync has not copied all files there: mv: "):
+        sync.copy_to(["a"], [])
+    assert (on(here, "a") / "run.sh").is_dir()
+
+
+def test_a_host_that_cannot_be_reached_or_written(here: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^host unreachable: no connection by ssh \(connect to"):
+        sync.copy_to(["a", "unreachable"], [])
+    (tmp_path / "b").write_text("no folder")
+    with pytest.raises(ConfigError, match="^host b: --sync has not copied all.*mkdir") as why:
+        sync.copy_to(["b"], [])
+    assert "\n" not in str(why.value)
+
+
+def test_mistakes_are_found_before_anything_is_sent(here: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="^--sync cifar does not exist here"):
+        sync.copy_to(["a"], ["cifar"])
+    (here / "data\\sets").write_text("")
+    with pytest.raises(ConfigError, match="a line break or a backslash"):
+        sync.copy_to(["a"], ["data\\sets"])
+    options = JobOptions(2, 1, None, "lo", "local", (), ["x"], sync=())
+    with pytest.raises(ConfigError, match="^--sync copies to other hosts: add --launcher ssh"):
+        launcher._sync(options, ["127.0.0.1"])
+    assert not (tmp_path / "calls").exists()
+
+
+def test_each_host_has_a_line_of_the_launcher(here: Path, capsys) -> None:
+    options = JobOptions(3, 1, None, "lo", "ssh", (), ["x"], sync=("models",))
+    launcher._sync(options, ["a", "b"])
+    assert [line.split()[:2] for line in capsys.readouterr().err.splitlines()] == [
+        ["launch:", "a"], ["launch:", "b"],
+    ]  # fmt: skip
+    assert content(on(here, "a")) == {**PROJECT, "models/big": "none of the project"}
+    launcher._sync(JobOptions(3, 1, None, "lo", "ssh", (), ["x"]), ["c"])
+    assert not on(here, "c").exists()
+
+
+def test_the_project_is_what_git_has() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("no checkout of git")
+    names = {line.split("/")[0] for line in listed.stdout.splitlines()}
+    assert {name for name in names if not name.startswith(".")} == set(sync.PROJECT_NAMES)
