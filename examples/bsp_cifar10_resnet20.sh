@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# BSP: all workers wait for each other in every step, and one update has the mean of all gradients. examples/common.sh has
+# the variables that choose the data and the hosts.
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+train --kv-store dist_sync "$@"

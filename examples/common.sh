@@ -1,0 +1,58 @@
+# shellcheck shell=bash
+# Sourced by the scripts of this folder, which train ResNet-20 on CIFAR-10, each with another exchange of gradients. Their
+# arguments go on to classify.py and win, as in: bash examples/gsp_cifar10_resnet20.sh --num-epoch 1
+#
+# DATA_DIR  the folder of CIFAR-10, in any form of docs/data.md; without it 1,600 drawn images, a run of a minute or two
+# HOSTFILE  a file with the address of each worker, one a line (docs/grouping-sgd.md, `hosts`); without it two workers on
+#           this machine, or WORKERS
+# SERVERS   the number of parameter servers; by default one for each host
+# NIC       the network interface between the hosts, as in eth1
+# SYNC      set, also to nothing: copy the project to the hosts of HOSTFILE first, and what it names, as in SYNC=cifar10
+#
+# They can be started from any folder, in which the models, `groups` and `data_sharding` are, and to which relative paths
+# are relative; all hosts have it and the project in the same places.
+set -euo pipefail
+project=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export PYTHONPATH=$project${PYTHONPATH:+:$PYTHONPATH}
+
+# The environment of `make env`, unless another one is active.
+if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d $project/.venv ]]; then
+    export PATH=$project/.venv/bin:$PATH
+fi
+
+if [[ -n ${HOSTFILE:-} ]]; then
+    if [[ ! -r $HOSTFILE ]]; then
+        echo "error: HOSTFILE='${HOSTFILE:0:80}' cannot be read; give a file with the address of each worker, one a line" >&2
+        exit 2
+    fi
+    WORKERS=$(grep -c . "$HOSTFILE" || true)
+    SERVERS=${SERVERS:-$(sort -u "$HOSTFILE" | grep -c . || true)}
+    job=(-H "$HOSTFILE" --launcher ssh)
+    if [[ -n ${SYNC+set} ]]; then job+=("--sync${SYNC:+=$SYNC}"); fi
+else
+    job=()
+fi
+job+=(-n "${WORKERS:-2}" -s "${SERVERS:-1}")
+if [[ -n ${NIC:-} ]]; then job+=(-i "$NIC"); fi
+
+# Batch, learning rate and weight decay of Grouping-SGD's scripts for this network.
+training=(--network resnet20 --batch-size 25 --lr 0.05)
+if [[ -n ${DATA_DIR:-} ]]; then
+    training+=(--dataset cifar10_grouping_resnet --data-dir "$DATA_DIR")
+else
+    training+=(--dataset synthetic --image-size 32 --num-images 1600 --num-epoch 1 --wd 1e-4 --no-lr-scaling)
+fi
+
+# Writes groups and data_sharding, unless they are there: the workers' speeds, from 60 updates of each.
+measure_groups() {
+    if [[ -e groups && -e data_sharding ]]; then return; fi
+    local examples=()
+    if [[ -n ${DATA_DIR:-} ]]; then examples=(--num-examples $((60 * 25 * ${WORKERS:-2}))); fi
+    python -m parallel.autogroup "${job[@]}" -- \
+        python "$project/classify.py" "${training[@]}" ${examples[@]+"${examples[@]}"}
+}
+
+# Trains; the arguments are those of classify.py.
+train() {
+    exec python -m parallel.launch "${job[@]}" -- python "$project/classify.py" "${training[@]}" "$@"
+}
