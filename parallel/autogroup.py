@@ -1,7 +1,8 @@
-"""Measure how fast each worker is, and write the files ``groups`` and ``data_sharding``.
+"""Measure how fast each worker is, and write the files ``groups``, ``data_sharding``, ``servers``.
 
     python -m parallel.autogroup -n 4 -s 1 -- python classify.py --dataset mnist --data-dir mnist
-    python -m parallel.launch -n 4 -s 1 --groups groups --data-sharding data_sharding -- \
+    python -m parallel.launch -n 4 -s 1 --groups groups --data-sharding data_sharding \
+        --server-hosts servers -- \
         python classify.py --kv-store dist_gsync --data-allocator 1 --dataset mnist ...
 
 The command trains for one asynchronous epoch, in which no worker waits for another, so that each
@@ -23,13 +24,19 @@ from typing import Optional
 
 from parallel import grouping
 from parallel.launch import ssh
-from parallel.launch.cluster_files import format_groups, format_shares
+from parallel.launch.cluster_files import format_groups, format_servers, format_shares
 from parallel.launch.launcher import SERVE, JobOptions, add_options, launch, parse
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
 from runtime.files import StagedFiles
 
 _RATE = "images_per_second/worker_{}"
+# The files by the options that name them, here and in the launcher.
+_WRITTEN = {
+    "--groups": "groups",
+    "--data-sharding": "data_sharding",
+    "--server-hosts": "servers",
+}
 # Options that the measuring run is given, and those that it is not given.
 _ADDED = (
     *("--kv-store", "dist_async", "--epochs", "1", "--resume", "never"),
@@ -49,19 +56,19 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
     """
     parser = Parser(
         prog="python -m parallel.autogroup",
-        description="Measure the workers' speeds; write the files groups and data_sharding.",
+        description="Measure the workers' speeds; write groups, data_sharding and servers.",
     )
     add_options(parser)
-    for name in ("groups", "data_sharding"):
+    for option, name in _WRITTEN.items():
         parser.add_argument(
-            f"--{name.replace('_', '-')}",
+            option,
             type=Path,
             default=Path(name),
             metavar="FILE",
             help="is written (%(default)s)",
         )
     given = parse(parser, argv)
-    groups_file, shares_file = given.pop("groups"), given.pop("data_sharding")
+    files = [given.pop(option[2:].replace("-", "_")) for option in _WRITTEN]
     options = JobOptions(**given)
     addresses = options.addresses()
     others = tuple(dict.fromkeys(addresses)) if options.launcher == "ssh" else ()
@@ -75,24 +82,38 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
             # Worker 0 has written on its own host.
             metrics.write_bytes(_on_host(others[0], "cat", metrics).communicate()[0])
         speeds = read_speeds(metrics, options.workers)
+    _report_and_write(files, addresses, speeds, options.servers)
+    return 0
+
+
+def _report_and_write(
+    files: Sequence[Path], addresses: Sequence[str], speeds: Sequence[float], servers: int
+) -> None:
+    """Print and write what follows from the speeds of the workers; ``files`` as in ``_WRITTEN``."""
     groups = grouping.group(speeds)
+    placed = grouping.servers(addresses, speeds, servers)
     for number, group in enumerate(groups):
         members = (
             f"worker {worker} on {addresses[worker]} {speeds[worker]:.0f} images/s"
             for worker in group
         )
         print(f"group {number}: {', '.join(members)}")
+    whole = sum(speed for _, speed in placed)
+    for number, (address, speed) in enumerate(placed):
+        print(f"server {number}: {address}, {speed / whole:.0%} of the load")
+    texts = (
+        format_groups(groups, addresses),
+        format_shares(grouping.shares(groups, speeds)),
+        format_servers(*zip(*placed)),
+    )
+    names = ", ".join(map(str, files))
     try:
-        with StagedFiles() as files:
-            files.open(groups_file).write(format_groups(groups, addresses).encode())
-            shares = grouping.shares(groups, speeds)
-            files.open(shares_file).write(format_shares(shares).encode())
+        with StagedFiles() as staged:
+            for path, text in zip(files, texts):
+                staged.open(path).write(text.encode())
     except OSError as error:
-        raise DataError(
-            f"{groups_file} and {shares_file} cannot be written: {error.strerror}"
-        ) from None
-    print(f"written: {groups_file}, {shares_file}")
-    return 0
+        raise DataError(f"{names} cannot be written: {error.strerror}") from None
+    print(f"written: {names}")
 
 
 @contextmanager

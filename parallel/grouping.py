@@ -1,4 +1,4 @@
-"""Groups and shares of the workers, from the images/s of each.
+"""Groups and shares of the workers, and the order of the servers, from the images/s of each worker.
 
 The published Grouping-SGD clusters the workers' speeds by one-dimensional k-means with a fixed k.
 Here the Calinski-Harabasz index chooses k: the spread between the clusters over the spread within.
@@ -56,6 +56,29 @@ def shares(groups: Groups, speeds: Sequence[float]) -> tuple[Share, ...]:
     ends = [round(float(end), _DIGITS) for end in np.cumsum(parts / parts.sum())]
     starts = [0.0, *ends[:-1]]
     return tuple(Share(start, end) for start, end in zip(starts, [*ends[:-1], 1.0]))
+
+
+def servers(hosts: Sequence[str], speeds: Sequence[float], count: int) -> list[tuple[str, float]]:
+    """Place servers on the machines of the workers, the fastest machine first.
+
+    A machine is as fast as its workers together. Where there are more servers than machines, they
+    go round, and those of a machine share its speed. Grouping-SGD orders its servers in the same
+    way: the first one keeps the lowest layers, whose weights a worker needs first.
+
+    Args:
+        hosts: the address of each worker.
+        speeds: images/s of each worker.
+        count: how many servers.
+
+    Returns:
+        The address and the speed of each server.
+    """
+    machines: dict[str, float] = {}
+    for host, speed in zip(hosts, speeds):
+        machines[host] = machines.get(host, 0.0) + speed
+    order = sorted(machines, key=lambda host: -machines[host])
+    placed = [order[server % len(order)] for server in range(count)]
+    return [(host, machines[host] / placed.count(host)) for host in placed]
 
 
 def _clusterings(values: NDArray[np.float64], seed: int) -> Iterator[NDArray[np.int64]]:

@@ -166,6 +166,15 @@ _STARTED = {"run.sh": "train.py", "config.sh": "train.py", "train.py": "train.py
 _STARTED["classify.py"] = "classify.py"
 
 
+def launch_parser() -> Parser:
+    """The options of ``parallel.launch`` and ``parallel.autogroup``."""
+    parser = Parser()
+    add_options(parser)
+    for name in ("--groups", "--data-sharding", "--server-hosts"):
+        parser.add_argument(name)
+    return parser
+
+
 def try_command(command: str, folder: Path) -> None:
     """Parse a command, or ask the module that it starts which options it has."""
     words = shlex.split(command)
@@ -176,11 +185,7 @@ def try_command(command: str, folder: Path) -> None:
         variable = words.pop(0).split("=")[0]
         assert any(re.search(rf"\b{variable}\b", path.read_text()) for path in known), variable
     if words[:3] in (["python", "-m", "parallel.launch"], ["python", "-m", "parallel.autogroup"]):
-        parser = Parser()
-        add_options(parser)
-        for name in ("--groups", "--data-sharding"):
-            parser.add_argument(name)
-        words = parse(parser, words[3:])["command"]
+        words = parse(launch_parser(), words[3:])["command"]
         assert words[:2] == ["python", "classify.py"]
     if words[:2] == ["python", "-m"]:
         assert_has_options(words[2:])
@@ -188,6 +193,10 @@ def try_command(command: str, folder: Path) -> None:
     if words == ["horovodrun", "--check"]:
         done = subprocess.run(words, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0 and "[X] MXNet" in done.stdout
+        return
+    if words[0] == "bash" and words[1].startswith("examples/"):
+        # Their tests run them.
+        assert (ROOT / words[1]).is_file()
         return
     started = next(word for word in words if word in _STARTED)
     behind = words[words.index(started) + 1 :]
@@ -217,10 +226,12 @@ def test_files(row: Row) -> None:
     """Files and names behind them are looked up by the test of all documents."""
     text = row.here
     assert spans(text) or text.startswith(("not needed", "not ported", "the same", "options"))
-    known = {*names_of("train.py"), *names_of("classify.py"), "--groups", "--data-sharding"}
+    parser = launch_parser()
+    known = {*names_of("train.py"), *names_of("classify.py"), *originals.SYNONYMS}
     for span in spans(text):
         if span.startswith("--"):
-            assert span.split()[0] in known
+            name = re.split("[ =]", span)[0]
+            assert name in known or name in parser.format_help()
         elif re.search(r"\.(py|sh)$|/$", span.split("::")[0]) and " " not in span:
             assert (ROOT / span.split("::")[0]).exists(), span
 

@@ -41,6 +41,13 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
         help="line k holds start and end of what worker k reads (with --data-allocator 1)",
     )
     parser.add_argument(
+        "--server-hosts",
+        type=Path,
+        metavar="FILE",
+        help="line k holds the address and the relative speed of server k; by default the servers "
+        "are on the workers' machines in turn",
+    )
+    parser.add_argument(
         "--tolerate-workers",
         action="store_true",
         help="go on without a worker that died; with dist_async and dist_ssync alone",

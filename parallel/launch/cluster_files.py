@@ -1,4 +1,4 @@
-"""The text files that describe a cluster: ``hosts``, ``groups`` and ``data_sharding``.
+"""The text files that describe a cluster: ``hosts``, ``groups``, ``data_sharding``, ``servers``.
 
 Every line of a file counts, so that an error can name the line of a mistake. docs/grouping-sgd.md
 describes the files to their authors.
@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Optional
 
 from parallel.parameter_server.assignment import Share
 from runtime.errors import DataError, did_you_mean
@@ -20,6 +21,7 @@ Groups = tuple[tuple[int, ...], ...]
 _HOSTS_LINE = "one address, of a worker's slot"
 _GROUPS_LINE = "the addresses of a group, separated by spaces"
 _SHARES_LINE = "two numbers, start and end of a worker's share of the data"
+_SERVERS_LINE = "the address of a server and its speed relative to the others"
 # Not "-" first: ssh would take it for an option. No colon: it separates the slot in groups.
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -120,6 +122,48 @@ def format_shares(shares: Iterable[Share]) -> str:
     return "".join(f"{start!r} {end!r}\n" for start, end in shares)
 
 
+def read_servers(
+    path: Path, servers: int, hosts: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Read the address and the relative speed of each server, one server a line.
+
+    Args:
+        path: the file.
+        servers: how many there are.
+        hosts: the addresses of the workers; servers run on the same machines.
+
+    Raises:
+        DataError: with the file and the line: not an address of a worker and a positive number, or
+            too few or many lines.
+    """
+    found = []
+    for number, words in enumerate(_read_lines(path, _SERVERS_LINE), 1):
+        here = _location(path, number)
+        if len(words) != 2:
+            raise DataError(f"{here}: {' '.join(words)!r} is not {_SERVERS_LINE}")
+        if words[0] not in hosts:
+            raise DataError(
+                f"{here}: {words[0]!r} is no address of a worker{did_you_mean(words[0], hosts)}; "
+                f"they are {', '.join(dict.fromkeys(hosts))}"
+            )
+        speed = _finite(words[1])
+        if speed is None or speed <= 0:
+            raise DataError(f"{here}: {words[1]!r} is not a speed; give a positive number")
+        found.append((words[0], speed))
+    if len(found) != servers:
+        raise DataError(
+            f"{path} has {len(found)} lines, but there are {servers} servers; give it one line "
+            f"for each, or -s {len(found)}"
+        )
+    addresses, speeds = zip(*found)
+    return addresses, speeds
+
+
+def format_servers(addresses: Iterable[str], speeds: Iterable[float]) -> str:
+    """The text from which ``read_servers`` reads these servers."""
+    return "".join(f"{address} {speed:g}\n" for address, speed in zip(addresses, speeds))
+
+
 class _Slots:
     """The slots of all addresses, and the line of ``groups`` that takes each of them."""
 
@@ -198,13 +242,18 @@ def _share(words: list[str], here: str) -> Share:
 
 
 def _number(word: str, here: str) -> float:
+    number = _finite(word)
+    if number is None:
+        raise DataError(f"{here}: {word!r} is not a number from 0 to 1")
+    return number
+
+
+def _finite(word: str) -> Optional[float]:
     try:
         number = float(word)
     except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise DataError(f"{here}: {word!r} is not a number from 0 to 1")
-    return number
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _read_lines(path: Path, content: str) -> list[list[str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from parallel.launch import job, ssh, sync
-from parallel.launch.cluster_files import read_groups, read_hosts, read_shares
+from parallel.launch.cluster_files import read_groups, read_hosts, read_servers, read_shares
 from parallel.launch.job import ProcessSpec
 from parallel.launch.network_interface import NetworkInterface, free_port, resolve
 from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment
@@ -52,6 +52,7 @@ class JobOptions:
     tolerate_workers: bool = False
     bucket_elements: int = LARGEST
     trace: Optional[Path] = None
+    server_hosts: Optional[Path] = None
     sync: Optional[tuple[str, ...]] = None
     """Files that are copied to all hosts together with the project; None: nothing is copied."""
 
@@ -142,7 +143,7 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     interface.check(workers, is_local=options.launcher == "local")
     machines = list(dict.fromkeys(workers))
     _sync(options, machines)
-    servers = [machines[server % len(machines)] for server in range(options.servers)]
+    servers, speeds = _servers(options, workers)
     groups = read_groups(options.groups, workers) if options.groups else ()
     shares = read_shares(options.data_sharding, options.workers) if options.data_sharding else ()
     address_of = _addresses(options, machines, interface, scheme)
@@ -157,7 +158,7 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
         groups=groups,
         shares=shares,
         tolerates=options.tolerate_workers,
-        server_speeds=_in_mxnet_order(servers, options.server_speeds, address_of),
+        server_speeds=_in_mxnet_order(servers, speeds, address_of),
         bucket_elements=options.bucket_elements,
         trace=str(options.trace.absolute()) if options.trace else "",
     )
@@ -186,6 +187,22 @@ def _addresses(
                 f"{interface.name}; change it in the hosts files"
             )
     return {machine: report.address for machine, report in reports.items()}
+
+
+def _servers(
+    options: JobOptions, workers: Sequence[str]
+) -> tuple[Sequence[str], Sequence[float]]:
+    """The host of each server, by default the workers' in turn, and the servers' speeds, if any."""
+    if options.server_hosts is None:
+        machines = list(dict.fromkeys(workers))
+        hosts = [machines[server % len(machines)] for server in range(options.servers)]
+        return hosts, options.server_speeds
+    if options.server_speeds:
+        raise ConfigError(
+            f"--server-hosts {options.server_hosts} has the speeds of the servers, too; leave "
+            "--server-speeds out"
+        )
+    return read_servers(options.server_hosts, options.servers, workers)
 
 
 def _sync(options: JobOptions, machines: Sequence[str]) -> None:
@@ -308,7 +325,7 @@ def _in_mxnet_order(
         # MXNet numbers the servers of a machine by ports that are not known yet.
         if speed_of.setdefault(address, speed) != speed:
             raise ConfigError(
-                f"--server-speeds: two servers on {host} have the speeds {speed_of[address]:g} and "
+                f"two servers on {host} have the speeds {speed_of[address]:g} and "
                 f"{speed:g}; those of one machine need the same"
             )
     return tuple(speed_of[address] for address in sorted(addresses, reverse=True))

@@ -61,16 +61,20 @@ def plan(
         sizes: elements of each parameter.
         decays: the factor of weight decay of each parameter.
         servers: how many.
-        speeds: of the servers, which get elements in proportion; empty: all are equal.
+        speeds: of the servers, which get elements in proportion, the fastest the first ones;
+            empty: all are equal.
         largest: elements of the largest bucket.
     """
     assert len(sizes) == len(decays) and (not speeds or len(speeds) == servers)
     speeds = speeds or [1.0] * servers
     total = sum(speeds)
-    ends = [round(sum(sizes) * speed / total) for speed in itertools.accumulate(speeds)]
+    # Parameters come in the order of the layers: the lowest are on the fastest server.
+    fastest = sorted(range(servers), key=lambda server: -speeds[server])
+    reached = itertools.accumulate(speeds[server] for server in fastest)
+    ends = [round(sum(sizes) * speed / total) for speed in reached]
     order = sorted(range(len(sizes)), key=lambda parameter: -decays[parameter])
     buckets = []
-    for server, (start, stop) in enumerate(zip([0, *ends], ends)):
+    for server, start, stop in zip(fastest, [0, *ends], ends):
         keys = keys_of(server, servers)
         of_server = _slices(order, sizes, start, stop)
         for decay, run in itertools.groupby(of_server, lambda one: decays[one.parameter]):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ EACH = pytest.mark.parametrize("scheme", ["bsp", "asp", "ssp", "gsp"])
 
 
 def run(
-    folder: Path, scheme: str, *options: str, seconds: int = 280, **variables: str
+    folder: Path, scheme: str, *options: str, seconds: float = 280, **variables: Any
 ) -> subprocess.CompletedProcess[str]:
     """Type a script in a folder, without an active environment but with its Python in the path."""
     environment = {

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from parallel import autogroup
+from parallel.launch.cluster_files import read_servers
 from runtime.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ sys.exit({status})
 """
 
 
-def autogrouped(folder, speeds, *, reports=8, status=0):
+def autogrouped(folder, speeds, *, reports=8, status=0, options=()):
     program = folder / "program.py"
     program.write_text(REPORT.format(speeds=speeds, reports=reports, status=status))
     start = (
@@ -42,6 +43,7 @@ def autogrouped(folder, speeds, *, reports=8, status=0):
         [
             *(sys.executable, "-c", start, "-n", str(len(speeds)), "-s", "1"),
             *("--groups", str(folder / "groups"), "--data-sharding", str(folder / "shares")),
+            *options,
             *("--", sys.executable, str(program)),
         ],
         cwd=folder,
@@ -61,7 +63,21 @@ def test_measured_speeds_become_groups_and_shares(tmp_path):
         "127.0.0.1:1 127.0.0.1:3\n127.0.0.1:0 127.0.0.1:2\n"
     )
     assert (tmp_path / "shares").read_text() == "0.0 0.1\n0.1 0.5\n0.5 0.6\n0.6 1.0\n"
+    assert (tmp_path / "servers").read_text() == "127.0.0.1 251.5\n"
     assert not list(tmp_path.glob(".autogroup-*"))
+
+
+def test_servers_are_ordered_by_the_speed_of_their_machines(tmp_path):
+    """Two addresses of this machine, of which the second has the faster workers."""
+    (tmp_path / "hosts").write_text("127.0.0.1\n127.0.0.2\n127.0.0.2\n")
+    options = ("-H", "hosts", "-s", "2", "--server-hosts", "order")
+    result = autogrouped(tmp_path, [80.0, 100.0, 140.0], options=options)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "order").read_text() == "127.0.0.2 240\n127.0.0.1 80\n"
+    assert "server 0: 127.0.0.2, 75% of the load\nserver 1: 127.0.0.1, 25%" in result.stdout
+    assert read_servers(tmp_path / "order", 2, ("127.0.0.1", "127.0.0.2")) == (
+        ("127.0.0.2", "127.0.0.1"), (240.0, 80.0),
+    )  # fmt: skip
 
 
 def test_a_run_that_fails_writes_nothing(tmp_path):

@@ -42,3 +42,19 @@ def test_shares_follow_the_slowest_of_each_group():
     assert parts == pytest.approx([0.4, 0.1, 0.4, 0.1])
     assert shares[0].start == 0 and shares[-1].end == 1
     assert all(one.end == two.start for one, two in zip(shares, shares[1:]))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "speeds", "count", "placed"),
+    [
+        ("ab", (50, 100), 2, [("b", 100), ("a", 50)]),
+        ("abc", (50, 100, 70), 2, [("b", 100), ("c", 70)]),
+        # The workers of a machine together; equal machines in their order.
+        ("aabc", (50, 60, 100, 100), 3, [("a", 110), ("b", 100), ("c", 100)]),
+        # More servers than machines share the speed of theirs.
+        ("ab", (50, 100), 3, [("b", 50), ("a", 50), ("b", 50)]),
+        ("aa", (50, 60), 1, [("a", 110)]),
+    ],
+)
+def test_servers_are_on_the_fastest_machines_first(hosts, speeds, count, placed):
+    assert grouping.servers(hosts, speeds, count) == placed

@@ -227,9 +227,15 @@ class RunLog:
 
 
 def _describe(numbers: Mapping[str, float]) -> list[str]:
-    """Name and number; those of one name before a slash (``rate/a``, ``rate/b``) in a row."""
+    """Name and number; those of one name before a slash (``rate/a``, ``rate/b``) in a row.
+
+    What was counted, ``correct`` of ``total``, is a fraction.
+    """
     families: dict[str, list[str]] = {}
     for name, value in numbers.items():
         family, _, member = name.partition("/")
-        families.setdefault(family, []).append(f"{value:.0f}" if member else f"{value:.4f}")
+        if name == "correct" and "total" in numbers:
+            families[name] = [f"{value:.0f}/{numbers['total']:.0f}"]
+        elif name != "total" or "correct" not in numbers:
+            families.setdefault(family, []).append(f"{value:.0f}" if member else f"{value:.4f}")
     return [f"{family} {' '.join(values)}" for family, values in families.items()]

@@ -76,6 +76,11 @@ class EpochCounts:
         return Counts(loss, int(correct), int(total))
 
     def averages(self) -> dict[str, float]:
-        """The numbers of a progress report."""
+        """The numbers of a progress report: those of the tutorial's bar."""
         counts = self.counts()
-        return {"mean_loss": counts.mean_loss, "accuracy": counts.accuracy}
+        return {
+            "mean_loss": counts.mean_loss,
+            "accuracy": counts.accuracy,
+            "correct": counts.correct,
+            "total": counts.total,
+        }

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from parallel.launch.cluster_files import (
     format_groups,
+    format_servers,
     format_shares,
     read_groups,
     read_hosts,
+    read_servers,
     read_shares,
 )
 from parallel.parameter_server.assignment import Share
@@ -225,3 +227,31 @@ def test_any_content_is_all_of_the_data_or_one_error(tmp_path_factory, content):
         assert str(path) in str(error)
     else:
         assert sum(share.end - share.start for share in shares) == pytest.approx(1)
+
+
+def test_a_line_of_servers_is_an_address_and_a_speed(tmp_path):
+    path = tmp_path / "servers"
+    path.write_text(format_servers(["b", "a", "b"], [2.5, 1, 2.5]))
+    assert path.read_text() == "b 2.5\na 1\nb 2.5\n"
+    assert read_servers(path, 3, TWO_MACHINES) == (("b", "a", "b"), (2.5, 1.0, 2.5))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a\nb 1\n", "servers, line 1: 'a' is not the address of a server and its speed"),
+        ("a 1\nb 1 2\n", "servers, line 2: 'b 1 2' is not the address"),
+        ("a 1\nc 1\n", "servers, line 2: 'c' is no address of a worker.*; they are a, b"),
+        ("a 1\nb x\n", "servers, line 2: 'x' is not a speed; give a positive number"),
+        ("a 0\nb 1\n", "servers, line 1: '0' is not a speed"),
+        ("a 1\nb inf\n", "servers, line 2: 'inf' is not a speed"),
+        ("a 1\n", "servers has 1 lines, but there are 2 servers; .* or -s 1"),
+        ("", "servers is empty; each line holds the address of a server"),
+    ],
+)
+def test_mistakes_in_servers_are_named_with_their_line(tmp_path, content, message):
+    path = tmp_path / "servers"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message) as caught:
+        read_servers(path, 2, TWO_MACHINES)
+    assert "\n" not in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,15 @@ def test_files_that_were_given_stay(tmp_path: Path, monkeypatch) -> None:
     words = parsed("-n 4 -s 2 -- x.py --kv-store dist_gsync")
     options = JobOptions(**words, groups=Path("other"))
     assert launcher._with_files_of_this_folder(options).groups == Path("other")
+
+
+def test_servers_are_where_and_as_fast_as_their_file_says(tmp_path: Path) -> None:
+    workers = ("a", "a", "b")
+    options = JobOptions(**parsed("-n 3 -s 3 -- x.py"))
+    assert launcher._servers(options, workers) == (["a", "b", "a"], ())
+    path = tmp_path / "servers"
+    path.write_text("b 2\na 1\na 1\n")
+    named = replace(options, server_hosts=path)
+    assert launcher._servers(named, workers) == (("b", "a", "a"), (2.0, 1.0, 1.0))
+    with pytest.raises(ConfigError, match="has the speeds of the servers, too"):
+        launcher._servers(replace(named, server_speeds=(1.0, 1.0, 1.0)), workers)

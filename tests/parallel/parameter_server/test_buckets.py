@@ -49,5 +49,14 @@ def test_servers_keep_elements_in_proportion_to_their_speeds(speeds: tuple[float
     np.testing.assert_allclose(loads, expected, atol=1)
 
 
+@pytest.mark.parametrize(
+    ("speeds", "order"), [((1.0, 5.0, 2.0), [1, 2, 0]), ((2.0, 1.0), [0, 1]), ((), [0, 1, 2])]
+)
+def test_the_fastest_server_keeps_the_first_layers(speeds, order: list[int]) -> None:
+    buckets = plan(SIZES, [1.0] * len(SIZES), len(order), speeds)
+    assert list(dict.fromkeys(bucket.server for bucket in buckets)) == order
+    assert elements(buckets) == sorted(elements(buckets))
+
+
 def test_a_server_may_have_no_elements() -> None:
     assert elements(plan([2], [1.0], 4)) == [(0, 0), (0, 1)]

@@ -106,6 +106,21 @@ def test_the_loss_is_read_only_when_it_is_reported(tmp_path: Path) -> None:
     assert read_metrics(tmp_path)[0]["loss"] == 1.5
 
 
+def test_what_was_counted_is_a_fraction_in_the_line_and_numbers_in_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    averages = {"mean_loss": 0.25, "accuracy": 0.75, "correct": 3, "total": 4, "rate/a": 5.4}
+    with open_log(tmp_path, clock=HandClock(), frequent=1) as log:
+        log.start(2)
+        log.update(1, loss=0.5, lr=0.1, images=4, averages=lambda: averages)
+        # Of a run that counts nothing else, a total is a number as any other.
+        log.update(2, loss=0.5, lr=0.1, images=4, averages=lambda: {"total": 4.0})
+    first, second = [line for line in caplog.messages if line.startswith("update ")]
+    assert "  mean_loss 0.2500  accuracy 0.7500  correct 3/4  rate 5  loss 0.5000" in first
+    assert "  total 4.0000  loss" in second
+    assert {name: read_metrics(tmp_path)[0][name] for name in averages} == averages
+
+
 def test_waiting_for_the_loss_counts_as_time_of_updates(tmp_path: Path) -> None:
     clock = HandClock()
 

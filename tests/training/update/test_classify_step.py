@@ -183,7 +183,9 @@ def test_counts_of_all_ranks_begin_anew_with_each_epoch(size: int) -> None:
             mean = epoch_counts.add(losses, mx.nd.array([hits / size]), update)
             assert mean.asnumpy().tolist() == [0.5 / 8]
         assert epoch_counts.counts() == (0.5, 4, 8)
-        assert epoch_counts.averages() == {"mean_loss": 0.5 / 8, "accuracy": 0.5}
+        assert epoch_counts.averages() == {
+            "mean_loss": 0.5 / 8, "accuracy": 0.5, "correct": 4, "total": 8,
+        }  # fmt: skip
         assert epoch_counts.epochs(3) == 1.5
 
     run_ranks(size, count)
