@@ -38,9 +38,9 @@ classification: ## test ResNet18 on files of CIFAR-10's format, ResNet50 on a re
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m classification tests/test_classify_sets.py tests/benchmarks/test_scaling.py
 
-grouping: ## test jobs with parameter servers on MNIST: killed processes end them, every scheme learns; TOOLKIT_DATA
+grouping: ## test jobs with parameter servers on MNIST, and examples/: killed processes end them, every scheme learns; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest -m grouping tests/parallel tests/benchmarks/test_grouping.py
+	@$(IN_VENV) python -m pytest -m grouping tests/parallel tests/examples tests/benchmarks/test_grouping.py
 
 device: ## test what runs on a GPU without one: on MXNet's second CPU context, half an hour
 	@bash setup-utils/install.sh --dev

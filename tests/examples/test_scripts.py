@@ -19,7 +19,7 @@ EACH = pytest.mark.parametrize("scheme", ["bsp", "asp", "ssp", "gsp"])
 
 
 def run(
-    folder: Path, scheme: str, *options: str, seconds: float = 280, **variables: Any
+    folder: Path, scheme: str, *options: str, seconds: float = 280, variables: Any = ()
 ) -> subprocess.CompletedProcess[str]:
     """Type a script in a folder, without an active environment but with its Python in the path."""
     environment = {
@@ -28,7 +28,7 @@ def run(
     path = f"{Path(sys.prefix) / 'bin'}:{environment['PATH']}"
     return subprocess.run(
         ["bash", str(SCRIPTS[scheme]), *options],
-        cwd=folder, env={**environment, "PATH": path, "VIRTUAL_ENV": sys.prefix, **variables},
+        cwd=folder, env={**environment, "PATH": path, "VIRTUAL_ENV": sys.prefix, **dict(variables)},
         capture_output=True, text=True, check=False, timeout=seconds,
     )  # fmt: skip
 
@@ -65,7 +65,7 @@ def test_short(scheme: str, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(variables: dict[str, str], message: str, tmp_path: Path) -> None:
-    result = run(tmp_path, "bsp", **variables)
+    result = run(tmp_path, "bsp", variables=variables)
     assert result.returncode == 2 and message in result.stderr
 
 

@@ -80,7 +80,8 @@ def test_a_job_on_a_host_that_has_had_nothing(two: TwoHosts, project: Path) -> N
     assert lines[0].startswith("launch: host1 has all ")
     assert lines[1].startswith("launch: host2 got ") and " files, " in lines[1]
     assert "epoch 1: training loss" in result.stdout
-    sums = [on(two, host, f"cd '{project}' && sha256sum classify.py cifar10/*") for host in (1, 2)]
+    line = f"cd '{project}' && sha256sum classify.py cifar10/*.rec cifar10/*.idx"
+    sums = [on(two, host, line) for host in (1, 2)]
     assert sums[0] == sums[1] and sums[0].count("\n") == 5
 
 
