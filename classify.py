@@ -1,4 +1,4 @@
-"""Train an image classifier, data-parallel: MNIST, CIFAR-10, ImageNet, or drawn images.
+"""Train an image classifier, data-parallel: MNIST, CIFAR, ImageNet, or drawn images.
 
     python classify.py --dataset synthetic
     horovodrun -np 2 python classify.py --dataset mnist --data-dir mnist

@@ -142,10 +142,11 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     workers = options.addresses()
     interface.check(workers, is_local=options.launcher == "local")
     machines = list(dict.fromkeys(workers))
-    _sync(options, machines)
     servers, speeds = _servers(options, workers)
     groups = read_groups(options.groups, workers) if options.groups else ()
     shares = read_shares(options.data_sharding, options.workers) if options.data_sharding else ()
+    # Behind all checks of what was typed.
+    _sync(options, machines)
     address_of = _addresses(options, machines, interface, scheme)
     scheduler = Assignment(
         role=SCHEDULER,

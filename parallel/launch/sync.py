@@ -128,13 +128,16 @@ def _tree(folder: Path, paths: Iterable[Path]) -> Tree:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """The files at and below a path, links followed, without what Python compiles."""
-    if not path.is_dir():
+    """The files at and below a path, links followed, without what Python compiles.
+
+    A link that leads nowhere is among them, a pipe, which would never end, is not.
+    """
+    if path.is_dir():
+        for child in sorted(path.iterdir()):
+            if child.name != _COMPILED:
+                yield from _files(child)
+    elif path.is_file() or not path.exists():
         yield path
-        return
-    for child in sorted(path.iterdir()):
-        if child.name != _COMPILED:
-            yield from _files(child)
 
 
 def _checksum(path: Path) -> str:

@@ -105,6 +105,17 @@ def test_files_from_elsewhere_and_through_links(here: Path, tmp_path: Path) -> N
     assert (on(here, "a") / "link" / "train.rec").read_text() == "records"
 
 
+def test_pipes_are_left_out_and_a_link_to_nothing_is_named(here: Path) -> None:
+    (here / "cifar").mkdir()
+    os.mkfifo(here / "cifar" / "pipe")
+    (here / "cifar" / "a").write_text("a")
+    sync.copy_to(["a"], ["cifar"])
+    assert content(on(here, "a")) == {**PROJECT, "cifar/a": "a"}
+    (here / "cifar" / "b").symlink_to("nothing")
+    with pytest.raises(ConfigError, match=r"^--sync: .*cifar/b cannot be read here \(No such"):
+        sync.copy_to(["a"], ["cifar"])
+
+
 def test_a_file_that_is_damaged_on_its_way_replaces_nothing(here: Path) -> None:
     there = on(here, "damaging")
     there.mkdir(parents=True)
