@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import tarfile
 from collections import Counter
 from dataclasses import replace
@@ -15,6 +17,7 @@ from data.images.cifar import CIFAR10, CIFAR100
 from data.records.writer import RecordWriter
 from runtime.errors import DataError
 
+ROOT = Path(__file__).resolve().parents[3]
 FILES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
 COUNT = 20
 # Of files with few images.
@@ -257,14 +260,39 @@ def test_record_files(tmp_path: Path, train: str, test: str) -> None:
     assert {train, test, train.replace(".rec", ".idx"), "property"} <= shared
 
 
+def test_record_files_of_a_hundred_classes(tmp_path: Path) -> None:
+    for name in ("cifar100_train.rec", "cifar100_test.rec"):
+        write_records(tmp_path / name, classes=100)
+    with pytest.raises(DataError, match="data_batch_1 does not exist"):
+        cifar.open_set(CIFAR10, tmp_path)
+    training, validation = cifar.open_set(CIFAR100, tmp_path)
+    assert len(training) == len(validation) == 200
+    assert validation.decoded(199)[1] == 99 and training.num_classes == 100
+
+
+def test_record_files_that_data_pack_has_made_of_folders(tmp_path: Path) -> None:
+    """As docs/data.md types it."""
+    for part in ("train", "test"):
+        write_folders(tmp_path / "cifar10" / part)
+        out = tmp_path / "packed" / f"{part}.rec"
+        line = [sys.executable, "-m", "data.pack", tmp_path / "cifar10" / part, out, "--png"]
+        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert_packed(*cifar.open_set(CIFAR10, tmp_path / "packed"), images=20)
+
+
+def write_folders(part: Path) -> None:
+    for label in range(10):
+        (part / f"class{label}").mkdir(parents=True)
+        for number in range(2):
+            path = part / f"class{label}" / f"{number}.png"
+            path.write_bytes(encoded(label, number))
+
+
 @pytest.mark.parametrize("test", ["test", "val"])
 def test_folders_with_a_folder_per_class(tmp_path: Path, test: str) -> None:
     for part in ("train", test):
-        for label in range(10):
-            (tmp_path / part / f"class{label}").mkdir(parents=True)
-            for number in range(2):
-                path = tmp_path / part / f"class{label}" / f"{number}.png"
-                path.write_bytes(encoded(label, number))
+        write_folders(tmp_path / part)
     assert_packed(*cifar.open_set(CIFAR10, tmp_path), images=20)
     assert cifar.files_of(CIFAR10, tmp_path) == [tmp_path / "train", tmp_path / test]
 
