@@ -159,6 +159,24 @@ def test_servers_run_on_the_hosts_in_turn_and_speeds_are_in_mxnets_order(tmp_pat
     assert "worker=2, local_worker=1" in output
 
 
+def test_servers_run_where_their_file_says(tmp_path):
+    """The faster one first, whose number MXNet makes the last."""
+    module = "parallel.parameter_server.assignment"
+    program = PRESENT + f"from {module} import find\nprint(find(os.environ))"
+    (tmp_path / "hosts").write_text("127.0.0.2\n127.0.0.2\n127.0.0.1\n")
+    (tmp_path / "servers").write_text("127.0.0.1 4\n127.0.0.2 1\n")
+    options = ("-n", 3, "-s", 2, "-H", tmp_path / "hosts", "--server-hosts", tmp_path / "servers")
+    job = Dummies(tmp_path, program, *options, serve=program + "\ntime.sleep(300)")
+    _, output, errors = job.ends()
+    assert output.count("server_speeds=(1.0, 4.0)") >= 3, errors
+    begins = "Assignment(role='server', root_host='127.0.0.1'"
+    places = [line for line in output.splitlines() if begins in line]
+    assert sorted(line.partition(":")[0] for line in places) == ["server 0", "server 1"]
+    for line in places:
+        address = "127.0.0.1" if line.startswith("server 0: ") else "127.0.0.2"
+        assert f"node_host='{address}'" in line
+
+
 @pytest.mark.parametrize(
     ("end", "status", "said"),
     [
