@@ -10,9 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import train as program
+from backbones.model import Backbone
+from backbones.options import BackboneOptions
 from data.drawn import face_set
 from data.verification.bin_file import read_bin, write_bin
 from tests.support.alone import run_alone
@@ -162,6 +165,36 @@ def test_one_rank_alone_with_batches_from_memory(faces, tmp_path):
     options = ("--network", "tiny", *settings(faces, tmp_path), "--max-update", 3, "--debug")
     result = run_alone(program, *options)
     assert_trained(result, tmp_path, 1)
+
+
+@pytest.mark.parametrize(("network", "output"), [("r101", "FC"), ("r50-se", "GNAP")])
+def test_an_update_of_a_published_network(network, output, tmp_path):
+    """It changes every weight, and what is exported loads."""
+    made = ("--network", network, "--net-output", output, "--seed", 4)
+    data = ("--dataset", "100w", "--num-classes", 20, "--models-root", tmp_path)
+    # Without weight decay, so that a weight without a gradient would stay as it is.
+    length = ("--batch-size", 2, "--max-update", 1, "--wd", 0)
+    result = run_alone(program, *data, *made, *length)
+    assert result.returncode == 0, result.stdout + result.stderr
+    options = BackboneOptions(network=network, net_output=output)
+    untrained = Backbone.create(options, seed=4).parameters
+    trained = Backbone.load(tmp_path / "model").parameters
+    assert sorted(trained) == sorted(untrained)
+    for name, parameter in untrained.items():
+        values = trained[name].data().asnumpy()
+        assert np.isfinite(values).all(), name
+        if name.endswith("_weight"):
+            assert (values != parameter.data().asnumpy()).any(), name
+
+
+def test_a_run_does_not_go_on_with_another_output(tmp_path):
+    words = ("--dataset", "100w", "--num-classes", 20, "--models-root", tmp_path, "--batch-size", 4)
+    made = ("--network", "tiny", "--embedding-size", 16, "--max-update", 1)
+    assert run_alone(program, *words, *made, "--net-output", "E").returncode == 0
+    before = (tmp_path / "model-0000.params").read_bytes()
+    result = run_alone(program, *words, *made, "--net-output", "FC")
+    assert_one_line(result, "--net-output E there and FC here", "--models-root", "--resume never")
+    assert (tmp_path / "model-0000.params").read_bytes() == before
 
 
 @pytest.mark.launcher

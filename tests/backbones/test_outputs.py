@@ -99,15 +99,25 @@ def test_sizes_are_those_of_the_graph(network, output, size, tensor_shapes) -> N
     assert of_body + of_output == sum(numbers.values())
 
 
-@pytest.mark.parametrize("output", sizes.OUTPUTS)
-def test_a_step_export_and_reload(output: str, images, tmp_path) -> None:
-    backbone = make(output=output)
+@pytest.mark.parametrize(
+    ("network", "output"),
+    [
+        *(("tiny", output) for output in sizes.OUTPUTS),
+        *(("r101", "GNAP"), ("r50-se", "E")),
+    ],
+)
+def test_a_step_export_and_reload(network: str, output: str, images, tmp_path) -> None:
+    images = images if network == "tiny" else images[:2]
+    backbone = make(network, output)
     gradients = step(backbone, images)
     assert all(np.isfinite(array).all() for array in gradients.values())
     assert np.abs(gradients["conv0_weight"]).max() > 0
     backbone.export(tmp_path / "model")
     expected = backbone.extract(images)
-    scale = np.abs(expected).max()
+    # Squeeze and excitation without training makes much of rounding: so much as a millionth of
+    # the pixels' values changes is what other operators may change.
+    rounded = backbone(mx.nd.array(images * np.float32(1 + 1e-6))).asnumpy()
+    allowed = max(1e-5 * np.abs(expected).max(), 4 * np.abs(rounded - expected).max())
 
     np.testing.assert_array_equal(Backbone.load(tmp_path / "model").extract(images), expected)
     symbol, arguments, auxiliary = mx.model.load_checkpoint(str(tmp_path / "model"), 0)
@@ -115,12 +125,12 @@ def test_a_step_export_and_reload(output: str, images, tmp_path) -> None:
     module.bind([("data", images.shape)], for_training=False)
     module.set_params(arguments, auxiliary)
     module.forward(mx.io.DataBatch([mx.nd.array(images)]), is_train=False)
-    np.testing.assert_allclose(module.get_outputs()[0].asnumpy(), expected, atol=1e-5 * scale)
+    np.testing.assert_allclose(module.get_outputs()[0].asnumpy(), expected, atol=allowed)
     block = mx.gluon.SymbolBlock.imports(
         f"{tmp_path}/model-symbol.json", ["data"], f"{tmp_path}/model-0000.params"
     )
-    np.testing.assert_allclose(block(mx.nd.array(images)).asnumpy(), expected, atol=1e-5 * scale)
-    again = make(output=output, pretrained=f"{tmp_path}/model,0")
+    np.testing.assert_allclose(block(mx.nd.array(images)).asnumpy(), expected, atol=allowed)
+    again = make(network, output, pretrained=f"{tmp_path}/model,0")
     np.testing.assert_array_equal(again.extract(images), expected)
 
 
