@@ -363,7 +363,7 @@ def _compare(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:
     before = before if isinstance(before, dict) else {}
     names = [*identity, *(name for name in before if name not in identity)]
     differences = [
-        f"{name} {before.get(name)} there and {identity.get(name)} here"
+        f"{name} {_shown(before.get(name))} there and {_shown(identity.get(name))} here"
         for name in names
         if before.get(name) != identity.get(name)
     ]
@@ -373,6 +373,10 @@ def _compare(checkpoint: Checkpoint, about: Mapping[str, Any]) -> None:
             "the same options, or another --models-root, or start anew with --resume never"
         )
     _log_changes(checkpoint.manifest.about.get("configuration"), about["configuration"])
+
+
+def _shown(value: Any) -> Any:
+    return "as it is by default" if value is None else value
 
 
 def _log_changes(before: Any, now: Mapping[str, Any]) -> None:

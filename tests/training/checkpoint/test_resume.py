@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,10 @@ from training.update.face_step import FaceStep
 from training.update.optimizer import BackboneOptimizer
 
 GLOBAL_BATCH, CLASSES, EMBEDDING, IMAGES = 12, 31, 16, 12 * 9 + 5
-ABOUT = {"identity": {"--network": "r18", "classes": 31}, "configuration": {"lr": 0.1}}
+ABOUT: dict[str, dict[str, Any]] = {
+    "identity": {"--network": "r18", "classes": 31},
+    "configuration": {"lr": 0.1},
+}
 
 
 def make_backbone(batch_norm):
@@ -243,6 +247,22 @@ def test_another_model_is_refused_with_all_differences(tmp_path):
     with pytest.raises(ConfigError) as error:
         find(tmp_path, about=about)
     assert "--network r18 there and r50 here, classes 31 there and 30 here" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "said"),
+    [
+        ("E", "FC", "--net-output E there and FC here"),
+        ("E", None, "--net-output E there and as it is by default here"),
+        (None, "GNAP", "--net-output as it is by default there and GNAP here"),
+    ],
+)
+def test_another_output_is_refused(there, here, said, tmp_path, monkeypatch):
+    monkeypatch.setitem(ABOUT["identity"], "--net-output", there)
+    saved_once(tmp_path)
+    about = {**ABOUT, "identity": {**ABOUT["identity"], "--net-output": here}}
+    with pytest.raises(ConfigError, match=said):
+        find(tmp_path, about=about)
 
 
 def test_other_changes_are_logged(tmp_path, caplog):
