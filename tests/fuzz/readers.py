@@ -247,6 +247,31 @@ def _params_seeds(folder: Path) -> list[bytes]:
     return [model, (folder / "types").read_bytes(), (folder / "list").read_bytes(), oldest]
 
 
+def _centers_seeds(_: Path) -> list[bytes]:
+    """A matrix as MXNet saves it, in both forms, and one with a name."""
+    seeds = []
+    for magic, names in ((0xF993FAC9, b""), (0xF993FACA, b""), (0xF993FAC9, b"a")):
+        head = struct.pack("<QQQIiiqqiii", 0x112, 0, 1, magic, 0, 2, 5, 4, 1, 0, 0)
+        values = np.arange(20, dtype="<f4").tobytes()
+        listed = struct.pack("<Q", len(names)) + (struct.pack("<Q", 1) + names) * len(names)
+        seeds.append(head + values + listed)
+    return seeds
+
+
+def _read_centers(folder: Path, content: bytes) -> None:
+    """As the file of each of two ranks, the other one being whole."""
+    from partial_fc.centers_file import read_centers
+    from partial_fc.shard import Shard
+
+    whole = _centers_seeds(folder)[0]
+    for damaged in (0, 1):
+        for rank in (0, 1):
+            path = folder / f"{rank}_centers.param"
+            path.write_bytes(content if rank == damaged else whole)
+        for shard in (Shard(0, 1, 10), Shard(1, 3, 9)):
+            assert read_centers(folder, shard, 4).shape == (shard.size, 4)
+
+
 def _symbol_seeds(folder: Path) -> list[bytes]:
     _export(folder)
     symbol = (folder / "model-symbol.json").read_bytes()
@@ -471,6 +496,7 @@ READERS = {
     "bin": Reader(_bin_seeds, _read_bin, 18),
     "image": Reader(_image_seeds, _read_image, 12),
     "params": Reader(_params_seeds, _read_params, 6),
+    "centers": Reader(_centers_seeds, _read_centers, 8),
     "symbol": Reader(_symbol_seeds, _read_symbol, 4),
     "manifest": Reader(_manifest_seeds, _read_manifest, 8),
     "hosts": Reader(_hosts_seeds, _read_hosts, 5),
