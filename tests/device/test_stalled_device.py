@@ -18,6 +18,8 @@ CHOICES = [
     Faces("curricularface", filter_threshold=0.2),
     Faces("adaface"),
     Faces("magface", "adam", "float16"),
+    # With dropout, whose generator is given a seed in each update.
+    Faces(net_output="E"),
 ]
 
 

@@ -48,6 +48,7 @@ class Faces:
     dtype: str = "float32"
     filter_threshold: float = 1.0
     network: str = "tiny"
+    net_output: Optional[str] = None
     recompute: bool = False
     on_nan: str = "stop"
     image_size: tuple[int, int] = (32, 32)
@@ -66,6 +67,7 @@ class FaceUpdates:
     def __init__(self, choices: Faces, context: Any, world: Optional[World] = None) -> None:
         network = BackboneOptions(
             network=choices.network,
+            net_output=choices.net_output,
             embedding_size=EMBEDDING,
             dtype=choices.dtype,
             recompute=choices.recompute,
