@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
 # Builds Horovod for the MXNet and the Open MPI of .venv, and checks the result. It is always built here: a wheel from
-# pip's cache may have been built for another MXNet package or MPI and would crash later.
+# pip's cache may have been built for another MXNet package or MPI and would crash later. Started by itself, it builds for
+# the MXNet package that .venv was made for, and checks the compiler (nvcc) and NCCL against it as `make env` does.
+chosen_package=${MXNET_PACKAGE:-}
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+need_environment
+IFS=, read -r MXNET_PACKAGE _ 2>/dev/null <"$VENV/made-for" || fail "$VENV is incomplete: run 'make env'"
+[[ ${chosen_package:-$MXNET_PACKAGE} == "$MXNET_PACKAGE" ]] ||
+    fail "MXNET_PACKAGE=$chosen_package, but $VENV has $MXNET_PACKAGE: run 'MXNET_PACKAGE=$chosen_package make env'"
 source setup-utils/cuda.sh
 
 readonly VERSION=0.28.1
@@ -87,7 +93,6 @@ build() {
         --no-cache-dir --no-deps --no-binary horovod --no-build-isolation --wheel-dir "$folder" "horovod==$VERSION"
 }
 
-need_environment
 PATH=$VENV/bin:$PATH
 restore_numpy_alias
 if [[ -n $cuda_version ]]; then

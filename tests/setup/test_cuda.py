@@ -125,6 +125,26 @@ def test_a_toolkit_of_another_version_is_refused_before_anything_is_installed(
     assert not (sandbox.folder / ".venv").exists()
 
 
+def test_horovods_own_installer_takes_the_package_of_the_environment(
+    sandbox: Sandbox, toolkit: Toolkit
+) -> None:
+    """As InsightFace's users start it: by itself, without a word about the package."""
+    home = toolkit.make()
+    assert sandbox.install(MXNET_PACKAGE="mxnet-cu112", CUDA_HOME=f"{home}").returncode == 0
+    (sandbox.folder / ".venv/bin/horovodrun").unlink()
+    alone = ("bash", "setup-utils/install-horovod.sh")
+    other = replace(toolkit, folder=toolkit.folder.with_name("12.1"), version="12.1").make()
+    show(sandbox, other)
+    refused = sandbox.run(*alone)
+    assert_one_line(refused, "mxnet-cu112 needs the compiler of CUDA 11.2, and there is CUDA 12.1")
+    assert "build " not in sandbox.calls
+    built = sandbox.run(*alone, CUDA_HOME=f"{home}")
+    assert built.returncode == 0, built.stderr
+    assert sandbox.build_settings()["HOROVOD_CUDA_HOME"] == str(home)
+    refused = sandbox.run(*alone, MXNET_PACKAGE="mxnet-cu117")
+    assert_one_line(refused, "MXNET_PACKAGE=mxnet-cu117, but", "has mxnet-cu112", "make env")
+
+
 @pytest.mark.parametrize("place", ["local/cuda-11.2", "local/cuda"])
 def test_a_toolkit_in_nvidias_folder_is_found(
     sandbox: Sandbox, toolkit: Toolkit, place: str
