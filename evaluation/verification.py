@@ -12,26 +12,30 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple, Optional, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.folds import (
+    FOLDS,
+    Features,
+    accuracies_of_folds,
+    distances_of_pairs,
+    true_accept_rate,
+)
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
 
 Images = NDArray[np.uint8]
-Features = NDArray[np.float32]
 Extract = Callable[[Images], Features]
 """The network: from RGB images uint8 [b, 3, h, w] to features float32 [b, D]."""
 Allgather = Callable[[Features, str], Features]
 """From this rank's rows and a stable name to the rows of all ranks, in rank order."""
 
 FACE_SIZE = (112, 112)
-FOLDS = 10
-# Squared distances of unit vectors lie between 0 and 4.
-ACCURACY_THRESHOLDS = np.arange(400) / 100
-ROC_THRESHOLDS = np.arange(4000) / 1000
 
 
 class EmbeddingRanks(NamedTuple):
@@ -93,7 +97,23 @@ def evaluate(
     flip: bool = True,
     image_size: tuple[int, int] = FACE_SIZE,
 ) -> VerificationResult:
-    """Return how well ``extract`` verifies the pairs of ``target``; the same on every rank.
+    """Return how well ``extract`` verifies the pairs of ``target``; see ``embed_pairs``."""
+    embeddings, xnorm = embed_pairs(
+        extract, target, batch_size=batch_size, ranks=ranks, flip=flip, image_size=image_size
+    )
+    return verify(embeddings, target.same, xnorm=xnorm)
+
+
+def embed_pairs(
+    extract: Extract,
+    target: Target,
+    *,
+    batch_size: int,
+    ranks: EmbeddingRanks = _SINGLE_RANK,
+    flip: bool = True,
+    image_size: tuple[int, int] = FACE_SIZE,
+) -> tuple[Features, float]:
+    """Return the embeddings [2 P, D] of all pairs and their mean norm; the same on every rank.
 
     Each rank embeds its part of the pairs; one allgather brings the embeddings together.
 
@@ -126,7 +146,7 @@ def evaluate(
         rows = np.concatenate([embeddings, norms[:, np.newaxis]], axis=1)
         rows = ranks.allgather(rows, f"verification.{target.name}")
         embeddings, norms = rows[:, :-1], rows[:, -1]
-    return verify(embeddings, target.same, xnorm=float(norms.mean()))
+    return embeddings, float(norms.mean())
 
 
 def embed(
@@ -180,61 +200,17 @@ def verify(
         xnorm: mean norm before normalization, for the result.
         folds: at most P.
     """
-    assert len(embeddings) == 2 * len(same), (len(embeddings), len(same))
-    first, second = embeddings[0::2].astype(np.float64), embeddings[1::2].astype(np.float64)
-    distances = np.square(first - second).sum(axis=1)
-    fold = np.repeat(np.arange(folds), [len(part) for part in np.array_split(same, folds)])
-    accuracies, thresholds = _accuracies(distances, same, fold)
+    distances, fold = distances_of_pairs(embeddings, same, folds)
+    accuracies, thresholds = accuracies_of_folds(distances, same, fold)
     # Of fewer than 10,000 pairs of different people, 1e-4 is less than one pair.
     rates = (1e-3, 1e-4) if np.sum(~same) >= 10_000 else (1e-3,)
     return VerificationResult(
         accuracy=float(accuracies.mean()),
         accuracy_std=float(accuracies.std()),
         threshold=float(thresholds.mean()),
-        tar_at_far={far: _true_accept_rate(distances, same, fold, far) for far in rates},
+        tar_at_far={far: true_accept_rate(distances, same, fold, far) for far in rates},
         xnorm=xnorm,
     )
-
-
-def _accuracies(
-    distances: NDArray[np.float64], same: NDArray[np.bool_], fold: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the accuracy and the threshold of each fold."""
-    folds = fold[-1] + 1
-    accepted = _accepted(distances[same], fold[same], folds, ACCURACY_THRESHOLDS)
-    falsely_accepted = _accepted(distances[~same], fold[~same], folds, ACCURACY_THRESHOLDS)
-    others = np.bincount(fold[~same], minlength=folds)
-    right = accepted + others[:, np.newaxis] - falsely_accepted
-    best = (right.sum(axis=0) - right).argmax(axis=1)
-    right_at_best = np.take_along_axis(right, best[:, np.newaxis], axis=1)[:, 0]
-    return right_at_best / np.bincount(fold), ACCURACY_THRESHOLDS[best]
-
-
-def _true_accept_rate(
-    distances: NDArray[np.float64], same: NDArray[np.bool_], fold: NDArray[np.int64], far: float
-) -> float:
-    """Return the share of same-person pairs accepted at a false accept rate of ``far``."""
-    folds = fold[-1] + 1
-    falsely_accepted = _accepted(distances[~same], fold[~same], folds, ROC_THRESHOLDS)
-    training = falsely_accepted.sum(axis=0) - falsely_accepted
-    others = np.sum(~same) - np.bincount(fold[~same], minlength=folds)
-    thresholds = np.array(
-        [np.interp(far * count, row, ROC_THRESHOLDS) for row, count in zip(training, others)]
-    )
-    return float((distances < thresholds[fold])[same].mean())
-
-
-def _accepted(
-    distances: NDArray[np.float64],
-    fold: NDArray[np.int64],
-    folds: int,
-    thresholds: NDArray[np.float64],
-) -> NDArray[np.int64]:
-    """Return how many pairs of each fold lie below each threshold: [folds, thresholds]."""
-    first_above = np.searchsorted(thresholds, distances, side="right")
-    counts = np.zeros((folds, len(thresholds) + 1), np.int64)
-    np.add.at(counts, (fold, first_above), 1)
-    return counts.cumsum(axis=1)[:, :-1]
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -258,6 +234,8 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         metavar=("HEIGHT", "WIDTH"),
         help="what the network was trained with (default 112 112)",
     )
+    bad_cases_help = "write the wrongly judged pairs there: a list, and a sheet of each kind"
+    add("--bad-cases", type=Path, metavar="DIR", help=bad_cases_help)
     options = parser.parse_args(argv)
     if min(options.batch_size, *options.image_size) < 1:
         parser.error("--batch-size and --image-size must be at least 1")
@@ -278,20 +256,26 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     options = _parse(argv)
     # Here, because the rest of this module, which training imports, may not know other rooms.
     from backbones.model import Backbone
+    from data.inspect.sheets import draw_chosen_pairs
     from data.verification.bin_file import read_bin
+    from evaluation.bad_cases import judge, write_bad_cases
 
     target = read_bin(options.target)
     image_size = tuple(options.image_size)
     backbone = Backbone.load(*options.model, image_size=image_size)
     backbone.hybridize()
-    result = evaluate(
+    embeddings, xnorm = embed_pairs(
         backbone.extract,
         target,
         batch_size=options.batch_size,
         flip=not options.no_flip,
         image_size=image_size,
     )
-    print(f"{target.name}: {result}")
+    print(f"{target.name}: {verify(embeddings, target.same, xnorm=xnorm)}")
+    if options.bad_cases:
+        judgments = judge(embeddings, target.same)
+        draw = partial(draw_chosen_pairs, target)
+        print("\n".join(write_bad_cases(options.bad_cases, target.name, judgments, draw)))
 
 
 if __name__ == "__main__":

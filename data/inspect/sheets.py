@@ -1,4 +1,4 @@
-"""Sheets that ``data.inspect`` writes: a histogram of the images per identity, and samples.
+"""Sheets as ``data.inspect`` writes them: a histogram of the images per identity, and samples.
 
 Samples show at a glance what no number does: wrong crops, swapped colors, two people in one class.
 """
@@ -21,6 +21,7 @@ from runtime.errors import DataError
 
 _ROWS, _COLUMNS = 10, 8
 _PAIR_ROWS, _PAIR_COLUMNS = 10, 3
+_CHOSEN_COLUMNS = 4
 _TILE_SIDE = 112
 _GAP, _WIDE_GAP = 4, 24
 _HEADING_HEIGHT, _LINE_HEIGHT, _TITLE_WIDTH, _NAME_WIDTH = 32, 20, 720, 124
@@ -101,10 +102,7 @@ def draw_pairs(pairs: VerificationSet, title: str) -> bytes:
     halves = []
     for same, heading in ((True, "same identity"), (False, "different identities")):
         chosen = _evenly_spaced(np.flatnonzero(pairs.same == same), _PAIR_ROWS * _PAIR_COLUMNS)
-        drawn = [
-            _join_row([_tile(pairs.images.__getitem__, 2 * pair + side) for side in (0, 1)], 0)
-            for pair in chosen
-        ]
+        drawn = [_tiles_of_pair(pairs, pair) for pair in chosen]
         missing = _PAIR_ROWS * _PAIR_COLUMNS - len(drawn)
         drawn += [_blank(_TILE_SIDE, 2 * _TILE_SIDE, _WHITE)] * missing
         rows = [
@@ -113,6 +111,25 @@ def draw_pairs(pairs: VerificationSet, title: str) -> bytes:
         ]
         halves.append(_join_column([_text([heading], _HEADING_HEIGHT, rows[0].shape[1]), *rows]))
     return _sheet([_join_row(halves, _WIDE_GAP)], title)
+
+
+def draw_chosen_pairs(
+    pairs: VerificationSet, chosen: Sequence[int], notes: Sequence[str], title: str
+) -> bytes:
+    """Return a sheet with these pairs, row by row, and a note below each, a PNG."""
+    drawn = [
+        _join_column([_tiles_of_pair(pairs, pair), _text([note], _LINE_HEIGHT, 2 * _TILE_SIDE)])
+        for pair, note in zip(chosen, notes)
+    ]
+    rows = [
+        _join_row(drawn[start : start + _CHOSEN_COLUMNS], _GAP * 2)
+        for start in range(0, len(drawn), _CHOSEN_COLUMNS)
+    ]
+    return _sheet(rows, title)
+
+
+def _tiles_of_pair(pairs: VerificationSet, pair: int) -> Image:
+    return _join_row([_tile(pairs.images.__getitem__, 2 * pair + side) for side in (0, 1)], 0)
 
 
 def _bins(image_counts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -267,6 +267,30 @@ class TestProgram:
         printed = capsys.readouterr().out
         assert printed.startswith("squares: accuracy 1.0000 ± 0.0000, TAR 1.0000 @ FAR 0.001")
 
+    def test_it_writes_the_pairs_that_it_judges_wrongly(self, tmp_path, capsys) -> None:
+        """Of ten pairs two with a wrong label, one of each kind."""
+        generator = np.random.default_rng(5)
+        image = [generator.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(11)]
+        pairs = [(image[n], image[n if n % 2 == 0 else n + 1]) for n in range(10)]
+        same = [n % 2 == 0 for n in range(10)]
+        same[2], same[7] = not same[2], not same[7]
+        encoded = [cv2.imencode(".png", side)[1].tobytes() for pair in pairs for side in pair]
+        write_bin(tmp_path / "squares.bin", encoded, same)
+        options = BackboneOptions(network="tiny", embedding_size=8)
+        Backbone.create(options, image_size=(32, 32)).export(tmp_path / "m")
+        arguments = ["--model", f"{tmp_path}/m,0", "--target", f"{tmp_path}/squares.bin"]
+        arguments += ["--image-size", "32", "32", "--bad-cases", f"{tmp_path}/wrong"]
+        verification.main(arguments)
+        printed = capsys.readouterr().out.splitlines()
+        assert "accuracy 0.8000" in printed[0]
+        assert printed[1] == f"{tmp_path}/wrong/squares-wrong.tsv: 2 of 10 pairs are judged wrongly"
+        _, *rows = (tmp_path / "wrong/squares-wrong.tsv").read_text().splitlines()
+        assert sorted(row.split("\t")[:3] for row in rows) == [
+            ["2", "2", "different"], ["7", "7", "same"],
+        ]  # fmt: skip
+        sheets = {path.stem for path in (tmp_path / "wrong").glob("*.png")}
+        assert sheets == {"squares-same", "squares-different"}
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [

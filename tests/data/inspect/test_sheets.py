@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data.decoding import decode_rgb
-from data.inspect.sheets import draw_histogram, draw_identities, draw_pairs
+from data.inspect.sheets import draw_chosen_pairs, draw_histogram, draw_identities, draw_pairs
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin, write_bin
 
@@ -214,3 +214,25 @@ def test_sheets_are_png(write_set) -> None:
     png = draw_identities(records, np.zeros(1, np.int64), "faces")
     assert png.startswith(b"\x89PNG")
     assert cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR) is not None
+
+
+def test_chosen_pairs_are_drawn_in_their_order_with_notes(tmp_path: Path) -> None:
+    colors = [(10 * number, 0, 255 - 10 * number) for number in range(12)]
+    images = [np.full((8, 8, 3), color, np.uint8) for color in colors]
+    encoded = [cv2.imencode(".png", image[..., ::-1])[1].tobytes() for image in images]
+    write_bin(tmp_path / "pairs.bin", encoded, [True, False] * 3)
+    pairs = read_bin(tmp_path / "pairs.bin")
+    chosen = [5, 0, 3, 1, 2]
+    sheet = decode_rgb(draw_chosen_pairs(pairs, chosen, [str(pair) for pair in chosen], "wrong"))
+    places = []
+    for pair in chosen:
+        halves = [np.argwhere((sheet == colors[2 * pair + side]).all(axis=2)) for side in (0, 1)]
+        assert all(len(half) == 112 * 112 for half in halves)
+        left, right = (half[0].tolist() for half in halves)
+        assert right == [left[0], left[1] + 112]
+        places.append(tuple(left))
+        below = sheet[left[0] + 112 : left[0] + 132, left[1] : left[1] + 224]
+        assert below.min() < 100, "the note"
+    # Four in the first row, from left to right, and the fifth below the first.
+    assert places == sorted(places) and len({top for top, _ in places}) == 2
+    assert places[4][1] == places[0][1]
