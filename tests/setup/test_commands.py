@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 import pytest
@@ -10,6 +11,7 @@ from training.config import faces
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
 
+ROOT = Path(__file__).resolve().parents[2]
 SILENT = "#!/usr/bin/env bash\n"
 SETTINGS = """\
 #!/usr/bin/env bash
@@ -50,6 +52,12 @@ def test_run_takes_hosts_and_a_hostfile(sandbox: Sandbox) -> None:
     found = mpirun_arguments_with(sandbox, NP="4", HOSTFILE="hosts.txt")
     assert found[:4] == ["-np", "4", "--hostfile", "hosts.txt"]
     assert mpirun_arguments_with(sandbox, HOSTFILE="hosts.txt")[:2] == ["-np", "6"]
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("host_8", "8"), ("host_16", "16")])
+def test_run_takes_the_examples_of_hostfiles(sandbox: Sandbox, name: str, ranks: str) -> None:
+    file = str(ROOT / "examples/hosts" / name)
+    assert mpirun_arguments_with(sandbox, HOSTFILE=file)[:4] == ["-np", ranks, "--hostfile", file]
 
 
 def mpirun_arguments_with(sandbox: Sandbox, **variables: str) -> list[str]:
