@@ -1,0 +1,89 @@
+"""Every result that README.md and docs/results.md state has a source: ``sources.tsv`` has them.
+
+A result is a number with a decimal point or with thousands, or a share in percent, outside commands
+and names. The rows of a section say where its numbers come from: measured by a command, published
+by somebody, computed by a module, or no result but a setting.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks/results"
+DOCUMENTS = ("README.md", "docs/results.md")
+KINDS = {"measured", "published", "computed", "setting"}
+# Blocks of commands and listings; one that prints an accuracy is read.
+_BLOCK = re.compile(r"^ *```\w*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_NO_PROSE = re.compile(r"(?<!`)`[^`]+`(?!`)|\]\([^)]*\)")
+_FILE = re.compile(r"(?:benchmarks|docs|tests|training|setup-utils)/[\w./]*\w")
+_NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\w)|(?<![\w.])\d+(?:\.\d+)+(?!\w)")
+
+
+def numbers(text: str) -> dict[str, list[str]]:
+    """The results of a document by section."""
+    found: dict[str, list[str]] = defaultdict(list)
+    section = ""
+    text = _BLOCK.sub(lambda block: block[1] * block[1].startswith("verification "), text)
+    for line in _NO_PROSE.sub(" ", text).splitlines():
+        if line.startswith("#"):
+            section = line.strip("# ")
+        else:
+            found[section] += _NUMBER.findall(line)
+    return {name: listed for name, listed in found.items() if listed}
+
+
+def rows() -> list[dict[str, str]]:
+    lines = (RESULTS / "sources.tsv").read_text(encoding="utf-8").splitlines()
+    return list(csv.DictReader([line for line in lines if line[0] != "#"], delimiter="\t"))
+
+
+def of_row(row: dict[str, str]) -> set[str]:
+    """The numbers that a row is the source of."""
+    if row["numbers"] != "*":
+        return set(row["numbers"].split())
+    (report,) = re.findall(r"benchmarks/results/\w+\.md", row["source"])
+    return set(_NUMBER.findall((ROOT / report).read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_result_has_a_source(document: str) -> None:
+    sources: dict[str, set[str]] = defaultdict(set)
+    for row in rows():
+        if row["document"] == document:
+            sources[row["section"]] |= of_row(row)
+    found = numbers((ROOT / document).read_text(encoding="utf-8"))
+    missing = {name: sorted(set(listed) - sources[name]) for name, listed in found.items()}
+    missing = {name: listed for name, listed in missing.items() if listed}
+    assert not missing, f"add where they come from to {RESULTS.name}/sources.tsv: {missing}"
+
+
+def test_every_source_is_that_of_a_result() -> None:
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
+    for row in rows():
+        assert row["kind"] in KINDS and len(row["source"]) > 20, row
+        stated = set(numbers(texts[row["document"]]).get(row["section"], []))
+        assert of_row(row) & stated, row
+        if row["numbers"] != "*":
+            assert of_row(row) <= stated, (row["section"], of_row(row) - stated)
+
+
+def test_files_and_modules_of_the_sources_exist() -> None:
+    for row in rows():
+        for path in _FILE.findall(row["source"]):
+            assert (ROOT / path).exists(), path
+        for module in re.findall(r"python -m ([\w.]+)", row["source"]):
+            path = ROOT / module.replace(".", "/")
+            assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+
+def test_numbers_are_read_as_they_are_written() -> None:
+    blocks = "```\nverification lfw: 0.95\n```\n\n```\nsleep 1.5\n```\n"
+    text = f"# A\n0.9865 (9,865 of 10,000), `0.1`\n{blocks}"
+    text += "## B\n| r50 | 97.3 % |\nv1.9.1 and 4.1.8\n"
+    assert numbers(text) == {"A": ["0.9865", "9,865", "10,000", "0.95"], "B": ["97.3", "4.1.8"]}
