@@ -6,13 +6,7 @@ first column, and in the second what to type here, or why nothing is to be typed
 
 from __future__ import annotations
 
-import dataclasses
 import re
-import shlex
-import subprocess
-import sys
-from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,18 +14,15 @@ import pytest
 
 import backbones
 from backbones import classifiers
-from parallel.launch.launcher import add_options, parse
-from runtime import command_line, options
-from runtime.command_line import Parser
 from runtime.errors import ConfigError
-from training.config import faces, images, originals
+from tests.support.typed import PROGRAMS, accept, check, launch_parser, names_of, understood
+from training.config import originals
 from training.config.presets import PRESETS, RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
 # Two options that go together stand in one row.
 PAIRS = {"--rec-val": "--rec-train"}
-PROGRAMS = {"train.py": faces, "classify.py": images}
 _TABLE = re.compile(r"<!-- ([a-z. ]+) -->\n\n((?:\|.*\n)+)")
 _SPAN = re.compile(r"`([^`]+)`")
 
@@ -72,31 +63,6 @@ def test_every_table_is_walked() -> None:
     assert len(re.findall(r"^\|[-| :]+\|$", TEXT, re.MULTILINE)) == TEXT.count("<!-- ") + 4
 
 
-@lru_cache(maxsize=None)
-def names_of(program: str) -> frozenset[str]:
-    config = PROGRAMS[program].resolve({"dataset": "synthetic"})
-    return frozenset(map(options.option, [*options.values(config), "config"]))
-
-
-def accept(program: str, words: Sequence[str], folder: Path) -> None:
-    """Parse a command line, whose data need not exist, nor the servers that it needs."""
-    (folder / "m-0000.params").touch()
-    line = [f"{folder}/m,0" if word == "PREFIX,EPOCH" else word for word in words]
-    if program == "train.py":
-        data = [] if {"--dataset", "--rec"} & set(line) else ["--rec", "."]
-        classes = [] if "--dataset" in line else ["--num-classes", "99"]
-        faces.parse([*data, *classes, *line, "--dry-run"])
-        return
-    if "--dataset" not in line:
-        sets = {"--data-dir": "cifar10", "--rec-train": "imagenet"}
-        name = next((sets[word] for word in line if word in sets), "synthetic")
-        line += ["--dataset", name]
-    if "synthetic" not in line and not {"--data-dir", "--rec-train"} & set(line):
-        line += ["--data-dir", "d"]
-    unchecked = dataclasses.replace(images._PROGRAM, check=lambda config: None)
-    command_line.parse(unchecked, line)
-
-
 def refusal(program: str, word: str) -> str:
     base = ["--dataset", "synthetic"]
     with pytest.raises(ConfigError) as caught:
@@ -113,7 +79,7 @@ def test_options(row: Row, tmp_path: Path) -> None:
         if command.startswith("--"):
             accept(program, command.split(), tmp_path)
         else:
-            try_command(command, tmp_path)
+            check(command, tmp_path)
     for there in spans(row.there):
         word = there if not re.fullmatch("[a-z_0-9]+", there) else "--" + there.replace("_", "-")
         name = word.split()[0]
@@ -161,64 +127,11 @@ def test_models(row: Row) -> None:
             assert here in message and here in classifiers.names()
 
 
-# The program that a launcher starts on every rank, and what parses the options behind it.
-_STARTED = {"run.sh": "train.py", "config.sh": "train.py", "train.py": "train.py"}
-_STARTED["classify.py"] = "classify.py"
-
-
-def launch_parser() -> Parser:
-    """The options of ``parallel.launch`` and ``parallel.autogroup``."""
-    parser = Parser()
-    add_options(parser)
-    for name in ("--groups", "--data-sharding", "--server-hosts"):
-        parser.add_argument(name)
-    return parser
-
-
-def try_command(command: str, folder: Path) -> None:
-    """Parse a command, or ask the module that it starts which options it has."""
-    words = shlex.split(command)
-    while "=" in words[0]:
-        known = [
-            ROOT / name for name in ("config.sh", "run.sh", "setup-utils/launchers/prepare.sh")
-        ]
-        variable = words.pop(0).split("=")[0]
-        assert any(re.search(rf"\b{variable}\b", path.read_text()) for path in known), variable
-    if words[:3] in (["python", "-m", "parallel.launch"], ["python", "-m", "parallel.autogroup"]):
-        words = parse(launch_parser(), words[3:])["command"]
-        assert words[:2] == ["python", "classify.py"]
-    if words[:2] == ["python", "-m"]:
-        assert_has_options(words[2:])
-        return
-    if words == ["horovodrun", "--check"]:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0 and "[X] MXNet" in done.stdout
-        return
-    if words[0] == "bash" and words[1].startswith("examples/"):
-        # Their tests run them.
-        assert (ROOT / words[1]).is_file()
-        return
-    started = next(word for word in words if word in _STARTED)
-    behind = words[words.index(started) + 1 :]
-    accept(_STARTED[started], behind, folder)
-    assert words[0] in ("python", "bash", "horovodrun")
-
-
-def assert_has_options(words: Sequence[str]) -> None:
-    """Whether ``python -m MODULE`` has the options behind it."""
-    line = [sys.executable, "-m", words[0], "--help"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    for word in words[1:]:
-        if word.startswith("--") or word == "merge":
-            assert word in done.stdout
-
-
 @rows("commands")
 def test_commands(row: Row, tmp_path: Path) -> None:
     assert spans(row.here)
     for command in spans(row.here):
-        try_command(command, tmp_path)
+        check(command, tmp_path)
 
 
 @rows("files")
@@ -258,7 +171,7 @@ def test_output(row: Row) -> None:
         if re.fullmatch(r"[\w./-]+", span):
             assert re.search(rf"^(.* )?{re.escape(span.split('/')[0])}\b", listing, re.M), span
     if "python -m" in row.here:
-        assert_has_options(["training.checkpoint", "merge"])
+        assert understood("training.checkpoint", "merge", "PATH")
 
 
 def test_presets_are_those_of_the_tables() -> None:

@@ -1,0 +1,187 @@
+"""Every command of the documents is understood by its program, and run somewhere; many here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from runtime.errors import ConfigError
+from tests.newcomer import commands, documents
+from tests.newcomer.documents import BY_HAND, LONG, ROOT, RUN_BY, Command, row_of
+from tests.support import typed
+from tests.support.launch import clean_environment
+
+ALL = list(documents.commands())
+TEXTS = list(dict.fromkeys(command.text for command in ALL))
+PROGRAMS = Path(sys.executable).parent
+# Of the documents, in their order: what packs, unpacks and inspects sets.
+SESSION = [text for text in TEXTS if re.match(r"python -m data\.(pack|unpack|inspect) ", text)]
+SHORT = [text for text in TEXTS if re.match(r"python train.py .*(--dry-run|--help)", text)]
+SHORT += ["python -m runtime.environment", "make help"]
+
+
+@pytest.mark.parametrize("command", ALL, ids=str)
+def test_every_command_is_run_somewhere(command: Command) -> None:
+    row = row_of(command.text)
+    if row in BY_HAND:
+        for path in re.findall(r"tests/[\w/.]+\w", BY_HAND[row]):
+            assert (ROOT / path).is_file(), path
+        return
+    run = RUN_BY[row]
+    place = LONG.get(run.where, run.where)
+    assert (ROOT / place).exists(), place
+    if run.where == "make newcomer":
+        assert commands.plan_of(command.text).left_out is None
+        return
+    if run.where in LONG:
+        target = run.where.split()[1]
+        text = (ROOT / "Makefile").read_text(encoding="utf-8")
+        assert re.search(rf"^{target}:", text, re.MULTILINE), target
+    if (ROOT / place).is_file():
+        words = row.replace("python -m ", "").split()
+        by = run.by or next(word for word in words if "=" not in word).rpartition(".")[2]
+        assert by in (ROOT / place).read_text(encoding="utf-8"), f"{by} in {place}"
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_command_is_understood_by_the_programs_that_it_starts(text: str, tmp_path) -> None:
+    typed.check(text, tmp_path)
+
+
+def test_every_row_is_that_of_a_command() -> None:
+    used = {row_of(text) for text in TEXTS}
+    assert {*RUN_BY, *BY_HAND} == used
+    spans = "\n".join(path.read_text(encoding="utf-8") for path in documents.DOCUMENTS)
+    assert [part for part in documents.FRAGMENTS if f"`{part}`" not in spans] == []
+    assert set(LONG) == {run.where for run in RUN_BY.values() if run.where.startswith("make ")}
+
+
+def test_all_kinds_of_commands_are_found() -> None:
+    assert len(TEXTS) > 90 and len({command.document for command in ALL}) > 12
+    for text in (
+        "make train",
+        "python train.py --dataset 100w --network r50 --sample-ratio 0.1 --batch-size 128 --dtype "
+        "float16 --dry-run --gpu --world-size 8",
+        "python -m benchmarks.backbone --network r50,r100,mbf",
+        "python -m parallel.autogroup -n 4 -s 1 -H hosts -i eth0 --launcher ssh -- "
+        "python classify.py --dataset mnist --data-dir mnist",
+        "mount -t tmpfs -o size=140G tmpfs /mnt/faces",
+    ):
+        assert text in TEXTS, text
+
+
+@pytest.mark.parametrize(
+    "block", ["frobnicate --all\n", "make train\nfrobnicate\n", "a table of something else\n"]
+)
+def test_an_unknown_program_is_noticed(block: str) -> None:
+    with pytest.raises(LookupError, match="no program that is known"):
+        documents.of_block(block)
+
+
+def test_a_new_command_is_noticed() -> None:
+    with pytest.raises(LookupError, match="nothing runs 'python -m data.draw FACES'"):
+        row_of("python -m data.draw FACES")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python train.py --dataset synthetic --margin 1,0,0.4",
+        "bash run.sh --restarts 10 --lr fast",
+        "HOST=ip1:8 bash run.sh",
+        "horovodrun -np 16 -H ip1:8 bash config.sh",
+        "horovodrun -np 2 python classify.py --dataset cifar11 --data-dir c",
+        "mpirun -np 8 -bind-to none bash config.sh --network r51",
+        "python -m parallel.launch -n 4 -s 1 python classify.py --kv-store dist_sync",
+        "python -m data.pack FACES datasets/faces --minimum-images 10",
+        "python -m benchmarks.backbone --networks r50 --more",
+        "docker run --rm toolkit bash run.sh --reg /data/faces",
+        "sbatch --nodes=2 --wrap 'exec bash setup-utils/slurm.sh --max-updates 1000'",
+        "make trian",
+        "make fuzz INPUT=3",
+    ],
+)
+def test_what_a_program_does_not_understand_is_noticed(text: str, tmp_path) -> None:
+    with pytest.raises((AssertionError, ConfigError)):
+        typed.check(text, tmp_path)
+
+
+def run_as_typed(text: str, folder: Path) -> str:
+    """Run a command in a folder, in which the project's modules are found."""
+    python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", text],
+        cwd=folder,
+        env={**clean_environment(), "PYTHONPATH": python_path, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_the_commands_that_handle_sets(tmp_path) -> None:
+    """One after the other, on twelve people with forty images each."""
+    generator = np.random.default_rng(1)
+    for person in range(12):
+        folder = tmp_path / "FACES" / f"Person_{person}"
+        folder.mkdir(parents=True)
+        for number in range(1, 41):
+            image = generator.integers(0, 256, (112, 112, 3), np.uint8)
+            cv2.imwrite(str(folder / f"Person_{person}_{number:04d}.jpg"), image)
+    for name in ("LFW", "LFW_FOLDER"):
+        shutil.copytree(tmp_path / "FACES", tmp_path / name)
+    pairs = "2\n" + "Person_1 1 2\nPerson_2 3 4\nPerson_1 1 Person_2 1\nPerson_3 1 Person_4 2\n"
+    (tmp_path / "pairs.txt").write_text(pairs)
+    assert len(SESSION) == 8
+    # What packs comes first, and a folder that is unpacked may not exist.
+    for text in sorted(SESSION, key=lambda text: "unpack" in text):
+        if "unpack" in text:
+            shutil.rmtree(tmp_path / "FACES")
+        run_as_typed(text, tmp_path)
+    assert len(list((tmp_path / "FACES").glob("*/*.jpg"))) == 12 * 40
+    assert {path.name for path in (tmp_path / "datasets/faces").iterdir()} >= {
+        "train.rec", "train.idx", "property", "holdout.bin", "lfw.bin",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SHORT)
+def test_short_commands(text: str) -> None:
+    assert len(run_as_typed(text, ROOT).splitlines()) > 5
+
+
+def test_what_horovodrun_prints_is_in_the_document() -> None:
+    document = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```\n(Horovod v.*?)^```$", document, re.MULTILINE | re.DOTALL)
+    printed = run_as_typed("horovodrun --check", ROOT)
+    # Horovod looks for a file of PyTorch's part, whether it was built or not.
+    assert [line.rstrip() for line in printed.strip().splitlines()] == block.strip().splitlines()
+
+
+def test_the_log_lines_are_found_as_the_document_says(tmp_path) -> None:
+    (text,) = [text for text in TEXTS if text.startswith("grep ")]
+    logs = tmp_path / "models/synthetic-tiny/logs"
+    logs.mkdir(parents=True)
+    (logs / "rank-0000.log").write_text("a\ninput is not the bottleneck: 0.1%\n")
+    (logs / "rank-0001.log").write_text("input is a bottleneck: 37.0%\n")
+    assert run_as_typed(text, tmp_path).count("input is") == 2
+    assert '"input is ' in (ROOT / "training/log/throughput.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.launcher
+def test_the_command_of_the_results_for_mnist(toolkit_data, tmp_path) -> None:
+    (text,) = [text for text in TEXTS if "--dataset mnist_cosine" in text]
+    few = f"--epochs 1 --num-examples 256 --models-root {tmp_path}"
+    text = text.replace("--data-dir mnist", f"--data-dir {toolkit_data}/mnist {few}")
+    assert "rank 0 of 2" in run_as_typed(text, ROOT)
