@@ -37,7 +37,7 @@ NO_COMMANDS = (
     *("10.0.0.1 10.0.0.2", "0.0 0.4", "epoch 5: images/s", "10.0.0.1 10.0.0.2 hostname"),
     *("error: host2 has another", "features [b, D]", "models/synthetic-tiny/checkpoints/"),
     *("update 40/500 loss", "time: waiting", "input is a bottleneck:", "Horovod v0.28.1:"),
-    *("PReLU(x) =", "K * PReLU(x) ="),
+    *("PReLU(x) =", "K * PReLU(x) =", "10.0.0.1 2010", "launch: host1 has all"),
 )
 # Parts of commands, in a sentence about them.
 FRAGMENTS = (

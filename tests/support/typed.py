@@ -70,6 +70,15 @@ def _names_of(program: str) -> frozenset[str]:
     return frozenset(map(options.option, [*options.values(config), "config"]))
 
 
+def launch_parser() -> Parser:
+    """The options of parallel.launch and parallel.autogroup."""
+    parser = Parser()
+    add_options(parser)
+    for name in ("--groups", "--data-sharding", "--server-hosts"):
+        parser.add_argument(name)
+    return parser
+
+
 def accept(program: str, words: Sequence[str], folder: Path) -> None:
     """Parse a command line of train.py or classify.py.
 
@@ -147,6 +156,10 @@ def _check_program(words: list[str], folder: Path) -> None:
     name = words[1]
     assert (ROOT / name).is_file(), name
     arguments = words[2:]
+    if name not in _STARTED:
+        # A script of its own, which takes its choices from variables.
+        assert not arguments, name
+        return
     if name == "run.sh":
         while arguments and arguments[0] in _RUN_SH:
             assert arguments[1].isdecimal()
@@ -159,11 +172,7 @@ def _check_program(words: list[str], folder: Path) -> None:
 def _check_module(words: list[str], folder: Path) -> None:
     module, arguments = words[0], words[1:]
     if module in _MODULES_WITH_A_COMMAND:
-        parser = Parser()
-        add_options(parser)
-        for name in ("--groups", "--data-sharding", "--server-hosts"):
-            parser.add_argument(name)
-        _check_program(parse(parser, arguments)["command"], folder)
+        _check_program(parse(launch_parser(), arguments)["command"], folder)
         return
     if module == "tests.hosts":
         _check_program(arguments, folder)
