@@ -65,6 +65,8 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
             ctx=device,
         )
         classifier.hybridize()
+        if config.classifier.sync_bn:
+            classifier.synchronize(run.timed_world)
         run.plan(batches)
         optimizer = ranks.optimizer(classifier.parameters, run.stopwatch)
         counts = EpochCounts(run.world, run.epoch_plan)

@@ -53,6 +53,8 @@ def train(config: FaceConfig) -> int:
         # The whole backbone on every rank, a shard of the class centers on each.
         backbone = Backbone.create(config.backbone, image_size=size, seed=seed, ctx=device)
         backbone.hybridize()
+        if config.backbone.sync_bn:
+            backbone.synchronize(run.timed_world)
         centers = faces.num_classes, config.backbone.embedding_size
         rule = optimizers.build(config.optimizer)
         head = PartialFC.create(

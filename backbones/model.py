@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 import backbones
 from backbones.graph import cpu, gpu
@@ -46,7 +45,6 @@ class LoadedTensors(NamedTuple):
 class Backbone(Network):
     """A network from images to embeddings."""
 
-    _recomputation: Optional[Recomputation] = None
     _dropout_seed: Optional[int] = None
 
     @classmethod
@@ -78,7 +76,7 @@ class Backbone(Network):
             backbone._dropout_seed = seed
         if options.recompute:
             parts = cut(trained, image_size)
-            backbone._recomputation = Recomputation(parts, backbone.parameters, ctx)
+            backbone._training_pass = Recomputation(parts, backbone.parameters, ctx)
         if options.pretrained_checkpoint:
             _report(backbone.load_pretrained(*options.pretrained_checkpoint))
         return backbone
@@ -150,22 +148,6 @@ class Backbone(Network):
         if self._dropout_seed is not None:
             number = zlib.crc32(f"{self._dropout_seed} {update} {rank}".encode()) % 2**31
             mx.random.seed(number, ctx=self._ctx)
-
-    @override
-    def __call__(self, images: NDArray) -> NDArray:
-        if self._recomputation is not None and mx.autograd.is_recording():
-            return self._recomputation.forward(self._to_device(images))
-        return super().__call__(images)
-
-    def backward(self, features: NDArray, gradient: NDArray) -> None:
-        """Compute the gradient of every parameter from that of the features [b, embedding_size].
-
-        The features are those of the last call inside ``mx.autograd.record()``.
-        """
-        if self._recomputation is not None:
-            self._recomputation.backward(features, gradient)
-        else:
-            features.backward(gradient)
 
     def extract(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Return features [b, embedding_size] of images uint8 [b, 3, h, w], without training."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,9 @@ from typing_extensions import override
 
 from backbones.graph.nodes import Shape
 from backbones.graph.parameter_file import write_parameters
-from runtime.errors import DataError
+from backbones.graph.synchronized import Ranks, SynchronizedPass
+from backbones.graph.training_pass import TrainingPass
+from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
 from runtime.mxnet import mx
 from runtime.state import OWN, REPLICATED, Saved, State, Stateful, Stored
@@ -34,6 +36,8 @@ class Network(Stateful):
     running statistics), outside to infer.
     """
 
+    _training_pass: Optional[TrainingPass] = None
+
     def __init__(self, trained: Any, exported: Any, weights: dict[str, NDArray], ctx: Context):
         """Use ``create`` or ``load`` of a derived class.
 
@@ -43,7 +47,7 @@ class Network(Stateful):
             weights: all parameters and auxiliary states.
             ctx: the device.
         """
-        self._exported = exported
+        self._trained, self._exported = trained, exported
         self._statistic_names: list[str] = exported.list_auxiliary_states()
         self._ctx = ctx
         self._block = mx.gluon.SymbolBlock(trained, mx.sym.var("data", dtype="float32"))
@@ -85,7 +89,19 @@ class Network(Stateful):
 
         Images are RGB, 0-255, uint8 or float32.
         """
+        if self._training_pass is not None and mx.autograd.is_recording():
+            return self._training_pass.forward(self._to_device(images))
         return self._block(self._to_device(images))
+
+    def backward(self, outputs: NDArray, gradient: NDArray) -> None:
+        """Compute the gradient of every parameter from that of the outputs [b, n].
+
+        The outputs are those of the last call inside ``mx.autograd.record()``.
+        """
+        if self._training_pass is not None:
+            self._training_pass.backward(outputs, gradient)
+        else:
+            outputs.backward(gradient)
 
     def _to_device(self, images: NDArray) -> NDArray:
         return images.as_in_context(self._ctx).astype("float32", copy=False)
@@ -94,11 +110,26 @@ class Network(Stateful):
         """Plan memory and operators once per shape; worth it when most batches have one shape."""
         self._block.hybridize(static_alloc=True, static_shape=True)
 
+    def synchronize(self, ranks: Ranks) -> None:
+        """Have BatchNorm use the images of all ranks in training, as ``sync_bn`` says.
+
+        All ranks train together from then on, with equally many images.
+
+        Raises:
+            ConfigError: there is no BatchNorm.
+        """
+        if not self._statistic_names:
+            raise ConfigError(
+                "--sync-bn is for networks with BatchNorm; leave it out, or choose one"
+            )
+        assert self._training_pass is None, "check() lets no other pass through with sync_bn"
+        self._training_pass = SynchronizedPass(self._trained, self.parameters, ranks, self._ctx)
+
     @override
     def export_state(self, update: int) -> State:
         arrays = {}
         for name, parameter in self.parameters.items():
-            # Running statistics differ between ranks.
+            # Running statistics differ between ranks, but with sync_bn.
             kind = OWN if name in self._statistic_names else REPLICATED
             arrays[name] = Stored(kind, parameter.data().asnumpy())
         return State(arrays)

@@ -25,6 +25,9 @@ class NetworkOptions(Options):
     dtype: str = name("float32", DTYPES)
     """Number format of the network: float32, or float16 (GPU only, with dynamic loss scaling)."""
 
+    sync_bn: bool = False
+    """BatchNorm by the images of all ranks, not of each rank alone: slower on several ranks."""
+
 
 @dataclass(frozen=True)
 class BackboneOptions(NetworkOptions):
@@ -68,6 +71,11 @@ class BackboneOptions(NetworkOptions):
         backbones.check(self.network)
         if self.net_output is not None:
             check_name("net-output", self.net_output, OUTPUTS)
+        if self.sync_bn and self.recompute:
+            raise ConfigError(
+                "--sync-bn and --recompute exclude each other: the maps that are computed twice "
+                "would need the statistics of all ranks twice; leave one of them out"
+            )
         if self.pretrained_checkpoint is not None:
             prefix, epoch = self.pretrained_checkpoint
             path = Path(f"{prefix}-{epoch:04d}.params")

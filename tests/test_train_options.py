@@ -18,6 +18,8 @@ import pytest
 import backbones
 import parallel.world
 import train
+from backbones.graph.recompute import Recomputation
+from backbones.graph.synchronized import SynchronizedPass
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from data.batches import face_loader, loader
@@ -149,8 +151,14 @@ ROWS: dict[str, Row] = {
     "recompute": Row(
         "records",
         "--recompute",
-        lambda seen: seen.call("Backbone.create").result._recomputation is not None,
-        True,
+        lambda seen: seen.call("Backbone.create").result._training_pass.__class__,
+        Recomputation,
+    ),
+    "sync_bn": Row(
+        "types",
+        "--sync-bn",
+        lambda seen: seen.call("Backbone.create").result._training_pass.__class__,
+        SynchronizedPass,
     ),
     "head_dtype": Row("types", "--head-dtype bfloat16", of_head("_dtype"), BFLOAT16),
     "loss": Row(

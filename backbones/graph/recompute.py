@@ -17,7 +17,10 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from typing_extensions import override
+
 from backbones.graph.nodes import Node, first_shapes, from_json, moved, to_json
+from backbones.graph.training_pass import TrainingPass
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 
@@ -117,7 +120,7 @@ def _part(graph: dict[str, Any], source: int, end: int) -> Part:
     return Part(from_json(own, [[indices[end], 0, 0]], graph["attrs"]), name)
 
 
-class Recomputation:
+class Recomputation(TrainingPass):
     """Forward and backward pass of a graph in parts."""
 
     def __init__(self, parts: list[Part], parameters: Any, ctx: Context) -> None:
@@ -131,8 +134,8 @@ class Recomputation:
         # The inputs of the parts whose backward pass is still to come.
         self._kept: list[NDArray] = []
 
+    @override
     def forward(self, images: NDArray) -> NDArray:
-        """Return the features of images float32 [b, 3, h, w], for one call of ``backward``."""
         self._kept = [images]
         with mx.autograd.pause(train_mode=True):
             for run in self._first_runs:
@@ -140,10 +143,9 @@ class Recomputation:
         # The last part is the first that the backward pass needs: it runs once.
         return self._record(len(self._kept) - 1)
 
-    def backward(self, features: NDArray, gradient: NDArray) -> None:
-        """Write the gradient of every parameter, given that of the features [b, D]."""
+    @override
+    def backward(self, outputs: NDArray, gradient: NDArray) -> None:
         assert self._kept, "no forward pass, or its backward pass is over"
-        outputs = features
         while True:
             outputs.backward(gradient)
             inputs = self._kept.pop()

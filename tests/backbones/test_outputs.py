@@ -155,7 +155,7 @@ def test_a_step_with_excitation_in_parts_differs_by_rounding(images) -> None:
 
 def in_parts(network: str, output: str, images) -> dict[str, np.ndarray]:
     parts = make(network, output, recompute=True)
-    assert len(parts._recomputation._second_runs) > 2
+    assert len(parts._training_pass._second_runs) > 2
     return step(parts, images, update=3)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
+from backbones.options import NetworkOptions
 from parallel.parameter_server.assignment import WORKER, Assignment
 from parallel.parameter_server.schemes import SCHEMES
 from runtime.errors import ConfigError
@@ -62,12 +63,14 @@ class ExchangeOptions(Options):
             )
 
 
-def check(options: ExchangeOptions, dtype: str, assignment: Optional[Assignment]) -> None:
+def check(
+    options: ExchangeOptions, network: NetworkOptions, assignment: Optional[Assignment]
+) -> None:
     """Refuse an exchange that this process was not started for.
 
     Args:
         options: of the exchange.
-        dtype: the number format of the network.
+        network: those of the network.
         assignment: this process's role from ``parallel.launch``, None if that did not start it.
 
     Raises:
@@ -76,7 +79,7 @@ def check(options: ExchangeOptions, dtype: str, assignment: Optional[Assignment]
     if options.kv_store == HOROVOD:
         _check_horovod(options, assignment)
     else:
-        _check_servers(options, dtype, assignment)
+        _check_servers(options, network, assignment)
 
 
 def _check_horovod(options: ExchangeOptions, assignment: Optional[Assignment]) -> None:
@@ -92,7 +95,9 @@ def _check_horovod(options: ExchangeOptions, assignment: Optional[Assignment]) -
         )
 
 
-def _check_servers(options: ExchangeOptions, dtype: str, assignment: Optional[Assignment]) -> None:
+def _check_servers(
+    options: ExchangeOptions, network: NetworkOptions, assignment: Optional[Assignment]
+) -> None:
     store, scheme = options.kv_store, SCHEMES[options.kv_store]
     if assignment is None or assignment.role != WORKER:
         raise ConfigError(f"--kv-store {store} needs servers and a scheduler: {_LAUNCH}")
@@ -111,7 +116,12 @@ def _check_servers(options: ExchangeOptions, dtype: str, assignment: Optional[As
             f"--kv-store {store} cannot continue without a worker that others wait for; leave out "
             "the launcher's --tolerate-workers, or use dist_async or dist_ssync"
         )
-    if dtype == "float16":
+    if network.sync_bn:
+        raise ConfigError(
+            f"--sync-bn goes with --kv-store {HOROVOD}: servers add gradients, and know no "
+            "statistics of BatchNorm; leave it out"
+        )
+    if network.dtype == "float16":
         raise ConfigError(
             f"--dtype float16 goes with --kv-store {HOROVOD}: the servers compute in float32; use "
             "float32"

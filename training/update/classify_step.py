@@ -65,11 +65,15 @@ class ClassifyStep(Step):
         with self._stopwatch.part(BACKBONE):
             images, wanted = self._targets(batch, update, self._upload)
             with mx.autograd.record():
-                logits = self.classifier(images)
+                outputs = self.classifier(images)
+                # Cut off here: the classifier has a backward pass of its own.
+                logits = outputs.detach()
+                logits.attach_grad()
                 losses = -(wanted * mx.nd.log_softmax(logits)).sum(axis=1)
                 global_batch = len(batch.labels) * optimizer.contributors
                 loss = optimizer.loss_scale.scaled(losses.sum() * (1.0 / global_batch))
             loss.backward()
+            self.classifier.backward(outputs, logits.grad)
             hits = (logits.argmax(axis=1) == wanted.argmax(axis=1)).sum()
             # Queued before the gradients, so that reading the counts does not wait for those.
             mean_loss = self._epoch_counts.add(losses, hits, update)

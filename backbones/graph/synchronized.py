@@ -1,0 +1,301 @@
+"""A training step whose BatchNorms normalize by the images of all ranks.
+
+The graph is cut at its BatchNorms, and the levels run one after the other. Before each, the ranks
+exchange means and variances of what its BatchNorms normalize; in the backward pass, after each, the
+two sums over the images that the gradient of a normalized number needs (Ioffe and Szegedy,
+arXiv:1502.03167, section 3). So the thread of the program queues all collectives, in the same order
+and under the same names on every rank, and no operator of MXNet waits for another rank. MXNet's
+``SyncBatchNorm`` is for the devices of one process.
+
+A level is given the statistics, so its own backward pass takes them for constants. With x̂ the
+normalized x, σ² = variance + ε, and sums over the n numbers that a channel has on all ranks,
+
+    dL/dx = γ/σ · dL/dy − γ/σ · (Σ dL/dy + x̂ · Σ (x̂ · dL/dy)) / n.
+
+The first term is what the level computes. Its gradients of β and γ are the two sums over the rank's
+own images. The second term is a BatchNorm of x, too, with the same statistics.
+
+Shapes: C channels of a BatchNorm, R ranks, all of which have equally many images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from typing_extensions import override
+
+from backbones.graph.levels import DATA, Level, Norm, cut
+from backbones.graph.training_pass import TrainingPass
+from backbones.layers import Symbol
+from runtime.mxnet import mx
+
+NDArray = Any
+Context = Any
+Arrays = dict[str, NDArray]
+Function = Callable[..., NDArray]
+
+
+class Ranks(Protocol):
+    """The ranks that normalize together, as ``parallel.world`` has them."""
+
+    size: int
+
+    def allgather(self, array: Any, name: str) -> Any:
+        """Concatenate the arrays of all ranks along their first axis, in rank order."""
+
+    def allreduce(self, array: Any, name: str, op: str = "sum") -> Any:
+        """Reduce an array over the ranks, in place."""
+
+
+class SynchronizedPass(TrainingPass):
+    """Forward and backward pass of a graph, level by level."""
+
+    def __init__(self, symbol: Symbol, parameters: Any, ranks: Ranks, ctx: Context) -> None:
+        """Cut a graph, and bind its levels to their arrays.
+
+        Args:
+            symbol: a graph with the input ``data`` and one output.
+            parameters: its initialized ``ParameterDict``.
+            ranks: those that normalize together.
+            ctx: where the parameters are.
+        """
+        arrays = {name: parameter.data(ctx) for name, parameter in parameters.items()}
+        levels = cut(symbol)
+        self._levels = [
+            _BoundLevel(level, f"sync_bn.{number}", arrays) for number, level in enumerate(levels)
+        ]
+        self._ranks = ranks
+        (self._output,) = levels[-1].outputs
+        # The outputs of the levels whose backward pass is still to come.
+        self._tensors: Arrays = {}
+
+    @override
+    def forward(self, images: NDArray) -> NDArray:
+        self._tensors = {DATA: images}
+        with mx.autograd.pause(train_mode=True):
+            for level in self._levels:
+                level.exchange_statistics(self._tensors, self._ranks)
+                level.forward(self._tensors)
+        return self._tensors[self._output.name]
+
+    @override
+    def backward(self, outputs: NDArray, gradient: NDArray) -> None:
+        assert self._tensors, "no forward pass, or its backward pass is over"
+        gradients = {self._output.name: gradient}
+        with mx.autograd.pause():
+            for level in reversed(self._levels):
+                own = level.backward(self._tensors, gradients)
+                level.exchange_sums(self._tensors, own, self._ranks)
+                for name, addend in own.items():
+                    # Not in place: oneDNN would read one layout and write another one.
+                    gradients[name] = gradients[name] + addend if name in gradients else addend
+        self._tensors = {}
+
+
+class _BoundLevel:
+    """A level with its arrays."""
+
+    def __init__(self, level: Level, name: str, arrays: Arrays) -> None:
+        """Bind it.
+
+        Args:
+            level: from ``levels.cut``.
+            name: begins the names of its collectives.
+            arrays: the parameters and auxiliary states of the whole graph.
+        """
+        self._name = name
+        # Its memory is not planned ahead (``static_alloc``): every level would hold the gradients
+        # of its maps all the time.
+        self._run = mx.nd.CachedOp(level.symbol)
+        self._inputs = level.symbol.list_inputs()
+        self._norms = [_BoundNorm(norm, arrays) for norm in level.norms]
+        self._arrays = dict(arrays)
+        for norm in self._norms:
+            self._arrays.update(norm.given)
+        self._read = [tensor.name for tensor in level.inputs if tensor.has_gradient]
+        self._written = [tensor.name for tensor in level.outputs]
+        self._trained = [tensor.name for tensor in level.outputs if tensor.has_gradient]
+        # Of what it has read; the backward pass writes them.
+        self._gradients: Arrays = {}
+
+    def exchange_statistics(self, tensors: Arrays, ranks: Ranks) -> None:
+        """Compute the statistics of what is normalized, over the images of all ranks."""
+        if not self._norms:
+            return
+        own = mx.nd.concat(*(norm.own_statistics(tensors) for norm in self._norms), dim=1)
+        rows = ranks.allgather(own, f"{self._name}.statistics")
+        for norm, part in _parts(self._norms, rows, axis=1):
+            norm.combine(part)
+
+    def forward(self, tensors: Arrays) -> None:
+        """Run the level on what earlier ones have computed, and add its outputs."""
+        inputs = {**self._arrays, **tensors}
+        for name in self._read:
+            # The same memory, but not as a result of the earlier level.
+            inputs[name] = tensors[name].detach()
+            self._gradients[name] = _unallocated(inputs[name])
+            mx.autograd.mark_variables([inputs[name]], [self._gradients[name]])
+        with mx.autograd.record():
+            outputs = self._run(*(inputs[name] for name in self._inputs))
+        tensors.update(zip(self._written, outputs if isinstance(outputs, list) else [outputs]))
+
+    def backward(self, tensors: Arrays, gradients: Arrays) -> Arrays:
+        """Return the gradients of what the level has read, for constant statistics.
+
+        Its outputs and their gradients are taken out of the arguments: they are not needed again.
+        """
+        outputs = [tensors.pop(name) for name in self._trained]
+        if outputs:
+            mx.autograd.backward(outputs, [gradients.pop(name) for name in self._trained])
+        found, self._gradients = self._gradients, {}
+        return found
+
+    def exchange_sums(self, tensors: Arrays, gradients: Arrays, ranks: Ranks) -> None:
+        """Complete the gradients of what was normalized, by sums over the images of all ranks."""
+        norms = [norm for norm in self._norms if norm.source in gradients]
+        if not norms:
+            return
+        sums = mx.nd.concat(*(one for norm in norms for one in norm.own_sums(gradients)), dim=0)
+        ranks.allreduce(sums, f"{self._name}.sums")
+        for norm, part in _parts(norms, sums, axis=0):
+            norm.complete(tensors, gradients, part, ranks.size)
+
+
+class _BoundNorm:
+    """A BatchNorm with its statistics.
+
+    Attributes:
+        source: the tensor that it normalizes.
+        channels: C.
+        given: the inputs of the level that the whole graph does not have.
+    """
+
+    def __init__(self, norm: Norm, arrays: Arrays) -> None:
+        """Args: the BatchNorm, and the parameters and auxiliary states of the whole graph."""
+        self._gamma, self._beta = norm.gamma, norm.beta
+        self.source = norm.source.name
+        self._running = [arrays[name] for name in norm.running]
+        (self.channels,) = self._running[0].shape
+        # Mean, variance, and 1 / sqrt(variance + epsilon), of all ranks.
+        self._statistics = [self._running[0].zeros_like() for _ in range(3)]
+        self._one, self._zero = self._running[0].ones_like(), self._running[0].zeros_like()
+        self.given = dict(zip(norm.statistics, self._statistics))
+        if norm.has_fixed_gamma:
+            self.given[norm.gamma] = self._one.copy()
+            self.given[norm.gamma].attach_grad()
+        self._arrays = {**arrays, **self.given}
+        self._compute_own = _own_statistics(norm)
+        self._combine = _combined_statistics(norm, self.channels)
+        self._complete = _completed_gradient(norm, self.channels)
+
+    def own_statistics(self, tensors: Arrays) -> NDArray:
+        """Return the mean and variance of each channel over this rank's images, [1, 2 C]."""
+        # A GPU writes running statistics into the last two; they are of no use before ``combine``.
+        return self._compute_own(tensors[self.source], self._one, self._zero, *self._statistics[:2])
+
+    def combine(self, rows: NDArray) -> None:
+        """Set the statistics, and update the running ones, by those of all ranks, [R, 2 C]."""
+        self._combine(rows, *self._running, out=[*self._statistics, *self._running])
+
+    def own_sums(self, gradients: Arrays) -> list[NDArray]:
+        """Return the gradients of gamma and beta by this rank's images, each [C]."""
+        names = self._gamma, self._beta
+        return [gradients[key] if key in gradients else self._arrays[key].grad for key in names]
+
+    def complete(self, tensors: Arrays, gradients: Arrays, sums: NDArray, ranks: int) -> None:
+        """Add to the gradient of what was normalized the term of its statistics.
+
+        Args:
+            tensors: what was normalized, and gamma if it is computed.
+            gradients: that of what was normalized is replaced.
+            sums: ``own_sums`` over all ranks, [2 C].
+            ranks: R.
+        """
+        x, gradient = tensors[self.source], gradients[self.source]
+        gamma = tensors[self._gamma] if self._gamma in tensors else self._arrays[self._gamma]
+        means = sums / (ranks * (x.size // self.channels))
+        gradients[self.source] = self._complete(x, gradient, gamma, means, *self._statistics)
+
+
+def _own_statistics(norm: Norm) -> Function:
+    """A function of x, gamma, beta, and two arrays [C] without use."""
+    x, gamma, beta, *unused = _variables("x", "gamma", "beta", "mean", "variance")
+    _, mean, inverse = mx.sym.BatchNorm(
+        x, gamma, beta, *unused, fix_gamma=False, eps=norm.epsilon, output_mean_var=True
+    )
+    variance = inverse**-2 - norm.epsilon
+    statistics = mx.sym.concat(mean, variance, dim=0).reshape((1, -1))
+    return _function(statistics, x, gamma, beta, *unused)
+
+
+def _combined_statistics(norm: Norm, channels: int) -> Function:
+    """A function of the rows of all ranks [R, 2 C], the running mean, and the running variance.
+
+    The variance of numbers in groups of one size is the mean of the groups' variances and the
+    variance of their means (Chan, Golub and LeVeque, 1979), without the difference of two large
+    numbers.
+    """
+    rows, *running = _variables("rows", "running_mean", "running_variance")
+    means, variances = (
+        mx.sym.slice_axis(rows, axis=1, begin=start, end=start + channels)
+        for start in (0, channels)
+    )
+    mean = mx.sym.mean(means, axis=0)
+    deviations = mx.sym.broadcast_sub(means, mx.sym.expand_dims(mean, axis=0))
+    variance = mx.sym.mean(variances + deviations * deviations, axis=0)
+    updated = [
+        old * norm.momentum + new * (1 - norm.momentum)
+        for old, new in zip(running, (mean, variance))
+    ]
+    outputs = [mean, variance, (variance + norm.epsilon) ** -0.5, *updated]
+    return _function(mx.sym.Group(outputs), rows, *running)
+
+
+def _completed_gradient(norm: Norm, channels: int) -> Function:
+    """A function of x, its gradient, gamma, the means of ``own_sums`` [2 C], and statistics."""
+    names = "x", "gradient", "gamma", "means", "mean", "variance", "inverse"
+    x, gradient, gamma, means, mean, variance, inverse = variables = _variables(*names)
+    parameters = (
+        gamma * inverse * -mx.sym.slice_axis(means, axis=0, begin=start, end=start + channels)
+        for start in (0, channels)
+    )
+    term = mx.sym.BatchNorm(
+        *(x, *parameters, mean, variance),
+        fix_gamma=False,
+        use_global_stats=True,
+        eps=norm.epsilon,
+    )
+    return _function(mx.sym.elemwise_add(gradient, term), *variables)
+
+
+def _variables(*names: str) -> list[Symbol]:
+    return [mx.sym.var(name) for name in names]
+
+
+def _function(symbol: Symbol, *variables: Symbol) -> Function:
+    """Return what computes a graph, given arrays for these variables; ``out`` takes the results."""
+    run, names = mx.nd.CachedOp(symbol), [variable.name for variable in variables]
+    order = [names.index(name) for name in symbol.list_inputs()]
+
+    def compute(*arrays: NDArray, out: Any = None) -> NDArray:
+        return run(*(arrays[index] for index in order), out=out)
+
+    return compute
+
+
+def _parts(
+    norms: Sequence[_BoundNorm], array: NDArray, axis: int
+) -> Iterator[tuple[_BoundNorm, NDArray]]:
+    """Yield each BatchNorm with its part of an array that has 2 C numbers of each."""
+    begin = 0
+    for norm in norms:
+        end = begin + 2 * norm.channels
+        yield norm, array.slice_axis(axis=axis, begin=begin, end=end)
+        begin = end
+
+
+def _unallocated(like: NDArray) -> NDArray:
+    """Return an array that gets its memory when it is written; ``mx.nd.empty`` has it at once."""
+    handle = mx.nd.ndarray._new_alloc_handle(like.shape, like.context, True, like.dtype)
+    return mx.nd.NDArray(handle)
