@@ -120,7 +120,7 @@ class Network(Stateful):
         """
         if not self._statistic_names:
             raise ConfigError(
-                "--sync-bn is for networks with BatchNorm; leave it out, or choose one"
+                "--sync-bn needs BatchNorm, which this network does not have; leave it out"
             )
         assert self._training_pass is None, "check() lets no other pass through with sync_bn"
         self._training_pass = SynchronizedPass(self._trained, self.parameters, ranks, self._ctx)

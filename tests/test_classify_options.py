@@ -17,6 +17,7 @@ import classify
 from backbones import classifiers
 from backbones.classifiers import classifier
 from backbones.classifiers.classifier import Classifier
+from backbones.graph.synchronized import SynchronizedPass
 from data.batches import image_loader, loader
 from data.drawn import patterns
 from data.images import imagenet, mnist
@@ -120,6 +121,12 @@ ROWS: dict[str, Row] = {
     "model": Row("drawn", "--model ResNet18", of_graph("name"), "ResNet18"),
     "last_gamma": Row(
         "drawn", "--last-gamma", lambda seen: seen.was_called("classifier._last_gammas"), True
+    ),
+    "sync_bn": Row(
+        "drawn",
+        "--sync-bn",
+        lambda seen: type(seen.call("Classifier.create").result._training_pass),
+        SynchronizedPass,
     ),
     "dtype": Row(
         "types",

@@ -151,13 +151,13 @@ ROWS: dict[str, Row] = {
     "recompute": Row(
         "records",
         "--recompute",
-        lambda seen: seen.call("Backbone.create").result._training_pass.__class__,
+        lambda seen: type(seen.call("Backbone.create").result._training_pass),
         Recomputation,
     ),
     "sync_bn": Row(
         "types",
         "--sync-bn",
-        lambda seen: seen.call("Backbone.create").result._training_pass.__class__,
+        lambda seen: type(seen.call("Backbone.create").result._training_pass),
         SynchronizedPass,
     ),
     "head_dtype": Row("types", "--head-dtype bfloat16", of_head("_dtype"), BFLOAT16),

@@ -8,6 +8,7 @@ them and compute statistics of its own, over the images of all ranks for example
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 from backbones.graph.nodes import Entry, Node, from_json, to_json
@@ -54,7 +55,7 @@ class Level(NamedTuple):
 
     Attributes:
         symbol: the graph of the level, which begins with its BatchNorms.
-        norms: these; the first level alone has none.
+        norms: these; none in the first level, unless they normalize the image.
         inputs: what it reads, the image and outputs of earlier levels.
         outputs: what later levels read of it, and what the whole graph returns.
     """
@@ -72,6 +73,7 @@ def cut(symbol: Symbol) -> list[Level]:
     """
     graph = to_json(symbol)
     nodes: list[Node] = graph["nodes"]
+    _check_parameters(nodes)
     facts = _Facts(nodes, _numbers(nodes), _trained(nodes))
     numbers = facts.numbers
     builders = [_LevelBuilder(facts, number) for number in range(max(numbers) + 1)]
@@ -82,7 +84,25 @@ def cut(symbol: Symbol) -> list[Level]:
     for index, output, *_ in entries:
         if nodes[index]["op"] != "null":
             builders[numbers[index]].give(index, output)
-    return [builder.build(graph.get("attrs")) for builder in builders]
+    # The first is empty if the image itself is normalized.
+    filled = [builder for builder in builders if builder.has_operators]
+    levels = [builder.build(graph.get("attrs")) for builder in filled]
+    # Each would write the whole of its gradient.
+    read = Counter(name for level in levels for name in level.symbol.list_arguments())
+    shared = [name for name in symbol.list_arguments() if read[name] > 1 and name != DATA]
+    assert not shared, f"levels share {shared}"
+    return levels
+
+
+def _check_parameters(nodes: list[Node]) -> None:
+    """The gradients of gamma and beta are those that the statistics need, so nothing else has them.
+
+    ``symbol_file`` refuses files of other graphs, and the registries have none.
+    """
+    uses = Counter(entry[0] for node in nodes for entry in node["inputs"])
+    for node in filter(_uses_batch, nodes):
+        shares = any(uses[entry[0]] > 1 for entry in node["inputs"][1:])
+        assert not shares, f"{node['name']!r} shares a parameter"
 
 
 class _Facts(NamedTuple):
@@ -138,6 +158,11 @@ class _LevelBuilder:
         self._norms: list[Norm] = []
         self._inputs: dict[str, Tensor] = {}
         self._outputs: dict[Tensor, Entry] = {}
+
+    @property
+    def has_operators(self) -> bool:
+        """Whether anything has been added."""
+        return bool(self._operators)
 
     def add(self, index: int) -> None:
         """Append an operator of the whole graph."""

@@ -88,7 +88,7 @@ class SynchronizedPass(TrainingPass):
                 own = level.backward(self._tensors, gradients)
                 level.exchange_sums(self._tensors, own, self._ranks)
                 for name, addend in own.items():
-                    # Not in place: oneDNN would read one layout and write another one.
+                    # Not in place: it may be the gradient of another tensor, too.
                     gradients[name] = gradients[name] + addend if name in gradients else addend
         self._tensors = {}
 
@@ -116,8 +116,8 @@ class _BoundLevel:
         self._read = [tensor.name for tensor in level.inputs if tensor.has_gradient]
         self._written = [tensor.name for tensor in level.outputs]
         self._trained = [tensor.name for tensor in level.outputs if tensor.has_gradient]
-        # Of what it has read; the backward pass writes them.
-        self._gradients: Arrays = {}
+        # What it has read in the forward pass, as inputs of its own graph.
+        self._own: Arrays = {}
 
     def exchange_statistics(self, tensors: Arrays, ranks: Ranks) -> None:
         """Compute the statistics of what is normalized, over the images of all ranks."""
@@ -130,12 +130,11 @@ class _BoundLevel:
 
     def forward(self, tensors: Arrays) -> None:
         """Run the level on what earlier ones have computed, and add its outputs."""
-        inputs = {**self._arrays, **tensors}
-        for name in self._read:
-            # The same memory, but not as a result of the earlier level.
-            inputs[name] = tensors[name].detach()
-            self._gradients[name] = _unallocated(inputs[name])
-            mx.autograd.mark_variables([inputs[name]], [self._gradients[name]])
+        # The same memory, but not the result of an earlier level.
+        self._own = {name: tensors[name].detach() for name in self._read}
+        for array in self._own.values():
+            mx.autograd.mark_variables([array], [_unallocated(array)])
+        inputs = {**self._arrays, **tensors, **self._own}
         with mx.autograd.record():
             outputs = self._run(*(inputs[name] for name in self._inputs))
         tensors.update(zip(self._written, outputs if isinstance(outputs, list) else [outputs]))
@@ -148,7 +147,9 @@ class _BoundLevel:
         outputs = [tensors.pop(name) for name in self._trained]
         if outputs:
             mx.autograd.backward(outputs, [gradients.pop(name) for name in self._trained])
-        found, self._gradients = self._gradients, {}
+        # Not what was marked: where a gradient is that of an output, MXNet puts this in its place.
+        found = {name: array.grad for name, array in self._own.items()}
+        self._own = {}
         return found
 
     def exchange_sums(self, tensors: Arrays, gradients: Arrays, ranks: Ranks) -> None:

@@ -34,6 +34,12 @@ def test_other_forms_of_pretrained_are_refused(value: str, message: str) -> None
         BackboneOptions(pretrained=value).check()
 
 
+def test_synchronized_statistics_are_not_recomputed() -> None:
+    BackboneOptions(sync_bn=True).check()
+    with pytest.raises(ConfigError, match="--sync-bn and --recompute exclude each other"):
+        BackboneOptions(sync_bn=True, recompute=True).check()
+
+
 def test_unknown_networks_are_refused() -> None:
     with pytest.raises(ConfigError, match="'r51' is unknown"):
         BackboneOptions(network="r51").check()

@@ -16,16 +16,17 @@ HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 
 
 LOSSES = ("arcface", "adaface", "curricularface")
+NETWORKS = ("tiny", "mbf")
 
 
-def run(arguments, output):
-    """Train with all losses, in the same processes; returns what is left by each."""
+def run(arguments, output, runs, **variables):
+    """Do these runs, in the same processes; returns what is left by each."""
     module = "tests.distributed.three_updates"
-    command = [*arguments, sys.executable, "-m", module, str(output), *LOSSES]
+    command = [*arguments, sys.executable, "-m", module, str(output), *runs]
     finished = subprocess.run(
         command,
         cwd=ROOT,
-        env=clean_environment(),
+        env={**clean_environment(), **variables},
         capture_output=True,
         text=True,
         timeout=200,
@@ -34,12 +35,12 @@ def run(arguments, output):
     assert finished.returncode == 0, finished.stdout + finished.stderr
     found = dict(np.load(output))
     return {
-        loss: {
+        one: {
             name.partition("/")[2]: array
             for name, array in found.items()
-            if name.startswith(f"{loss}/")
+            if name.startswith(f"{one}/")
         }
-        for loss in LOSSES
+        for one in runs
     }
 
 
@@ -49,20 +50,45 @@ def launch(launcher, ranks):
 
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory):
-    return run([], tmp_path_factory.mktemp("parity") / "one.npz")
+    return run([], tmp_path_factory.mktemp("parity") / "one.npz", (*LOSSES, *NETWORKS))
 
 
 @pytest.mark.launcher
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("launcher", ["--gloo", "--mpi"])
 def test_three_updates_equal_one_process(ranks, launcher, one_process, tmp_path):
-    several = run(launch(launcher, ranks), tmp_path / "several.npz")
+    several = run(launch(launcher, ranks), tmp_path / "several.npz", LOSSES)
     for loss in LOSSES:
         assert several[loss].keys() == one_process[loss].keys()
         assert several[loss]["centers"].shape == (31, 16)
         for name, expected in one_process[loss].items():
             error = np.abs(several[loss][name] - expected).max() / np.abs(expected).max()
             assert error <= 2e-5, (loss, name, error)
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "engine"),
+    [
+        ("--gloo", 2, "ThreadedEnginePerDevice"),
+        ("--mpi", 3, "ThreadedEnginePerDevice"),
+        # Each operator ends before the next begins, also the collectives.
+        ("--gloo", 2, "NaiveEngine"),
+    ],
+)
+def test_synchronized_updates_equal_one_process(launcher, ranks, engine, one_process, tmp_path):
+    """The loss, the backbone, its statistics and the centers."""
+    runs = NETWORKS[:1] if engine == "NaiveEngine" else NETWORKS
+    output = tmp_path / "several.npz"
+    several = run(launch(launcher, ranks), output, runs, MXNET_ENGINE_TYPE=engine)
+    for network in runs:
+        assert several[network].keys() == one_process[network].keys()
+        for name, expected in one_process[network].items():
+            # Weights are of the order of 1; some shifts are rounding alone.
+            error = np.abs(several[network][name] - expected).max() / max(
+                np.abs(expected).max(), 1.0
+            )
+            assert error <= 2e-5, (network, name, error)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

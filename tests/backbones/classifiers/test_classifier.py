@@ -20,7 +20,8 @@ GRAY = Normalization((0.1307,), (0.3081,))
 
 def make(name: str, dtype: str = "float32", last_gamma: bool = False, **more) -> Classifier:
     settings = {"classes": 10, "image_shape": (3, 32, 32), "normalization": COLOR, **more}
-    return Classifier.create(ClassifierOptions(dtype, model=name, last_gamma=last_gamma), **settings)
+    options = ClassifierOptions(dtype, model=name, last_gamma=last_gamma)
+    return Classifier.create(options, **settings)
 
 
 def random_images(count: int, channels: int = 3, size: int = 32) -> mx.nd.NDArray:

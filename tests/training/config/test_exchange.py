@@ -25,7 +25,7 @@ def parse_line(monkeypatch, assignment: Assignment | None, line: str):
     ("assignment", "line"),
     [
         (ALONE, ""),
-        (ALONE, "--kv-store horovod --fp16-allreduce"),
+        (ALONE, "--kv-store horovod --fp16-allreduce --sync-bn"),
         (JOB, "--kv-store dist_sync"),
         (JOB, "--kv-store dist_async --num-examples 100"),
         (JOB, "--kv-store dist_ssync --staleness 0"),
@@ -54,6 +54,8 @@ def test_options_that_go_together_are_accepted(
         (replace(JOB, role=SERVER), "--kv-store dist_sync", ["python -m parallel.launch"]),
         (JOB, "", ["parallel.launch", "horovod", "dist_sync"]),
         (JOB, "--kv-store dist_gsync", ["dist_gsync", "--groups"]),
+        (JOB, "--kv-store dist_sync --sync-bn", ["--sync-bn", "horovod", "leave it out"]),
+        (GROUPS, "--kv-store dist_gsync --sync-bn", ["--sync-bn", "horovod"]),
         (JOB, "--kv-store dist_async --data-allocator 1", ["--data-allocator 1", "sharding"]),
         (JOB, "--kv-store dist_async --data-allocator 2", ["--data-allocator 2", "0 or 1"]),
         (ALONE, "--data-allocator 1", ["--data-allocator 1", "horovod"]),

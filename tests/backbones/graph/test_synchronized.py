@@ -1,0 +1,179 @@
+"""Ranks that normalize together compute what one process with the whole batch computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backbones.graph import cpu
+from backbones.layers import Symbol
+from backbones.model import Backbone
+from backbones.network import Network, initial_weights
+from parallel.world import LoneWorld
+from runtime.errors import ConfigError
+from runtime.mxnet import mx
+from tests.support.thread_world import run_ranks
+
+IMAGES, SIDE, OUTPUTS = 12, 8, 5
+
+
+def norm(x: Symbol, name: str, *, fixed: bool = False, **settings: Any) -> Symbol:
+    return mx.sym.BatchNorm(x, name=name, fix_gamma=fixed, **settings)
+
+
+def smooth(x: Symbol) -> Symbol:
+    """Without a bend, on two sides of which rounding would put numbers."""
+    return mx.sym.Activation(x, act_type="tanh")
+
+
+def conv(x: Symbol, name: str, channels: int = 8) -> Symbol:
+    return mx.sym.Convolution(
+        x, num_filter=channels, kernel=(3, 3), pad=(1, 1), no_bias=True, name=name
+    )
+
+
+def everything() -> Symbol:
+    """What a level can have: tensors for several levels, several BatchNorms, several outputs."""
+    pixels = norm(mx.sym.var("data"), "pixels", fixed=True)
+    first = conv(pixels, "first")
+    # Read by three levels, in each of which something normalizes it.
+    a = smooth(norm(first, "a"))
+    b = conv(smooth(norm(mx.sym.concat(first, a, dim=1), "b", momentum=0.7)), "second")
+    shortcuts = norm(first, "fixed", fixed=True) + norm(first, "same", eps=1e-2)
+    c = norm(mx.sym.elemwise_add(norm(b, "c") + first, shortcuts), "d", axis=1)
+    halves = mx.sym.SliceChannel(c, num_outputs=2, axis=1, name="halves")
+    joined = mx.sym.concat(norm(halves[1], "e"), halves[0] * 0.5, dim=1)
+    pooled = mx.sym.Pooling(smooth(joined), global_pool=True, pool_type="avg", kernel=(1, 1))
+    linear = mx.sym.FullyConnected(pooled, num_hidden=OUTPUTS, name="linear")
+    return norm(linear, "out", fixed=True)
+
+
+def with_prelu() -> Symbol:
+    """A CPU's form, in which BatchNorms get a gamma and beta that are computed."""
+    x = conv(mx.sym.var("data") * 0.01, "first")
+    x = mx.sym.LeakyReLU(norm(x, "a"), act_type="prelu", name="relu")
+    x = mx.sym.LeakyReLU(norm(conv(x, "second"), "b"), act_type="prelu", name="relu2")
+    return norm(mx.sym.FullyConnected(x, num_hidden=OUTPUTS, name="linear"), "out")
+
+
+GRAPHS = {"everything": everything, "with_prelu": with_prelu}
+
+
+def make(graph: str) -> Backbone:
+    symbol = GRAPHS[graph]()
+    weights = initial_weights(symbol, (3, SIDE, SIDE), seed=4)
+    generator = np.random.default_rng(6)
+    for name, array in weights.items():
+        if name.endswith(("_gamma", "_beta")):
+            # 1 for a slope: rounding decides on which side of a bend a number is.
+            array[:] = 1 if "relu" in name else generator.uniform(0.5, 1.5, array.shape)
+    trained = cpu.rewrite(symbol, (SIDE, SIDE), weights) if graph == "with_prelu" else symbol
+    backbone = Backbone(trained, symbol, weights, mx.cpu())
+    backbone.hybridize()
+    return backbone
+
+
+def train(graph: str, world: Any, *, synchronize: bool = True) -> dict[str, np.ndarray]:
+    """Outputs of this rank, the sums of gradients over the ranks, and statistics, of 2 updates."""
+    backbone = make(graph)
+    if synchronize:
+        backbone.synchronize(world)
+    generator = np.random.default_rng(5)
+    count = IMAGES // world.size
+    own = slice(world.rank * count, (world.rank + 1) * count)
+    found: dict[str, np.ndarray] = {}
+    for update in range(2):
+        images = generator.integers(256, size=(IMAGES, 3, SIDE, SIDE)).astype(np.uint8)
+        gradient = generator.normal(size=(IMAGES, OUTPUTS)).astype(np.float32) / IMAGES
+        with mx.autograd.record():
+            features = backbone(mx.nd.array(images[own]))
+        backbone.backward(features, mx.nd.array(gradient[own]))
+        found[f"features {update}"] = features.asnumpy()
+        for name, parameter in backbone.parameters.items():
+            if parameter.grad_req != "null":
+                total = world.allreduce(parameter.grad().copy(), f"test.{name}")
+                found[f"{name} {update}"] = total.asnumpy()
+    found.update(zip(backbone._statistic_names, (one.asnumpy() for one in backbone.statistics)))
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_ranks_compute_what_the_whole_batch_gives(graph: str, ranks: int) -> None:
+    expected = train(graph, LoneWorld(), synchronize=False)
+    for rank, found in enumerate(run_ranks(ranks, lambda world: train(graph, world))):
+        assert found.keys() == expected.keys()
+        own = slice(rank * IMAGES // ranks, (rank + 1) * IMAGES // ranks)
+        for name, values in expected.items():
+            wanted = values[own] if name.startswith("features") else values
+            error = np.abs(found[name] - wanted).max()
+            # Some gradients are rounding alone, as that of a shift before a BatchNorm.
+            assert error <= 2e-5 * np.abs(values).max() + 5e-6, (name, error)
+
+
+def test_each_rank_alone_would_differ() -> None:
+    """Otherwise the comparison would hold for BatchNorms that each rank has for itself."""
+    expected = train("everything", LoneWorld(), synchronize=False)
+    (found, _) = run_ranks(2, lambda world: train("everything", world, synchronize=False))
+    for name in ("first_weight 0", "b_gamma 1", "out_moving_mean"):
+        error = np.abs(found[name] - expected[name]).max() / np.abs(expected[name]).max()
+        assert error > 1e-3, (name, error)
+
+
+def test_all_ranks_have_the_same_statistics_to_the_last_bit() -> None:
+    ranks = run_ranks(3, lambda world: train("everything", world))
+    for name, values in ranks[0].items():
+        if "moving" in name:
+            assert all(np.array_equal(values, other[name]) for other in ranks[1:]), name
+
+
+def test_a_large_mean_costs_no_digits_of_the_variance() -> None:
+    """The mean of squares minus the squared mean would be wrong in the second digit."""
+    symbol = norm(conv(mx.sym.var("data"), "first", channels=1), "out", momentum=0.0)
+    weights = initial_weights(symbol, (3, SIDE, SIDE), seed=4)
+    # The first pixel value plus a thousandth of the second.
+    weights["first_weight"][:] = 0
+    weights["first_weight"][0, :2, 1, 1] = mx.nd.array([1.0, 0.001])
+    images = np.random.default_rng(1).integers(256, size=(IMAGES, 3, SIDE, SIDE))
+    images[:, 0] = 200
+
+    def variance(world: Any) -> float:
+        network = Network(symbol, symbol, weights, mx.cpu())
+        network.synchronize(world)
+        count = IMAGES // world.size
+        with mx.autograd.record():
+            network(mx.nd.array(images[world.rank * count :][:count], dtype="uint8"))
+        return float(network.statistics[1].asscalar())
+
+    expected = (200 + 0.001 * images[:, 1].astype(np.float64)).var()
+    assert run_ranks(3, variance) == pytest.approx([expected] * 3, rel=1e-3)
+
+
+def test_evaluation_uses_running_statistics_and_asks_no_other_rank() -> None:
+    class Refusing(LoneWorld):
+        def allgather(self, array: Any, name: str) -> Any:
+            raise AssertionError("a rank may be alone here")
+
+    backbone, plain = make("everything"), make("everything")
+    backbone.synchronize(Refusing())
+    images = mx.nd.array(np.random.default_rng(2).integers(256, size=(2, 3, SIDE, SIDE)))
+    assert np.array_equal(backbone(images).asnumpy(), plain(images).asnumpy())
+
+
+def test_a_second_backward_pass_needs_another_forward_pass() -> None:
+    backbone = make("everything")
+    backbone.synchronize(LoneWorld())
+    with mx.autograd.record():
+        features = backbone(mx.nd.ones((2, 3, SIDE, SIDE)))
+    backbone.backward(features, mx.nd.ones_like(features))
+    with pytest.raises(AssertionError, match="backward pass is over"):
+        backbone.backward(features, mx.nd.ones_like(features))
+
+
+def test_a_network_without_batch_norm_is_refused() -> None:
+    symbol = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=OUTPUTS, name="fc1")
+    weights = initial_weights(symbol, (3, SIDE, SIDE), seed=0)
+    with pytest.raises(ConfigError, match="--sync-bn needs BatchNorm"):
+        Backbone(symbol, symbol, weights, mx.cpu()).synchronize(LoneWorld())
