@@ -33,6 +33,7 @@ class ToolkitBackbone(Subject):
         case = BackboneCase(**sizes)
         self.backbone = self._create(case)
         self.backbone.hybridize()
+        self._prepare()
         self._optimizer = BackboneOptimizer(
             OptimizerOptions(momentum=MOMENTUM, wd=WEIGHT_DECAY),
             self.backbone.parameters,
@@ -50,6 +51,9 @@ class ToolkitBackbone(Subject):
             seed=SEED,
             image_size=IMAGE_SIZE,
         )
+
+    def _prepare(self) -> None:
+        """Change the created network before its first step."""
 
     @override
     def step(self) -> None:

@@ -113,13 +113,15 @@ def describe(config: FaceConfig) -> str:
             f"{num_classes}; use at most {num_classes} ranks"
         )
     shards = [Shard(rank, world_size, num_classes) for rank in (0, world_size - 1)]
-    sections = (
+    sections = [
         _describe_length(config, world_size),
         _describe_shards(*shards),
         (_describe_gpu if config.dry_run.gpu else _describe_memory)(config, shards[0]),
         ["bytes per collective and update"]
         + [_row(*item) for item in collective_bytes(config, world_size).items()],
-    )
+    ]
+    if config.backbone.sync_bn:
+        sections.append(["not counted: the memory and the collectives of --sync-bn"])
     return "\n\n".join("\n".join(section) for section in sections)
 
 

@@ -96,6 +96,11 @@ def test_recomputation() -> None:
     check_half_precision_faces(Faces(recompute=True, dtype="float16"))
 
 
+def test_synchronized_statistics() -> None:
+    check_faces(Faces(sync_bn=True))
+    check_half_precision_faces(Faces(sync_bn=True, dtype="float16"))
+
+
 @pytest.mark.parametrize("optimizer", sorted(STATES))
 def test_float16(optimizer: str) -> None:
     check_half_precision_faces(Faces("arcface", optimizer, dtype="float16"))
@@ -124,13 +129,20 @@ def test_other_networks(network: str, size: int, dtype: str) -> None:
     assert_similar_updates(found, expected, before)
 
 
-@pytest.mark.parametrize("loss", ["cosface", "adaface", "curricularface", "magface"])
-def test_two_ranks(loss: str) -> None:
+@pytest.mark.parametrize(
+    "choices",
+    [
+        *(Faces(loss) for loss in ("cosface", "adaface", "curricularface", "magface")),
+        Faces(sync_bn=True),
+    ],
+    ids=str,
+)
+def test_two_ranks(choices: Faces) -> None:
     """As threads, each with its part of the batches and of the centers, on one device."""
 
     def rank_on(context: Any) -> Any:
         def rank_main(world: Any) -> Any:
-            run = FaceUpdates(Faces(loss), context, world)
+            run = FaceUpdates(choices, context, world)
             return run.train(UPDATES), run.arrays()
 
         return rank_main

@@ -50,6 +50,7 @@ class Faces:
     network: str = "tiny"
     net_output: Optional[str] = None
     recompute: bool = False
+    sync_bn: bool = False
     on_nan: str = "stop"
     image_size: tuple[int, int] = (32, 32)
     global_batch: int = GLOBAL_BATCH
@@ -78,6 +79,8 @@ class FaceUpdates:
         self._choices, self._lr = choices, LR[choices.optimizer]
         self.backbone = Backbone.create(network, image_size=choices.image_size, seed=1, ctx=context)
         self.backbone.hybridize()
+        if choices.sync_bn:
+            self.backbone.synchronize(timed)
         rule = FaceOptimizerOptions(optimizer=choices.optimizer)
         head = HeadOptions(
             choices.loss, scale=16.0, filter_threshold=choices.filter_threshold, sample_ratio=0.5

@@ -90,6 +90,14 @@ def test_one_rank_is_the_default() -> None:
     assert text.count("  rank ") == 1
 
 
+def test_what_is_not_counted_is_named() -> None:
+    line = "--dataset webface --dry-run"
+    assert "--sync-bn" not in describe(parse(line.split()))
+    assert "not counted: the memory and the collectives of --sync-bn" in describe(
+        parse([*line.split(), "--sync-bn"])
+    )
+
+
 def test_images_may_be_unknown() -> None:
     assert "add --num-images" in describe(parse("--dataset 100w --dry-run".split()))
 

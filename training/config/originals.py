@@ -37,6 +37,7 @@ _SHARED = {
     "--weight-decay": "give --wd",
     "--bn-mom": _MOMENTUM,
     "--workspace": _WORKSPACE,
+    "--syncbn": "give --sync-bn",
     "--num-image": "give --num-images",
     "--num-workers": "give --threads, which decode images",
     "--dali*": "leave it out: images are decoded on the processors; see --threads",
