@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 import backbones
 from backbones.graph import cpu, gpu
+from backbones.graph.accumulation import Accumulation, WholeGraph
 from backbones.graph.nodes import Shape, to_json
 from backbones.graph.parameter_file import read_parameters
 from backbones.graph.recompute import Recomputation, cut
@@ -46,6 +47,7 @@ class Backbone(Network):
     """A network from images to embeddings."""
 
     _dropout_seed: Optional[int] = None
+    _update = ""
 
     @classmethod
     def create(
@@ -77,6 +79,8 @@ class Backbone(Network):
         if options.recompute:
             parts = cut(trained, image_size)
             backbone._training_pass = Recomputation(parts, backbone.parameters, ctx)
+        if options.accumulate > 1:
+            backbone.accumulate(options.accumulate)
         if options.pretrained_checkpoint:
             _report(backbone.load_pretrained(*options.pretrained_checkpoint))
         return backbone
@@ -140,14 +144,26 @@ class Backbone(Network):
         left_over = [name for name in found if name not in parameters]
         return LoadedTensors(path, loaded, missing, left_over)
 
+    def accumulate(self, parts: int) -> None:
+        """Train on batches in parts of one size, of which there are at least 2."""
+        network = self._training_pass or WholeGraph(self._block)
+        self._training_pass = Accumulation(
+            parts, network, self.parameters, self.statistics, self._begin_part
+        )
+
     def begin_update(self, update: int, rank: int) -> None:
         """Have the dropout of an update depend on seed, update and rank alone.
 
         So a run that goes on from a checkpoint drops what it would have dropped.
         """
+        self._update = f"{update} {rank}"
+        self._begin_part(0)
+
+    def _begin_part(self, part: int) -> None:
+        """The same for a part of its batch."""
         if self._dropout_seed is not None:
-            number = zlib.crc32(f"{self._dropout_seed} {update} {rank}".encode()) % 2**31
-            mx.random.seed(number, ctx=self._ctx)
+            text = f"{self._dropout_seed} {self._update}" + (f" {part}" if part else "")
+            mx.random.seed(zlib.crc32(text.encode()) % 2**31, ctx=self._ctx)
 
     def extract(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Return features [b, embedding_size] of images uint8 [b, 3, h, w], without training."""

@@ -48,6 +48,10 @@ class BackboneOptions(NetworkOptions):
     recompute: bool = False
     """Keep few feature maps of the backbone and compute the others twice: less memory, slower."""
 
+    accumulate: int = number(1, POSITIVE_COUNT.saying("must be at least 1 part; 1 is the batch"))
+    """Parts in which a rank computes its batch: the feature maps of one part at a time, all but one
+    part twice; loss and gradient of the whole batch."""
+
     @property
     def other_output(self) -> Optional[str]:
         """``--net-output``, or None for the network's own, given or not."""
@@ -75,6 +79,11 @@ class BackboneOptions(NetworkOptions):
             raise ConfigError(
                 "--sync-bn and --recompute exclude each other: the maps that are computed twice "
                 "would need the statistics of all ranks twice; leave one of them out"
+            )
+        if self.sync_bn and self.accumulate > 1:
+            raise ConfigError(
+                f"--sync-bn and --accumulate {self.accumulate} exclude each other: parts that are "
+                "computed twice would need the statistics of all ranks twice; leave one of them out"
             )
         if self.pretrained_checkpoint is not None:
             prefix, epoch = self.pretrained_checkpoint

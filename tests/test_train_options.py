@@ -151,7 +151,8 @@ ROWS: dict[str, Row] = {
     "recompute": Row(
         "records",
         "--recompute",
-        lambda seen: type(seen.call("Backbone.create").result._training_pass),
+        # Of each part of a batch.
+        lambda seen: type(seen.call("Backbone.create").result._training_pass._network),
         Recomputation,
     ),
     "sync_bn": Row(
@@ -159,6 +160,12 @@ ROWS: dict[str, Row] = {
         "--sync-bn",
         lambda seen: type(seen.call("Backbone.create").result._training_pass),
         SynchronizedPass,
+    ),
+    "accumulate": Row(
+        "records",
+        "--accumulate 2",
+        lambda seen: seen.call("Backbone.create").result._training_pass._parts,
+        2,
     ),
     "head_dtype": Row("types", "--head-dtype bfloat16", of_head("_dtype"), BFLOAT16),
     "loss": Row(

@@ -167,7 +167,7 @@ def _describe_memory(config: FaceConfig, shard: Shard) -> list[str]:
     network = config.backbone
     activations = backbones.activation_bytes(
         network.network,
-        config.data.batch_size,
+        config.images_per_pass,
         recompute=network.recompute,
         output=network.net_output,
     )

@@ -107,29 +107,29 @@ def _rule_arrays(config: FaceConfig, logits: int) -> int:
 
 
 def _backbone(config: FaceConfig, world_size: int) -> dict[str, int]:
-    options, batch_size = config.backbone, config.data.batch_size
+    options, images = config.backbone, config.images_per_pass
     symbol = backbones.build(
         options.network,
         embedding_size=options.embedding_size,
         dtype=options.dtype,
         output=options.net_output,
     )
-    tensors = tensor_sizes(symbol, (batch_size, 3, *FACE_SIZE))
+    tensors = tensor_sizes(symbol, (images, 3, *FACE_SIZE))
     trained = {name: tensors[name] for name in symbol.list_arguments() if name != "data"}
     held = [*trained.values(), *(tensors[name] for name in symbol.list_auxiliary_states())]
     # Rank 0 sends its initial weights as one array for each type; the pool keeps their memory.
     joined = Counter[int]()
     for tensor in held:
         joined[tensor.element_size] += tensor.num_bytes
-    pixels = batch_size * 3 * int(np.prod(FACE_SIZE))
-    memory = step_memory(symbol, batch_size, FACE_SIZE, recompute=options.recompute)
+    pixels = 3 * int(np.prod(FACE_SIZE))
+    memory = step_memory(symbol, images, FACE_SIZE, recompute=options.recompute)
     return {
         "weights of the backbone": sum(pooled(tensor.num_bytes) for tensor in held),
         "their gradients": sum(pooled(tensor.num_bytes) for tensor in trained.values()),
         **_optimizer(config, trained),
         "initial broadcast": sum(map(pooled, joined.values())) if world_size > 1 else 0,
         # Those of the next update are on their way.
-        "images": 2 * pooled(pixels) + pooled(pixels * _FLOAT),
+        "images": 2 * pooled(config.data.batch_size * pixels) + pooled(images * pixels * _FLOAT),
         "feature maps": _total(memory.maps),
         "gradients of feature maps": _total(memory.gradients),
         "workspace of convolutions": WORKSPACE * _MIB,

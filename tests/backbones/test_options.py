@@ -38,6 +38,8 @@ def test_synchronized_statistics_are_not_recomputed() -> None:
     BackboneOptions(sync_bn=True).check()
     with pytest.raises(ConfigError, match="--sync-bn and --recompute exclude each other"):
         BackboneOptions(sync_bn=True, recompute=True).check()
+    with pytest.raises(ConfigError, match="--sync-bn and --accumulate 2 exclude each other"):
+        BackboneOptions(sync_bn=True, accumulate=2).check()
 
 
 def test_unknown_networks_are_refused() -> None:

@@ -17,6 +17,7 @@ HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 
 LOSSES = ("arcface", "adaface", "curricularface")
 NETWORKS = ("tiny", "mbf")
+IN_PARTS = "arcface:2"
 
 
 def run(arguments, output, runs, **variables):
@@ -57,13 +58,24 @@ def one_process(tmp_path_factory):
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("launcher", ["--gloo", "--mpi"])
 def test_three_updates_equal_one_process(ranks, launcher, one_process, tmp_path):
-    several = run(launch(launcher, ranks), tmp_path / "several.npz", LOSSES)
+    several = run(launch(launcher, ranks), tmp_path / "several.npz", (*LOSSES, IN_PARTS))
     for loss in LOSSES:
-        assert several[loss].keys() == one_process[loss].keys()
-        assert several[loss]["centers"].shape == (31, 16)
-        for name, expected in one_process[loss].items():
-            error = np.abs(several[loss][name] - expected).max() / np.abs(expected).max()
-            assert error <= 2e-5, (loss, name, error)
+        assert_equal(several[loss], one_process[loss], 2e-5)
+    assert_equal(several[IN_PARTS], one_process["arcface"], 1e-5)
+
+
+def assert_equal(found, expected, tolerance):
+    assert found.keys() == expected.keys()
+    assert found["centers"].shape == (31, 16)
+    for name, array in expected.items():
+        error = np.abs(found[name] - array).max() / np.abs(array).max()
+        assert error <= tolerance, (name, error)
+
+
+def test_a_batch_in_parts_equals_the_batch(one_process, tmp_path):
+    several = run([], tmp_path / "parts.npz", ("arcface:3", "adaface:12"))
+    assert_equal(several["arcface:3"], one_process["arcface"], 1e-5)
+    assert_equal(several["adaface:12"], one_process["adaface"], 1e-5)
 
 
 @pytest.mark.launcher

@@ -1,7 +1,8 @@
 """Three updates of each of some runs; rank 0 writes what is left. Started by the test.
 
 A run has the name of its loss, or of its network. The network of the former has no BatchNorm, whose
-statistics are those of a rank's own images; the others have ``--sync-bn``.
+statistics are those of a rank's own images; the others have ``--sync-bn``. A rank of ``arcface:3``
+computes its batch in three parts.
 """
 
 from __future__ import annotations
@@ -54,8 +55,11 @@ def make_network(name: str, world: HorovodWorld) -> Backbone:
 
 def train(world: HorovodWorld, run: str) -> dict[str, np.ndarray]:
     """Train; returns what is left, on rank 0."""
+    run, _, parts = run.partition(":")
     is_network = run in backbones.names()
     backbone = make_network(run, world) if is_network else make_backbone()
+    if parts:
+        backbone.accumulate(int(parts))
     side, lr = (FACE_SIZE[0], NETWORK_LR) if is_network else (SIDE, LR)
     backbone.hybridize()
     options = HeadOptions("cosface", scale=16.0) if is_network else HeadOptions(run)

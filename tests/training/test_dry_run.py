@@ -142,6 +142,13 @@ def test_recomputing_needs_less_memory() -> None:
     assert f"{activations:,}" in describe(parse(line.split()))
 
 
+def test_the_feature_maps_are_those_of_one_part() -> None:
+    line = "--rec . --network r50 --num-classes 10 --dry-run --batch-size 64 --accumulate 4"
+    planned = describe(parse(line.split()))
+    assert f"{backbones.activation_bytes('r50', 16):,}" in planned
+    assert f"{dry_run.head_memory(parse(line.split()), Shard(0, 1, 10)).features:,}" in planned
+
+
 def test_the_copy_for_a_checkpoint_by_hand() -> None:
     config = small_config()
     centers_and_momenta = 2 * 4 * 8 * 4

@@ -99,6 +99,7 @@ def test_more_needs_more() -> None:
     assert total("--lr 1e-3 --wd 0 --optimizer adam") > base
     assert total(ranks=4) < base
     assert total(network="r50", recompute=True) < total(network="r50")
+    assert total(batch_size=16) < total("--accumulate 4", batch_size=64) < total(batch_size=64)
     assert total(dtype="float16") < base
 
 

@@ -72,6 +72,11 @@ class FaceConfig:
         """Images per rank and update."""
         return self.data.batch_size
 
+    @property
+    def images_per_pass(self) -> int:
+        """Images whose feature maps exist at a time."""
+        return self.data.batch_size // self.backbone.accumulate
+
     def values(self) -> dict[str, Any]:
         """The resolved options as JSON has them, with what follows from others written out."""
         return options.as_json(
@@ -172,7 +177,12 @@ def check(config: FaceConfig) -> None:
     Raises:
         ConfigError: with the option, its value, the reason and the remedy.
     """
-    data = config.data
+    data, parts = config.data, config.backbone.accumulate
+    if data.batch_size % parts:
+        raise ConfigError(
+            f"--accumulate {parts} does not divide the {data.batch_size} images of --batch-size "
+            "into equal parts; choose one that divides the other"
+        )
     if data.dataset is None and not data.rec:
         raise ConfigError(
             f"no data: give --dataset NAME ({', '.join(presets.PRESETS)}) or --rec DIR; "

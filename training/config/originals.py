@@ -80,7 +80,7 @@ TRAIN: Mapping[str, str] = {
     "--sample-rate": "give --sample-ratio",
     "--interclass-filtering-threshold": "give --filter-threshold, where 1 is off",
     "--warmup-epoch": "give --warmup, in updates",
-    "--gradient-acc": "not ported; give a larger --batch-size, with --recompute if memory ends",
+    "--gradient-acc": "give --accumulate, and the whole batch of an update as --batch-size",
     "--save-all-states": "leave it out: checkpoints hold everything; see --keep",
     "--wandb-*": _WANDB,
     "--using-wandb": _WANDB,

@@ -123,6 +123,13 @@ def test_margins(preset: str, line: str, margins: tuple[float, ...]) -> None:
     assert parse_line(f"--dataset {preset} {line}").head.applied_margins == margins
 
 
+def test_parts_of_a_batch_are_equal() -> None:
+    parts = parse_line("--dataset synthetic --batch-size 64 --accumulate 4")
+    assert (parts.images_per_rank, parts.images_per_pass) == (64, 16)
+    with pytest.raises(ConfigError, match="--accumulate 5 does not divide the 64 images"):
+        parse_line("--dataset synthetic --batch-size 64 --accumulate 5")
+
+
 def test_center_lr_follows_lr_unless_given() -> None:
     assert parse_line("--dataset synthetic --lr 0.3").center_lr_factor == 1.0
     assert parse_line("--dataset synthetic --lr 0.3 --center-lr 0.6").center_lr_factor == 2.0
