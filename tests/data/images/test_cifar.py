@@ -275,7 +275,8 @@ def test_record_files_that_data_pack_has_made_of_folders(tmp_path: Path) -> None
     for part in ("train", "test"):
         write_folders(tmp_path / "cifar10" / part)
         out = tmp_path / "packed" / f"{part}.rec"
-        line = [sys.executable, "-m", "data.pack", tmp_path / "cifar10" / part, out, "--png"]
+        words = ["data.pack", tmp_path / "cifar10" / part, out, "--png"]
+        line = [sys.executable, "-m", *map(str, words)]
         done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     assert_packed(*cifar.open_set(CIFAR10, tmp_path / "packed"), images=20)
