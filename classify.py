@@ -69,16 +69,14 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
             classifier.synchronize(run.timed_world)
         run.plan(batches)
         optimizer = ranks.optimizer(classifier.parameters, run.stopwatch)
-        counts = EpochCounts(run.world, run.epoch_plan)
+        counts, clock = EpochCounts(run.world, run.epoch_plan), run.stopwatch
         best, saver = (ModelSaver(classifier, run.world, run.folder, n) for n in ("best", "model"))
         validation = partial(dataset.validation_batches, data, run.world)
         validator = Validator(classifier, validation, counts, run.world, run.log, best.save)
         run.restore(classifier=classifier, optimizer=optimizer, validator=validator)
         targets = SoftTargets(config.loss, dataset.num_classes, seed)
         guard = FiniteGuard("stop", run.last_checkpoint, remedy="lower --lr")
-        step = ClassifyStep(
-            classifier, optimizer, targets, counts, stopwatch=run.stopwatch, guard=guard
-        )
+        step = ClassifyStep(classifier, optimizer, targets, counts, stopwatch=clock, guard=guard)
         status = run.fit(
             wrap(step),
             [

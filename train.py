@@ -49,13 +49,12 @@ def train(config: FaceConfig) -> int:
         face_data.open_batches(data, seed, world) as faces,
     ):
         run.plan(faces)
-        size = faces.image_size
+        size, centers = faces.image_size, (faces.num_classes, config.backbone.embedding_size)
         # The whole backbone on every rank, a shard of the class centers on each.
         backbone = Backbone.create(config.backbone, image_size=size, seed=seed, ctx=device)
         backbone.hybridize()
         if config.backbone.sync_bn:
             backbone.synchronize(run.timed_world)
-        centers = faces.num_classes, config.backbone.embedding_size
         rule = optimizers.build(config.optimizer)
         head = PartialFC.create(
             config.head, centers, run.timed_world, device, optimizer=rule, seed=seed
@@ -71,8 +70,7 @@ def train(config: FaceConfig) -> int:
         if run.is_new:
             with run.log.paused():
                 verifier.verify(0)
-        guard = FiniteGuard(config.run.on_nan, run.last_checkpoint)
-        factor = config.center_lr_factor
+        guard, factor = FiniteGuard(config.run.on_nan, run.last_checkpoint), config.center_lr_factor
         saver = ModelSaver(backbone, world, run.folder)
         status = run.fit(
             FaceStep(backbone, head, optimizer, factor, stopwatch=clock, guard=guard),
