@@ -133,6 +133,7 @@ RUN_BY: dict[str, Run] = {
     "python -m parallel.launch -n 4 -s 1": Run("make newcomer"),
     "python -m parallel.launch -n 4 -s 2 -H": Run("make cluster"),
     "python -m parallel.launch": Run("make grouping"),
+    "bash examples/": Run("tests/examples/test_scripts.py", "examples"),
     # Modules.
     "python -m data.pack": Run("tests/newcomer/test_documents.py", "SESSION"),
     "python -m data.unpack": Run("tests/newcomer/test_documents.py", "SESSION"),
