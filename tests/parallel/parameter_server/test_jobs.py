@@ -103,8 +103,12 @@ def records(models: Path) -> list[dict]:
 
 
 def test_bsp_is_horovods_allreduce(tmp_path: Path) -> None:
-    """Twenty steps on the same batches."""
-    options = [*SMALL, "--num-images", 2000, "--num-examples", 640, "--epochs", 2, "--lr", 0.02]
+    """Twenty steps on the same batches.
+
+    At a rate that does not make the loss jump first: that would multiply the difference of one
+    rounding by ten thousand, on processors where there is one.
+    """
+    options = [*SMALL, "--num-images", 2000, "--num-examples", 640, "--epochs", 2, "--lr", 0.002]
     launcher = [Path(sys.executable).with_name("horovodrun"), "--gloo", "-np", 2]
     command = [*launcher, "-H", "localhost:2", sys.executable, "classify.py", *options]
     horovod = subprocess.run(
