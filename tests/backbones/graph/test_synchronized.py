@@ -46,7 +46,7 @@ def everything() -> Symbol:
     halves = mx.sym.SliceChannel(c, num_outputs=2, axis=1, name="halves")
     joined = mx.sym.concat(norm(halves[1], "e"), halves[0] * 0.5, dim=1)
     pooled = mx.sym.Pooling(smooth(joined), global_pool=True, pool_type="avg", kernel=(1, 1))
-    linear = mx.sym.FullyConnected(pooled, num_hidden=OUTPUTS, name="linear")
+    linear = mx.sym.FullyConnected(pooled, num_hidden=OUTPUTS, no_bias=True, name="linear")
     return norm(linear, "out", fixed=True)
 
 
@@ -55,7 +55,8 @@ def with_prelu() -> Symbol:
     x = conv(mx.sym.var("data") * 0.01, "first")
     x = mx.sym.LeakyReLU(norm(x, "a"), act_type="prelu", name="relu")
     x = mx.sym.LeakyReLU(norm(conv(x, "second"), "b"), act_type="prelu", name="relu2")
-    return norm(mx.sym.FullyConnected(x, num_hidden=OUTPUTS, name="linear"), "out")
+    linear = mx.sym.FullyConnected(x, num_hidden=OUTPUTS, no_bias=True, name="linear")
+    return norm(linear, "out")
 
 
 GRAPHS = {"everything": everything, "with_prelu": with_prelu}
