@@ -163,9 +163,9 @@ ROWS: dict[str, Row] = {
     ),
     "accumulate": Row(
         "records",
-        "--accumulate 2",
+        "--accumulate 3",
         lambda seen: seen.call("Backbone.create").result._training_pass._parts,
-        2,
+        3,
     ),
     "head_dtype": Row("types", "--head-dtype bfloat16", of_head("_dtype"), BFLOAT16),
     "loss": Row(

@@ -18,6 +18,7 @@ from benchmarks.toolkit_head import ToolkitHead
 from partial_fc.shard import Sampler, Shard
 from runtime import processors
 from runtime.errors import ConfigError
+from tests.support.bfloat16 import needs_bfloat16
 from tests.support.launch import clean_environment
 from tests.support.measurement import measure
 from tests.support.near_worker import NearWorker
@@ -137,6 +138,7 @@ def test_wrong_options_are_explained(words, complaint, monkeypatch) -> None:
         head.main(words)
 
 
+@needs_bfloat16
 def test_bfloat16_is_measured_beside_our_float32(monkeypatch) -> None:
     monkeypatch.setattr(processors, "request_tiles", lambda: True)
     options = head._parse(["--classes", "300", "--batch", "8", "--dtype", "bfloat16"])

@@ -42,15 +42,15 @@ def on_device(updates: Any, *arguments: Any, **options: Any) -> tuple[list[float
 def assert_equal_updates(found: Any, expected: Any) -> None:
     """The same losses, and the same arrays but for rounding.
 
-    In the second update a number may be on the other side of a ReLU's bend: seen are 3e-3 of the
-    largest value with AVX-512, 5e-3 with AVX2.
+    In the second update a number may be on the other side of a ReLU's bend, which moves what begins
+    at zero, a beta, by 7e-6 with AVX2.
     """
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
     assert found[1].keys() == expected[1].keys()
     for name, values in expected[1].items():
         if name != WITHOUT_EFFECT:
             error = np.abs(found[1][name] - values).max()
-            assert error <= 1e-2 * np.abs(values).max() + 1e-6, (name, error)
+            assert error <= 3e-3 * np.abs(values).max() + 1e-5, (name, error)
 
 
 def assert_similar_updates(found: Any, expected: Any, before: dict[str, Any]) -> None:

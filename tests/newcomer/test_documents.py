@@ -181,7 +181,9 @@ def test_the_log_lines_are_found_as_the_document_says(tmp_path) -> None:
 
 @pytest.mark.launcher
 def test_the_command_of_the_results_for_mnist(toolkit_data, tmp_path) -> None:
-    (text,) = [text for text in TEXTS if "--dataset mnist_cosine" in text]
+    (text,) = [
+        text for text in TEXTS if "horovodrun" in text and "--dataset mnist_cosine" in text
+    ]
     few = f"--epochs 1 --num-examples 256 --models-root {tmp_path}"
     text = text.replace("--data-dir mnist", f"--data-dir {toolkit_data}/mnist {few}")
     assert "rank 0 of 2" in run_as_typed(text, ROOT)

@@ -23,6 +23,7 @@ from partial_fc.shard import Sampler, Shard, initial_centers
 from runtime import processors
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
+from tests.support.bfloat16 import needs_bfloat16
 from tests.support.reference_head import (
     ReferenceNormTerms,
     margin_logit,
@@ -462,6 +463,7 @@ def test_margin_formula_of_the_reference():
     assert margin_logit(np.array([0.5]), 1.0, np.pi / 6, 0.0) == pytest.approx(0.0, abs=1e-12)
 
 
+@needs_bfloat16
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("loss", ["arcface", "cosface"])
 @pytest.mark.parametrize("scale", [1.0, 64.0])

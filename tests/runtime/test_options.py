@@ -42,6 +42,7 @@ FACES = {
     "cutout": ([0.0, 1.0], [-0.01, 1.01]),
     "max_bad_records": ([0], [-1]),
     "embedding_size": ([1], [0]),
+    "accumulate": ([1], [0]),
     "scale": ([1e-3], [0.0]),
     "filter_threshold": ([1e-3, 1.0], [0.0, 1.01]),
     "jpeg_compression": ([0.0, 1.0], [-0.01, 1.01]),
