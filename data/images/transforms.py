@@ -200,24 +200,15 @@ class RandomResizedCrop(ImageTransform):
 
 
 @dataclass(frozen=True)
-class CenterCrop(ImageTransform):
+class CenterCrop(MiddleCrop):
     """Scale the shorter side to 8/7 of the size and crop the center, as ImageNet is tested."""
-
-    size: int
-    """Height and width of the result."""
-
-    @override
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        return np.empty((count, 0), np.float32)
 
     @override
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
         height, width = image.shape[:2]
         scale = self.size * 8 / 7 / min(height, width)
         height, width = max(self.size, round(scale * height)), max(self.size, round(scale * width))
-        image = _resized(image, height, width)
-        top, left = (height - self.size) // 2, (width - self.size) // 2
-        return image[top : top + self.size, left : left + self.size]
+        return super().apply(_resized(image, height, width), draws)
 
 
 def _color_matrix(strength: float, draws: NDArray[np.float32]) -> NDArray[np.float32]:

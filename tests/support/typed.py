@@ -119,9 +119,8 @@ def _check_make(words: Sequence[str]) -> None:
 
 
 _PRINT_WHAT_IT_STARTS = """
-import sys
-from horovod.runner import launch
-arguments = launch.parse_args()
+import runpy, sys
+arguments = runpy.run_module("horovod.runner.launch")["parse_args"]()
 sys.stdout.write("\\0".join([str(arguments.num_proc), arguments.hosts or "", *arguments.command]))
 """
 
