@@ -87,7 +87,7 @@ class Accumulation(TrainingPass):
         self._last = self._run(last, parts[last])
         self._kept = parts[:last]
         with mx.autograd.pause():
-            return mx.nd.concat(*features, self._last, dim=0)
+            return mx.nd.concat(*features, self._last.detach(), dim=0)
 
     @override
     def backward(self, outputs: NDArray, gradient: NDArray) -> None:
@@ -103,8 +103,13 @@ class Accumulation(TrainingPass):
         self._kept = []
 
     def _look(self, number: int, part: NDArray) -> NDArray:
-        """The features alone: without what they hold, the next part has the memory."""
-        features = self._run(number, part).copy()
+        """The features alone: without what they hold, the next part has the memory.
+
+        Detached before the copy: MXNet's engine drops the arguments of an operation after it has
+        said that it is done. A recorded array that it still has keeps the pass's memory in use, and
+        the next part would plan as much again.
+        """
+        features = self._run(number, part).detach().copy()
         mx.nd.waitall()
         return features
 
