@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from typing_extensions import override
 
+from backbones import classifiers
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
+from backbones.network import initial_weights
 from backbones.options import ClassifierOptions
 from benchmarks.worker import Subject
 from parallel.world import LoneWorld
@@ -14,8 +18,20 @@ from runtime.mxnet import mx
 from training.config.schedule import OptimizerOptions
 from training.update.optimizer import BackboneOptimizer
 
+_SEED = 0
 _CLASSES = 10
 _IMAGE_SHAPE = (3, 32, 32)
+NORMALIZATION = Normalization((0.5,) * 3, (0.25,) * 3)
+
+
+def write_graph(
+    model: str, folder: Path, normalization: Normalization = NORMALIZATION, seed: int = _SEED
+) -> None:
+    """Write a classifier's graph and first weights, for ``pytorch_graph``."""
+    graph = classifiers.build(model, classes=_CLASSES, normalization=normalization)
+    weights = initial_weights(graph, _IMAGE_SHAPE, seed)
+    (folder / "graph.json").write_text(graph.tojson())
+    np.savez(folder / "weights.npz", **{name: one.asnumpy() for name, one in weights.items()})
 
 
 class ClassifierInference(Subject):
@@ -27,7 +43,7 @@ class ClassifierInference(Subject):
             ClassifierOptions(model=model),
             classes=_CLASSES,
             image_shape=_IMAGE_SHAPE,
-            normalization=Normalization((0.5,) * 3, (0.25,) * 3),
+            normalization=NORMALIZATION,
         )
         self._classifier.hybridize()
         rng = np.random.default_rng(0)
