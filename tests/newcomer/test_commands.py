@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.newcomer import commands
+from tests.newcomer import commands, walk
 from tests.newcomer.walk import ROOT
 
 
@@ -31,3 +31,23 @@ def test_commands_are_read_without_comments_and_in_one_line() -> None:
 def test_a_command_without_a_plan() -> None:
     with pytest.raises(LookupError, match="no plan for 'make trainer'"):
         commands.plan_of("make trainer")
+
+
+def test_what_a_command_has_reached() -> None:
+    time = "2026-11-22 22:59:31 "
+    lines = [
+        "setup: done",
+        f"[1,0]<stderr>:{time}rank 0 INFO: verification unseen at update 0: accuracy 0.55 +- 0.02",
+        f"{time}rank 0 INFO: update 20/40  mean_loss 3.2  accuracy 0.1  42.6 images/s",
+        f"{time}rank 0 INFO: verification unseen at update 140: accuracy 0.93 +- 0.01",
+        f"{time}rank 0 INFO: verification unseen: accuracy untrained 0.55, trained 0.95",
+        f"{time}rank 0 INFO: time: waiting 0.5%",
+    ]
+    assert walk.results(lines) == [
+        "[1,0]<stderr>:rank 0 INFO: verification unseen at update 0: accuracy 0.55 +- 0.02",
+        "rank 0 INFO: verification unseen: accuracy untrained 0.55, trained 0.95",
+    ]
+    assert walk.results(["lfw: accuracy 0.9912 ± 0.0044, threshold 0.3"]) == [
+        "lfw: accuracy 0.9912 ± 0.0044, threshold 0.3"
+    ]
+    assert walk.results(lines[:1]) == []

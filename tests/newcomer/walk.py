@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -25,6 +26,9 @@ from tests.newcomer.commands import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 _ACTIVATE = "source .venv/bin/activate"
+# Of a verification or of a validation; those of training tell less.
+_ACCURACY = re.compile(r"verification .*accuracy|validation loss|accuracy .* ± ")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 _KEPT = ("PATH", "LANG", "PIP_", "SSL_CERT_", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 
 
@@ -92,9 +96,17 @@ def _run(
         status = _wait(line, plan, clone, environment, output)
     seconds = time.monotonic() - started
     print(f"status {status:3d}  {seconds:5.0f} s  {typed}", flush=True)
-    if status:
-        sys.stdout.writelines(f"    {said}\n" for said in log.read_text().splitlines()[-30:])
+    lines = log.read_text().splitlines()
+    told = lines[-30:] if status else results(lines)
+    sys.stdout.writelines(f"    {said}\n" for said in told)
+    sys.stdout.flush()
     return status
+
+
+def results(lines: Sequence[str]) -> list[str]:
+    """What a command has reached: the first and the last accuracy that it has reported."""
+    stated = [_TIME.sub("", line) for line in lines if _ACCURACY.search(line)]
+    return stated[:1] + stated[1:][-1:]
 
 
 def _wait(
