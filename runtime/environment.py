@@ -98,6 +98,12 @@ def _for_every_rank() -> tuple[Setting, ...]:
             "300",
             "ranks that share few processors take longer than 30 s to import and connect",
         ),
+        Setting(
+            "HOROVOD_CACHE_CAPACITY",
+            "4096",
+            "an update of r269 with --sync-bn has some 1,400 collectives; what does not fit into the "
+            "1,024 of the default is negotiated over the coordinator in every update",
+        ),
     )
 
 
