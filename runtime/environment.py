@@ -101,8 +101,8 @@ def _for_every_rank() -> tuple[Setting, ...]:
         Setting(
             "HOROVOD_CACHE_CAPACITY",
             "4096",
-            "an update of r269 with --sync-bn has some 1,400 collectives; what does not fit into the "
-            "1,024 of the default is negotiated over the coordinator in every update",
+            "an update of r269 with --sync-bn has some 1,400 collectives; what does not fit into "
+            "Horovod's 1,024 is negotiated anew in every update",
         ),
     )
 
