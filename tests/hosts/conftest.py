@@ -1,13 +1,15 @@
-"""Two hosts, and those of ``parallel.check``, started when a test of a module wants them."""
+"""Two hosts, those of ``parallel.check``, and a project there: made when a module wants them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.check_cluster import Cluster
 from tests.support.hosts import TwoHosts
+from tests.support.server_job import assert_nothing_left, copy_product
 
 
 @pytest.fixture(scope="module")
@@ -25,3 +27,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         made = Cluster(two, folder, private)
         made.make()
         yield made
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The product, and the files of a job with parameter servers, in a folder with a space."""
+    folder = tmp_path_factory.mktemp("project") / "two words"
+    copy_product(folder)
+    return folder
+
+
+@pytest.fixture
+def nothing_is_left(two: TwoHosts) -> Iterator[None]:
+    """After a test, sshd alone runs on each host."""
+    yield
+    assert_nothing_left(two)

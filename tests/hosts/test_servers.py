@@ -1,114 +1,45 @@
-"""Jobs with parameter servers over two hosts: as the document types them, and how they end.
-
-The project lies in a folder whose name has a space, with the files that docs/grouping-sgd.md names:
-two workers on each host, a group for each host. Nothing but sshd may be left on either host.
-"""
+"""Jobs with parameter servers over two hosts: as the document types them, and what is refused."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.soak.soak import busy_loops
 from tests.support import hosts
 from tests.support.hosts import INTERFACES, Host, TwoHosts
-
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = Path(sys.prefix) / "bin"
-PRODUCT = (
-    *("classify.py", "backbones", "data", "evaluation", "parallel", "partial_fc"),
-    *("runtime", "training"),
+from tests.support.server_job import (
+    ADDRESSES,
+    GROUPED,
+    NAMES,
+    PRODUCT,
+    PROGRAMS,
+    ROOT,
+    SCHEMES,
+    SECONDS,
+    SHORT,
+    Job,
+    processes_of,
+    run,
+    wait_until,
+    write_files,
 )
-NAMES, ADDRESSES = ("host1", "host2"), ("10.77.0.1", "10.77.0.2")
-LAUNCH = ("-m", "parallel.launch", "-n", "4", "-s", "2", "-H", "hosts", "--launcher", "ssh")
-SHORT = "--dataset synthetic --image-size 16 --num-images 600 --batch-size 16 --epochs 1".split()
-# Hours: these jobs do not end by themselves.
-ENDLESS = "--dataset synthetic --image-size 16 --num-images 20000 --batch-size 16 --epochs 1000 "
-ENDLESS += "--frequent 5 --eval-frequency 1000"
-SCHEMES = {
-    "dist_sync": (),
-    "dist_async": (),
-    "dist_ssync": ("--staleness", "3"),
-    "dist_gsync": (),
-}
-GROUPED = ("--groups", "groups")
-# The longest time in which a job may end.
-SECONDS = 30
 
 WHY_NOT = hosts.missing()
-pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The product, and the three files."""
-    folder = tmp_path_factory.mktemp("project") / "two words"
-    folder.mkdir()
-    for part in PRODUCT:
-        # With what Numba has compiled, for which the files keep their time.
-        (shutil.copy2 if part.endswith(".py") else shutil.copytree)(ROOT / part, folder / part)
-    write_files(folder, NAMES)
-    return folder
-
-
-def write_files(project: Path, names: tuple[str, str]) -> None:
-    one, other = names
-    (project / "hosts").write_text(f"{one}\n{one}\n{other}\n{other}\n")
-    (project / "groups").write_text(f"{one} {one}\n{other} {other}\n")
-    (project / "data_sharding").write_text("0.0 0.25\n0.25 0.5\n0.5 0.75\n0.75 1.0\n")
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(two: TwoHosts) -> Iterator[None]:
-    """Before a test and after it, sshd alone runs on each host."""
-    yield
-    assert_nothing_left(two)
-
-
-def left(two: TwoHosts) -> list[str]:
-    """What runs on the hosts beside the ssh servers that listen."""
-    found = []
-    for host in two.all:
-        for pid in set(host.processes()) - {host.ssh_server}:
-            try:
-                found.append(f"{host.name} {pid} {psutil.Process(pid).cmdline()}")
-            except psutil.Error:
-                continue
-    return found
-
-
-def assert_nothing_left(two: TwoHosts, begin: float = 0) -> float:
-    """Wait until nothing is left; returns the seconds since then."""
-    begin = begin or time.monotonic()
-    while remaining := left(two):
-        assert time.monotonic() - begin < SECONDS, remaining
-        time.sleep(0.05)
-    return time.monotonic() - begin
-
-
-def run(
-    two: TwoHosts, project: Path, scheme: str, *options: str, active: bool = True,
-    training: tuple[str, ...] = tuple(SHORT), **variables: str,
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """A job to its end."""
-    python = "python" if active else str(PROGRAMS / "python")
-    return two.run(
-        python, *LAUNCH, *options, "--", "python", "classify.py", "--kv-store", scheme,
-        *SCHEMES[scheme], *training, folder=project, path=[PROGRAMS] if active else [],
-        **variables,
-    )  # fmt: skip
+pytestmark = [
+    pytest.mark.hosts,
+    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
+    pytest.mark.usefixtures("nothing_is_left"),
+]
 
 
 @pytest.mark.parametrize(
@@ -327,14 +258,6 @@ def test_as_many_workers_as_a_host_of_gpus_has_log_in(two, project) -> None:
     assert result.stdout.count(": in --kv-store dist_async\n") == 17
 
 
-def wait_until(process: subprocess.Popen[str], output: Path, word: str) -> None:
-    """Wait for a word in the output of a process, which goes on."""
-    end = time.monotonic() + 200
-    while word not in output.read_text():
-        assert process.poll() is None and time.monotonic() < end, output.read_text()
-        time.sleep(0.1)
-
-
 @contextmanager
 def slowed(host: Host, share: float) -> Iterator[None]:
     """Let the workers of a host run for a share of the time, and behind all other processes.
@@ -410,124 +333,6 @@ def test_autogroup_gives_a_slow_host_a_group_of_its_own(two, project, tmp_path) 
     options = ("-i", "eth0", *GROUPED, "--data-sharding", "data_sharding")
     result = run(two, project, "dist_gsync", *options, training=training)
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-class Job:
-    """A job whose output goes into a file; by default it trains until something ends it."""
-
-    def __init__(
-        self,
-        two: TwoHosts,
-        project: Path,
-        models: Path,
-        scheme: str,
-        training: Sequence[str] = tuple(ENDLESS.split()),
-    ) -> None:
-        self.two, self.output = two, models / "output"
-        write_files(project, NAMES)
-        groups = GROUPED if scheme == "dist_gsync" else ()
-        with self.output.open("w") as output:
-            self.process = two.start(
-                "python", *LAUNCH, "-i", "eth0", *groups, "--", "python", "classify.py",
-                "--kv-store", scheme, *SCHEMES[scheme], *training,
-                "--models-root", str(models / "models"),
-                folder=project, path=[PROGRAMS], stdout=output, stderr=output,
-            )  # fmt: skip
-
-    def said(self) -> str:
-        return self.output.read_text()
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait(SECONDS)
-
-
-def process_of(host: Host, role: str, worker: int = 0) -> psutil.Process:
-    """The process of a role on a host, a worker's by its number."""
-    found = processes_of(host, role, worker)
-    assert found, f"there is no {role} {worker} on {host.name}"
-    return found[0]
-
-
-def processes_of(host: Host, role: str, worker: int) -> list[psutil.Process]:
-    """As ``process_of``, without the guard; those that are there now."""
-    found = []
-    for pid in host.processes():
-        try:
-            running = psutil.Process(pid)
-            variables, words = running.environ(), running.cmdline()
-        except psutil.Error:
-            continue
-        is_own = role == variables.get("DMLC_ROLE") and worker == int(variables["GROUPING_WORKER"])
-        if is_own and "parallel.launch.guard" not in words:
-            found.append(running)
-    return found
-
-
-def session_of(process: psutil.Process, host: Host) -> psutil.Process:
-    """The ssh server's process that serves the connection by which a process was started."""
-    sessions = [one for one in process.parents() if one.name().startswith("sshd")]
-    assert sessions[0].pid != host.ssh_server
-    return sessions[0]
-
-
-def victim_of(two: TwoHosts, job: Job, name: str) -> tuple[psutil.Process, str]:
-    """The process to kill, and how the launcher's line names it."""
-    killed = "ended with status 137 (SIGKILL); ending the job"
-    if name == "worker on the first host":
-        return process_of(two.first, "worker", 1), f"launch: worker 1 on host1 {killed}"
-    if name == "worker on the second host":
-        return process_of(two.second, "worker", 3), f"launch: worker 3 on host2 {killed}"
-    if name == "server":
-        return process_of(two.second, "server"), f"launch: server 1 on host2 {killed}"
-    if name == "scheduler":
-        return process_of(two.first, "scheduler"), f"launch: scheduler on 10.77.0.1 {killed}"
-    if name == "ssh session":
-        worker = process_of(two.second, "worker", 2)
-        broken = "ended with status 255 (ssh: no connection, or one that broke); ending the job"
-        return session_of(worker, two.second), f"launch: worker 2 on host2 {broken}"
-    assert name == "launcher"
-    return psutil.Process(job.process.pid), ""
-
-
-VICTIMS = (
-    *("worker on the first host", "worker on the second host", "server", "scheduler"),
-    *("ssh session", "launcher"),
-)
-
-
-def deaths() -> Iterator[object]:
-    """Each scheme and victim, on a quiet and a busy machine; most with ``make cluster`` alone."""
-    for scheme in SCHEMES:
-        for victim in VICTIMS:
-            for busy in (0, 2):
-                is_quick = busy and (
-                    scheme == "dist_gsync" or victim == "worker on the second host"
-                )
-                marks = [] if is_quick else [pytest.mark.cluster]
-                yield pytest.param(scheme, victim, busy, marks=marks)
-
-
-@pytest.mark.parametrize(("scheme", "victim", "busy"), deaths())
-def test_a_killed_process_ends_the_job_on_both_hosts(
-    two, project, tmp_path, scheme, victim, busy
-) -> None:
-    job = Job(two, project, tmp_path, scheme)
-    try:
-        wait_until(job.process, job.output, "update 10/")
-        process, line = victim_of(two, job, victim)
-        with busy_loops(busy):
-            begin = time.monotonic()
-            process.kill()
-            seconds = assert_nothing_left(two, begin)
-        status = job.process.wait(SECONDS)
-    finally:
-        job.end()
-    print(f"{scheme}, {victim}, {busy} busy loops: gone after {seconds:.1f} s, status {status}")
-    announced = [one for one in job.said().splitlines() if one.startswith("launch: ")]
-    assert announced == ([line] if line else []), job.said()
-    expected = {"launcher": -signal.SIGKILL, "ssh session": 255}
-    assert status == expected.get(victim, 128 + signal.SIGKILL)
 
 
 @pytest.mark.cluster

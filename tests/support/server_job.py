@@ -1,0 +1,150 @@
+"""Jobs with parameter servers over two hosts, and what is left of them there.
+
+The project lies in a folder whose name has a space, with the files that docs/grouping-sgd.md names:
+two workers on each host, a group for each host.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from tests.support.hosts import Host, TwoHosts
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(sys.prefix) / "bin"
+PRODUCT = (
+    *("classify.py", "backbones", "data", "evaluation", "parallel", "partial_fc"),
+    *("runtime", "training"),
+)
+NAMES, ADDRESSES = ("host1", "host2"), ("10.77.0.1", "10.77.0.2")
+LAUNCH = ("-m", "parallel.launch", "-n", "4", "-s", "2", "-H", "hosts", "--launcher", "ssh")
+SHORT = "--dataset synthetic --image-size 16 --num-images 600 --batch-size 16 --epochs 1".split()
+# Hours: these jobs do not end by themselves.
+ENDLESS = "--dataset synthetic --image-size 16 --num-images 20000 --batch-size 16 --epochs 1000 "
+ENDLESS += "--frequent 5 --eval-frequency 1000"
+SCHEMES = {
+    "dist_sync": (),
+    "dist_async": (),
+    "dist_ssync": ("--staleness", "3"),
+    "dist_gsync": (),
+}
+GROUPED = ("--groups", "groups")
+# The longest time in which a job may end.
+SECONDS = 30
+
+
+def copy_product(folder: Path) -> None:
+    """Make a folder with the product and the three files."""
+    folder.mkdir()
+    for part in PRODUCT:
+        # With what Numba has compiled, for which the files keep their time.
+        (shutil.copy2 if part.endswith(".py") else shutil.copytree)(ROOT / part, folder / part)
+    write_files(folder, NAMES)
+
+
+def write_files(project: Path, names: tuple[str, str]) -> None:
+    one, other = names
+    (project / "hosts").write_text(f"{one}\n{one}\n{other}\n{other}\n")
+    (project / "groups").write_text(f"{one} {one}\n{other} {other}\n")
+    (project / "data_sharding").write_text("0.0 0.25\n0.25 0.5\n0.5 0.75\n0.75 1.0\n")
+
+
+def left(two: TwoHosts) -> list[str]:
+    """What runs on the hosts beside the ssh servers that listen."""
+    found = []
+    for host in two.all:
+        for pid in set(host.processes()) - {host.ssh_server}:
+            try:
+                found.append(f"{host.name} {pid} {psutil.Process(pid).cmdline()}")
+            except psutil.Error:
+                continue
+    return found
+
+
+def assert_nothing_left(two: TwoHosts, begin: float = 0) -> float:
+    """Wait until nothing is left; returns the seconds since then."""
+    begin = begin or time.monotonic()
+    while remaining := left(two):
+        assert time.monotonic() - begin < SECONDS, remaining
+        time.sleep(0.05)
+    return time.monotonic() - begin
+
+
+def run(
+    two: TwoHosts, project: Path, scheme: str, *options: str, active: bool = True,
+    training: tuple[str, ...] = tuple(SHORT), **variables: str,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """A job to its end."""
+    python = "python" if active else str(PROGRAMS / "python")
+    return two.run(
+        python, *LAUNCH, *options, "--", "python", "classify.py", "--kv-store", scheme,
+        *SCHEMES[scheme], *training, folder=project, path=[PROGRAMS] if active else [],
+        **variables,
+    )  # fmt: skip
+
+
+def wait_until(process: subprocess.Popen[str], output: Path, word: str) -> None:
+    """Wait for a word in the output of a process, which goes on."""
+    end = time.monotonic() + 200
+    while word not in output.read_text():
+        assert process.poll() is None and time.monotonic() < end, output.read_text()
+        time.sleep(0.1)
+
+
+class Job:
+    """A job whose output goes into a file; by default it trains until something ends it."""
+
+    def __init__(
+        self,
+        two: TwoHosts,
+        project: Path,
+        models: Path,
+        scheme: str,
+        training: Sequence[str] = tuple(ENDLESS.split()),
+    ) -> None:
+        self.two, self.output = two, models / "output"
+        write_files(project, NAMES)
+        groups = GROUPED if scheme == "dist_gsync" else ()
+        with self.output.open("w") as output:
+            self.process = two.start(
+                "python", *LAUNCH, "-i", "eth0", *groups, "--", "python", "classify.py",
+                "--kv-store", scheme, *SCHEMES[scheme], *training,
+                "--models-root", str(models / "models"),
+                folder=project, path=[PROGRAMS], stdout=output, stderr=output,
+            )  # fmt: skip
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(SECONDS)
+
+
+def process_of(host: Host, role: str, worker: int = 0) -> psutil.Process:
+    """The process of a role on a host, a worker's by its number."""
+    found = processes_of(host, role, worker)
+    assert found, f"there is no {role} {worker} on {host.name}"
+    return found[0]
+
+
+def processes_of(host: Host, role: str, worker: int) -> list[psutil.Process]:
+    """As ``process_of``, without the guard; those that are there now."""
+    found = []
+    for pid in host.processes():
+        try:
+            running = psutil.Process(pid)
+            variables, words = running.environ(), running.cmdline()
+        except psutil.Error:
+            continue
+        is_own = role == variables.get("DMLC_ROLE") and worker == int(variables["GROUPING_WORKER"])
+        if is_own and "parallel.launch.guard" not in words:
+            found.append(running)
+    return found
