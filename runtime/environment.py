@@ -116,6 +116,12 @@ _WITH_TILES = (
 )
 _ON_PROCESSORS = (
     Setting(
+        "MXNET_CPU_PARALLEL_SIZE",
+        str(1 << 30),
+        "the thread that hands arrays to MXNet copies them alone: with threads of its own for that "
+        "there are more than processors, and then those of the operators sleep after each",
+    ),
+    Setting(
         "HOROVOD_FUSION_THRESHOLD",
         str(1 << 20),
         "a larger array is reduced where it is: Horovod's buffer costs two copies of it by a "
