@@ -11,7 +11,6 @@ import zlib
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
-import numpy as np
 import numpy.typing as npt
 
 import backbones
@@ -164,11 +163,6 @@ class Backbone(Network):
         if self._dropout_seed is not None:
             text = f"{self._dropout_seed} {self._update}" + (f" {part}" if part else "")
             mx.random.seed(zlib.crc32(text.encode()) % 2**31, ctx=self._ctx)
-
-    def extract(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        """Return features [b, embedding_size] of images uint8 [b, 3, h, w], without training."""
-        features: npt.NDArray[np.float32] = self(mx.nd.array(images, dtype="uint8")).asnumpy()
-        return features
 
 
 def _for_device(

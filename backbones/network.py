@@ -20,6 +20,8 @@ from backbones.graph.nodes import Shape
 from backbones.graph.parameter_file import write_parameters
 from backbones.graph.synchronized import Ranks, SynchronizedPass
 from backbones.graph.training_pass import TrainingPass
+from backbones.inference import HostInference, Infer
+from runtime import devices
 from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
 from runtime.mxnet import mx
@@ -71,6 +73,11 @@ class Network(Stateful):
         return self._ctx
 
     @property
+    def graph(self) -> Any:
+        """The graph that is exported: plain, float32, of the same parameters."""
+        return self._exported
+
+    @property
     def parameters(self) -> Any:
         """The ``gluon.ParameterDict``; weight decay applies to convolution and linear weights only.
 
@@ -102,6 +109,22 @@ class Network(Stateful):
             self._training_pass.backward(outputs, gradient)
         else:
             outputs.backward(gradient)
+
+    def inference(self) -> Infer:
+        """Return what computes outputs with the weights of this moment, without training.
+
+        Verification and validation take this, as it is faster on a CPU than the network itself.
+        The numbers differ by rounding.
+        """
+        if not (devices.is_host(self._ctx) and mx.runtime.Features().is_enabled("MKLDNN")):
+            return self.extract
+        weights = {name: value.data().asnumpy() for name, value in self.parameters.items()}
+        return HostInference(self._exported, weights)
+
+    def extract(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Return the output [b, n] of images [b, channels, h, w] by the graph that trains."""
+        outputs: npt.NDArray[np.float32] = self(mx.nd.array(images, dtype="uint8")).asnumpy()
+        return outputs
 
     def _to_device(self, images: NDArray) -> NDArray:
         return images.as_in_context(self._ctx).astype("float32", copy=False)

@@ -118,12 +118,12 @@ def evaluator(options: Sequence[str]) -> Callable[[Path], float]:
         image_shape=dataset.shape,
         normalization=dataset.normalization,
     )
-    classifier.hybridize()
     batches = list(dataset.validation_batches(config.data, LoneWorld()))
 
     def accuracy(weights: Path) -> float:
         _unflatten(np.load(weights), classifier)
-        sums = np.sum([count_batch(classifier, batch) for batch in batches], axis=0)
+        infer = classifier.inference()
+        sums = np.sum([count_batch(infer, batch) for batch in batches], axis=0)
         return float(sums[1] / sums[3])
 
     return accuracy

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from backbones.inference import Infer
 from backbones.network import Network
 from data.batches.image_loader import PADDING
 from data.batches.loader import Batch
@@ -55,10 +56,9 @@ class Validator(Stateful):
     def validate(self, update: int) -> None:
         """Validate, and report the epoch."""
         average_statistics(self._classifier, self._world)
-        sums = np.sum(
-            [count_batch(self._classifier, batch) for batch in self._batches()] or [np.zeros(4)],
-            axis=0,
-        )
+        infer = self._classifier.inference()
+        counted = [count_batch(infer, batch) for batch in self._batches()]
+        sums = np.sum(counted or [np.zeros(4)], axis=0)
         counts = self._over_ranks(sums, "validation.counts")
         loss, correct, correct_of_top, total = counts.tolist()
         accuracy = correct / total
@@ -106,11 +106,10 @@ class Validator(Stateful):
         return total
 
 
-def count_batch(classifier: Network, batch: Batch) -> NDArray[np.float64]:
+def count_batch(infer: Infer, batch: Batch) -> NDArray[np.float64]:
     """Return what ``count`` does, of a batch without its padding rows."""
     counted = batch.labels != PADDING
-    logits = classifier(mx.nd.array(batch.images, dtype="uint8")).asnumpy()[counted]
-    return count(logits, batch.labels[counted])
+    return count(infer(batch.images)[counted], batch.labels[counted])
 
 
 def count(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -44,9 +44,10 @@ class Verifier(Stateful):
         average_statistics(self._backbone, self._world)
         gather = partial(allgather_numpy, self._world)
         ranks = verification.EmbeddingRanks(self._world.rank, self._world.size, gather)
+        extract = self._backbone.inference()
         for target in self._targets:
             result = verification.evaluate(
-                self._backbone.extract,
+                extract,
                 target,
                 batch_size=self._batch_size,
                 ranks=ranks,

@@ -27,7 +27,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Optional
 
-from backbones.graph.nodes import Entry, Node, first_shapes, from_json, moved, to_json
+from backbones.graph.nodes import (
+    Entry,
+    Node,
+    consumers,
+    first_shapes,
+    from_json,
+    moved,
+    to_json,
+)
 from backbones.layers import Symbol
 
 STEEPNESS = 31.0
@@ -94,7 +102,7 @@ class _Graph:
         self.heads: list[Entry] = graph["heads"]
         self.attributes: dict[str, Any] = graph["attrs"]
         self.shapes = first_shapes(symbol, (1, 3, *image_size))
-        self._consumers = _consumers(self.nodes, self.heads)
+        self._consumers = consumers(self.nodes, self.heads)
 
     def absorbed_prelus(self) -> set[int]:
         """Return the PReLUs on maps whose factors the only consumer, a convolution, can apply."""
@@ -148,21 +156,6 @@ class _Graph:
     def _only_consumer(self, index: int) -> Optional[int]:
         consumers = self._consumers.get(index, [])
         return consumers[0] if len(consumers) == 1 and consumers[0] >= 0 else None
-
-
-def _consumers(nodes: list[Node], heads: list[Entry]) -> dict[int, list[int]]:
-    """Return the operators whose first input is the first output of each node, by index.
-
-    Any other use, as another input, of another output or as an output of the graph, is -1.
-    """
-    found: dict[int, list[int]] = {}
-    for source, *_ in heads:
-        found.setdefault(source, []).append(-1)
-    for index, node in enumerate(nodes):
-        for position, (source, output, *_) in enumerate(node["inputs"]):
-            is_first = position == output == 0
-            found.setdefault(source, []).append(index if is_first else -1)
-    return found
 
 
 def _is_cheap(node: Node, channels: int) -> bool:

@@ -46,3 +46,21 @@ def first_shapes(symbol: Symbol, batch_shape: Shape) -> dict[str, Shape]:
     names = [node["name"] for node in to_json(symbol)["nodes"]]
     keys = {name: (name, f"{name}_output", f"{name}_output0") for name in names}
     return {name: next(found[key] for key in keys[name] if key in found) for name in names}
+
+
+def consumers(
+    nodes: list[Node], heads: list[Entry], *, any_input: bool = False
+) -> dict[int, list[int]]:
+    """Return the operators whose first input is the first output of each node, by index.
+
+    Any other use, of another output, as an output of the graph, or as another input than the first
+    (unless ``any_input``), is -1.
+    """
+    found: dict[int, list[int]] = {}
+    for source, *_ in heads:
+        found.setdefault(source, []).append(-1)
+    for index, node in enumerate(nodes):
+        for position, (source, output, *_) in enumerate(node["inputs"]):
+            is_known = output == 0 and (position == 0 or any_input)
+            found.setdefault(source, []).append(index if is_known else -1)
+    return found

@@ -38,7 +38,9 @@ def make(monkeypatch):
         monkeypatch.setattr(
             verifier_module, "average_statistics", lambda *arguments: averaged.append(arguments)
         )
-        log, backbone = Log(), SimpleNamespace(extract="extract")
+        # The weights of that moment, which are those after averaging.
+        backbone = SimpleNamespace(inference=lambda: f"averaged {len(averaged)} times")
+        log = Log()
         world = SimpleNamespace(rank=2, size=3)
         targets = [SimpleNamespace(name=name) for name in accuracies]
         made = Verifier(backbone, targets, world, log, batch_size=5, image_size=(8, 9))
@@ -72,8 +74,8 @@ def test_the_rank_evaluates_its_share_of_the_network_of_all(make) -> None:
     # Once before both sets.
     assert averaged == [(verifier._backbone, verifier._world)]
     assert [(extract, name) for extract, name, _ in calls] == [
-        ("extract", "lfw"),
-        ("extract", "cfp"),
+        ("averaged 1 times", "lfw"),
+        ("averaged 1 times", "cfp"),
     ]
     options = calls[0][2]
     ranks = options.pop("ranks")

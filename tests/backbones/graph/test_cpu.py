@@ -11,6 +11,7 @@ import pytest
 
 import backbones
 from backbones.graph import cpu
+from backbones.graph.nodes import consumers
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from runtime.mxnet import mx
@@ -233,5 +234,7 @@ def test_consumers_by_hand() -> None:
         {"inputs": [[2, 0, 0], [3, 0, 0]]},
         {"inputs": [[3, 1, 0]]},
     ]
-    found = cpu._consumers(nodes, [[4, 0, 0], [5, 0, 0]])
+    found = consumers(nodes, [[4, 0, 0], [5, 0, 0]])
     assert found == {4: [-1], 5: [-1], 0: [2], 1: [-1], 2: [3, 4], 3: [-1, -1]}
+    found = consumers(nodes, [[4, 0, 0], [5, 0, 0]], any_input=True)
+    assert found == {4: [-1], 5: [-1], 0: [2], 1: [2], 2: [3, 4], 3: [4, -1]}

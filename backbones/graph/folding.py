@@ -1,0 +1,253 @@
+"""The graph for inference on a CPU: the same output from fewer passes over the feature maps.
+
+In training, a BatchNorm and a PReLU are passes of their own over maps that are larger than a
+processor's caches. Where the weights do not change, a BatchNorm is a factor and a shift for each
+channel, which go into the kernel and the bias of the convolution or linear layer before it:
+
+    gamma * (K x - mean) / sqrt(variance + eps) + beta = (f K) x + (beta - f mean)
+    with f = gamma / sqrt(variance + eps)
+
+A PReLU is composed of what oneDNN has, as in ``backbones.graph.cpu``, with bent(z) = z where z is
+positive and -STEEPNESS z elsewhere:
+
+    PReLU(x) = z + (1 / t - 1) * bent(z)    with z = t x, t = (slope + STEEPNESS) / (1 + STEEPNESS)
+
+Its factor t goes into the layer before it, too. The product is a depthwise convolution of one pixel
+that oneDNN adds to z in place. ``backbones.graph.joining`` does that, and all other sums behind
+convolutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbones.graph.cpu import STEEPNESS
+from backbones.graph.joining import join
+from backbones.graph.nodes import (
+    Entry,
+    Node,
+    Shape,
+    consumers,
+    first_shapes,
+    from_json,
+    moved,
+    to_json,
+)
+from backbones.layers import Symbol
+
+Weights = Mapping[str, NDArray[Any]]
+
+_SUMS = ("_Plus", "_plus", "broadcast_add", "broadcast_plus", "elemwise_add")
+_TRUE = ("True", "1")
+_EPSILON = "1e-3"
+"""MXNet's default."""
+
+
+def fold(
+    symbol: Symbol, weights: Weights, image_shape: Shape
+) -> tuple[Symbol, dict[str, NDArray[np.float32]]]:
+    """Return the graph for inference on a CPU, and its parameters.
+
+    Args:
+        symbol: a float32 graph with the input ``data``.
+        weights: the values of its parameters and auxiliary states, by name.
+        image_shape: channels, height and width.
+
+    Returns:
+        A graph with the same outputs up to rounding, and its parameters, of other names and values.
+    """
+    folding = _Folding(symbol, weights, image_shape)
+    for index in range(len(folding.nodes)):
+        folding.add(index)
+    return folding.result()
+
+
+class _Folding:
+    """The nodes of the new graph, made in the order of those of the given one."""
+
+    def __init__(self, symbol: Symbol, weights: Weights, image_shape: Shape) -> None:
+        graph = to_json(symbol)
+        self.nodes: list[Node] = graph["nodes"]
+        self._heads: list[Entry] = graph["heads"]
+        self._attributes: dict[str, Any] = graph["attrs"]
+        self._shapes = first_shapes(symbol, (1, *image_shape))
+        self._consumers = consumers(self.nodes, self._heads)
+        self._weights = weights
+        self._made: list[Node] = []
+        self._values: dict[str, NDArray[Any]] = {}
+        # The index in the new graph of each node's output.
+        self._indices: dict[int, int] = {}
+        # The new graph's layers and BatchNorms of one channel axis: the parameters that are
+        # proportional to the output, of which the last is its shift. No other node reads them.
+        self._scalable: dict[int, list[str]] = {}
+
+    def add(self, index: int) -> None:
+        """Append what stands for a node of the given graph."""
+        node = self.nodes[index]
+        if node["op"] == "null":
+            if node["name"] in self._weights:
+                self._values[node["name"]] = self._weights[node["name"]]
+            made = self._append(node)
+        elif self._is_layer(index):
+            made = self._add_layer(index)
+        elif self._is_norm(index):
+            made = self._add_norm(index)
+        elif self._is_prelu(index):
+            made = self._add_prelu(index)
+        else:
+            op = "elemwise_add" if self._is_sum(index) else node["op"]
+            made = self._append({**node, "op": op, "inputs": self._moved(index)})
+        self._indices[index] = made
+
+    def result(self) -> tuple[Symbol, dict[str, NDArray[np.float32]]]:
+        """Return the new graph, and the values of the parameters that it reads."""
+        heads = [moved(entry, self._indices) for entry in self._heads]
+        folded = from_json(*join(self._made, heads), self._attributes)
+        names = (name for name in folded.list_inputs() if name in self._values)
+        return folded, {name: self._values[name].astype(np.float32) for name in names}
+
+    def _is_layer(self, index: int) -> bool:
+        """Whether a node is a layer of known weights that turns channels into channels."""
+        node = self.nodes[index]
+        if not self._is_known(node["inputs"][1:]):
+            return False
+        if node["op"] == "Convolution":
+            return len(self._shape(index)) == 4
+        is_flat = node.get("attrs", {}).get("flatten", "True") in _TRUE
+        return bool(node["op"] == "FullyConnected" and is_flat)
+
+    def _add_layer(self, index: int) -> int:
+        """Append a layer with a bias, and with parameters of its own."""
+        node = self.nodes[index]
+        name, (kernel, *bias) = node["name"], self._read(node["inputs"][1:])
+        shift = bias[0] if bias else np.zeros(len(kernel))
+        own = {f"{name}_own_weight": kernel, f"{name}_own_bias": shift}
+        inputs = [self._moved(index)[0], *map(self._parameter, own, own.values())]
+        attributes = {**node.get("attrs", {}), "no_bias": "False"}
+        layer = self._append({**node, "attrs": attributes, "inputs": inputs})
+        self._scalable[layer] = list(own)
+        return layer
+
+    def _is_norm(self, index: int) -> bool:
+        """Whether a node is a BatchNorm of known statistics along the second axis."""
+        node = self.nodes[index]
+        attributes = node.get("attrs", {})
+        return (
+            node["op"] == "BatchNorm"
+            and attributes.get("axis", "1") == "1"
+            and attributes.get("output_mean_var", "False") not in _TRUE
+            and self._is_known(node["inputs"][1:])
+        )
+
+    def _add_norm(self, index: int) -> int:
+        """Fold a BatchNorm into the layer before it, or append it with parameters of its own."""
+        node = self.nodes[index]
+        name, attributes = node["name"], node.get("attrs", {})
+        gamma, beta, mean, variance = self._read(node["inputs"][1:])
+        if attributes.get("fix_gamma", "True") in _TRUE:
+            gamma = np.ones_like(gamma)
+        source = node["inputs"][0][0]
+        layer = self._indices[source]
+        if layer in self._scalable and self._only_consumer(source) == index:
+            factor = gamma / np.sqrt(variance + float(attributes.get("eps", _EPSILON)))
+            self._scale(layer, factor)
+            self._values[self._scalable[layer][-1]] += beta - factor * mean
+            return layer
+        own = {f"{name}_own_gamma": gamma, f"{name}_own_beta": beta}
+        fixed = {f"{name}_own_mean": mean, f"{name}_own_variance": variance}
+        given = {**own, **fixed}
+        inputs = [self._moved(index)[0], *map(self._parameter, given, given.values())]
+        attributes = {**attributes, "fix_gamma": "False"}
+        norm = self._append({**node, "attrs": attributes, "inputs": inputs})
+        self._scalable[norm] = list(own)
+        return norm
+
+    def _is_prelu(self, index: int) -> bool:
+        """Whether a node is a PReLU of maps by slopes that are known numbers."""
+        node = self.nodes[index]
+        if node["op"] != "LeakyReLU" or node.get("attrs", {}).get("act_type") != "prelu":
+            return False
+        (source, output, *_), slope = node["inputs"]
+        return (
+            output == 0
+            and len(self._shape(source)) == 4
+            and self._is_known([slope])
+            and bool(np.isfinite(self._read([slope])[0]).all())
+        )
+
+    def _add_prelu(self, index: int) -> int:
+        """Append a PReLU of what oneDNN has."""
+        node = self.nodes[index]
+        name, source = node["name"], node["inputs"][0][0]
+        x, layer = self._moved(index)[0], self._indices[source]
+        (slope,) = self._read(node["inputs"][1:])
+        slope = np.broadcast_to(slope.ravel(), self._shape(source)[1])
+        if np.all(slope == slope[0]):
+            text = repr(float(slope[0]))
+            return self._operator("LeakyReLU", name, [x], act_type="leaky", slope=text)
+        is_own = layer in self._scalable and self._only_consumer(source) == index
+        if is_own and slope.min() > -STEEPNESS:
+            t = (slope + STEEPNESS) / (1 + STEEPNESS)
+            self._scale(layer, t)
+            bend = {"act_type": "leaky", "slope": str(-STEEPNESS)}
+            bent = self._operator("LeakyReLU", f"{name}_bend", [x], **bend)
+            scaled = self._product(f"{name}_bent", [bent, 0, 0], 1 / t - 1)
+        else:
+            # x - (1 - slope) min(x, 0), where -min(x, 0) = relu(-x).
+            turned = self._product(f"{name}_turned", x, np.full(len(slope), -1.0))
+            below = self._operator("Activation", f"{name}_below", [turned], act_type="relu")
+            scaled = self._product(f"{name}_raised", [below, 0, 0], 1 - slope)
+        return self._operator("elemwise_add", name, [scaled, x])
+
+    def _product(self, name: str, maps: Entry, factor: NDArray[Any]) -> Entry:
+        """Append the product of maps and a factor for each channel."""
+        count = str(len(factor))
+        kernel = self._parameter(f"{name}_factor", factor.reshape(-1, 1, 1, 1))
+        sizes = {"kernel": "(1, 1)", "num_filter": count, "num_group": count, "no_bias": "True"}
+        return [self._operator("Convolution", name, [maps, kernel], **sizes), 0, 0]
+
+    def _scale(self, index: int, factor: NDArray[Any]) -> None:
+        """Multiply the output of a scalable node by a factor for each channel."""
+        for name in self._scalable[index]:
+            value = self._values[name]
+            self._values[name] = value * factor.reshape(-1, *[1] * (value.ndim - 1))
+
+    def _is_sum(self, index: int) -> bool:
+        """Whether a node adds two tensors of one shape, under whatever name."""
+        node = self.nodes[index]
+        shapes = {self._shape(entry[0]) for entry in node["inputs"]}
+        return node["op"] in _SUMS and len(shapes) == 1
+
+    def _is_known(self, entries: list[Entry]) -> bool:
+        return all(self.nodes[entry[0]]["name"] in self._weights for entry in entries)
+
+    def _read(self, entries: list[Entry]) -> list[NDArray[Any]]:
+        """Return the values of parameters in float64, so that each is rounded once."""
+        names = [self.nodes[entry[0]]["name"] for entry in entries]
+        return [self._weights[name].astype(np.float64) for name in names]
+
+    def _shape(self, index: int) -> Shape:
+        return self._shapes[self.nodes[index]["name"]]
+
+    def _only_consumer(self, index: int) -> Optional[int]:
+        found = self._consumers.get(index, [])
+        return found[0] if len(found) == 1 and found[0] >= 0 else None
+
+    def _moved(self, index: int) -> list[Entry]:
+        return [moved(entry, self._indices) for entry in self.nodes[index]["inputs"]]
+
+    def _parameter(self, name: str, value: NDArray[Any]) -> Entry:
+        """Append a parameter of one node alone."""
+        self._values[name] = value
+        return [self._append({"op": "null", "name": name, "inputs": []}), 0, 0]
+
+    def _operator(self, op: str, name: str, inputs: list[Entry], **attributes: str) -> int:
+        return self._append({"op": op, "name": name, "attrs": attributes, "inputs": inputs})
+
+    def _append(self, node: Node) -> int:
+        self._made.append(node)
+        return len(self._made) - 1

@@ -1,0 +1,114 @@
+"""What a network computes for verification, against what it computes itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from backbones.classifiers import Normalization
+from backbones.classifiers.classifier import Classifier
+from backbones.inference import BATCH
+from backbones.model import Backbone
+from backbones.network import Network
+from backbones.options import BackboneOptions, ClassifierOptions
+from runtime.mxnet import mx
+
+CLASSIFIERS = (
+    "LeNet VGG16 ResNet18 ResNet50 RegNetX_200MF RegNetY_400MF MobileNetV2 ResNeXt29_32x4d "
+    "SimpleDLA DenseNet121 PreActResNet18 DPN92 DLA resnet20 inception-bn-28-small"
+).split()
+
+
+def train_a_little(network: Network) -> None:
+    """Give all parameters values as after training, slopes of either sign and above 1."""
+    generator = np.random.default_rng(5)
+    for name, parameter in network.parameters.items():
+        if not name.endswith(("weight", "bias")):
+            low, high = (-0.5, 1.5) if "relu" in name else (0.5, 1.5)
+            values = generator.uniform(low, high, parameter.shape)
+            parameter.set_data(mx.nd.array(values).astype(parameter.dtype))
+
+
+def check(network: Network, images: np.ndarray) -> None:
+    train_a_little(network)
+    plain = network.extract(images)
+    found = network.inference()(images)
+    assert found.shape == plain.shape and found.dtype == np.float32
+    # Squeeze and excitation computes its factors outside of oneDNN, in another order.
+    assert np.abs(found - plain).max() <= 1e-3 * np.abs(plain).max()
+    assert np.ptp(plain, axis=0).max() > 0
+
+
+@pytest.mark.parametrize("name", ["tiny", "mbf", "r18", "r18-se", "r50"])
+def test_backbones(name: str, images: np.ndarray) -> None:
+    check(Backbone.create(BackboneOptions(network=name, embedding_size=16)), images[:3])
+
+
+@pytest.mark.parametrize("output", ["E", "F", "FC", "GAP", "GDC", "J"])
+def test_outputs_of_backbones(output: str, images: np.ndarray) -> None:
+    options = BackboneOptions(network="r18", embedding_size=16, net_output=output)
+    check(Backbone.create(options), images[:3])
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_classifiers(name: str) -> None:
+    shape = (1, 28, 28) if name == "LeNet" else (3, 32, 32)
+    classifier = Classifier.create(
+        ClassifierOptions(model=name),
+        classes=10,
+        image_shape=shape,
+        normalization=Normalization((0.5,) * shape[0], (0.25,) * shape[0]),
+    )
+    check(classifier, np.random.default_rng(7).integers(0, 256, (3, *shape), dtype=np.uint8))
+
+
+@pytest.fixture(scope="module")
+def network() -> Backbone:
+    """One for images of any size."""
+    options = BackboneOptions(network="tiny", embedding_size=8, net_output="GAP")
+    backbone = Backbone.create(options)
+    train_a_little(backbone)
+    return backbone
+
+
+@pytest.mark.parametrize("count", [1, BATCH - 1, BATCH, BATCH + 1, 2 * BATCH + 3])
+def test_any_number_of_images(network: Backbone, count: int) -> None:
+    images = np.random.default_rng(1).integers(0, 256, (count, 3, 48, 40), dtype=np.uint8)
+    infer = network.inference()
+    expected = network.extract(images)
+    for _ in range(2):
+        np.testing.assert_allclose(infer(images), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_images_of_several_sizes_by_turns(network: Backbone) -> None:
+    infer = network.inference()
+    for side in (48, 32, 48):
+        images = np.full((3, 3, side, side), side, np.uint8)
+        np.testing.assert_allclose(infer(images), network.extract(images), rtol=1e-4, atol=1e-4)
+
+
+def test_mirrored_images(network: Backbone, images: np.ndarray) -> None:
+    """A view of memory that is read backwards."""
+    mirrored = images[..., ::-1]
+    expected = network.extract(np.ascontiguousarray(mirrored))
+    np.testing.assert_allclose(network.inference()(mirrored), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_weights_are_those_of_its_moment(images: np.ndarray) -> None:
+    backbone = Backbone.create(BackboneOptions(network="tiny", embedding_size=8))
+    infer = backbone.inference()
+    before = infer(images)
+    for name in ("fc1_beta", "fc1_moving_mean"):
+        value = backbone.parameters[name].data()
+        value[:] = value + (3 if name.endswith("beta") else -2)
+    np.testing.assert_array_equal(infer(images), before)
+    np.testing.assert_allclose(
+        backbone.inference()(images), backbone.extract(images), rtol=1e-4, atol=1e-4
+    )
+    assert np.abs(backbone.inference()(images) - before).min() > 1
+
+
+def test_a_device_computes_by_the_graph_that_trains(images: np.ndarray) -> None:
+    backbone = Backbone.create(BackboneOptions(network="tiny", embedding_size=8), ctx=mx.cpu(1))
+    assert backbone.inference() == backbone.extract
+    np.testing.assert_array_equal(backbone.inference()(images), backbone.extract(images))
