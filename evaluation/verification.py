@@ -10,7 +10,8 @@ so that none waits while another embeds them.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -61,8 +62,12 @@ class Target(Protocol):
     def same(self) -> NDArray[np.bool_]:
         """Whether pair ``i`` shows one person: bool [P]."""
 
-    def decode(self, start: int, stop: int, size: tuple[int, int]) -> Images:
-        """Return the images ``start … stop - 1`` as RGB uint8 [stop - start, 3, *size]."""
+    @property
+    def firsts(self) -> NDArray[np.int64]:
+        """For each image, the number of the first one that is the same: int64 [2 P]."""
+
+    def decode(self, numbers: Sequence[int], size: tuple[int, int]) -> Images:
+        """Return the images of these numbers as RGB uint8 [len(numbers), 3, *size]."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,8 @@ def embed_pairs(
 ) -> tuple[Features, float]:
     """Return the embeddings [2 P, D] of all pairs and their mean norm; the same on every rank.
 
-    Each rank embeds its part of the pairs; one allgather brings the embeddings together.
+    An image that is in several pairs is embedded once. Each rank embeds its part of the images; one
+    allgather brings the embeddings together.
 
     Args:
         extract: the network.
@@ -134,19 +140,20 @@ def embed_pairs(
             f"verification set {target.name!r} has {pairs} pairs, {np.sum(target.same)} of one "
             f"person; {FOLDS} folds need at least {FOLDS} pairs, and both kinds of them"
         )
-    start = pairs * ranks.rank // ranks.world_size
-    stop = pairs * (ranks.rank + 1) // ranks.world_size
+    distinct, places = np.unique(target.firsts, return_inverse=True)
+    rank, size = ranks.rank, ranks.world_size
+    own = distinct[len(distinct) * rank // size : len(distinct) * (rank + 1) // size].tolist()
 
-    def decode(first: int, last: int) -> Images:
-        return target.decode(2 * start + first, 2 * start + last, image_size)
+    def decode(start: int, stop: int) -> Images:
+        return target.decode(own[start:stop], image_size)
 
-    embeddings, norms = embed(extract, decode, 2 * (stop - start), batch_size, flip=flip)
-    if ranks.world_size > 1:
+    embeddings, norms = embed(extract, decode, len(own), batch_size, flip=flip)
+    if size > 1:
         assert ranks.allgather is not None, "several ranks need an allgather"
         rows = np.concatenate([embeddings, norms[:, np.newaxis]], axis=1)
         rows = ranks.allgather(rows, f"verification.{target.name}")
         embeddings, norms = rows[:, :-1], rows[:, -1]
-    return embeddings, float(norms.mean())
+    return embeddings[places], float(norms[places].mean())
 
 
 def embed(
@@ -164,11 +171,13 @@ def embed(
     MXNet plans the network for one shape only. Without images there is one batch nevertheless,
     because only the network knows D.
 
-    ``decode(start, stop)`` returns the images ``start … stop - 1``; ``count`` may be 0.
+    ``decode(start, stop)`` returns the images ``start … stop - 1``; ``count`` may be 0. It is
+    called in a thread, for the next batch while the network computes.
     """
     embeddings, norms = [], []
-    for start in range(0, max(count, 1), batch_size):
-        images = decode(start, min(start + batch_size, count))
+    starts = range(0, max(count, 1), batch_size)
+    stops = (min(start + batch_size, count) for start in starts)
+    for images in _ahead(decode, starts, stops):
         filled = np.zeros((batch_size, *images.shape[1:]), np.uint8)
         filled[: len(images)] = images
         views = [filled, np.ascontiguousarray(filled[..., ::-1])] if flip else [filled]
@@ -179,6 +188,21 @@ def embed(
         # A row of zeros stays zero.
         embeddings.append(total / np.maximum(lengths, np.finfo(np.float32).tiny))
     return np.concatenate(embeddings), np.concatenate(norms)
+
+
+def _ahead(
+    decode: Callable[[int, int], Images], starts: Iterable[int], stops: Iterable[int]
+) -> Iterator[Images]:
+    """Yield the images of each range, while a thread decodes those of the next one."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        waiting: Optional[Future[Images]] = None
+        for start, stop in zip(starts, stops):
+            following = thread.submit(decode, start, stop)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = following
+        assert waiting is not None, "there is a batch"
+        yield waiting.result()
 
 
 def verify(
@@ -265,7 +289,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     backbone = Backbone.load(*options.model, image_size=image_size)
     backbone.hybridize()
     embeddings, xnorm = embed_pairs(
-        backbone.extract,
+        backbone.inference(),
         target,
         batch_size=options.batch_size,
         flip=not options.no_flip,

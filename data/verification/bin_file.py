@@ -10,6 +10,7 @@ import os
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Union
 
@@ -47,18 +48,24 @@ class VerificationSet:
         """Return the number of images, twice the number of pairs."""
         return len(self.images)
 
-    def decode(self, start: int, stop: int, size: tuple[int, int]) -> NDArray[np.uint8]:
-        """Decode the images ``start … stop - 1``, scaled to ``size`` where theirs is another.
+    @cached_property
+    def firsts(self) -> NDArray[np.int64]:
+        """``[2 P]``: for each image, the number of the first one of the same bytes."""
+        found: dict[bytes, int] = {}
+        return np.array([found.setdefault(image, i) for i, image in enumerate(self.images)])
+
+    def decode(self, numbers: Sequence[int], size: tuple[int, int]) -> NDArray[np.uint8]:
+        """Decode the images of these numbers, scaled to ``size`` where theirs is another.
 
         Returns:
-            uint8 ``[stop - start, 3, height, width]``, RGB.
+            uint8 ``[len(numbers), 3, height, width]``, RGB.
 
         Raises:
             DataError: an image is broken.
         """
         height, width = size
-        batch = np.empty((stop - start, 3, height, width), np.uint8)
-        for number, row in enumerate(batch, start):
+        batch = np.empty((len(numbers), 3, height, width), np.uint8)
+        for number, row in zip(numbers, batch):
             try:
                 image = decode_rgb(self.images[number])
             except BrokenRecordError as error:

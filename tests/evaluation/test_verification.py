@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -38,12 +39,13 @@ class FakeTarget:
         self.images = generator.integers(0, 256, (2 * pairs, 3, 4, 4), dtype=np.uint8)
         self.same = np.arange(pairs) % 2 == 0
         self.images[0::4, :, :, :2] = self.images[1::4, :, :, :2]
-        self.decoded: list[tuple[int, int]] = []
+        self.firsts = np.arange(2 * pairs)
+        self.decoded: list[int] = []
 
-    def decode(self, start: int, stop: int, size: tuple[int, int]) -> np.ndarray:
-        self.decoded.append((start, stop))
+    def decode(self, numbers: Sequence[int], size: tuple[int, int]) -> np.ndarray:
+        self.decoded += numbers
         assert size == (4, 4)
-        return self.images[start:stop]
+        return self.images[numbers]
 
 
 def corner(images: np.ndarray) -> np.ndarray:
@@ -218,12 +220,27 @@ class TestEvaluate:
             assert result.tar_at_far == alone.tar_at_far
             assert result.xnorm == pytest.approx(alone.xnorm, rel=1e-6)
 
-    def test_every_pair_is_embedded_once(self) -> None:
+    def test_every_image_is_embedded_once(self) -> None:
         target = FakeTarget(pairs=20)
         evaluate_over_ranks(target, 3)
-        first_pass = target.decoded[: len(target.decoded) // 2]
-        images = [image for start, stop in first_pass for image in range(start, stop)]
-        assert images == list(range(40))
+        assert target.decoded[: len(target.decoded) // 2] == list(range(40))
+
+    @pytest.mark.parametrize("world_size", [1, 3])
+    def test_an_image_of_several_pairs_is_embedded_once(self, world_size: int) -> None:
+        target = FakeTarget(pairs=20)
+        target.images[[5, 8, 39]] = target.images[[3, 3, 12]]
+        expected = evaluate(corner, target, batch_size=4, image_size=(4, 4))
+        target.firsts[[5, 8, 39]] = [3, 3, 12]
+        target.decoded.clear()
+        if world_size == 1:
+            results = [evaluate(corner, target, batch_size=4, image_size=(4, 4))]
+        else:
+            results = evaluate_over_ranks(target, world_size)
+        once = [number for number in range(40) if number not in (5, 8, 39)]
+        assert target.decoded[: len(once)] == once
+        for result in results:
+            assert str(result) == str(expected)
+            assert result.xnorm == pytest.approx(expected.xnorm, rel=1e-6)
 
     def test_more_ranks_than_pairs(self) -> None:
         target = FakeTarget(pairs=10)

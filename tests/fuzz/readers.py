@@ -205,7 +205,7 @@ def _bin_seeds(folder: Path) -> list[bytes]:
 def _read_bin(folder: Path, content: bytes) -> None:
     (folder / "a.bin").write_bytes(content)
     target = read_bin(folder / "a.bin")
-    target.decode(0, min(len(target), 4), (8, 8))
+    target.decode(range(0, min(len(target), 4)), (8, 8))
 
 
 def _image_seeds(_: Path) -> list[bytes]:

@@ -83,7 +83,7 @@ def test_held_out_people_are_in_the_pairs_only(monkeypatch, people: Path, tmp_pa
     # p2 … p9 remain; every third of them is held out.
     records = RecordSet(tmp_path / "out")
     target = read_bin(tmp_path / "out" / "holdout.bin")
-    reds = target.decode(0, len(target), (16, 16))[:, 0, 0, 0]
+    reds = target.decode(range(0, len(target)), (16, 16))[:, 0, 0, 0]
     trained = [2, 3, 5, 6, 8, 9]
     assert np.bincount(records.labels()).tolist() == [2 + person for person in trained]
     assert set(reds // 20) == {4, 7}
@@ -101,7 +101,7 @@ def test_pairs_become_a_verification_set(monkeypatch, people: Path, tmp_path: Pa
     pack(monkeypatch, "--pairs", tmp_path / "pairs.txt", people, tmp_path / "set.bin")
     target = read_bin(tmp_path / "set.bin")
     assert target.same.tolist() == [True, False]
-    assert target.decode(0, 4, (16, 16))[:, 0, 0, 0].tolist() == [60, 61, 0, 22]
+    assert target.decode(range(0, 4), (16, 16))[:, 0, 0, 0].tolist() == [60, 61, 0, 22]
 
 
 def test_images_of_two_sizes_are_refused(monkeypatch, people, tmp_path, make_image) -> None:
@@ -218,7 +218,7 @@ def test_images_of_other_formats_are_encoded_anew(monkeypatch, formats, tmp_path
 def test_pairs_of_images_of_other_formats(monkeypatch, formats, tmp_path: Path) -> None:
     (tmp_path / "pairs.txt").write_text("1 1\nann 2 4\nann 3 bob 6\n")
     pack(monkeypatch, "--pairs", tmp_path / "pairs.txt", formats, tmp_path / "set.bin")
-    grays = read_bin(tmp_path / "set.bin").decode(0, 4, (64, 64))[:, 0, 0, 0].astype(int)
+    grays = read_bin(tmp_path / "set.bin").decode(range(0, 4), (64, 64))[:, 0, 0, 0].astype(int)
     assert np.abs(grays - [20, 60, 40, 200]).max() <= 1
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.verification.bin_file import read_bin, write_bin
+from data.verification.bin_file import VerificationSet, read_bin, write_bin
 from runtime.errors import DataError
 
 
@@ -27,14 +27,23 @@ def test_a_written_set_reads_back(tmp_path: Path, faces: list[bytes]) -> None:
     target = read_bin(tmp_path / "lfw.bin")
     assert (target.name, len(target), target.same.tolist()) == ("lfw", 6, [True, False, True])
     assert target.images == faces
-    pixels = target.decode(2, 5, (16, 16))
+    pixels = target.decode(range(2, 5), (16, 16))
     assert pixels.shape == (3, 3, 16, 16) and pixels.dtype == np.uint8
     assert pixels[:, 0, 0, 0].tolist() == [2, 3, 4]
     assert (pixels[0] == np.array([2, 7, 253])[:, None, None]).all()
-    scaled = target.decode(0, 6, (8, 4))
+    mixed = target.decode([4, 1, 4], (16, 16))
+    assert mixed[:, 0, 0, 0].tolist() == [4, 1, 4]
+    scaled = target.decode(range(0, 6), (8, 4))
     assert scaled.shape == (6, 3, 8, 4)
     assert (scaled[5] == np.array([5, 7, 250])[:, None, None]).all()
     assert pickle.loads((tmp_path / "lfw.bin").read_bytes()) == (faces, [True, False, True])
+
+
+def test_images_of_several_pairs_are_known_by_their_bytes(faces: list[bytes]) -> None:
+    images = [faces[0], faces[1], faces[2], bytes(bytearray(faces[0])), faces[2], faces[2]]
+    target = VerificationSet(Path("a.bin"), images, np.array([True, False, True]))
+    assert target.firsts.tolist() == [0, 1, 2, 0, 2, 2]
+    assert target.firsts.dtype == np.int64
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -116,6 +125,6 @@ def test_damaged_files_are_named(tmp_path: Path, faces) -> None:
 def test_a_broken_image_is_named(tmp_path: Path, faces) -> None:
     write_bin(tmp_path / "a.bin", [*faces[:3], b"junk"], [True] * 2)
     target = read_bin(tmp_path / "a.bin")
-    assert target.decode(0, 3, (16, 16)).shape[0] == 3
+    assert target.decode(range(0, 3), (16, 16)).shape[0] == 3
     with pytest.raises(DataError, match="image 3: the image cannot be decoded"):
-        target.decode(1, 4, (16, 16))
+        target.decode(range(1, 4), (16, 16))
