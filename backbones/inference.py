@@ -37,7 +37,7 @@ class HostInference:
     def __init__(self, symbol: Symbol, weights: Mapping[str, NDArray[np.float32]]) -> None:
         """Args: the float32 graph, with one output; its parameters and auxiliary states."""
         self._symbol, self._weights = symbol, weights
-        # An operator keeps the primitive of its first call, which is for one shape.
+        # MXNet plans a graph for one shape, and anew each time the shape changes.
         self._passes: dict[Shape, _Pass] = {}
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -5,8 +5,9 @@ while that is in registers. MXNet has an operator for this, ``_sg_mkldnn_conv``,
 puts it into a graph. That pass joins a convolution with an activation also where the sum behind it
 needs the convolution itself (MXNet 1.9.1), so the operators are written here.
 
-The operator keeps the kernel in oneDNN's layout, and the primitive, from its first call on: a graph
-with it is for inference, for weights that do not change, and for one shape of images.
+The operator keeps the kernel in oneDNN's layout, and its primitive, from the first call on: a graph
+with it is for inference, with weights that do not change. MXNet makes its operators anew for images
+of another shape.
 """
 
 from __future__ import annotations
