@@ -22,9 +22,14 @@ from runtime.mxnet import mx
 Infer = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 """From images uint8 [b, c, h, w] of any number to outputs float32 [b, n]."""
 
-BATCH = 8
-"""Images of one pass. Of more, the maps of a MobileFaceNet leave a cache of 32 MB; of fewer, the
-threads wait for each other more often than they compute."""
+_PIXELS = 8 * 112 * 112
+"""Pixels of the images of one pass. Of more, the maps of a MobileFaceNet leave a cache of 32 MB; of
+fewer, the threads wait for each other more often than they compute."""
+
+
+def images_of_pass(height: int, width: int) -> int:
+    """Return how many images of a size a CPU computes at a time."""
+    return max(1, _PIXELS // (height * width))
 
 
 class HostInference:
@@ -42,8 +47,9 @@ class HostInference:
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the outputs [b, n] for images [b, c, h, w]."""
+        step = images_of_pass(*images.shape[2:])
         # Each pass is queued while those before it are computed.
-        queued = [self._queue(images[i : i + BATCH]) for i in range(0, len(images), BATCH)]
+        queued = [self._queue(images[i : i + step]) for i in range(0, len(images), step)]
         return np.concatenate([outputs.asnumpy() for outputs in queued])
 
     def _queue(self, images: NDArray[np.uint8]) -> Any:

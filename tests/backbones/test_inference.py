@@ -7,7 +7,7 @@ import pytest
 
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
-from backbones.inference import BATCH
+from backbones.inference import images_of_pass
 from backbones.model import Backbone
 from backbones.network import Network
 from backbones.options import BackboneOptions, ClassifierOptions
@@ -71,9 +71,15 @@ def network() -> Backbone:
     return backbone
 
 
-@pytest.mark.parametrize("count", [1, BATCH - 1, BATCH, BATCH + 1, 2 * BATCH + 3])
+def test_images_of_a_pass_by_hand() -> None:
+    assert images_of_pass(112, 112) == 8
+    assert images_of_pass(32, 32) == 98
+    assert images_of_pass(1024, 1024) == 1
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 19])
 def test_any_number_of_images(network: Backbone, count: int) -> None:
-    images = np.random.default_rng(1).integers(0, 256, (count, 3, 48, 40), dtype=np.uint8)
+    images = np.random.default_rng(1).integers(0, 256, (count, 3, 112, 112), dtype=np.uint8)
     infer = network.inference()
     expected = network.extract(images)
     for _ in range(2):
