@@ -1,0 +1,207 @@
+"""Convolutions whose channels fill oneDNN's blocks, so that no layer falls to a reference kernel.
+
+oneDNN keeps feature maps in blocks of as many channels as fit into a vector register: 8 with AVX2,
+16 with AVX-512. Where the last block would not be full, it pads it, but MXNet refuses every
+implementation whose arrays are larger than its own (``GetConvFwdImpl`` of ``mkldnn_convolution.cc``
+and its counterparts), so that oneDNN goes on to kernels for smaller registers, with blocks of 8 or
+4, and at last to a matrix product. Slower as they are, the real cost comes with the neighbors. A
+BatchNorm has a fast backward pass only if maps and gradient have the same blocks, and a sum only if
+its addends have (``jit_uni_batch_normalization.cpp``, ``simple_sum.cpp``); MXNet passes what comes,
+and oneDNN computes these by its reference implementation, which takes a hundred times as long.
+
+So a convolution gets channels and groups that fill the blocks:
+
+- Groups of too few channels are joined, k to one, whose kernel is block-diagonal. That is k times
+  the arithmetic, in registers that are k times as full.
+- Channels that are no multiple of a block are padded with zeros, and the kernel as well; what
+  belongs to the padding is cut off again. Groups are padded by whole groups.
+
+The parameters, their names and their gradients are those of the plain graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from backbones.graph.nodes import Entry, Node, Shape, first_shapes, from_json, moved, to_json
+from backbones.layers import Symbol
+
+# A convolution of the pixels reads them as they are, in blocks of one channel.
+_MOST_PIXEL_CHANNELS = 4
+
+
+def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
+    """Return the graph with blocks of channels that are full, wherever a convolution has maps.
+
+    It has the same parameters, names of outputs, outputs and gradients.
+
+    Args:
+        symbol: a graph with the input ``data``.
+        batch_shape: of the input; the number of images does not matter.
+        block: channels of a block, ``runtime.environment.channel_block``.
+    """
+    graph = to_json(symbol)
+    shapes = first_shapes(symbol, batch_shape)
+    builder = _Builder(block)
+    indices: dict[int, int] = {}
+    for index, node in enumerate(graph["nodes"]):
+        inputs = [moved(entry, indices) for entry in node["inputs"]]
+        if node["op"] == "null" and node["name"] != "data":
+            # MXNet cannot infer the shape of a parameter from that of its product.
+            known = {"__shape__": str(shapes[node["name"]])}
+            indices[index] = builder.add({**node, "attrs": {**node.get("attrs", {}), **known}})
+            continue
+        new = {**node, "inputs": inputs}
+        if node["op"] == "Convolution":
+            kernel = shapes[graph["nodes"][node["inputs"][1][0]]["name"]]
+            plain = _Channels.of(node, kernel)
+            full = plain.filled(block)
+            if full != plain and _has_maps(shapes[node["name"]]) and _is_common(node):
+                indices[index] = builder.add_filled(new, kernel, plain, full)
+                continue
+        indices[index] = builder.add(new)
+    heads = [moved(entry, indices) for entry in graph["heads"]]
+    return from_json(builder.nodes, heads, graph["attrs"])
+
+
+def _has_maps(shape: Shape) -> bool:
+    """Whether this is an output of more than one pixel; else blocks are not worth an operator."""
+    return len(shape) == 4 and shape[2] * shape[3] > 1
+
+
+def _is_common(node: Node) -> bool:
+    """Whether channels are the second dimension."""
+    return node["attrs"].get("layout", "None") in ("None", "NCHW")
+
+
+class _Channels(NamedTuple):
+    """Groups of a convolution, and channels of each."""
+
+    groups: int
+    inputs: int
+    outputs: int
+
+    @classmethod
+    def of(cls, node: Node, kernel: Shape) -> _Channels:
+        """Those of a node with a kernel [outputs of all groups, inputs of one, height, width]."""
+        groups = int(node["attrs"].get("num_group", "1"))
+        return cls(groups, kernel[1], kernel[0] // groups)
+
+    def filled(self, block: int) -> _Channels:
+        """The smallest that contain these, and fill blocks."""
+        if self.groups == 1:
+            if self.inputs <= _MOST_PIXEL_CHANNELS:
+                return self._replace(outputs=_multiple(self.outputs, block))
+            return _Channels(1, _multiple(self.inputs, block), _multiple(self.outputs, block))
+        if self.inputs == self.outputs == 1:
+            return self._replace(groups=_multiple(self.groups, block))
+        joined = self.joined(block)
+        return _Channels(
+            -(-self.groups // joined), self.inputs * joined, self.outputs * joined
+        )
+
+    def joined(self, block: int) -> int:
+        """How many groups fill blocks together."""
+        count = 1
+        while self.inputs * count % block or self.outputs * count % block:
+            count += 1
+        return count
+
+    @property
+    def all_inputs(self) -> int:
+        return self.groups * self.inputs
+
+    @property
+    def all_outputs(self) -> int:
+        return self.groups * self.outputs
+
+
+def _multiple(count: int, block: int) -> int:
+    """The next multiple of a block."""
+    return -(-count // block) * block
+
+
+class _Builder:
+    """The nodes of the rewritten graph; operators are appended after their inputs."""
+
+    def __init__(self, block: int) -> None:
+        self.nodes: list[Node] = []
+        self._block = block
+
+    def add(self, node: Node) -> int:
+        """Append a node; returns its index."""
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def add_filled(self, node: Node, kernel: Shape, plain: _Channels, full: _Channels) -> int:
+        """Append a convolution with other groups and channels; the last node has its name."""
+        name, attributes = node["name"], node["attrs"]
+        x, weight, *bias = node["inputs"]
+        extra = full.all_outputs - plain.all_outputs
+        inputs = [
+            self._with_zero_maps(name, x, full.all_inputs - plain.all_inputs),
+            self._kernel(name, weight, kernel, plain, full),
+        ]
+        if bias:
+            inputs.append(self._with_zeros(f"{name}_bias", bias[0], (extra,), axis=0))
+        sizes = {"num_filter": str(full.all_outputs), "num_group": str(full.groups)}
+        filled = {"op": "Convolution", "inputs": inputs, "attrs": {**attributes, **sizes}}
+        if not extra:
+            return self.add({**filled, "name": name})
+        index = self.add({**filled, "name": f"{name}_filled"})
+        end = str(plain.all_outputs)
+        return self._operator("slice_axis", name, [[index, 0, 0]], axis="1", begin="0", end=end)[0]
+
+    def _kernel(
+        self, name: str, weight: Entry, kernel: Shape, plain: _Channels, full: _Channels
+    ) -> Entry:
+        """Append the kernel of a convolution with other groups and channels."""
+        outputs, inputs, *window = kernel
+        if plain.groups == 1:
+            extra = full.inputs - inputs
+            weight = self._with_zeros(f"{name}_in", weight, (outputs, extra, *window), axis=1)
+            extra = full.outputs - outputs
+            return self._with_zeros(
+                f"{name}_out", weight, (extra, full.inputs, *window), axis=0
+            )
+        joined = full.inputs // inputs
+        extra = (full.groups * joined - plain.groups) * plain.outputs
+        weight = self._with_zeros(f"{name}_out", weight, (extra, inputs, *window), axis=0)
+        if joined == 1:
+            return weight
+        # [joined groups, own group, outputs, 1, rest] times the identity [1, own, 1, joined, 1].
+        split = (full.groups, joined, plain.outputs, 1, -1)
+        weight = self._operator("Reshape", f"{name}_groups", [weight], shape=str(split))
+        identity = self._operator("_eye", f"{name}_identity", [], N=str(joined), dtype="float32")
+        place = (1, joined, 1, joined, 1)
+        identity = self._operator("Reshape", f"{name}_places", [identity], shape=str(place))
+        diagonal = self._operator("broadcast_mul", f"{name}_diagonal", [weight, identity])
+        shape = (full.all_outputs, full.inputs, *window)
+        return self._operator("Reshape", f"{name}_kernel", [diagonal], shape=str(shape))
+
+    def _with_zeros(self, name: str, array: Entry, shape: Shape, *, axis: int) -> Entry:
+        """Append zeros of a shape to a parameter, along an axis."""
+        if not shape[axis]:
+            return array
+        zeros = self._operator("_zeros", f"{name}_zeros", [], shape=str(shape), dtype="float32")
+        return self._concatenated(f"{name}_padded", [array, zeros], axis)
+
+    def _with_zero_maps(self, name: str, x: Entry, extra: int) -> Entry:
+        """Append maps of zeros, of which there are fewer than a block."""
+        if not extra:
+            return x
+        name = f"{name}_maps"
+        # With five dimensions MXNet computes the concatenation by itself: its call of oneDNN fails
+        # where the gradient would have to be cut within a block.
+        x = self._operator("expand_dims", f"{name}_apart", [x], axis="1")
+        cut = self._operator("slice_axis", f"{name}_cut", [x], axis="2", begin="0", end=str(extra))
+        zeros = self._operator("zeros_like", f"{name}_zeros", [cut])
+        padded = self._concatenated(f"{name}_padded", [x, zeros], 2)
+        return self._operator("squeeze", f"{name}_together", [padded], axis="1")
+
+    def _concatenated(self, name: str, arrays: list[Entry], axis: int) -> Entry:
+        count = {"num_args": str(len(arrays)), "dim": str(axis)}
+        return self._operator("Concat", name, arrays, **count)
+
+    def _operator(self, op: str, name: str, inputs: list[Entry], **attributes: Any) -> Entry:
+        return [self.add({"op": op, "name": name, "attrs": attributes, "inputs": inputs}), 0, 0]
