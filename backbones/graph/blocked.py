@@ -52,6 +52,13 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
             indices[index] = builder.add({**node, "attrs": {**node.get("attrs", {}), **known}})
             continue
         new = {**node, "inputs": inputs}
+        if node["op"] in _SUMS:
+            new["inputs"] = builder.with_equal_layouts(node["name"], inputs)
+        if node["op"] == "Pooling":
+            maps = shapes[graph["nodes"][node["inputs"][0][0]]["name"]]
+            if _has_quarters(node, maps, block):
+                indices[index] = builder.add_quarters(new, maps)
+                continue
         if node["op"] == "Convolution":
             kernel = shapes[graph["nodes"][node["inputs"][1][0]]["name"]]
             plain = _Channels.of(node, kernel)
@@ -69,9 +76,27 @@ def _has_maps(shape: Shape) -> bool:
     return len(shape) == 4 and shape[2] * shape[3] > 1
 
 
+def _has_quarters(node: Node, shape: Shape, block: int) -> bool:
+    """Whether this is a mean of maps by oneDNN, with fewer blocks than rows, that can be split."""
+    attributes = node["attrs"]
+    if attributes.get("global_pool") != "True" or "kernel" not in attributes:
+        return False
+    if attributes.get("pool_type") != "avg" or len(shape) != 4:
+        return False
+    _, channels, height, width = shape
+    return max(height, width) > channels // block and height % 2 == 0 and width % 2 == 0
+
+
 def _is_common(node: Node) -> bool:
     """Whether channels are the second dimension."""
     return node["attrs"].get("layout", "None") in ("None", "NCHW")
+
+
+_SUMS = ("elemwise_add", "_Plus", "_plus", "_add")
+# Operators that oneDNN computes in blocks, whatever the layout of their input.
+_BLOCKED = ("Convolution", "Deconvolution")
+# Operators whose output has the layout of their first input.
+_KEEPING = ("BatchNorm", "Activation", "LeakyReLU", "Pooling", "Dropout", "_copy", *_SUMS)
 
 
 class _Channels(NamedTuple):
@@ -151,6 +176,40 @@ class _Builder:
         index = self.add({**filled, "name": f"{name}_filled"})
         end = str(plain.all_outputs)
         return self._operator("slice_axis", name, [[index, 0, 0]], axis="1", begin="0", end=end)[0]
+
+    def with_equal_layouts(self, name: str, addends: list[Entry]) -> list[Entry]:
+        """Return the addends, all in the plain layout if one is: oneDNN adds equal ones fast."""
+        are_blocked = [self._is_blocked(entry) for entry in addends]
+        if len(set(are_blocked)) == 1:
+            return addends
+        return [
+            self._plain(f"{name}_addend{number}", entry) if is_blocked else entry
+            for number, (entry, is_blocked) in enumerate(zip(addends, are_blocked))
+        ]
+
+    def add_quarters(self, node: Node, shape: Shape) -> int:
+        """Append a mean of maps of a shape as that of the means of their quarters.
+
+        oneDNN derives the layout of the gradient of the maps from that of the mean, in which the
+        order of the axes is undefined, since two have one element: where the maps are higher than
+        the number of blocks, it takes an order that its fast kernels do not have
+        (``pooling_pd.hpp``, ``memory_desc_init_by_blocking_desc``).
+        """
+        name, size = node["name"], str((shape[2] // 2, shape[3] // 2))
+        own = {"kernel": size, "stride": size, "pool_type": "avg"}
+        quarters = self._operator("Pooling", f"{name}_quarters", node["inputs"], **own)
+        return self.add({**node, "inputs": [quarters]})
+
+    def _is_blocked(self, entry: Entry) -> bool:
+        """Whether an output is in blocks; operators of MXNet's own write the plain layout."""
+        node = self.nodes[entry[0]]
+        if node["op"] in _KEEPING:
+            return self._is_blocked(node["inputs"][0])
+        return node["op"] in _BLOCKED
+
+    def _plain(self, name: str, x: Entry) -> Entry:
+        """Append the identity, with the plain layout forward and backward."""
+        return self._operator("Reshape", name, [x], shape="(0, 0, 0, 0)")
 
     def _kernel(
         self, name: str, weight: Entry, kernel: Shape, plain: _Channels, full: _Channels
