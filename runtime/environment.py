@@ -22,6 +22,7 @@ from runtime.errors import ConfigError, is_launched, launcher_number
 
 _LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _FEW_THREADS = 2
+_WITHOUT_AVX512 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI")
 
 
 class Setting(NamedTuple):
@@ -201,6 +202,13 @@ def visible_threads() -> int:
             "unset it to give every rank its share of the processors"
         )
     return int(chosen)
+
+
+def channel_block() -> int:
+    """Return how many channels of feature maps oneDNN computes at once: 16 with AVX-512, else 8."""
+    # As the user, or the table above, has limited it (oneDNN's cpu_isa_traits.cpp).
+    is_limited = os.environ.get("DNNL_MAX_CPU_ISA", "ALL") in _WITHOUT_AVX512
+    return 16 if processors.has_avx512() and not is_limited else 8
 
 
 def prepare_threads(processes: int) -> None:

@@ -20,6 +20,8 @@ from pathlib import Path, PurePosixPath
 from typing import Optional
 
 _AMX_FLAGS = {"amx_tile", "amx_bf16"}
+# What oneDNN asks for before it uses registers of 512 bits (``avx512_core``).
+_AVX512_FLAGS = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
 # From Linux' documentation of x86 "XSTATE" features: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA).
 _ARCH_PRCTL = 158
 _REQUEST_PERMISSION = 0x1023
@@ -42,6 +44,11 @@ def request_tiles() -> bool:
     allowed to use tiles (``DNNL_MAX_CPU_ISA``) only after this function has returned True.
     """
     return _has_tiles() and _request_tiles_from_kernel() == 0
+
+
+def has_avx512() -> bool:
+    """Return whether oneDNN finds registers of 512 bits, that is of 16 float32 numbers."""
+    return _AVX512_FLAGS <= _flags()
 
 
 def cgroup_quota(root: Path = Path("/")) -> Optional[float]:
@@ -121,11 +128,15 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def _has_tiles(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    return _AMX_FLAGS <= _flags(cpuinfo)
+
+
+def _flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
+    """The names of what the first processor has; empty on others than x86."""
     if platform.machine() != "x86_64":
-        return False
+        return set()
     lines = (line.partition(":") for line in _read_lines(cpuinfo))
-    flags = next((flags for name, _, flags in lines if name.strip() == "flags"), "")
-    return _AMX_FLAGS <= set(flags.split())
+    return set(next((flags for name, _, flags in lines if name.strip() == "flags"), "").split())
 
 
 def _request_tiles_from_kernel() -> int:

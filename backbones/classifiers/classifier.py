@@ -7,11 +7,12 @@ from typing import Any
 
 from backbones import classifiers
 from backbones.classifiers import Normalization
-from backbones.graph import gpu
+from backbones.graph import blocked, gpu
 from backbones.graph.nodes import Shape, to_json
 from backbones.network import Context, Network, initial_weights
 from backbones.options import ClassifierOptions
 from runtime import devices
+from runtime.environment import channel_block
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 
@@ -57,7 +58,9 @@ class Classifier(Network):
             for gamma in _last_gammas(name, exported):
                 weights[gamma][:] = 0
         ctx = ctx or mx.cpu()
-        if not devices.is_host(ctx):
+        if devices.is_host(ctx):
+            trained = blocked.rewrite(trained, (1, *image_shape), channel_block())
+        else:
             trained = gpu.rewrite(trained)
         return cls(trained, exported, weights, ctx)
 

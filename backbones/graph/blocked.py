@@ -14,7 +14,8 @@ So a convolution gets channels and groups that fill the blocks:
 - Groups of too few channels are joined, k to one, whose kernel is block-diagonal. That is k times
   the arithmetic, in registers that are k times as full.
 - Channels that are no multiple of a block are padded with zeros, and the kernel as well; what
-  belongs to the padding is cut off again. Groups are padded by whole groups.
+  belongs to the padding is cut off again. Groups are padded by whole groups. Few channels, which
+  padding would more than double, are left as they are.
 
 The parameters, their names and their gradients are those of the plain graph.
 """
@@ -53,7 +54,7 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
             continue
         new = {**node, "inputs": inputs}
         if node["op"] in _SUMS:
-            new["inputs"] = builder.with_equal_layouts(node["name"], inputs)
+            new["inputs"] = builder.addends(node["name"], inputs)
         if node["op"] == "Pooling":
             maps = shapes[graph["nodes"][node["inputs"][0][0]]["name"]]
             if _has_quarters(node, maps, block):
@@ -63,7 +64,8 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
             kernel = shapes[graph["nodes"][node["inputs"][1][0]]["name"]]
             plain = _Channels.of(node, kernel)
             full = plain.filled(block)
-            if full != plain and _has_maps(shapes[node["name"]]) and _is_common(node):
+            has_maps = _has_maps(shapes[node["name"]])
+            if full != plain and full.is_close_to(plain) and has_maps and _is_common(node):
                 indices[index] = builder.add_filled(new, kernel, plain, full)
                 continue
         indices[index] = builder.add(new)
@@ -121,9 +123,12 @@ class _Channels(NamedTuple):
         if self.inputs == self.outputs == 1:
             return self._replace(groups=_multiple(self.groups, block))
         joined = self.joined(block)
-        return _Channels(
-            -(-self.groups // joined), self.inputs * joined, self.outputs * joined
-        )
+        return _Channels(-(-self.groups // joined), self.inputs * joined, self.outputs * joined)
+
+    def is_close_to(self, plain: _Channels) -> bool:
+        """Whether at most half of the channels are padding."""
+        inputs, outputs = plain.all_inputs, plain.all_outputs
+        return self.all_inputs <= 2 * inputs and self.all_outputs <= 2 * outputs
 
     def joined(self, block: int) -> int:
         """How many groups fill blocks together."""
@@ -177,8 +182,14 @@ class _Builder:
         end = str(plain.all_outputs)
         return self._operator("slice_axis", name, [[index, 0, 0]], axis="1", begin="0", end=end)[0]
 
-    def with_equal_layouts(self, name: str, addends: list[Entry]) -> list[Entry]:
-        """Return the addends, all in the plain layout if one is: oneDNN adds equal ones fast."""
+    def addends(self, name: str, inputs: list[Entry]) -> list[Entry]:
+        """Return the addends of a sum: the later first, and all in the plain layout if one is.
+
+        oneDNN has a fast sum only of equal layouts. MXNet gives the sum the layout of the first
+        addend, and may write it over that one; the input of a residual unit is still needed, and
+        has the layout of the units before.
+        """
+        addends = sorted(inputs, reverse=True)
         are_blocked = [self._is_blocked(entry) for entry in addends]
         if len(set(are_blocked)) == 1:
             return addends
@@ -220,9 +231,7 @@ class _Builder:
             extra = full.inputs - inputs
             weight = self._with_zeros(f"{name}_in", weight, (outputs, extra, *window), axis=1)
             extra = full.outputs - outputs
-            return self._with_zeros(
-                f"{name}_out", weight, (extra, full.inputs, *window), axis=0
-            )
+            return self._with_zeros(f"{name}_out", weight, (extra, full.inputs, *window), axis=0)
         joined = full.inputs // inputs
         extra = (full.groups * joined - plain.groups) * plain.outputs
         weight = self._with_zeros(f"{name}_out", weight, (extra, inputs, *window), axis=0)

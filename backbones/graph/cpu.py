@@ -18,7 +18,8 @@ more channels, as in a MobileFaceNet, the factors go into its kernel K, which is
 
     K * PReLU(x) = (slope K) * x + ((1 - slope) K) * relu(x)
 
-Both created graphs and graphs from checkpoints are rewritten. Files never contain rewritten graphs.
+At last convolutions get channels that fill oneDNN's blocks (``backbones.graph.blocked``). Both
+created graphs and graphs from checkpoints are rewritten. Files never contain rewritten graphs.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Optional
 
+from backbones.graph import blocked
 from backbones.graph.nodes import (
     Entry,
     Node,
@@ -37,6 +39,7 @@ from backbones.graph.nodes import (
     to_json,
 )
 from backbones.layers import Symbol
+from runtime.environment import channel_block
 
 STEEPNESS = 31.0
 """Slopes are above -STEEPNESS. 1 + STEEPNESS is a power of two, so that divisions are exact."""
@@ -45,7 +48,7 @@ STEEPNESS = 31.0
 def rewrite(
     symbol: Symbol, image_size: tuple[int, int], weights: Mapping[str, Any] = MappingProxyType({})
 ) -> Symbol:
-    """Return the graph with every PReLU on feature maps composed of oneDNN's operators.
+    """Return the graph with oneDNN's operators for PReLU on maps, and full blocks of channels.
 
     It has the same parameters, names of outputs, outputs and gradients.
 
@@ -90,7 +93,8 @@ def rewrite(
         else:
             indices[index] = builder.add({**node, "inputs": inputs})
     heads = [moved(entry, indices) for entry in graph.heads]
-    return from_json(builder.nodes, heads, graph.attributes)
+    composed = from_json(builder.nodes, heads, graph.attributes)
+    return blocked.rewrite(composed, (1, 3, *image_size), channel_block())
 
 
 class _Graph:
