@@ -22,7 +22,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Optional, Protocol
+from types import MappingProxyType
+from typing import IO, Any, Optional, Protocol
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PYTORCH_ENVIRONMENT = _ROOT / ".venv-bench"
@@ -59,21 +60,36 @@ def pytorch_version() -> str:
 class Worker:
     """The parent's end of the pipe to a process with a subject."""
 
-    def __init__(self, target: str, threads: int, python: str = sys.executable) -> None:
+    def __init__(
+        self,
+        target: str,
+        threads: int,
+        python: str = sys.executable,
+        *,
+        variables: Mapping[str, str] = MappingProxyType({}),
+        output: Optional[IO[bytes]] = None,
+    ) -> None:
         """Start the process.
 
         Args:
             target: "module:Class" of the ``Subject``.
             threads: how many threads the libraries of the process may use.
             python: the Python that has what the subject imports.
+            variables: of the process's environment, above those of this one.
+            output: the file for what libraries print; by default this process's standard error.
         """
         self._target = target
         self._process = subprocess.Popen(
             [python, "-m", "benchmarks.worker", target],
             cwd=_ROOT,
-            env={**os.environ, **{name: str(threads) for name in _THREAD_VARIABLES}},
+            env={
+                **os.environ,
+                **{name: str(threads) for name in _THREAD_VARIABLES},
+                **variables,
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=output,
             text=True,
         )
 

@@ -1,0 +1,59 @@
+"""Forward and backward pass without the update, as of this processor or, pretended, with AVX-512.
+
+The gradient of the outputs is given: the loss is MXNet's, and not of the network.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from backbones import names
+from backbones.classifiers.classifier import Classifier
+from backbones.model import Backbone
+from backbones.options import BackboneOptions, ClassifierOptions
+from benchmarks.toolkit_classifier import NORMALIZATION
+from benchmarks.worker import Subject
+from runtime.mxnet import mx
+from tests.support import other_processor
+
+CLASSES = 10
+IMAGE_SHAPE = (3, 32, 32)
+FACE_SHAPE = (3, 112, 112)
+
+
+class Training(Subject):
+    def __init__(self, network: str, batch: int, avx512: bool) -> None:
+        # Verbose from the first primitive on: oneDNN reads the variable once.
+        assert os.environ["DNNL_VERBOSE"] == "1"
+        if avx512:
+            other_processor.pretend()
+        self.network = create(network)
+        self.network.hybridize()
+        shape = FACE_SHAPE if network in names() else IMAGE_SHAPE
+        images = np.random.default_rng(0).integers(0, 256, (batch, *shape), np.uint8)
+        self.images = mx.nd.array(images, dtype="uint8")
+
+    def step(self) -> None:
+        with mx.autograd.record():
+            outputs = self.network(self.images)
+        self.network.backward(outputs, mx.nd.ones(outputs.shape))
+        mx.nd.waitall()
+
+
+class Inference(Training):
+    def step(self) -> None:
+        self.network(self.images).wait_to_read()
+
+
+def create(network: str) -> Any:
+    if network in names():
+        return Backbone.create(BackboneOptions(network=network))
+    return Classifier.create(
+        ClassifierOptions(model=network),
+        classes=CLASSES,
+        image_shape=IMAGE_SHAPE,
+        normalization=NORMALIZATION,
+    )
