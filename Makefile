@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models classification grouping device hosts cluster bench fuzz faults hostfaults mutants endurance soak newcomer pythons clean
+.PHONY: help env train test lint models kernels classification grouping device hosts cluster bench fuzz faults hostfaults mutants endurance soak newcomer pythons clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh examples/*.sh setup-utils/*.sh setup-utils/*/* .ci/run
@@ -33,6 +33,10 @@ test: ## install everything and run all tests
 models: ## test a step and a batch of 128 with every classifier; the other tests use four of them
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m models
+
+kernels: ## test which kernels of oneDNN compute each network, here and with AVX-512; the other tests have four
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) python -m pytest -m "kernels or not kernels" tests/benchmarks/test_kernels.py
 
 classification: ## test ResNet18 on files of CIFAR-10's format, ResNet50 on a record file, and scaling
 	@bash setup-utils/install.sh --dev

@@ -73,7 +73,7 @@ class Step:
     @property
     def moved_maps(self) -> list[Primitive]:
         """The reorders of feature maps and their gradients."""
-        return [one for one in self.primitives if one.is_reorder and not one.moves_kernel]
+        return [one for one in self.primitives if one.moves_maps]
 
     @property
     def moved_kernels(self) -> list[Primitive]:

@@ -63,6 +63,12 @@ class Primitive:
         return self.is_reorder and any(_KERNEL_LAYOUT.search(layout) for _, layout in self.layouts)
 
     @property
+    def moves_maps(self) -> bool:
+        """Whether this is a reorder of maps or their gradients; of plain kernels as well."""
+        is_image = all("d" in layout for _, layout in self.layouts)
+        return self.is_reorder and is_image and not self.moves_kernel
+
+    @property
     def title(self) -> str:
         """What it is, without sizes: a reorder by its layouts, all others by their direction."""
         if self.is_reorder:

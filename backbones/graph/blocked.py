@@ -54,7 +54,7 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
             continue
         new = {**node, "inputs": inputs}
         if node["op"] in _SUMS:
-            new["inputs"] = builder.addends(node["name"], inputs)
+            new["inputs"] = builder.addends(node["name"], inputs, shapes[node["name"]])
         if node["op"] == "Pooling":
             maps = shapes[graph["nodes"][node["inputs"][0][0]]["name"]]
             if _has_quarters(node, maps, block):
@@ -182,21 +182,29 @@ class _Builder:
         end = str(plain.all_outputs)
         return self._operator("slice_axis", name, [[index, 0, 0]], axis="1", begin="0", end=end)[0]
 
-    def addends(self, name: str, inputs: list[Entry]) -> list[Entry]:
-        """Return the addends of a sum: the later first, and all in the plain layout if one is.
+    def addends(self, name: str, inputs: list[Entry], shape: Shape) -> list[Entry]:
+        """Return the addends of a sum of a shape: the later first, and all in blocks if one is.
 
         oneDNN has a fast sum only of equal layouts. MXNet gives the sum the layout of the first
         addend, and may write it over that one; the input of a residual unit is still needed, and
-        has the layout of the units before.
+        has the layout of the units before. What MXNet computed by itself, in the plain layout, is
+        multiplied by ones for each channel, a convolution whose output and gradient are in blocks.
         """
         addends = sorted(inputs, reverse=True)
         are_blocked = [self._is_blocked(entry) for entry in addends]
-        if len(set(are_blocked)) == 1:
+        if all(are_blocked) or not any(are_blocked) or not _has_maps(shape):
             return addends
         return [
-            self._plain(f"{name}_addend{number}", entry) if is_blocked else entry
+            entry if is_blocked else self._times_ones(f"{name}_addend{number}", entry, shape[1])
             for number, (entry, is_blocked) in enumerate(zip(addends, are_blocked))
         ]
+
+    def _times_ones(self, name: str, x: Entry, channels: int) -> Entry:
+        count = str(channels)
+        shape = str((channels, 1, 1, 1))
+        ones = self._operator("_ones", f"{name}_ones", [], shape=shape, dtype="float32")
+        sizes = {"kernel": "(1, 1)", "num_filter": count, "num_group": count, "no_bias": "True"}
+        return self._operator("Convolution", name, [x, ones], **sizes)
 
     def add_quarters(self, node: Node, shape: Shape) -> int:
         """Append a mean of maps of a shape as that of the means of their quarters.
@@ -217,10 +225,6 @@ class _Builder:
         if node["op"] in _KEEPING:
             return self._is_blocked(node["inputs"][0])
         return node["op"] in _BLOCKED
-
-    def _plain(self, name: str, x: Entry) -> Entry:
-        """Append the identity, with the plain layout forward and backward."""
-        return self._operator("Reshape", name, [x], shape="(0, 0, 0, 0)")
 
     def _kernel(
         self, name: str, weight: Entry, kernel: Shape, plain: _Channels, full: _Channels

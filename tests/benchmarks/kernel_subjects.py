@@ -12,6 +12,7 @@ import numpy as np
 
 from backbones import names
 from backbones.classifiers.classifier import Classifier
+from backbones.graph import blocked
 from backbones.model import Backbone
 from backbones.options import BackboneOptions, ClassifierOptions
 from benchmarks.toolkit_classifier import NORMALIZATION
@@ -25,11 +26,15 @@ FACE_SHAPE = (3, 112, 112)
 
 
 class Training(Subject):
-    def __init__(self, network: str, batch: int, avx512: bool) -> None:
+    """A ``plain`` graph is as it was built, without the form for processors."""
+
+    def __init__(self, network: str, batch: int, avx512: bool, plain: bool = False) -> None:
         # Verbose from the first primitive on: oneDNN reads the variable once.
         assert os.environ["DNNL_VERBOSE"] == "1"
         if avx512:
             other_processor.pretend()
+        if plain:
+            blocked.rewrite = lambda symbol, *_: symbol
         self.network = create(network)
         self.network.hybridize()
         shape = FACE_SHAPE if network in names() else IMAGE_SHAPE

@@ -57,7 +57,8 @@ def test_the_layouts_of_arrays_of_one_name() -> None:
 
 def test_reorders_of_maps_and_of_kernels() -> None:
     maps = onednn_log.parse(MAPS)
-    assert maps.is_reorder and not maps.moves_kernel
+    assert maps.moves_maps and not maps.moves_kernel
+    assert not onednn_log.parse(kernel("a", "a", "64")).moves_maps
     assert maps.title == "simple:any abcd to aBcd8b"
     for line in (
         kernel("abcd", "ABcd8b8a", "16x32x1x1"),
@@ -66,7 +67,8 @@ def test_reorders_of_maps_and_of_kernels() -> None:
         kernel("aBCde8c8b", "abcde", "16x8x8x3x3"),
         kernel("abcde", "abcde", "16x8x8x3x3"),
     ):
-        assert onednn_log.parse(line).moves_kernel, line
+        found = onednn_log.parse(line)
+        assert found.moves_kernel and not found.moves_maps, line
     # Blocks behind the pixels are those of maps of one pixel.
     assert not onednn_log.parse(kernel("acdB8b", "aBcd8b", "32x64x1x1")).moves_kernel
 

@@ -1,0 +1,147 @@
+"""Every network runs without reference kernels, and with no more reorders than a stated number.
+
+On this processor, and on one with AVX-512 (``tests.support.other_processor``), whose blocks of
+channels are twice as large. The short form has four networks that would have reference kernels, or
+many reorders, as their plain graphs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from benchmarks import kernels
+from benchmarks.kernels import Step
+from benchmarks.onednn_log import Primitive
+from runtime.environment import channel_block
+from runtime.errors import ConfigError
+
+BATCH = 8
+SUBJECTS = {
+    "training": "tests.benchmarks.kernel_subjects:Training",
+    "inference": "tests.benchmarks.kernel_subjects:Inference",
+}
+
+
+class Limits(NamedTuple):
+    """Reorders of maps at most, and reference kernels of inference with AVX-512.
+
+    For inference oneDNN's convolutions write NHWC (acdb) there, but for those to which its matrix
+    kernel does not take: where both meet in a sum or a concatenation, that is a reference kernel.
+    """
+
+    training: int
+    inference: int
+    references: int = 0
+
+
+LIMITS = {
+    "VGG16": Limits(23, 2),
+    "ResNet18": Limits(26, 4, 1),
+    "ResNet50": Limits(61, 14, 2),
+    "ResNet101": Limits(112, 14, 2),
+    "RegNetX_200MF": Limits(216, 51),
+    "RegNetY_400MF": Limits(547, 155),
+    "MobileNetV2": Limits(74, 9),
+    "ResNeXt29_32x4d": Limits(55, 28, 1),
+    "ResNeXt29_2x64d": Limits(49, 14, 1),
+    "SimpleDLA": Limits(100, 5, 1),
+    "DenseNet121": Limits(360, 19, 16),
+    "PreActResNet18": Limits(23, 4, 1),
+    "DPN92": Limits(438, 157),
+    "DLA": Limits(104, 5, 1),
+    "LeNet": Limits(11, 4),
+    "resnet20": Limits(24, 2),
+    "resnet164": Limits(168, 2),
+    "inception-bn-28-small": Limits(80, 12, 4),
+    "r18": Limits(22, 5, 2),
+    "r50": Limits(54, 5, 2),
+    "r18-se": Limits(142, 37, 2),
+    "mbf": Limits(74, 8),
+    "tiny": Limits(16, 2),
+}
+SHORT = ("MobileNetV2", "ResNeXt29_32x4d", "r18-se", "mbf")
+NETWORKS = [
+    pytest.param(name, marks=() if name in SHORT else pytest.mark.kernels) for name in LIMITS
+]
+
+
+@pytest.mark.parametrize("processor", ["this", "avx512"])
+@pytest.mark.parametrize("work", kernels.WORK)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_network_has_fast_kernels(network: str, work: str, processor: str) -> None:
+    arguments = {"network": network, "batch": BATCH, "avx512": processor == "avx512"}
+    (step,) = kernels.steps(SUBJECTS[work], arguments, threads=2)
+    # Several for each layer; it is the whole step.
+    assert len(step.primitives) > 8
+    limits = LIMITS[network]
+    has_avx512 = processor == "avx512" or channel_block() == 16
+    allowed = limits.references if work == "inference" and has_avx512 else 0
+    found = "\n".join(kernels.described(one) for one in step.references)
+    assert len(step.references) <= allowed, found
+    for one in step.references:
+        assert one.kind in ("sum", "concat") and "acdb" in [name for _, name in one.layouts], found
+    assert len(step.moved_maps) <= getattr(limits, work)
+
+
+def test_the_pretended_processor_would_show_reference_kernels() -> None:
+    """With the plain graph, as the networks were before: BatchNorms between two layouts."""
+    arguments = {"network": "ResNeXt29_32x4d", "batch": 2, "avx512": True, "plain": True}
+    (step,) = kernels.steps(SUBJECTS["training"], arguments, threads=2)
+    assert {one.implementation for one in step.references} == {"bnorm_ref:any"}
+    layouts = {layout for one in step.primitives for _, layout in one.layouts}
+    assert {"aBcd16b", "aBcd8b", "aBcd4b"} <= layouts
+
+
+def primitive(kind: str, implementation: str, milliseconds: float, *layouts: str) -> Primitive:
+    names = ("src", "dst")
+    return Primitive(
+        kind, implementation, "undef", tuple(zip(names, layouts)), "4x8x2x2", milliseconds
+    )
+
+
+def test_a_report_by_hand() -> None:
+    step = Step(
+        (
+            primitive("convolution", "jit:avx2", 2.0, "abcd", "aBcd8b"),
+            primitive("convolution", "jit:avx2", 3.0, "abcd", "aBcd8b"),
+            primitive("sum", "ref:any", 10.0, "abcd", "aBcd8b"),
+            primitive("reorder", "jit:uni", 0.5, "abcd", "aBcd8b"),
+            primitive("reorder", "jit:uni", 0.25, "abcd", "ABcd8b8a"),
+        ),
+        20.0,
+    )
+    lines = kernels.report(step).splitlines()
+    assert lines[2:] == [
+        "| sum | ref:any undef | 1 | 10.0 | 50.0% |",
+        "| convolution | jit:avx2 undef | 2 | 5.0 | 25.0% |",
+        "| reorder | jit:uni abcd to aBcd8b | 1 | 0.5 | 2.5% |",
+        "| reorder | jit:uni abcd to ABcd8b8a | 1 | 0.2 | 1.2% |",
+        "| oneDNN |  | 5 | 15.8 | 78.8% |",
+        "| MXNet |  |  | 4.2 | 21.2% |",
+        "| step |  |  | 20.0 | 100.0% |",
+        "",
+        "- reference implementations: 1, 10.0 ms, 50.0%",
+        "  - sum ref:any undef, src:abcd dst:aBcd8b, 4x8x2x2, 10.00 ms",
+        "- reorders of maps: 1, 0.5 ms, 2.5%",
+        "- reorders of kernels: 1, 0.2 ms, 1.2%",
+    ]
+
+
+def test_a_small_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = tmp_path / "rows.json"
+    words = ["LeNet", "--batch", "2", "--rounds", "1", "--threads", "1", "--json", str(rows)]
+    kernels.main([*words, "--work", "training"])
+    printed = capsys.readouterr().out
+    assert "## LeNet, training, B=2, float32, threads=1" in printed
+    assert "backward_weights" in printed and "inference, B=2" not in printed
+    measured = {row["name"]: row["value"] for row in json.loads(rows.read_text())}
+    assert 0 < measured["oneDNN"] < measured["step"]
+
+
+def test_an_unknown_network() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'MobileNetV2'"):
+        kernels.main(["MobileNetV1"])
