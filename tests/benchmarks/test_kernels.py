@@ -53,7 +53,7 @@ LIMITS = {
     "PreActResNet18": Limits(23, 4, 1),
     "DPN92": Limits(438, 157),
     "DLA": Limits(104, 5, 1),
-    "LeNet": Limits(11, 4),
+    "LeNet": Limits(2, 1),
     "resnet20": Limits(24, 2),
     "resnet164": Limits(168, 2),
     "inception-bn-28-small": Limits(80, 12, 4),

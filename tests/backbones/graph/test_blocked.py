@@ -19,6 +19,11 @@ BATCH = 3
 NORMALIZATION = Normalization((0.5,) * 3, (0.25,) * 3)
 
 
+def maps() -> Any:
+    """The input behind a BatchNorm; a graph without one is left alone."""
+    return mx.sym.BatchNorm(mx.sym.var("data"), fix_gamma=False, name="bn9")
+
+
 def nodes(symbol: Any) -> list[dict[str, Any]]:
     return json.loads(symbol.tojson())["nodes"]
 
@@ -106,7 +111,7 @@ def test_a_convolution(
     inputs: int, outputs: int, groups: int, filled: tuple[str, str], has_bias: bool
 ) -> None:
     plain = mx.sym.Convolution(
-        mx.sym.var("data"),
+        maps(),
         kernel=(3, 3),
         pad=(1, 1),
         stride=(2, 1),
@@ -147,8 +152,13 @@ def test_a_convolution_between_others() -> None:
     ],
 )
 def test_what_is_left_alone(shape: tuple[int, ...], options: dict[str, Any]) -> None:
-    plain = mx.sym.Convolution(mx.sym.var("data"), kernel=(1, 1), name="conv0", **options)
-    assert operators(blocked.rewrite(plain, shape, 16)) == ["Convolution"]
+    plain = mx.sym.Convolution(maps(), kernel=(1, 1), name="conv0", **options)
+    assert operators(blocked.rewrite(plain, shape, 16)) == ["BatchNorm", "Convolution"]
+
+
+def test_a_graph_without_batch_norm_is_left_alone() -> None:
+    plain = mx.sym.Convolution(mx.sym.var("data"), kernel=(1, 1), num_filter=24, name="conv0")
+    assert blocked.rewrite(plain, (1, 24, 4, 4), 16) is plain
 
 
 @pytest.mark.parametrize("name", ["MobileNetV2", "RegNetX_200MF", "ResNeXt29_32x4d"])
@@ -173,7 +183,7 @@ def test_whole_networks(name: str) -> None:
 
 
 def test_addends_come_in_one_layout_and_the_later_first() -> None:
-    data = mx.sym.var("data")
+    data = maps()
     first = mx.sym.Convolution(data, kernel=(1, 1), num_filter=16, name="conv0")
     second = mx.sym.Convolution(first, kernel=(1, 1), num_filter=16, name="conv1")
     shape = (BATCH, 16, 2, 2)
@@ -203,7 +213,7 @@ def test_addends_come_in_one_layout_and_the_later_first() -> None:
 )
 def test_means_of_quarters(options: dict[str, str], size: tuple[int, int], count: int) -> None:
     plain = mx.sym.Pooling(
-        mx.sym.var("data"), kernel=(7, 7), global_pool=True, name="pool0", **options
+        maps(), kernel=(7, 7), global_pool=True, name="pool0", **options
     )
     shape = (BATCH, 32, *size)
     fast = blocked.rewrite(plain, shape, 16)
@@ -212,5 +222,5 @@ def test_means_of_quarters(options: dict[str, str], size: tuple[int, int], count
 
 
 def test_a_mean_without_kernel_is_mxnets() -> None:
-    plain = mx.sym.Pooling(mx.sym.var("data"), global_pool=True, pool_type="avg", name="pool0")
-    assert operators(blocked.rewrite(plain, (1, 32, 8, 8), 16)) == ["Pooling"]
+    plain = mx.sym.Pooling(maps(), global_pool=True, pool_type="avg", name="pool0")
+    assert operators(blocked.rewrite(plain, (1, 32, 8, 8), 16)) == ["BatchNorm", "Pooling"]
