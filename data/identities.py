@@ -54,6 +54,29 @@ def find_identities(folder: Path, min_images: int, workers: int) -> list[Identit
     return kept
 
 
+def find_images(folder: Path, workers: int) -> list[str]:
+    """Return the paths of the images in a folder and in its folders, relative to it, sorted.
+
+    Those that begin with a dot are ignored.
+
+    Raises:
+        DataError: there is no such folder, or no image.
+    """
+    try:
+        direct = _list_images(folder, ".").images
+    except OSError:
+        # As listing its folders fails, too, which is reported.
+        direct = []
+    try:
+        identities = find_identities(folder, 1, workers)
+    except DataError:
+        if not direct:
+            raise
+        identities = []
+    nested = (f"{found.name}{os.sep}{image}" for found in identities for image in found.images)
+    return [*direct, *nested]
+
+
 def image_paths(folder: Path, identities: Iterable[Identity]) -> list[str]:
     """Return the paths of all images, identity by identity."""
     return [

@@ -1,6 +1,6 @@
 """Make the files that training reads from a folder of images per identity.
 
-    python -m data.pack FOLDER OUT_DIR [--resize 112 --crop] [--min-images N] [--holdout-every K]
+    python -m data.pack FOLDER OUT_DIR [--resize 112 --crop | --align FILE] [--holdout-every K]
     python -m data.pack --pairs PAIRS.txt FOLDER OUT.bin
 
 The first form writes ``train.rec``, ``train.idx`` and ``property``. With ``--holdout-every`` it
@@ -17,8 +17,10 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
+from data.align.aligner import Aligner, add_search, open_source, search_of
 from data.identities import Identity, find_identities, image_paths, split_holdout
 from data.pack.image_files import ImageReader
 from data.records.writer import RecordWriter
@@ -114,6 +116,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "refused, since a stretched face is another face"
     )
     add("--crop", action="store_true", help=crop_help)
+    align_help = (
+        "cut the faces out, at 112 x 112: a list of the five points of each image, or, with the "
+        "ending .onnx, a detector (python -m data.align --help)"
+    )
+    add("--align", type=Path, metavar="FILE", help=align_help)
+    add_search(parser)
     png_help = (
         "write what is not copied (resized images, those of other formats such as .bmp and "
         ".pgm, those that a camera stored on their side) as PNG, without loss, instead of JPEG"
@@ -147,6 +155,10 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--seed {options.seed} is negative")
     if options.crop and not options.resize:
         raise ConfigError("--crop needs the size to crop to; add --resize, such as --resize 112")
+    if options.align and options.resize:
+        raise ConfigError("--align makes images of 112 x 112; leave --resize and --crop out")
+    if not options.align:
+        search_of(options, is_detector=False)
     if options.pairs and (options.holdout_every or options.min_images > 1):
         raise ConfigError(
             "--pairs makes a verification set only; leave --min-images and --holdout-every out"
@@ -155,6 +167,9 @@ def _check(options: argparse.Namespace) -> None:
 
 def _pack(options: argparse.Namespace) -> None:
     reader = ImageReader(options.resize, options.crop, options.check, options.png, options.workers)
+    if options.align:
+        aligner = Aligner(open_source(options.align, options), options.folder)
+        reader = replace(reader, aligner=aligner)
     if options.pairs:
         pairs = read_pairs(options.pairs, options.folder)
         pack_pairs(pairs, options.out, reader)

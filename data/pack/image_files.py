@@ -17,14 +17,12 @@ from typing import NamedTuple, Optional, Union
 
 import cv2
 
-from data.decoding import Image, decode_file
+from data.align.aligner import Aligner
+from data.decoding import Image, decode_file, encode
 from data.headers import encoded_size, is_copied
 from data.records.recordio import BrokenRecordError
 from data.worker_threads import map_in_order, say, track
 from runtime.errors import DataError
-
-JPEG_QUALITY = 95
-"""Of images that are encoded: hardly a visible loss, and a third of the bytes of quality 100."""
 
 
 class EncodedImage(NamedTuple):
@@ -45,6 +43,7 @@ class ImageReader:
         check: whether every image is decoded, and all broken ones are named.
         lossless: whether images that are encoded become PNGs instead of JPEGs.
         workers: the number of threads.
+        aligner: cuts the faces out of the images, in place of ``size`` and ``crop``.
     """
 
     size: Optional[tuple[int, int]] = None
@@ -52,6 +51,7 @@ class ImageReader:
     check: bool = False
     lossless: bool = False
     workers: int = 1
+    aligner: Optional[Aligner] = None
 
     def read_all(self, paths: Sequence[str], activity: str) -> Iterator[EncodedImage]:
         """Yield the images of files in the order of the paths; threads read and prepare them.
@@ -86,7 +86,8 @@ class ImageReader:
         """Read and prepare a file.
 
         Raises:
-            DataError: it cannot be read or decoded, or has another shape and is not to be cropped.
+            DataError: it cannot be read or decoded, has another shape and is not to be cropped, or
+                no face to be aligned.
         """
         try:
             with open(path, "rb", buffering=0) as file:
@@ -104,6 +105,9 @@ class ImageReader:
             return error
 
     def _prepare(self, path: str, payload: bytes) -> EncodedImage:
+        if self.aligner is not None:
+            face = self.aligner.align(path, decode_file(payload))
+            return EncodedImage(path, encode(face, self.lossless), (face.shape[0], face.shape[1]))
         copied = is_copied(payload)
         size = encoded_size(payload) if copied else None
         image = None
@@ -124,7 +128,7 @@ class ImageReader:
             image = decode_file(payload)
         if image.shape[:2] != wanted:
             image = fit(image, wanted)
-        return EncodedImage(path, _encode(image, self.lossless), wanted)
+        return EncodedImage(path, encode(image, self.lossless), wanted)
 
 
 def fit(image: Image, size: tuple[int, int]) -> Image:
@@ -158,12 +162,3 @@ def _same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
     """Whether scaling makes one of the other, up to the rounding of a side to whole pixels."""
     scaled = other[1] * size[0] / size[1]
     return abs(scaled - other[0]) <= 1
-
-
-def _encode(image: Image, lossless: bool) -> bytes:
-    bgr = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
-    options = [] if lossless else [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
-    done, encoded = cv2.imencode(".png" if lossless else ".jpg", bgr, options)
-    assert done
-    payload: bytes = encoded.tobytes()
-    return payload

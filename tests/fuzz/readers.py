@@ -20,6 +20,8 @@ from typing import Any, NamedTuple, Optional
 import cv2
 import numpy as np
 
+from data.align.points import PointsFile
+from data.align.similarity import align
 from data.decoding import decode_jpeg, decode_rgb
 from data.pack.image_files import ImageReader
 from data.records import index_cache
@@ -180,6 +182,22 @@ def _read_list(folder: Path, content: bytes) -> None:
             (folder / name / f"{name}_{number + 1:04d}.jpg").touch()
     (folder / "pairs.lst").write_bytes(content)
     read_pairs(folder / "pairs.lst", folder)
+
+
+def _points_seeds(_: Path) -> list[bytes]:
+    celeba = b"1\nlefteye_x lefteye_y\na.jpg 69  109  106  113   77  142   73  152  108  154\n"
+    table = b'NAME_ID,P1X\n"n1/0001_01",75.8,110.2,103.4,104.7,90.6,133.0,85.4,144.3,107.3,140.1\n'
+    return [celeba, table, b"a.jpg\t1\t2\t3\t4\t5\t6\t7\t8\t9\t0\t0.99\n"]
+
+
+def _read_points(folder: Path, content: bytes) -> None:
+    path = folder / "points.txt"
+    path.write_bytes(content)
+    points = PointsFile(path)
+    blank = np.zeros((8, 8, 3), np.uint8)
+    for name in points.names[:4]:
+        with _refusals():
+            align(blank, points.find(name, blank))
 
 
 class _Attack:
@@ -493,6 +511,7 @@ READERS = {
     "property": Reader(_property_seeds, _beside_a_set("property"), 8),
     "cache": Reader(_cache_seeds, _read_cache, 8),
     "lst": Reader(_list_seeds, _read_list, 10),
+    "points": Reader(_points_seeds, _read_points, 8),
     "bin": Reader(_bin_seeds, _read_bin, 18),
     "image": Reader(_image_seeds, _read_image, 12),
     "params": Reader(_params_seeds, _read_params, 6),

@@ -135,6 +135,7 @@ RUN_BY: dict[str, Run] = {
     "python -m parallel.launch": Run("make grouping"),
     "bash examples/": Run("tests/examples/test_scripts.py", "examples"),
     # Modules.
+    "python -m data.align": Run("tests/newcomer/test_documents.py", "SESSION"),
     "python -m data.pack": Run("tests/newcomer/test_documents.py", "SESSION"),
     "python -m data.unpack": Run("tests/newcomer/test_documents.py", "SESSION"),
     "python -m data.inspect": Run("tests/newcomer/test_documents.py", "SESSION"),

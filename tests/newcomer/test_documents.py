@@ -13,17 +13,20 @@ import cv2
 import numpy as np
 import pytest
 
+from data.align.similarity import TEMPLATE
 from runtime.errors import ConfigError
 from tests.newcomer import commands, documents
 from tests.newcomer.documents import BY_HAND, LONG, ROOT, RUN_BY, Command, row_of
 from tests.support import typed
+from tests.support.detectors import planted, write_detector
 from tests.support.launch import clean_environment
 
 ALL = list(documents.commands())
 TEXTS = list(dict.fromkeys(command.text for command in ALL))
 PROGRAMS = Path(sys.executable).parent
-# Of the documents, in their order: what packs, unpacks and inspects sets.
-SESSION = [text for text in TEXTS if re.match(r"python -m data\.(pack|unpack|inspect) ", text)]
+# Of the documents, in their order: what aligns faces, and packs, unpacks and inspects sets.
+_SETS = re.compile(r"python -m data\.(align|pack|unpack|inspect) ")
+SESSION = [text for text in TEXTS if _SETS.match(text)]
 SHORT = [text for text in TEXTS if re.match(r"python train.py .*(--dry-run|--help)", text)]
 SHORT += ["python -m runtime.environment", "make help"]
 
@@ -144,16 +147,31 @@ def test_the_commands_that_handle_sets(tmp_path) -> None:
         shutil.copytree(tmp_path / "FACES", tmp_path / name)
     pairs = "2\n" + "Person_1 1 2\nPerson_2 3 4\nPerson_1 1 Person_2 1\nPerson_3 1 Person_4 2\n"
     (tmp_path / "pairs.txt").write_text(pairs)
-    assert len(SESSION) >= 8
+    _write_photographs(tmp_path)
+    assert len(SESSION) >= 12
     # What packs comes first, and a folder that is unpacked may not exist.
     for text in sorted(SESSION, key=lambda text: "unpack" in text):
         if "unpack" in text:
             shutil.rmtree(tmp_path / "FACES")
+        if "data.align" in text:
+            shutil.rmtree(tmp_path / "ALIGNED", ignore_errors=True)
         run_as_typed(text, tmp_path)
     assert len(list((tmp_path / "FACES").glob("*/*.jpg"))) == 12 * 40
+    assert len(list((tmp_path / "ALIGNED").glob("*/*.jpg"))) == 2
     assert {path.name for path in (tmp_path / "datasets/faces").iterdir()} >= {
         "train.rec", "train.idx", "property", "holdout.bin", "lfw.bin",
     }  # fmt: skip
+
+
+def _write_photographs(folder: Path) -> None:
+    """Two people, a list of their points, and a detector that finds a face in any image."""
+    for person in ("ann", "bob"):
+        (folder / "PHOTOGRAPHS" / person).mkdir(parents=True)
+        image = np.random.default_rng(2).integers(0, 256, (200, 160, 3), np.uint8)
+        cv2.imwrite(str(folder / "PHOTOGRAPHS" / person / "1.jpg"), image)
+    numbers = " ".join(map(str, TEMPLATE.ravel()))
+    (folder / "points.txt").write_text(f"ann/1.jpg {numbers}\nbob/1.jpg {numbers}\n")
+    write_detector(folder / "det_10g.onnx", "scrfd", [planted(TEMPLATE)])
 
 
 @pytest.mark.parametrize("text", SHORT)

@@ -1,0 +1,175 @@
+"""Cut the faces out of a folder of images, as networks for faces expect them.
+
+    python -m data.align FACES ALIGNED --points points.txt
+    python -m data.align FACES ALIGNED --detector det_10g.onnx
+
+Every image of the folder, or of the folders in it, becomes one of 112 x 112 under the same path in
+a new folder, which gets its name when it is complete. Images that cannot be read, or in which no
+face is found, are named on standard error and left out; the exit status is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from data.align.aligner import Aligner, add_search, search_of
+from data.align.detector import Detector
+from data.align.points import PointsFile, PointSource
+from data.align.similarity import SIDE
+from data.decoding import decode_file, encode
+from data.identities import find_images
+from data.records.recordio import BrokenRecordError
+from data.worker_threads import add_workers, map_in_order, say, track
+from runtime.command_line import Parser
+from runtime.errors import ConfigError, DataError
+from runtime.stopping import run_stoppable, undisturbed
+
+_REFUSED_STATUS = 1
+
+
+class _Cutter(NamedTuple):
+    """Cuts one face after another out of the images of ``folder``, into ``out``."""
+
+    folder: Path
+    out: Path
+    aligner: Aligner
+    lossless: bool
+
+    def cut(self, name: str) -> Optional[str]:
+        """Write the face in an image; return why there is none, None if there is.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path = f"{self.folder}{os.sep}{name}"
+        try:
+            with open(path, "rb", buffering=0) as file:
+                image = decode_file(file.readall())
+            aligned = self.aligner.align(path, image)
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}"
+        except BrokenRecordError as error:
+            return f"{path}: {error}"
+        except DataError as error:
+            return str(error)
+        (self.out / self.written_name(name)).write_bytes(encode(aligned, self.lossless))
+        return None
+
+    def written_name(self, name: str) -> str:
+        """Return the path of a face by that of its image, both within their folders."""
+        return os.path.splitext(name)[0] + (".png" if self.lossless else ".jpg")
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m data.align",
+        description="Cut aligned faces of 112 x 112 out of images. Exit status: 1 if some images "
+        "are refused, which are named and left out.",
+    )
+    add = parser.add_argument
+    add("folder", type=Path, help="the images, or folders of images; nothing in it is changed")
+    add("out", type=Path, help="the folder to make; an existing one has to be empty")
+    points = parser.add_mutually_exclusive_group(required=True)
+    points_help = (
+        "the five points of each image: its path in the folder, then x and y of left eye, right "
+        "eye, nose, left and right corner of the mouth"
+    )
+    points.add_argument("--points", type=Path, metavar="FILE", help=points_help)
+    detector_help = "an ONNX file of SCRFD or RetinaFace, which finds them"
+    points.add_argument("--detector", type=Path, metavar="FILE", help=detector_help)
+    add_search(parser)
+    add("--png", action="store_true", help="write PNGs instead of JPEGs of quality 95")
+    add_workers(parser)
+    return parser.parse_args(argv)
+
+
+def _open_source(options: argparse.Namespace, names: Sequence[str]) -> PointSource:
+    search = search_of(options, options.detector is not None)
+    if options.detector is not None:
+        return Detector(options.detector, search)
+    listed = PointsFile(options.points)
+    known = {*names, *(os.path.splitext(name)[0] for name in names)}
+    unknown = [name for name in listed.names if name not in known]
+    if len(unknown) == len(listed.names):
+        raise DataError(
+            f"{options.points} names no image of {options.folder}: its first name is "
+            f"{unknown[0]!r:.80}, the first image {names[0]!r:.80}; name the folder in which its "
+            "paths begin"
+        )
+    if unknown:
+        say(f"{options.points}: {len(unknown):,} names are of no image, the first is {unknown[0]}")
+    return listed
+
+
+def _cut_all(cutter: _Cutter, names: Sequence[str], workers: int) -> int:
+    """Write the faces of all images; return how many images were refused, and are named."""
+    written = [cutter.written_name(name) for name in names]
+    if len(set(written)) < len(written):
+        ordered = sorted(written)
+        twice = next(one for one, other in zip(ordered, ordered[1:]) if one == other)
+        raise DataError(
+            f"{cutter.folder} has two images that would both become {twice}; rename one of them"
+        )
+    for parent in {os.path.dirname(name) for name in names}:
+        (cutter.out / parent).mkdir(exist_ok=True)
+    refused = 0
+    with map_in_order(cutter.cut, names, workers) as results:
+        for refusal in track(results, len(names), "aligning faces"):
+            if refusal is not None:
+                refused += 1
+                say(refusal)
+    if refused == len(names):
+        raise DataError(f"none of the {refused:,} images has a face that can be aligned")
+    for parent in {os.path.dirname(name) for name in names}:
+        if parent and not any((cutter.out / parent).iterdir()):
+            (cutter.out / parent).rmdir()
+    return refused
+
+
+def _check_places(folder: Path, out: Path, hidden: Path) -> None:
+    if hidden.exists() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        raise ConfigError(
+            f"{hidden if hidden.exists() else out} exists already; delete it, or choose another "
+            "place: nothing is overwritten"
+        )
+    if folder.resolve() in out.resolve().parents:
+        raise ConfigError(f"{out} lies in {folder}, in which nothing is changed; choose another")
+
+
+def main() -> int:
+    """Align what the command line asks for; return the exit status."""
+    options = _parse(sys.argv[1:])
+    out: Path = options.out
+    hidden = out.with_name(f".{out.name}.part")
+    try:
+        _check_places(options.folder, out, hidden)
+        names = find_images(options.folder, options.workers)
+        aligner = Aligner(_open_source(options, names), options.folder)
+        hidden.mkdir(parents=True)
+        try:
+            cutter = _Cutter(options.folder, hidden, aligner, options.png)
+            refused = _cut_all(cutter, names, options.workers)
+            with undisturbed():
+                os.replace(hidden, out)
+        except BaseException:
+            with undisturbed():
+                shutil.rmtree(hidden, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise DataError(
+            f"{out} cannot be written: {error.strerror}; choose a place with enough room where you "
+            "may write"
+        ) from None
+    without = f", without {refused:,} that were refused" if refused else ""
+    print(f"{out}: {len(names) - refused:,} images of {SIDE} x {SIDE}{without}")
+    return _REFUSED_STATUS if refused else 0
+
+
+if __name__ == "__main__":
+    run_stoppable(main)

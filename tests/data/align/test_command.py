@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from data.align.__main__ import main
+from data.align.similarity import SIDE, TEMPLATE, align
+from data.decoding import decode_file, decode_rgb
+from data.drawn.faces import draw_person, draw_view, render
+from data.pack.__main__ import main as pack_main
+from data.records.record_set import RecordSet
+from data.verification.bin_file import read_bin
+from runtime.errors import ConfigError, DataError
+from tests.data.align.test_similarity import displacement
+from tests.support.detectors import planted, write_detector
+from tests.support.drawn_points import five_points
+from tests.support.oriented_images import file_with
+
+ROOT = Path(__file__).parents[3]
+SIZE = (200, 160)
+
+
+@pytest.fixture
+def faces(tmp_path: Path) -> Path:
+    """Four people with four turned faces each, and ``points.txt`` beside them."""
+    lines = []
+    for person in range(4):
+        (tmp_path / "faces" / f"p{person}").mkdir(parents=True)
+        drawn = draw_person(np.random.default_rng((0, person)))
+        for number in range(4):
+            view = draw_view(np.random.default_rng((1, person, number)))
+            view = view._replace(roll=math.radians(40 * number - 60), scale=0.8)
+            image = render(drawn, view, SIZE, np.random.default_rng((2, person, number)))
+            name = f"p{person}/p{person}_{number + 1:04d}.png"
+            cv2.imwrite(str(tmp_path / "faces" / name), image[..., ::-1])
+            numbers = " ".join(f"{n:.4f}" for n in five_points(drawn, view, SIZE).ravel())
+            lines.append(f"{name} {numbers}")
+    (tmp_path / "points.txt").write_text("\n".join(lines))
+    (tmp_path / "faces" / "notes.txt").write_text("not an image")
+    return tmp_path / "faces"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["align", *map(str, arguments)])
+    return main()
+
+
+def pack(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["pack", *map(str, arguments)])
+    pack_main()
+
+
+def pixels(path: Path) -> np.ndarray:
+    return decode_file(path.read_bytes())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def points_of(faces: Path, name: str) -> np.ndarray:
+    lines = (faces.parent / "points.txt").read_text().splitlines()
+    (words,) = [line.split() for line in lines if line.startswith(name)]
+    return np.array(words[1:], float).reshape(5, 2)
+
+
+@pytest.mark.parametrize("png", [True, False])
+def test_a_folder_of_faces_with_points(monkeypatch, capsys, faces: Path, tmp_path, png) -> None:
+    before = contents(tmp_path)
+    options = ["--points", tmp_path / "points.txt", *(["--png"] if png else [])]
+    assert run(monkeypatch, faces, tmp_path / "out", *options) == 0
+    assert f"{tmp_path / 'out'}: 16 images of 112 x 112\n" == capsys.readouterr().out
+    made = contents(tmp_path / "out")
+    assert len(made) == 16
+    for name in made:
+        path = faces / Path(name).with_suffix(".png")
+        expected = align(pixels(path), points_of(faces, str(path.relative_to(faces))))
+        found = pixels(tmp_path / "out" / name)
+        assert found.shape == (SIDE, SIDE, 3)
+        # Of a JPEG of quality 95, noise loses the most.
+        assert np.abs(found.astype(int) - expected).mean() <= (0 if png else 6)
+    assert {name: content for name, content in contents(tmp_path).items()
+            if not name.startswith("out/")} == before  # fmt: skip
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_number_of_workers_changes_nothing(monkeypatch, faces: Path, tmp_path: Path) -> None:
+    for workers in (1, 3):
+        run(monkeypatch, faces, tmp_path / f"out{workers}", "--points", tmp_path / "points.txt",
+            "--workers", workers)  # fmt: skip
+    assert contents(tmp_path / "out1") == contents(tmp_path / "out3")
+
+
+def test_refused_images_are_a_line_each(monkeypatch, capsys, faces: Path, tmp_path: Path) -> None:
+    lines = (tmp_path / "points.txt").read_text().splitlines()
+    mirrored = points_of(faces, "p1/p1_0001")[[1, 0, 2, 4, 3]]
+    lines[4] = "p1/p1_0001.png " + " ".join(map(str, mirrored.ravel()))
+    lines[6] = "nowhere.png " + " ".join(lines[6].split()[1:])
+    (tmp_path / "points.txt").write_text("\n".join(lines))
+    (faces / "p0" / "p0_0002.png").write_bytes(b"junk")
+    (faces / "p2" / "p2_0003.png").unlink()
+    (faces / "p2" / "p2_0003.png").symlink_to("nowhere")
+    assert run(monkeypatch, faces, tmp_path / "out", "--points", tmp_path / "points.txt") == 1
+    printed = capsys.readouterr()
+    assert f"{tmp_path / 'out'}: 12 images of 112 x 112, without 4 that were refused" in printed.out
+    found = printed.err.splitlines()
+    assert len(found) == 5
+    assert found[0].endswith("points.txt: 1 names are of no image, the first is nowhere.png")
+    assert "p0_0002.png: the image cannot be decoded" in found[1]
+    assert "p1_0001.png: its points are those of a mirrored face" in found[2]
+    assert "p1_0003.png: " in found[3] and "has no points of it" in found[3]
+    assert "p2_0003.png cannot be read: No such file" in found[4]
+    assert len(contents(tmp_path / "out")) == 12
+
+
+def test_images_without_folders_and_detected_faces(monkeypatch, capsys, faces, tmp_path) -> None:
+    """The planted face is that of one image; a folder without any image that passes goes."""
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    (faces / "p0" / "p0_0002.png").rename(flat / "a.png")
+    (flat / "sub").mkdir()
+    (flat / "sub" / "b.png").write_bytes(b"junk")
+    face = planted(points_of(faces, "p0/p0_0002") * 320 / 200)
+    detector = write_detector(tmp_path / "d.onnx", "scrfd", [face])
+    assert run(monkeypatch, flat, tmp_path / "out", "--detector", detector, "--png") == 1
+    assert list(contents(tmp_path / "out")) == ["a.png"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.png"]
+    expected = align(pixels(flat / "a.png"), points_of(faces, "p0/p0_0002"))
+    assert displacement(expected, pixels(tmp_path / "out" / "a.png")) < 0.1
+    assert "b.png: the image cannot be decoded" in capsys.readouterr().err
+    options = ["--detector", detector, "--min-score", "0.95"]
+    with pytest.raises(DataError, match="none of the 2 images has a face"):
+        run(monkeypatch, flat, tmp_path / "none", *options)
+    assert "a.png: no face has a score of 0.95 or more" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists() and not list(tmp_path.glob(".*"))
+
+
+def test_points_are_those_of_the_upright_image(monkeypatch, tmp_path: Path) -> None:
+    """A photograph that the camera stored on its side: 24 x 36 as seen."""
+    (tmp_path / "faces").mkdir()
+    numbers = " ".join(map(str, (TEMPLATE / 4).ravel()))
+    aligned = []
+    for orientation in (1, 6):
+        (tmp_path / "faces" / "a.jpg").write_bytes(file_with(".jpg", orientation))
+        (tmp_path / "points").write_text(f"a.jpg {numbers}\n")
+        out = tmp_path / f"out{orientation}"
+        run(monkeypatch, tmp_path / "faces", out, "--points", tmp_path / "points", "--png")
+        aligned.append(pixels(out / "a.png").astype(int))
+    assert np.abs(aligned[0] - aligned[1]).mean() < 4
+
+
+def test_packing_aligned_faces(monkeypatch, faces: Path, tmp_path: Path) -> None:
+    """The set has the bytes of the files that the other command writes."""
+    points = tmp_path / "points.txt"
+    run(monkeypatch, faces, tmp_path / "out", "--points", points)
+    holdout = ["--holdout-every", 2, "--holdout-pairs", 4, "--folds", 1, "--check"]
+    pack(monkeypatch, faces, tmp_path / "set", "--align", points, *holdout)
+    records = RecordSet(tmp_path / "set")
+    assert (len(records), records.num_classes, records.image_size) == (8, 2, (SIDE, SIDE))
+    written = contents(tmp_path / "out")
+    for index in range(8):
+        name = f"p{index // 4 * 2}/p{index // 4 * 2}_{index % 4 + 1:04d}.jpg"
+        assert bytes(records.read(index).payload) == written[name]
+    assert set(read_bin(tmp_path / "set" / "holdout.bin").images) <= {
+        content for name, content in written.items() if name.startswith(("p1/", "p3/"))
+    }
+    (tmp_path / "pairs.txt").write_text("1 1\np0 1 2\np0 1 p1 3\n")
+    pack(monkeypatch, "--pairs", tmp_path / "pairs.txt", faces, tmp_path / "s.bin", "--align",
+         points, "--png")  # fmt: skip
+    first = decode_rgb(read_bin(tmp_path / "s.bin").images[0])
+    expected = align(pixels(faces / "p0/p0_0001.png"), points_of(faces, "p0/p0_0001"))
+    assert (first == expected).all()
+
+
+def test_packing_with_a_detector_names_an_image_without_a_face(
+    monkeypatch, capsys, faces: Path, tmp_path: Path
+) -> None:
+    face = planted(points_of(faces, "p0/p0_0002") * 320 / 200, score=0.6)
+    detector = write_detector(tmp_path / "d.onnx", "tables", [face])
+    pack(monkeypatch, faces, tmp_path / "set", "--align", detector, "--face", "only")
+    assert RecordSet(tmp_path / "set").image_size == (SIDE, SIDE)
+    options = ["--align", detector, "--min-score", "0.7"]
+    with pytest.raises(DataError, match=r"p0_0001\.png: no face has a score of 0\.7"):
+        pack(monkeypatch, faces, tmp_path / "none", *options)
+    with pytest.raises(DataError, match="16 of 16 images cannot be used"):
+        pack(monkeypatch, faces, tmp_path / "none", *options, "--check")
+    assert len(capsys.readouterr().err.splitlines()) == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["faces", "out"], "one of the arguments --points --detector is required"),
+        (["faces", "out", "--points", "points.txt", "--detector", "d"], "not allowed with"),
+        (["nowhere", "out", "--points", "points.txt"], "nowhere is no folder"),
+        (["empty", "out", "--points", "points.txt"], "empty: none of its 0 folders"),
+        (["faces", "out", "--points", "nowhere"], "nowhere cannot be read as a list of points"),
+        (["faces/p0", "out", "--points", "points.txt"], "names no image of faces/p0: .* 'p0/p0_"),
+        (["faces", "out", "--detector", "nowhere"], "nowhere is no file; name the .onnx"),
+        (["faces", "empty/..", "--points", "points.txt"], "exists already; delete it"),
+        (["faces", "faces", "--points", "points.txt"], "faces exists already; delete it"),
+        (["faces", "faces/out", "--points", "points.txt"], "faces/out lies in faces, in which"),
+        (["faces", "points.txt/out", "--points", "points.txt"], "cannot be written: Not a dir"),
+        (["faces", "out", "--points", "points.txt", "--face", "only"], "--face belongs to a det"),
+        (["faces", "out", "--points", "p", "--min-score", "0.5"], "--min-score belongs to a det"),
+        (["faces", "out", "--detector", "d", "--face", "left"], "invalid choice: 'left'"),
+        (["faces", "out", "--detector", "d", "--min-score", "0"], "--min-score 0 is no score"),
+        (["faces", "out", "--detector", "d", "--min-score", "nan"], "--min-score nan is no"),
+        (["faces", "out", "--detector", "d", "--detector-size", "100"], "not a multiple of 32"),
+        (["faces", "out", "--detector", "d", "--workers", "0"], "'0' is not a positive integer"),
+    ],
+)
+def test_mistakes_are_one_line(monkeypatch, faces, tmp_path, arguments, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises((ConfigError, DataError), match=message) as caught:
+        run(monkeypatch, *arguments)
+    assert "\n" not in str(caught.value)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--align", "points.txt", "--resize", "112"], "leave --resize and --crop out"),
+        (["--face", "only"], "--face belongs to a detector"),
+        (["--align", "points.txt", "--face", "only"], "--face belongs to a detector"),
+        (["--align", "nowhere.onnx"], "nowhere.onnx is no file"),
+    ],
+)
+def test_mistakes_of_packing_are_one_line(monkeypatch, faces, tmp_path, arguments, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ConfigError, DataError), match=message):
+        pack(monkeypatch, "faces", "out", *arguments)
+
+
+def test_two_images_of_one_name_are_refused(monkeypatch, faces: Path, tmp_path: Path) -> None:
+    (faces / "p1" / "p1_0002.jpeg").write_bytes((faces / "p1" / "p1_0002.png").read_bytes())
+    with pytest.raises(DataError, match=r"two images that would both become p1/p1_0002\.jpg"):
+        run(monkeypatch, faces, tmp_path / "out", "--points", tmp_path / "points.txt")
+    assert not (tmp_path / "out").exists()
+
+
+def command(faces: Path, *options: str) -> list[str]:
+    out = str(faces.parent / "out")
+    points = ["--points", str(faces.parent / "points.txt")]
+    return [sys.executable, "-m", "data.align", str(faces), out, *points, *options]
+
+
+def test_a_full_disk_is_one_line(faces: Path, tmp_path: Path) -> None:
+    result = subprocess.run(
+        command(faces, "--png"), cwd=ROOT, capture_output=True, text=True, timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: {tmp_path / 'out'} cannot be written: File too large")
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
+
+
+def test_a_stopped_run_leaves_nothing(faces: Path, tmp_path: Path) -> None:
+    # A pipe without a writer is never read to its end.
+    (faces / "p2" / "p2_0004.png").unlink()
+    os.mkfifo(faces / "p2" / "p2_0004.png")
+    process = subprocess.Popen(
+        command(faces), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob(".out.part/p0/*")):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM and out == ""
+    assert err == "stopped by SIGTERM: no unfinished file is left behind\n"
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
