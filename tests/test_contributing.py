@@ -374,7 +374,7 @@ grouped = replace(job, groups=((0, 1), (2, 3)))
 os.environ.update(grouped.variables())
 line = "--dataset synthetic --kv-store dist_bounded_gsync"
 config = parse(f"{line} --staleness 2 --rebalance 3".split())
-check(config.exchange, config.classifier, grouped)
+check(config.exchange, config.classifier, config.optimizer, grouped)
 for exchange, assignment in (
     (replace(config.exchange, staleness=None), grouped),
     (config.exchange, job),
@@ -382,7 +382,7 @@ for exchange, assignment in (
 ):
     try:
         exchange.check()
-        check(exchange, config.classifier, assignment)
+        check(exchange, config.classifier, config.optimizer, assignment)
     except ConfigError as error:
         print(error)
 try:

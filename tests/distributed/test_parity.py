@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 
 
-LOSSES = ("arcface", "adaface", "curricularface")
+# Of softmax the gradients are clipped.
+LOSSES = ("arcface", "adaface", "curricularface", "softmax")
 NETWORKS = ("tiny", "mbf")
 IN_PARTS = "arcface:2"
 

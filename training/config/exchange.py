@@ -10,6 +10,7 @@ from parallel.parameter_server.assignment import WORKER, Assignment
 from parallel.parameter_server.schemes import SCHEMES
 from runtime.errors import ConfigError
 from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number
+from training.config.schedule import OptimizerOptions
 
 HOROVOD = "horovod"
 KV_STORES = (HOROVOD, *SCHEMES)
@@ -64,13 +65,17 @@ class ExchangeOptions(Options):
 
 
 def check(
-    options: ExchangeOptions, network: NetworkOptions, assignment: Optional[Assignment]
+    options: ExchangeOptions,
+    network: NetworkOptions,
+    optimizer: OptimizerOptions,
+    assignment: Optional[Assignment],
 ) -> None:
     """Refuse an exchange that this process was not started for.
 
     Args:
         options: of the exchange.
         network: those of the network.
+        optimizer: those of the optimizer.
         assignment: this process's role from ``parallel.launch``, None if that did not start it.
 
     Raises:
@@ -80,6 +85,7 @@ def check(
         _check_horovod(options, assignment)
     else:
         _check_servers(options, network, assignment)
+        _check_optimizer(options, optimizer)
 
 
 def _check_horovod(options: ExchangeOptions, assignment: Optional[Assignment]) -> None:
@@ -131,4 +137,13 @@ def _check_servers(
         raise ConfigError(
             "--fp16-allreduce and --gradient-predivide-factor are for Allreduce, which --kv-store "
             f"{store} does not use; leave them out"
+        )
+
+
+def _check_optimizer(options: ExchangeOptions, optimizer: OptimizerOptions) -> None:
+    if optimizer.clip_norm is not None:
+        raise ConfigError(
+            f"--clip-norm {optimizer.clip_norm:g} goes with --kv-store {HOROVOD}: no worker of "
+            f"{options.kv_store} has the sum of all gradients, and no server all parameters; leave "
+            "it out"
         )

@@ -103,7 +103,8 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
 
 def check(config: ImageConfig) -> None:
     """Refuse an exchange of gradients that this process was not started for."""
-    exchange.check(config.exchange, config.classifier, assignment.find(environment.variables()))
+    own = assignment.find(environment.variables())
+    exchange.check(config.exchange, config.classifier, config.optimizer, own)
 
 
 _PROGRAM = command_line.Program(

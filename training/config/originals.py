@@ -50,7 +50,8 @@ _SHARED = {
     "--ckpt-dir": _FOLDER,
     "--log-file": _LOGS,
     "--log-dir": _LOGS,
-    "--clip-gradient": "not ported; lower --lr if the loss jumps",
+    "--clip-gradient": "not ported, as it cuts each number by itself; --clip-norm X shortens the "
+    "whole gradient",
 }
 
 TRAIN: Mapping[str, str] = {

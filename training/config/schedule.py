@@ -30,6 +30,12 @@ class OptimizerOptions(Options):
     wd: float = number(5e-4, COUNT.saying("must not be negative; 0 turns weight decay off"))
     """Weight decay (not of biases, not of BatchNorm)."""
 
+    clip_norm: Optional[float] = number(
+        None, POSITIVE.saying("must be above 0; arcface_torch clips at 5")
+    )
+    """Largest norm of the network's gradient, all parameters together; a larger one is shortened to
+    it. Class centers are not part of it. Off unless given; arcface_torch has 5."""
+
     @property
     def rule(self) -> str:
         """The name of the optimizer."""

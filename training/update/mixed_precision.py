@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from runtime.mxnet import mx
 from training.config.schedule import OptimizerOptions
+from training.update.clipping import device_factor
 from training.update.loss_scale import LossScale
 from training.update.parameter_updates import (
     BETA1,
@@ -80,6 +81,10 @@ class MixedPrecisionUpdates(ParameterUpdates):
     def apply(self, lr: float, reduced: Reduced) -> None:
         finite = reduced.numbers[0]
         unscale = self._loss_scale.adapt(finite)
+        if self._options.clip_norm is not None:
+            gradients = [parameter.grad() for parameter in self._parameters]
+            factor = device_factor(gradients, self._options.clip_norm, unscale)
+            unscale = unscale * factor
         self._count = self._count + finite
         adam_step = lr * _bias_correction(self._count)
         for group in self._groups:
@@ -156,7 +161,7 @@ class _Part(NamedTuple):
         """Update weights, states and master copy, unless the gradients are not finite."""
         old = mx.nd.concat(*self.weights, dim=1) if self.master is None else self.master
         gradient = mx.nd.cast(mx.nd.concat(*self.gradients, dim=1), dtype="float32")
-        # By a power of two, so that nothing is rounded.
+        # Without clipping by a power of two, so that nothing is rounded.
         mx.nd.broadcast_mul(gradient, rates.unscale, out=gradient)
         states = [mx.nd.identity(state) for state in self.states]
         rule = _sgd if options.rule == "sgd" else _adam

@@ -15,6 +15,7 @@ from typing_extensions import override
 from runtime.devices import is_host
 from runtime.mxnet import mx
 from training.config.schedule import OptimizerOptions
+from training.update.clipping import clip
 from training.update.host_sgd import HostSGD
 from training.update.reduced import Reduced
 
@@ -57,6 +58,10 @@ class TrainerUpdates(ParameterUpdates):
             parameters, _build(options, on_host=is_host(ctx)), kvstore=None
         )
         self._bulk_size = 0 if is_host(ctx) else BULK_SIZE
+        self._max_norm = options.clip_norm
+        self._gradients = [
+            parameter.grad() for parameter in parameters.values() if parameter.grad_req != "null"
+        ]
 
     @property
     def count(self) -> int:
@@ -73,6 +78,8 @@ class TrainerUpdates(ParameterUpdates):
     def apply(self, lr: float, reduced: Reduced) -> None:
         self._trainer.set_learning_rate(lr)
         with mx.engine.bulk(self._bulk_size):
+            if self._max_norm is not None:
+                clip(self._gradients, self._max_norm)
             self._trainer.update(1)
 
     @override

@@ -46,10 +46,15 @@ def finite_flag(gradients: Sequence[Any]) -> Any:
 
     A sum of squares that overflows float32 is no gradient to go on with either.
     """
+    sums = sums_of_squares(gradients)
+    return (sums - sums == 0).min()
+
+
+def sums_of_squares(arrays: Sequence[Any]) -> Any:
+    """The sum of squares of each array, float32 [n], those of one type together; queued."""
     # The operator takes arrays of one type; a float16 network has parameters of two.
     by_type: dict[Any, list[Any]] = {}
-    for gradient in gradients:
-        by_type.setdefault(gradient.dtype, []).append(gradient)
+    for array in arrays:
+        by_type.setdefault(array.dtype, []).append(array)
     sums = [mx.nd.multi_sum_sq(*alike, num_arrays=len(alike)) for alike in by_type.values()]
-    joined = mx.nd.concat(*sums, dim=0) if len(sums) > 1 else sums[0]
-    return (joined - joined == 0).min()
+    return mx.nd.concat(*sums, dim=0) if len(sums) > 1 else sums[0]

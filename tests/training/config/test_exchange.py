@@ -25,7 +25,7 @@ def parse_line(monkeypatch, assignment: Assignment | None, line: str):
     ("assignment", "line"),
     [
         (ALONE, ""),
-        (ALONE, "--kv-store horovod --fp16-allreduce --sync-bn"),
+        (ALONE, "--kv-store horovod --fp16-allreduce --sync-bn --clip-norm 5"),
         (JOB, "--kv-store dist_sync"),
         (JOB, "--kv-store dist_async --num-examples 100"),
         (JOB, "--kv-store dist_ssync --staleness 0"),
@@ -66,6 +66,9 @@ def test_options_that_go_together_are_accepted(
             ["dist_gsync", "--tolerate-workers"],
         ),
         (JOB, "--kv-store dist_async --dtype float16", ["--dtype float16", "float32"]),
+        (JOB, "--kv-store dist_async --clip-norm 5", ["--clip-norm 5", "horovod", "leave it out"]),
+        (GROUPS, "--kv-store dist_gsync --clip-norm 5", ["--clip-norm 5", "dist_gsync"]),
+        (ALONE, "--clip-norm 0", ["--clip-norm 0", "must be above 0"]),
         (JOB, "--kv-store dist_async --fp16-allreduce", ["--fp16-allreduce", "dist_async"]),
         (ALONE, "--num-examples 0", ["--num-examples 0"]),
         (ALONE, "--rebalance 2", ["--rebalance 2", "dist_gsync", "horovod"]),
