@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy.typing as npt
 
 import backbones
-from backbones.graph import cpu, gpu
+from backbones.graph import cpu, frozen, gpu
 from backbones.graph.accumulation import Accumulation, WholeGraph
 from backbones.graph.nodes import Shape, to_json
 from backbones.graph.parameter_file import read_parameters
@@ -62,7 +62,7 @@ class Backbone(Network):
         Equal seeds give equal initial weights on every rank. The image size is height and width.
 
         Raises:
-            ConfigError: there is no such network.
+            ConfigError: there is no such network, or nothing of it fits ``--freeze``.
             DataError: the checkpoint is missing or broken, nothing in it fits, or a shape differs.
         """
         ctx = ctx or mx.cpu()
@@ -71,8 +71,10 @@ class Backbone(Network):
         exported = backbones.build(name, embedding_size=size, output=output)
         trained = backbones.build(name, embedding_size=size, dtype=options.dtype, output=output)
         weights = initial_weights(exported, (3, *image_size), seed)
+        fixed = frozen.find(options.frozen, exported)
+        trained = frozen.keep_statistics(trained, fixed) if fixed else trained
         trained = _for_device(ctx, trained, image_size, weights)
-        backbone = cls(trained, exported, weights, ctx)
+        backbone = cls(trained, exported, weights, ctx, fixed)
         if any(node["op"] == "Dropout" for node in to_json(exported)["nodes"]):
             backbone._dropout_seed = seed
         if options.recompute:

@@ -9,6 +9,7 @@ MXNet seeds every process alike, and its numbers depend on what the process drew
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -40,7 +41,14 @@ class Network(Stateful):
 
     _training_pass: Optional[TrainingPass] = None
 
-    def __init__(self, trained: Any, exported: Any, weights: dict[str, NDArray], ctx: Context):
+    def __init__(
+        self,
+        trained: Any,
+        exported: Any,
+        weights: dict[str, NDArray],
+        ctx: Context,
+        frozen: Collection[str] = (),
+    ) -> None:
         """Use ``create`` or ``load`` of a derived class.
 
         Args:
@@ -48,6 +56,7 @@ class Network(Stateful):
             exported: the symbol that is written to disk, with the same parameters.
             weights: all parameters and auxiliary states.
             ctx: the device.
+            frozen: names of parameters that are not trained.
         """
         self._trained, self._exported = trained, exported
         self._statistic_names: list[str] = exported.list_auxiliary_states()
@@ -64,7 +73,7 @@ class Network(Stateful):
             parameter.initialize(mx.init.Zero(), ctx=ctx)
             parameter.set_data(weights[name].astype(parameter.dtype))
             parameter.wd_mult = float(name.endswith("_weight"))
-            if name in fixed:
+            if name in fixed or name in frozen:
                 parameter.grad_req = "null"
 
     @property
@@ -81,8 +90,8 @@ class Network(Stateful):
     def parameters(self) -> Any:
         """The ``gluon.ParameterDict``; weight decay applies to convolution and linear weights only.
 
-        Biases, gammas, betas and PReLU slopes have ``wd_mult`` 0. Running statistics and fixed
-        gammas have ``grad_req`` "null": a trainer neither reduces nor updates them.
+        Biases, gammas, betas and PReLU slopes have ``wd_mult`` 0. Running statistics, fixed gammas
+        and frozen parameters have ``grad_req`` "null": a trainer neither reduces nor updates them.
         """
         return self._block.collect_params()
 

@@ -28,6 +28,29 @@ class NetworkOptions(Options):
     sync_bn: bool = False
     """BatchNorm by the images of all ranks, not of each rank alone: slower on several ranks."""
 
+    freeze: Optional[tuple[str, ...]] = None
+    """Parameters that are not trained, by patterns of their names, as in conv0_*,bn0_*,stage1_*. A
+    BatchNorm whose running statistics fit as well keeps them, and normalizes by them."""
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """The patterns of ``--freeze``."""
+        return self.freeze or ()
+
+    def check(self) -> None:
+        """Refuse patterns that are empty, or BatchNorms that other ranks would need."""
+        if not all(self.frozen):
+            raise ConfigError(
+                f"--freeze {','.join(self.frozen)!r} has an empty pattern; separate patterns by "
+                "single commas, as in conv0_*,stage1_*"
+            )
+        if self.sync_bn and self.frozen:
+            raise ConfigError(
+                f"--sync-bn and --freeze {','.join(self.frozen)} exclude each other: the ranks "
+                "exchange the gradients of every BatchNorm, which frozen ones do not have; leave "
+                "one of them out"
+            )
+
 
 @dataclass(frozen=True)
 class BackboneOptions(NetworkOptions):
@@ -72,6 +95,7 @@ class BackboneOptions(NetworkOptions):
 
     @override
     def check(self) -> None:
+        super().check()
         backbones.check(self.network)
         if self.net_output is not None:
             check_name("net-output", self.net_output, OUTPUTS)
@@ -108,4 +132,5 @@ class ClassifierOptions(NetworkOptions):
 
     @override
     def check(self) -> None:
+        super().check()
         classifiers.check(self.model)

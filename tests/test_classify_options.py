@@ -41,7 +41,7 @@ from training.checkpoint import resume, writer
 from training.config.images import ImageConfig
 from training.exchange import server_workers, workers
 from training.log import run_log
-from training.update import classify_step, optimizer, soft_targets
+from training.update import classify_step, optimizer, parameter_updates, soft_targets
 
 # Six updates in an epoch, of which three are warm-up; a half from the second epoch on.
 RATES = [0.02 * (update + 1) / 3 for update in range(3)] + [0.02] * 3 + [0.01] * 12
@@ -171,6 +171,22 @@ ROWS: dict[str, Row] = {
         "drawn", "--momentum 0.75", lambda seen: seen.call("Trainer")["optimizer"].momentum, 0.75
     ),
     "wd": Row("drawn", "--wd 0.003", lambda seen: seen.call("Trainer")["optimizer"].wd, 0.003),
+    "clip_norm": Row(
+        "drawn",
+        "--clip-norm 0.75",
+        lambda seen: {call["max_norm"] for call in seen.calls("parameter_updates.clip")},
+        {0.75},
+    ),
+    "freeze": Row(
+        "two ranks",
+        "--freeze fc1_bias",
+        lambda seen: [
+            name
+            for name, parameter in seen.call("Trainer")["params"].items()
+            if parameter.grad_req == "null" and name.endswith(("_beta", "_bias"))
+        ],
+        ["fc1_bias"],
+    ),
     "label_smoothing": Row(
         "drawn",
         "--label-smoothing 0.3",
@@ -332,6 +348,7 @@ def watch(seen: Witness) -> None:
     seen.watch(soft_targets, "SoftTargets")
     seen.watch(classify_step.ClassifyStep, "__call__")
     seen.watch(mx.gluon, "Trainer")
+    seen.watch(parameter_updates, "clip")
     seen.watch(optimizer, "BackboneOptimizer")
     seen.watch(optimizer.BackboneOptimizer, "update")
     seen.watch(run_log, "RunLog", "Watchdog")

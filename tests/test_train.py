@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -195,6 +196,47 @@ def test_a_run_does_not_go_on_with_another_output(tmp_path):
     result = run_alone(program, *words, *made, "--net-output", "FC")
     assert_one_line(result, "--net-output E there and FC here", "--models-root", "--resume never")
     assert (tmp_path / "model-0000.params").read_bytes() == before
+
+
+def parameters_of(prefix):
+    return {name: p.data().asnumpy() for name, p in Backbone.load(prefix).parameters.items()}
+
+
+def test_frozen_tensors_keep_the_bytes_of_the_checkpoint_they_come_from(tmp_path):
+    """Over updates, checkpoints and a continued run, which ends as one without a break."""
+    words = ("--dataset", "100w", "--num-classes", 20, "--batch-size", 4, "--embedding-size", 16)
+    made = (*words, "--network", "tiny", "--seed", 5, "--lr", 0.05)
+
+    def run(folder, *options):
+        return run_alone(program, *made, "--models-root", tmp_path / folder, *options)
+
+    assert run("first", "--max-update", 2).returncode == 0
+    before = parameters_of(tmp_path / "first/model")
+    tuned = ("--pretrained", f"{tmp_path}/first/model,0", "--freeze", "conv0_*,bn0_*,stage1_*")
+    assert run("whole", *tuned, "--max-update", 4, "--save-interval", 2).returncode == 0
+    after = parameters_of(tmp_path / "whole/model")
+    frozen = [name for name in after if name.startswith(("conv0_", "bn0_", "stage1_"))]
+    assert len(frozen) == 10
+    for name, expected in before.items():
+        assert (after[name] == expected).all() == (name in frozen or name == "fc1_gamma"), name
+
+    # The same in two runs. Without the frozen ones in its memory, the optimizer goes on.
+    checkpoints = tmp_path / "whole/checkpoints"
+    (newest,) = [path for path in checkpoints.iterdir() if path.name.endswith("4")]
+    manifest = (newest / "manifest.json").read_text()
+    assert "optimizer/pre_fc1_weight" in manifest and "backbone/conv0_weight" in manifest
+    assert "optimizer/conv0_weight" not in manifest
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    shutil.rmtree(tmp_path / "again/checkpoints" / newest.name)
+    assert run("again", *tuned, "--max-update", 4, "--save-interval", 2).returncode == 0
+    for name, expected in parameters_of(tmp_path / "again/model").items():
+        np.testing.assert_array_equal(expected, after[name], err_msg=name)
+
+    other = (*tuned[:3], "conv0_*", "--max-update", 5)
+    there = "--freeze ['conv0_*', 'bn0_*', 'stage1_*'] there"
+    assert_one_line(run("again", *other), there, "--resume never")
+    wrong = run("new", "--freeze", "stage7_*", "--max-update", 1)
+    assert_one_line(wrong, "--freeze 'stage7_*' fits no parameter", "did you mean 'stage")
 
 
 @pytest.mark.launcher

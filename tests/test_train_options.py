@@ -46,7 +46,7 @@ from training.checkpoint import resume
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import resolve
 from training.log import run_log
-from training.update import finite_guard, optimizer
+from training.update import finite_guard, optimizer, parameter_updates
 
 
 def of_graph(argument: str) -> Callable[[Witness], Any]:
@@ -235,6 +235,22 @@ ROWS: dict[str, Row] = {
         ],
         [0.003, 0.003],
     ),
+    "clip_norm": Row(
+        "records",
+        "--clip-norm 0.75",
+        lambda seen: {call["max_norm"] for call in seen.calls("parameter_updates.clip")},
+        {0.75},
+    ),
+    "freeze": Row(
+        "records",
+        "--freeze stage2_bn0_beta",
+        lambda seen: [
+            name
+            for name, parameter in seen.call("Trainer")["params"].items()
+            if parameter.grad_req == "null" and name.endswith(("_beta", "_bias"))
+        ],
+        ["stage2_bn0_beta"],
+    ),
     "lr_schedule": Row("records", "--lr-schedule step", rates, RATES),
     "lr_steps": Row("records", "--lr-steps 3,4", rates, RATES),
     "lr_factor": Row("records", "--lr-factor 0.5", rates, RATES),
@@ -403,6 +419,7 @@ def watch(seen: Witness) -> None:
     seen.watch(shard, "Sampler")
     seen.watch(optimizers, "build")
     seen.watch(mx.gluon, "Trainer")
+    seen.watch(parameter_updates, "clip")
     seen.watch(optimizer, "BackboneOptimizer")
     seen.watch(optimizer.BackboneOptimizer, "update")
     seen.watch(run_log, "RunLog", "Watchdog")

@@ -7,7 +7,7 @@ from typing import Any
 
 from backbones import classifiers
 from backbones.classifiers import Normalization
-from backbones.graph import blocked, gpu
+from backbones.graph import blocked, frozen, gpu
 from backbones.graph.nodes import Shape, to_json
 from backbones.network import Context, Network, initial_weights
 from backbones.options import ClassifierOptions
@@ -40,7 +40,7 @@ class Classifier(Network):
 
         Raises:
             ConfigError: there is no such classifier, the images are too small for it, or it has no
-                residual unit for ``last_gamma``.
+                residual unit for ``last_gamma``, or nothing fits ``freeze``.
         """
         name = options.model
         build = partial(classifiers.build, name, classes=classes, normalization=normalization)
@@ -57,12 +57,14 @@ class Classifier(Network):
         if options.last_gamma:
             for gamma in _last_gammas(name, exported):
                 weights[gamma][:] = 0
+        fixed = frozen.find(options.frozen, exported)
+        trained = frozen.keep_statistics(trained, fixed) if fixed else trained
         ctx = ctx or mx.cpu()
         if devices.is_host(ctx):
             trained = blocked.rewrite(trained, (1, *image_shape), channel_block())
         else:
             trained = gpu.rewrite(trained)
-        return cls(trained, exported, weights, ctx)
+        return cls(trained, exported, weights, ctx, fixed)
 
 
 def _last_gammas(name: str, symbol: Any) -> list[str]:

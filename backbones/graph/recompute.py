@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
+from backbones.graph.frozen import kept_statistics
 from backbones.graph.nodes import Node, first_shapes, from_json, moved, to_json
 from backbones.graph.training_pass import TrainingPass
 from backbones.layers import Symbol
@@ -128,9 +129,18 @@ class Recomputation(TrainingPass):
         arrays = {name: parameter.data(ctx) for name, parameter in parameters.items()}
         self._first_runs = []
         for part in parts[:-1]:
-            copies = {name: arrays[name].copy() for name in part.symbol.list_auxiliary_states()}
+            # Those that a frozen BatchNorm reads are not written, and may be loaded later.
+            written = set(part.symbol.list_auxiliary_states()) - kept_statistics(part.symbol)
+            copies = {name: arrays[name].copy() for name in written}
             self._first_runs.append(_bind(part, {**arrays, **copies}))
         self._second_runs = [_bind(part, arrays) for part in parts]
+        # No gradient is needed before the first part with a parameter that is trained.
+        trained = {name for name, one in parameters.items() if one.grad_req != "null"}
+        self._first_trained = next(
+            number
+            for number, part in enumerate(parts)
+            if not trained.isdisjoint(part.symbol.list_arguments())
+        )
         # The inputs of the parts whose backward pass is still to come.
         self._kept: list[NDArray] = []
 
@@ -149,7 +159,8 @@ class Recomputation(TrainingPass):
         while True:
             outputs.backward(gradient)
             inputs = self._kept.pop()
-            if not self._kept:
+            if len(self._kept) <= self._first_trained:
+                self._kept = []
                 return
             gradient = inputs.grad
             outputs = self._record(len(self._kept) - 1)
@@ -157,7 +168,7 @@ class Recomputation(TrainingPass):
     def _record(self, part: int) -> NDArray:
         """Run a part on its kept input, for its backward pass."""
         inputs = self._kept[part]
-        if part:
+        if part > self._first_trained:
             inputs.attach_grad()
         with mx.autograd.record():
             return self._second_runs[part](inputs)

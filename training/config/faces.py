@@ -63,7 +63,7 @@ class FaceConfig:
     dry_run: DryRunOptions
 
     IDENTITY: ClassVar[Sequence[str]] = (
-        *("network", "net_output", "embedding_size", "loss", "optimizer", "dtype"),
+        *("network", "net_output", "embedding_size", "loss", "optimizer", "dtype", "freeze"),
     )
     """What a run that goes on from a checkpoint may not change."""
 

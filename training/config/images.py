@@ -56,7 +56,7 @@ class ImageConfig:
     exchange: ExchangeOptions
     run: ImageRunOptions
 
-    IDENTITY: ClassVar[Sequence[str]] = ("model", "dtype")
+    IDENTITY: ClassVar[Sequence[str]] = ("model", "dtype", "freeze")
     """What a run that goes on from a checkpoint may not change."""
 
     @property

@@ -219,3 +219,26 @@ def test_nothing_waits_for_a_device(name, dtype, monkeypatch):
         optimizer.update(update, lr=0.5)
     monkeypatch.undo()
     assert optimizer.export_state(3).values["updates"] == 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_parameter_that_is_not_trained_has_no_memory_and_is_not_sent(dtype):
+    device = HOST if dtype == "float32" else DEVICE
+    parameters = make_parameters({"fc1_weight": 2.0, "fc2_weight": 2.0}, device)
+    parameters["fc1_weight"].grad_req = "null"
+    options = FaceOptimizerOptions(momentum=0.9, wd=0.1)
+    sent = []
+
+    world = LoneWorld()
+    world.allreduce_all = lambda arrays, name, **more: sent.append(len(arrays))
+    optimizer = BackboneOptimizer(options, parameters, world, dtype=dtype)
+    parameters["fc2_weight"].grad()[:] = 1.0
+    for data in parameters["fc2_weight"].list_data():
+        data._fresh_grad = True
+    optimizer.reduce(0)
+    optimizer.update(0, lr=0.5)
+    assert sent == [1]
+    names = {name.partition(".")[0] for name in optimizer.export_state(1).arrays}
+    assert names == {"fc2_weight"}
+    assert parameters["fc1_weight"].data().asnumpy().tolist() == [2.0, 2.0]
+    assert parameters["fc2_weight"].data().asnumpy()[0] < 2.0
