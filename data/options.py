@@ -59,6 +59,16 @@ class FaceDataOptions(DataOptions):
     jpeg_compression: float = number(0.0, _SHARE)
     """Share of the images compressed as JPEG of quality 2 to 20, 0 (off) to 1; InsightFace: 0.5."""
 
+    low_resolution: float = number(0.0, _SHARE)
+    """Share of the images shrunk to 0.2 to 1 of their sides and enlarged, 0 (off) to 1; AdaFace:
+    0.2."""
+
+    blur: float = number(0.0, _SHARE)
+    """Share of the images that are blurred, by a Gaussian of 0.5 to 2 pixels, 0 (off) to 1."""
+
+    gray: float = number(0.0, _SHARE)
+    """Share of the images that lose their colors, 0 (off) to 1."""
+
     max_bad_records: int = number(
         100, COUNT.saying("must not be negative; 0 stops at the first bad record")
     )

@@ -109,6 +109,11 @@ ROWS: dict[str, Row] = {
     "jpeg_compression": Row(
         "records", "--jpeg-compression 0.5", given("Augmentation", "jpeg_compression"), 0.5
     ),
+    "low_resolution": Row(
+        "records", "--low-resolution 0.625", given("Augmentation", "low_resolution"), 0.625
+    ),
+    "blur": Row("records", "--blur 0.375", given("Augmentation", "blur"), 0.375),
+    "gray": Row("records", "--gray 0.75", given("Augmentation", "gray"), 0.75),
     "cutout": Row(
         "records",
         "--cutout 0.125",

@@ -76,7 +76,12 @@ class FaceLoader(Loader):
         self._rows = slice(rank * options.batch_size, (rank + 1) * options.batch_size)
         self._mirrored_share = _MIRRORED_SHARE if mirror else 0.0
         self._augmentation = Augmentation(
-            options.color_jitter, options.cutout, options.jpeg_compression
+            options.color_jitter,
+            options.cutout,
+            options.jpeg_compression,
+            options.low_resolution,
+            options.blur,
+            options.gray,
         )
         self._selection = Selection(dataset, options.min_images)
         self.num_classes = self._selection.num_classes

@@ -23,6 +23,9 @@ _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 _GRAY = 127.5
 # Of JPEG, 2 to 20.
 _LOWEST_QUALITY, _QUALITIES = 2, 19
+# Of low resolution, the sides over those of the image; of blur, in pixels.
+_SMALLEST_SCALE = 0.2
+_SMALLEST_SIGMA, _LARGEST_SIGMA = 0.5, 2.0
 # Of the colors of ImageNet's pixels, 0 … 255: standard deviations along the principal axes, and
 # the axes (Krizhevsky et al., ImageNet Classification with Deep CNNs, 2012, section 4.1).
 _AXES_DEVIATIONS = np.array([55.46, 4.794, 1.148], np.float32)
@@ -66,7 +69,11 @@ class Unchanged(ImageTransform):
 
 @dataclass(frozen=True)
 class Augmentation(ImageTransform):
-    """Random colors and a gray square, for faces; all draws lie in 0 … 1."""
+    """Random losses of quality, colors and a gray square, for faces; all draws lie in 0 … 1.
+
+    In the order in which a camera and a network lose them: sharpness, resolution, what JPEG takes,
+    colors. Of most losses a share of the images is affected; 0 is off.
+    """
 
     color_jitter: float = 0.0
     """Largest relative change of brightness, contrast and saturation, 0 … 1; 0 is off."""
@@ -84,26 +91,68 @@ class Augmentation(ImageTransform):
     InsightFace compresses half of them, before it changes their colors.
     """
 
+    low_resolution: float = 0.0
+    """Share of the images that are shrunk to 0.2 to 1 of their sides, and enlarged again.
+
+    Kim et al., AdaFace: Quality Adaptive Margin for Face Recognition, 2022, section 4.1, where it
+    is 0.2.
+    """
+
+    blur: float = 0.0
+    """Share of the images that a Gaussian of 0.5 to 2 pixels blurs."""
+
+    gray: float = 0.0
+    """Share of the images that lose their colors."""
+
     def __post_init__(self) -> None:
-        shares = (self.color_jitter, self.cutout, self.jpeg_compression)
+        shares = (self.color_jitter, self.cutout, *(share for share, _ in self._losses))
         assert all(0 <= share <= 1 for share in shares), self
+
+    @property
+    def _losses(self) -> tuple[tuple[float, int], ...]:
+        """Of each loss with a share of the images, the share and how many numbers it draws.
+
+        In the order of the draws, in which a new one stands last: what is off draws nothing, so
+        earlier runs draw what they drew.
+        """
+        return (
+            (self.jpeg_compression, 2), (self.low_resolution, 2), (self.blur, 2), (self.gray, 1)
+        )  # fmt: skip
 
     @override
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        draws = rng.random((count, 5), np.float32)
-        if not self.jpeg_compression:
-            return draws
-        return np.concatenate([draws, rng.random((count, 2), np.float32)], axis=1)
+        widths = [5, *(width for share, width in self._losses if share)]
+        return np.concatenate([rng.random((count, width), np.float32) for width in widths], axis=1)
 
     @override
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
-        if self.jpeg_compression and draws[5] < self.jpeg_compression:
-            image = _compressed(image, _LOWEST_QUALITY + int(draws[6] * _QUALITIES))
+        compression, resolution, blur, gray = self._strengths(draws)
+        if blur is not None:
+            image = _blurred(image, _SMALLEST_SIGMA + (_LARGEST_SIGMA - _SMALLEST_SIGMA) * blur)
+        if resolution is not None:
+            image = _coarse(image, _SMALLEST_SCALE + (1 - _SMALLEST_SCALE) * resolution)
+        if compression is not None:
+            image = _compressed(image, _LOWEST_QUALITY + int(compression * _QUALITIES))
         if self.color_jitter:
             image = cv2.transform(image, _color_matrix(self.color_jitter, draws[:3]))
+        if gray is not None:
+            image = cv2.transform(image, np.tile(_LUMA, (3, 1)))
         if self.cutout:
             self._cut_out(image, draws[3:5])
         return image
+
+    def _strengths(self, draws: NDArray[np.float32]) -> list[Optional[float]]:
+        """Return how strong each loss of an image is, 0 … 1, and None where it has none."""
+        found: list[Optional[float]] = []
+        start = 5
+        for share, width in self._losses:
+            if not share:
+                found.append(None)
+                continue
+            own = draws[start : start + width]
+            found.append(float(own[-1]) if own[0] < share else None)
+            start += width
+        return found
 
     def _cut_out(self, image: Image, draws: NDArray[np.float32]) -> None:
         height, width = image.shape[:2]
@@ -112,6 +161,16 @@ class Augmentation(ImageTransform):
         rows = slice(max(0, round(row - half_height)), round(row + half_height))
         columns = slice(max(0, round(column - half_width)), round(column + half_width))
         image[rows, columns] = round(_GRAY)
+
+
+def _blurred(image: Image, sigma: float) -> Image:
+    return np.asarray(cv2.GaussianBlur(image, (0, 0), sigma), np.uint8)
+
+
+def _coarse(image: Image, scale: float) -> Image:
+    height, width = image.shape[:2]
+    small = _resized(image, max(1, round(scale * height)), max(1, round(scale * width)))
+    return _resized(small, height, width)
 
 
 def _compressed(image: Image, quality: int) -> Image:

@@ -40,6 +40,8 @@ _SHARED = {
     "--syncbn": "give --sync-bn",
     "--num-image": "give --num-images",
     "--num-workers": "give --threads, which decode images",
+    "--dali[_-]aug": "give --low-resolution 0.2, --blur 0.1 and --gray 0.05, which are of the same "
+    "kinds",
     "--dali*": "leave it out: images are decoded on the processors; see --threads",
     "--local[_-]rank": _TORCHRUN,
     "--nnodes": _TORCHRUN,

@@ -101,6 +101,7 @@ EXPECTED = {
 FACE_DEFAULTS = {
     "dataset": None, "rec": (), "num_classes": None, "num_images": None, "val_targets": (),
     "min_images": 0, "color_jitter": 0.0, "cutout": 0.0, "max_bad_records": 100, "threads": 0,
+    "low_resolution": 0.0, "blur": 0.0, "gray": 0.0,
     "jpeg_compression": 0.0, "network": "r50", "pretrained": None, "embedding_size": 512,
     "dtype": "float32", "sync_bn": False, "net_output": None, "recompute": False, "accumulate": 1,
     "head_dtype": "float32", "loss": "cosface", "margins": None, "scale": 64.0,
