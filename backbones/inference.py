@@ -2,8 +2,8 @@
 
 Verification and validation run the network forward only, over tens of thousands of images, between
 updates of which each changes the weights. On a CPU a graph is made for the weights of that moment
-(``backbones.graph.folding``), whose operators keep their kernels in oneDNN's layouts, and which
-sees few images at a time, so that maps are in a cache when the next layer reads them.
+(``backbones.graph.onednn.folding``), whose operators keep their kernels in oneDNN's layouts, and
+which sees few images at a time, so that maps are in a cache when the next layer reads them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from backbones.graph.folding import fold
 from backbones.graph.nodes import Shape
+from backbones.graph.onednn.folding import fold
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 

@@ -1,7 +1,7 @@
 """A backbone with its weights: created, or loaded from a checkpoint.
 
-On a CPU it runs a rewritten graph (``backbones.graph.cpu``); what is exported is always the plain
-graph, with the tensor names of the InsightFace checkpoints.
+On a CPU it runs a rewritten graph (``backbones.graph.onednn.prelu``); what is exported is always
+the plain graph, with the tensor names of the InsightFace checkpoints.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy.typing as npt
 
 import backbones
-from backbones.graph import cpu, frozen, gpu
+from backbones.graph import frozen, gpu
 from backbones.graph.accumulation import Accumulation, WholeGraph
 from backbones.graph.nodes import Shape, to_json
+from backbones.graph.onednn import prelu
 from backbones.graph.parameter_file import read_parameters
 from backbones.graph.recompute import Recomputation, cut
 from backbones.graph.symbol_file import infer_shapes, read_graph
@@ -172,7 +173,7 @@ def _for_device(
 ) -> Any:
     """Return the graph as it runs there."""
     if devices.is_host(ctx):
-        return cpu.rewrite(symbol, image_size, weights)
+        return prelu.rewrite(symbol, image_size, weights)
     return gpu.rewrite(symbol)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from backbones import classifiers
 from backbones.classifiers import Normalization
-from backbones.graph import blocked, frozen, gpu
+from backbones.graph import frozen, gpu
 from backbones.graph.nodes import Shape, to_json
+from backbones.graph.onednn import blocked
 from backbones.network import Context, Network, initial_weights
 from backbones.options import ClassifierOptions
 from runtime import devices

@@ -12,7 +12,7 @@ import numpy as np
 
 from backbones import names
 from backbones.classifiers.classifier import Classifier
-from backbones.graph import blocked
+from backbones.graph.onednn import blocked
 from backbones.model import Backbone
 from backbones.options import BackboneOptions, ClassifierOptions
 from benchmarks.toolkit_classifier import NORMALIZATION

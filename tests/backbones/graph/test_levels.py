@@ -7,8 +7,8 @@ import pytest
 import backbones
 from backbones.classifiers import Normalization
 from backbones.classifiers import build as build_classifier
-from backbones.graph import cpu
 from backbones.graph.levels import Level, Tensor, cut
+from backbones.graph.onednn import prelu
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 
@@ -95,7 +95,7 @@ def test_every_parameter_is_in_one_level(name: str, on_cpu: bool) -> None:
     symbol = backbones.build(name, embedding_size=16)
     if on_cpu:
         # There a PReLU's slope is used by the BatchNorm before it as well.
-        symbol = cpu.rewrite(symbol, SIZE)
+        symbol = prelu.rewrite(symbol, SIZE)
     check(symbol)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones.graph import cpu
+from backbones.graph.onednn import prelu
 from backbones.graph.recompute import cut
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
@@ -57,7 +57,7 @@ def test_parts_follow_each_other_and_share_no_parameter(name, on_cpu: bool) -> N
     symbol = backbones.build(name, embedding_size=16)
     if on_cpu:
         # There a PReLU's slope is used by the BatchNorm before it as well.
-        symbol = cpu.rewrite(symbol, SIZE)
+        symbol = prelu.rewrite(symbol, SIZE)
     parts = cut(symbol, SIZE)
     assert len(parts) > 2
     assert parts[0].source == "data"

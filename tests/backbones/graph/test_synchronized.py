@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backbones.graph import cpu
+from backbones.graph.onednn import prelu
 from backbones.layers import Symbol
 from backbones.model import Backbone
 from backbones.network import Network, initial_weights
@@ -70,7 +70,7 @@ def make(graph: str) -> Backbone:
         if name.endswith(("_gamma", "_beta")):
             # 1 for a slope: rounding decides on which side of a bend a number is.
             array[:] = 1 if "relu" in name else generator.uniform(0.5, 1.5, array.shape)
-    trained = cpu.rewrite(symbol, (SIDE, SIDE), weights) if graph == "with_prelu" else symbol
+    trained = prelu.rewrite(symbol, (SIDE, SIDE), weights) if graph == "with_prelu" else symbol
     backbone = Backbone(trained, symbol, weights, mx.cpu())
     backbone.hybridize()
     return backbone

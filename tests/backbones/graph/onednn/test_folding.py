@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones.graph.cpu import STEEPNESS
-from backbones.graph.folding import fold
+from backbones.graph.onednn.folding import fold
+from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.inference import HostInference
 from runtime.mxnet import mx
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import backbones
-from backbones.graph import cpu
 from backbones.graph.nodes import consumers
+from backbones.graph.onednn import prelu
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from runtime.mxnet import mx
@@ -46,7 +46,7 @@ def run(symbol, weights, images, gradient):
 @pytest.mark.parametrize("name", ["r18", "mbf"])
 def test_outputs_and_gradients_equal_those_of_the_plain_graph(name, images) -> None:
     plain = backbones.build(name, embedding_size=32)
-    fast = cpu.rewrite(plain, SIZE)
+    fast = prelu.rewrite(plain, SIZE)
     assert "PReLU" in operators(plain) and "PReLU" not in operators(fast)
     assert sorted(fast.list_arguments()) == sorted(plain.list_arguments())
     assert fast.list_outputs() == plain.list_outputs()
@@ -76,7 +76,7 @@ def test_a_single_prelu_by_hand() -> None:
         x, kernel=(1, 1), num_filter=2, no_bias=True, name="conv0", weight=mx.sym.var("w")
     )
     plain = mx.sym.LeakyReLU(convolved, gamma=slope, act_type="prelu", name="relu0")
-    fast = cpu.rewrite(plain, (1, 2))
+    fast = prelu.rewrite(plain, (1, 2))
     arguments = {
         "data": mx.nd.array([[[[1.0, -2.0]], [[0.0, 0.0]], [[0.0, 0.0]]]]),
         "w": mx.nd.array([[1, 0, 0], [2, 0, 0]]).reshape((2, 3, 1, 1)),
@@ -125,7 +125,7 @@ def trained(symbol, slope: list[float]) -> list[np.ndarray]:
 @pytest.mark.parametrize("slope", [[0.25, 0.0, 1.0], [-1.0, 3.0, -0.01], [-20.0, 50.0, 1e-4]])
 def test_a_batch_norm_takes_a_factor_of_the_prelu_behind_it(slope) -> None:
     plain = normalized()
-    fast = cpu.rewrite(plain, (5, 3))
+    fast = prelu.rewrite(plain, (5, 3))
     assert operators(fast).count("Convolution") == 1
     for found, expected in zip(trained(fast, slope), trained(plain, slope), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
@@ -134,7 +134,7 @@ def test_a_batch_norm_takes_a_factor_of_the_prelu_behind_it(slope) -> None:
 @pytest.mark.parametrize("slope", [-31.0, -40.0, float("nan")])
 def test_a_slope_that_is_too_steep_leaves_the_batch_norm_alone(slope: float) -> None:
     plain = normalized()
-    fast = cpu.rewrite(plain, (5, 3), {"slope": mx.nd.array([0.25, slope, 0.25])})
+    fast = prelu.rewrite(plain, (5, 3), {"slope": mx.nd.array([0.25, slope, 0.25])})
     assert operators(fast).count("Convolution") == 2
     if not np.isnan(slope):
         slopes = [0.25, slope, 0.25]
@@ -149,18 +149,18 @@ def test_other_batch_norms_and_computed_slopes_are_left_alone() -> None:
     normalizations = [mx.sym.BatchNorm(data), mx.sym.BatchNorm(data, axis=3, fix_gamma=False)]
     for normalization in normalizations:
         bent = mx.sym.LeakyReLU(normalization, gamma=slope, act_type="prelu", name="relu0")
-        assert operators(cpu.rewrite(bent, (5, 3))).count("Convolution") == 2
+        assert operators(prelu.rewrite(bent, (5, 3))).count("Convolution") == 2
     normalization = mx.sym.BatchNorm(data, fix_gamma=False)
     bent = mx.sym.LeakyReLU(normalization, gamma=2 * slope, act_type="prelu", name="relu0")
     # Where nothing else tells its shape.
     bent = mx.sym.Group([bent, mx.sym.elemwise_add(slope, mx.sym.var("other", shape=(3,)))])
-    assert operators(cpu.rewrite(bent[0], (5, 3))).count("Convolution") == 2
+    assert operators(prelu.rewrite(bent[0], (5, 3))).count("Convolution") == 2
 
 
 @pytest.mark.parametrize("options", [{"fix_gamma": True}, {"branches": 2}])
 def test_a_batch_norm_that_others_need_or_that_has_no_gamma_is_left_alone(options) -> None:
     plain = normalized(**options)
-    fast = cpu.rewrite(plain, (5, 3))
+    fast = prelu.rewrite(plain, (5, 3))
     assert operators(fast).count("Convolution") == 2
     for found, expected in zip(
         trained(fast, [0.25, -1, 0]), trained(plain, [0.25, -1, 0]), strict=True
@@ -178,7 +178,7 @@ def test_a_convolution_behind_a_prelu_by_hand(groups: int) -> None:
     plain = mx.sym.Convolution(
         bent, weight=mx.sym.var("k"), num_group=groups, name="conv1", **sizes
     )
-    fast = cpu.rewrite(plain, (1, 2))
+    fast = prelu.rewrite(plain, (1, 2))
     assert operators(fast).count("Convolution") == 3
     assert fast.list_arguments() == plain.list_arguments()
     kernel = mx.nd.array([[10, 1], [100, 1000]] if groups == 1 else [[10], [100]])
@@ -199,7 +199,7 @@ def test_a_costly_convolution_is_not_done_twice(options) -> None:
     x = mx.sym.Convolution(mx.sym.var("data"), kernel=(1, 1), num_filter=4, name="conv0")
     x = mx.sym.LeakyReLU(x, act_type="prelu", name="relu0")
     settings = {"kernel": (1, 1), "num_filter": 4, "no_bias": True, **options}
-    graph = cpu.rewrite(mx.sym.Convolution(x, name="conv1", **settings), (8, 8))
+    graph = prelu.rewrite(mx.sym.Convolution(x, name="conv1", **settings), (8, 8))
     assert "broadcast_mul" not in operators(graph)
 
 
@@ -221,7 +221,7 @@ def test_what_is_exported_is_the_plain_graph(tmp_path) -> None:
 
 def test_a_graph_without_prelu_stays_as_it_is() -> None:
     plain = backbones.build("tiny", embedding_size=16)
-    assert operators(cpu.rewrite(plain, SIZE)) == operators(plain)
+    assert operators(prelu.rewrite(plain, SIZE)) == operators(plain)
 
 
 def test_consumers_by_hand() -> None:

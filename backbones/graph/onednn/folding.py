@@ -7,14 +7,14 @@ channel, which go into the kernel and the bias of the convolution or linear laye
     gamma * (K x - mean) / sqrt(variance + eps) + beta = (f K) x + (beta - f mean)
     with f = gamma / sqrt(variance + eps)
 
-A PReLU is composed of what oneDNN has, as in ``backbones.graph.cpu``, with bent(z) = z where z is
-positive and -STEEPNESS z elsewhere:
+A PReLU is composed of what oneDNN has, as in ``backbones.graph.onednn.prelu``, with bent(z) = z
+where z is positive and -STEEPNESS z elsewhere:
 
     PReLU(x) = z + (1 / t - 1) * bent(z)    with z = t x, t = (slope + STEEPNESS) / (1 + STEEPNESS)
 
 Its factor t goes into the layer before it, too. The product is a depthwise convolution of one pixel
-that oneDNN adds to z in place. ``backbones.graph.joining`` does that, and all other sums behind
-convolutions.
+that oneDNN adds to z in place. ``backbones.graph.onednn.joining`` does that, and all other sums
+behind convolutions.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from backbones.graph.cpu import STEEPNESS
-from backbones.graph.joining import join
 from backbones.graph.nodes import (
     Entry,
     Node,
@@ -37,6 +35,8 @@ from backbones.graph.nodes import (
     moved,
     to_json,
 )
+from backbones.graph.onednn.joining import join
+from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.layers import Symbol
 
 Weights = Mapping[str, NDArray[Any]]

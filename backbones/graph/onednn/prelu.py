@@ -18,8 +18,8 @@ more channels, as in a MobileFaceNet, the factors go into its kernel K, which is
 
     K * PReLU(x) = (slope K) * x + ((1 - slope) K) * relu(x)
 
-At last convolutions get channels that fill oneDNN's blocks (``backbones.graph.blocked``). Both
-created graphs and graphs from checkpoints are rewritten. Files never contain rewritten graphs.
+At last convolutions get channels that fill oneDNN's blocks (``backbones.graph.onednn.blocked``).
+Both created graphs and graphs from checkpoints are rewritten. Files never contain rewritten graphs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Optional
 
-from backbones.graph import blocked
 from backbones.graph.nodes import (
     Entry,
     Node,
@@ -38,6 +37,7 @@ from backbones.graph.nodes import (
     moved,
     to_json,
 )
+from backbones.graph.onednn import blocked
 from backbones.layers import Symbol
 from runtime.environment import channel_block
 

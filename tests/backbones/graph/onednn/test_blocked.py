@@ -10,8 +10,8 @@ import pytest
 
 from backbones import classifiers
 from backbones.classifiers import Normalization
-from backbones.graph import blocked
-from backbones.graph.blocked import _Channels
+from backbones.graph.onednn import blocked
+from backbones.graph.onednn.blocked import _Channels
 from backbones.network import Network, initial_weights
 from runtime.mxnet import mx
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backbones.graph.joining import join
 from backbones.graph.nodes import from_json, to_json
+from backbones.graph.onednn.joining import join
 from runtime.mxnet import mx
 
 
