@@ -11,14 +11,12 @@ import zlib
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
-import numpy.typing as npt
-
 import backbones
+from backbones.checkpoint import read_tensors, read_weights
 from backbones.graph import frozen, gpu
 from backbones.graph.accumulation import Accumulation, WholeGraph
-from backbones.graph.nodes import Shape, to_json
+from backbones.graph.nodes import to_json
 from backbones.graph.onednn import prelu
-from backbones.graph.parameter_file import read_parameters
 from backbones.graph.recompute import Recomputation, cut
 from backbones.graph.symbol_file import infer_shapes, read_graph
 from backbones.network import Context, NDArray, Network, checkpoint_paths, initial_weights
@@ -107,7 +105,8 @@ class Backbone(Network):
         ctx = ctx or mx.cpu()
         symbol_path, parameter_path = checkpoint_paths(prefix, epoch)
         symbol = read_graph(symbol_path)
-        weights = _read_weights(parameter_path, infer_shapes(symbol, image_size, symbol_path))
+        found = read_weights(parameter_path, infer_shapes(symbol, image_size, symbol_path))
+        weights = {name: mx.nd.array(array, dtype=array.dtype) for name, array in found.items()}
         return cls(_for_device(ctx, symbol, image_size, weights), symbol, weights, ctx)
 
     def load_pretrained(self, prefix: Union[str, Path], epoch: int) -> LoadedTensors:
@@ -120,7 +119,7 @@ class Backbone(Network):
                 tensor is of this network.
         """
         path = checkpoint_paths(prefix, epoch)[1]
-        found = _read_tensors(path)
+        found = read_tensors(path)
         # InsightFace's MobileFaceNets have another name for this tensor than its iResNets.
         parameters = self.parameters
         if "pre_fc1_weight" in parameters and "pre_fc1_weight" not in found:
@@ -175,24 +174,6 @@ def _for_device(
     if devices.is_host(ctx):
         return prelu.rewrite(symbol, image_size, weights)
     return gpu.rewrite(symbol)
-
-
-def _read_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a file by their names without MXNet's ``arg:`` and ``aux:``."""
-    return {name.split(":", 1)[-1]: array for name, array in read_parameters(path).items()}
-
-
-def _read_weights(path: Path, shapes: dict[str, Shape]) -> dict[str, NDArray]:
-    found = _read_tensors(path)
-    for name, shape in shapes.items():
-        if name not in found:
-            raise DataError(f"{path} lacks {name!r}; it belongs to another graph than its symbol")
-        if found[name].shape != shape:
-            raise DataError(
-                f"{path}: {name!r} has shape {found[name].shape}, but the graph needs {shape}; "
-                "give the graph and the image size that belong to these parameters"
-            )
-    return {name: mx.nd.array(found[name], dtype=found[name].dtype) for name in shapes}
 
 
 def _report(tensors: LoadedTensors) -> None:

@@ -246,7 +246,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     model_help = (
         "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0"
     )
-    add("--model", required=True, type=_checkpoint, metavar="PREFIX,EPOCH", help=model_help)
+    add("--model", required=True, type=checkpoint, metavar="PREFIX,EPOCH", help=model_help)
     add("--target", required=True, metavar="FILE.bin", help="the pairs")
     add("--batch-size", type=int, default=64, help="images per batch (default %(default)s)")
     add("--no-flip", action="store_true", help="do not embed mirror images")
@@ -266,7 +266,8 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     return options
 
 
-def _checkpoint(value: str) -> tuple[str, int]:
+def checkpoint(value: str) -> tuple[str, int]:
+    """Convert PREFIX,EPOCH, an argument of the commands of this room."""
     prefix, comma, epoch = value.rpartition(",")
     if not comma or not epoch.isdecimal():
         raise argparse.ArgumentTypeError(

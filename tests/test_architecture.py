@@ -13,7 +13,10 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("partial_fc", "backbones", "data", "evaluation", "parallel")
 PROGRAMS = ("train.py", "classify.py")
 # Programs among the modules: their main is where rooms meet.
-ROOMS_OF_PROGRAMS = {"evaluation/verification.py": {"backbones", "data"}}
+ROOMS_OF_PROGRAMS = {
+    "evaluation/verification.py": {"backbones", "data"},
+    "evaluation/export/__main__.py": {"backbones"},
+}
 MODULES_PER_ROOM = 16
 LINES_PER_FUNCTION = 60
 PARAMETERS = 6
@@ -96,10 +99,13 @@ def test_horovod_mxnet_and_numba_have_one_door_each(path: Path) -> None:
 def test_protobuf_comes_in_behind_mxnet_alone() -> None:
     """Its compiled form crashes beside MXNet's unless our import of MXNet has turned it off."""
     everything = [*ALL, *modules("tests")]
-    users = [path for path in everything if imports(path) & {"mxboard", "google.protobuf"}]
-    assert [name(path) for path in users] == ["training/log/metric_files.py"]
-    text = users[0].read_text(encoding="utf-8")
-    assert 0 < text.index("import runtime.mxnet") < text.index("from mxboard import")
+    users = [path for path in everything if imports(path) & {"mxboard", "google.protobuf", "onnx"}]
+    doors = ["evaluation/onnx_runtime.py", "training/log/metric_files.py"]
+    assert [name(path) for path in users] == doors
+    onnx, mxboard = (path.read_text(encoding="utf-8") for path in users)
+    assert 0 < mxboard.index("import runtime.mxnet") < mxboard.index("from mxboard import")
+    # It sets the environment that the import of MXNet would.
+    assert 0 < onnx.index("environment.prepare()") < onnx.index("import onnx\n")
 
 
 @pytest.mark.parametrize("path", modules(*ROOMS), ids=name)

@@ -20,8 +20,9 @@ OPERATORS = frozenset(
     """
     Activation BatchNorm BlockGrad Cast Concat Convolution Dropout ElementWiseSum Flatten
     FullyConnected InstanceNorm L2Normalization LayerNorm LeakyReLU Pad Pooling Reshape SliceChannel
-    SwapAxis _contrib_AdaptiveAvgPooling2D _copy add_n cast clip concat flatten hard_sigmoid
-    identity null pad relu reshape sigmoid slice slice_axis split swapaxes tanh tile transpose
+    SwapAxis _contrib_AdaptiveAvgPooling2D _copy _image_normalize add_n cast clip concat flatten
+    hard_sigmoid identity null pad relu reshape sigmoid slice slice_axis split swapaxes tanh tile
+    transpose
 
     abs exp log max mean min negative rsqrt sqrt square sum
 
@@ -35,8 +36,9 @@ OPERATORS = frozenset(
 )
 """Pure functions of their inputs.
 
-The layers and reshapes of the networks that InsightFace has published since 2017; reductions and
-functions of one tensor; and arithmetic, including the names of earlier versions of MXNet.
+The layers and reshapes of the networks that InsightFace has published since 2017, and of this
+toolkit's classifiers; reductions and functions of one tensor; and arithmetic, including the names
+of earlier versions of MXNet.
 """
 RESHAPES = ("Reshape", "reshape")
 LAYERS = frozenset("BatchNorm Convolution FullyConnected InstanceNorm LayerNorm LeakyReLU".split())
@@ -112,6 +114,12 @@ def _steps(value: str) -> bool:
     return bool(_indices(value)) and all(map(int, re.findall(r"\d+", value)))
 
 
+# One number, or one for each of three channels.
+_REAL = r"-?\d{1,20}(?:\.\d{0,30})?(?:e-?\d{1,3})?"
+_per_channel = re.compile(
+    rf"{_REAL}|[(\[] *{_REAL}(?:(?:, *{_REAL}){{2}})?,? *[)\]]", re.ASCII
+).fullmatch
+
 _ATTRIBUTES: dict[str, Callable[[str], object]] = {
     **dict.fromkeys(("kernel", "stride", "dilate"), _numbers(1, 1024)),
     "pad": _numbers(0, 1024),
@@ -125,6 +133,7 @@ _ATTRIBUTES: dict[str, Callable[[str], object]] = {
     "dtype": frozenset(("float16", "float32")).__contains__,
     "begin": _indices,
     "end": _indices,
+    **dict.fromkeys(("mean", "std"), _per_channel),
     "step": _steps,
     **dict.fromkeys(("num_filter", "num_hidden", "num_group"), _numbers(1, 1 << 17)),
     "num_args": _numbers(1, MAX_INPUTS),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -21,7 +22,7 @@ from backbones.graph.operators import DamagedGraph
 from runtime.errors import DataError
 from runtime.mxnet import mx
 
-INPUT, OUTPUT_NODE = "data", "fc1"
+INPUT, OUTPUT_NODE, LOGITS_NODE = "data", "fc1", "output"
 _NO_PATH = (
     f"there is no path from {INPUT!r} to '{OUTPUT_NODE}_output', the names of the input and the "
     "embedding; give them these names"
@@ -37,8 +38,13 @@ class _UnsupportedGraph(Exception):
     """The file may be sound, but this reader does not support it; the message has a remedy."""
 
 
-def read_graph(path: Path) -> Any:
+def read_graph(path: Path, outputs: Sequence[str] = (OUTPUT_NODE,)) -> Any:
     """Read the graph from the input ``data`` to the embedding, its one output ``fc1_output``.
+
+    Args:
+        path: the file.
+        outputs: names of nodes, of which the first that the graph has gives the output: a
+            classifier's is ``LOGITS_NODE``.
 
     Raises:
         DataError: the file is missing, is no graph, or is one that this reader does not support.
@@ -48,7 +54,7 @@ def read_graph(path: Path) -> Any:
             f"{path} does not exist; give the prefix of a checkpoint, e.g. models/run/model"
         )
     try:
-        return _checked(_read_json(path))
+        return _checked(_read_json(path), outputs)
     except DamagedGraph as damage:
         raise DataError(
             f"{path} is no MXNet graph of a face network ({damage}); copy the checkpoint again"
@@ -60,20 +66,22 @@ def read_graph(path: Path) -> Any:
         raise DataError(f"{path} is no MXNet graph ({_first_line(error)}); copy it again") from None
 
 
-def infer_shapes(symbol: Any, image_size: tuple[int, int], path: Path) -> dict[str, Shape]:
+def infer_shapes(
+    symbol: Any, image_size: tuple[int, int], path: Path, channels: int = 3
+) -> dict[str, Shape]:
     """Return the shapes of all parameters and auxiliary states of a graph.
 
     Raises:
         DataError: nodes do not fit together, or only for one batch size, or results are too large
             for any memory.
     """
-    found, outputs = _inferred(symbol, (1, 3, *image_size), path)
+    found, outputs = _inferred(symbol, (1, channels, *image_size), path)
     if not found or any(not shape or min(shape) < 1 for shape in [*found, *outputs]):
         raise DataError(f"{path} does not determine the shapes of its parameters; copy it again")
     if max(math.prod(shape) for shape in [*found, *outputs]) > _MAX_ELEMENTS:
         raise DataError(f"{path} has results of more than {_MAX_ELEMENTS:,} elements for one image")
-    _check_reshapes(symbol, (1, 3, *image_size), path)
-    of_two, results = _inferred(symbol, (2, 3, *image_size), path)
+    _check_reshapes(symbol, (1, channels, *image_size), path)
+    of_two, results = _inferred(symbol, (2, channels, *image_size), path)
     names = symbol.list_arguments() + symbol.list_auxiliary_states()
     shapes, others = dict(zip(names, found)), dict(zip(names, of_two))
     del shapes[INPUT]
@@ -126,14 +134,14 @@ def _read_json(path: Path) -> Any:
         raise DamagedGraph("it is no JSON") from None
 
 
-def _checked(graph: Any) -> Any:
-    """Return a new symbol of the nodes that the embedding depends on, in the order of the file."""
+def _checked(graph: Any, outputs: Sequence[str]) -> Any:
+    """Return a new symbol of the nodes that the output depends on, in the order of the file."""
     nodes = graph.get("nodes") if isinstance(graph, dict) else None
     if not isinstance(nodes, list) or not all(isinstance(node, dict) for node in nodes):
         raise DamagedGraph("it has no list of nodes")
     if len(nodes) > _MAX_NODES:
         raise DamagedGraph(f"it has {len(nodes)} nodes, more than {_MAX_NODES}")
-    kept = _ancestors(nodes, _output_index(nodes))
+    kept = _ancestors(nodes, _output_index(nodes, outputs))
     indices = {old: new for new, old in enumerate(kept)}
     checked = [_checked_node(nodes, index, indices) for index in kept]
     _rename_operators(checked)
@@ -195,11 +203,13 @@ def _version(graph: dict[str, Any]) -> Optional[int]:
     raise DamagedGraph("it was written by no known version of MXNet")
 
 
-def _output_index(nodes: list[Node]) -> int:
+def _output_index(nodes: list[Node], outputs: Sequence[str]) -> int:
+    named = [node.get("name") for node in nodes if node.get("op") != "null"]
+    wanted = next((name for name in outputs if name in named), OUTPUT_NODE)
     indices = [
         index
         for index, node in enumerate(nodes)
-        if node.get("name") == OUTPUT_NODE and node.get("op") != "null"
+        if node.get("name") == wanted and node.get("op") != "null"
     ]
     if len(indices) != 1:
         raise _UnsupportedGraph(_NO_PATH)

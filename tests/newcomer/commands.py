@@ -61,6 +61,7 @@ PLANS: dict[str, Plan] = {
     "python -m parallel.autogroup": Plan(minutes=30),
     "python -m parallel.launch": Plan(minutes=30),
     "python -m evaluation.verification": TO_THE_LETTER,
+    "python -m evaluation.export": TO_THE_LETTER,
 }
 
 

@@ -140,6 +140,10 @@ RUN_BY: dict[str, Run] = {
     "python -m data.unpack": Run("tests/newcomer/test_documents.py", "SESSION"),
     "python -m data.inspect": Run("tests/newcomer/test_documents.py", "SESSION"),
     "python -m evaluation.verification": Run("make newcomer"),
+    "python -m evaluation.export --model models/run/model,0 --dtype": Run(
+        "tests/evaluation/export/test_command.py", "test_forms"
+    ),
+    "python -m evaluation.export": Run("make newcomer"),
     "python -m runtime.gpu_check": Run("tests/runtime/test_gpu_check.py"),
     "python -m runtime.environment": Run("tests/newcomer/test_documents.py", "environment"),
     # Hours with these sizes; the tests have the same options with small ones.

@@ -1,0 +1,163 @@
+"""Write a trained network for other programs.
+
+    python -m evaluation.export --model models/run/model,0
+
+writes ``models/run/model.onnx`` and the model card ``models/run/model.md``. The file gets its name
+when ONNX Runtime computes from it what MXNet computes from the checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from evaluation.export.card import Facts, write_card
+from evaluation.export.comparison import draw_images, largest_difference
+from evaluation.export.graph import IR_VERSION, OPSET, Form, Network, to_onnx
+from evaluation.export.writer import HALF, SINGLE
+from evaluation.onnx_runtime import OnnxNetwork, import_onnx, import_onnxruntime
+from evaluation.verification import checkpoint
+from runtime.command_line import Parser, positive_integer
+from runtime.errors import DataError, run_program
+from runtime.files import StagedFiles
+
+if TYPE_CHECKING:
+    from backbones.checkpoint import Checkpoint
+
+LIMITS = {SINGLE: 1e-4, HALF: 3e-2}
+"""The largest relative difference to MXNet that is not refused."""
+_IMAGES, _BATCHES = 7, (1, 7)
+
+
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m evaluation.export",
+        description="Write a trained network as ONNX, compare it with MXNet's, and write a model "
+        "card beside it.",
+    )
+    add = parser.add_argument
+    model_help = (
+        "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0"
+    )
+    add("--model", required=True, type=checkpoint, metavar="PREFIX,EPOCH", help=model_help)
+    add("--output", type=Path, metavar="FILE.onnx", help="default PREFIX.onnx")
+    dtype_help = "of weights and feature maps; input and output stay float32 (default %(default)s)"
+    add("--dtype", choices=(SINGLE, HALF), default=SINGLE, help=dtype_help)
+    batch_help = "images per batch, if every batch has as many (default: any number)"
+    add("--batch-size", type=positive_integer, metavar="N", help=batch_help)
+    input_help = "type of the pixels, 0 to 255 in RGB (default %(default)s)"
+    add("--input", choices=(SINGLE, "uint8"), default=SINGLE, help=input_help)
+    add(
+        "--image-size",
+        nargs=2,
+        type=positive_integer,
+        metavar=("HEIGHT", "WIDTH"),
+        help="what the network was trained with (default 112 112)",
+    )
+    limit_help = "the largest relative difference to MXNet (default 1e-4, 3e-2 for float16)"
+    add("--limit", type=float, metavar="X", help=limit_help)
+    return parser.parse_args(argv)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Write the files and print a line about each."""
+    options = _parse(argv)
+    # Before the checkpoint is read, which takes longer.
+    import_onnx(), import_onnxruntime()
+    # Here, because rooms meet in programs only.
+    from backbones.checkpoint import read_checkpoint
+
+    prefix, epoch = options.model
+    size = tuple(options.image_size) if options.image_size else None
+    found = read_checkpoint(prefix, epoch, size)
+    path = options.output or Path(f"{prefix}.onnx")
+    form = Form(options.dtype, options.batch_size, options.input == "uint8")
+    model = _converted(found, form)
+    limit = LIMITS[form.dtype] if options.limit is None else options.limit
+    difference = _checked(model, found, form, limit, path)
+    card = path.with_suffix(".md")
+    facts = _facts(found, form, difference, path, model)
+    text = write_card(facts, Path(prefix).parent)
+    _write({path: model, card: text.encode()})
+    sizes = " x ".join(map(str, found.image_shape))
+    print(
+        f"{path}: {sizes} to {found.output}, {form.dtype}, opset {OPSET}; largest relative "
+        f"difference to MXNet {difference:.1e}"
+    )
+    print(f"{card}: the model card")
+
+
+def _converted(found: Checkpoint, form: Form) -> bytes:
+    network = Network(found.graph, found.attributes(), found.weights, found.shapes())
+    model: bytes = to_onnx(network, form, found.output, _description(found)).SerializeToString()
+    return model
+
+
+def _description(found: Checkpoint) -> str:
+    channels, height, width = found.image_shape
+    order = "RGB" if channels == 3 else f"{channels} channels"
+    return f"Pixels 0 to 255 ({order}), {height} x {width}; the network normalizes them itself."
+
+
+def _checked(model: bytes, found: Checkpoint, form: Form, limit: float, path: Path) -> float:
+    """Return the largest relative difference to MXNet, if it is within the limit."""
+    from runtime.mxnet import mx
+
+    network, exported = found.network(), OnnxNetwork(model)
+
+    def reference(images: Any) -> Any:
+        return network(mx.nd.array(images, dtype="uint8")).asnumpy()
+
+    count = form.batch_size or _IMAGES
+    batches = (form.batch_size,) if form.batch_size else _BATCHES
+    images = draw_images(count, found.image_shape)
+    difference = largest_difference(reference, exported.extract, images, batches)
+    if not difference <= limit:
+        half = ", or export in float32" if form.dtype == HALF else ""
+        raise DataError(
+            f"{path} is not written: ONNX Runtime's output differs from MXNet's by "
+            f"{difference:.1e}, more than {limit:g} of the largest element; give another "
+            f"--limit if that is enough{half}"
+        )
+    return difference
+
+
+def _facts(found: Checkpoint, form: Form, difference: float, path: Path, model: bytes) -> Facts:
+    shape = " x ".join(map(str, found.image_shape))
+    result = found.graph["nodes"][found.graph["heads"][0][0]]["name"]
+    outputs = found.shapes()[result][-1]
+    batch = form.batch_size or "any"
+    input_type = "uint8" if form.takes_bytes else SINGLE
+    is_classifier = not found.output.startswith("fc1")
+    lines = [
+        ("input", f"`data`, {input_type}, {batch} x {shape}. {_description(found)}"),
+        ("output", f"`{found.output}`, float32, {batch} x {outputs}"),
+        ("classes" if is_classifier else "embedding", f"{outputs:,}"),
+        ("parameters", f"{found.parameter_count():,}"),
+        ("format", f"ONNX, opset {OPSET}, IR version {IR_VERSION}, {form.dtype}"),
+        ("largest relative difference to MXNet", f"{difference:.1e}, by ONNX Runtime"),
+    ]
+    digest = hashlib.sha256(model).hexdigest()
+    return Facts(path.stem, [(path.name, len(model), digest)], lines, found.weights)
+
+
+def _write(contents: dict[Path, bytes]) -> None:
+    """Write files that belong together."""
+    first = next(iter(contents))
+    try:
+        first.parent.mkdir(parents=True, exist_ok=True)
+        with StagedFiles() as files:
+            for path, content in contents.items():
+                files.open(path).write(content)
+    except OSError as error:
+        raise DataError(
+            f"{first} cannot be written: {error.strerror}; make room, or choose another place "
+            "with --output"
+        ) from None
+
+
+if __name__ == "__main__":
+    run_program(main)

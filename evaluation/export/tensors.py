@@ -1,0 +1,217 @@
+"""MXNet's arithmetic, reductions and changes of shape, as nodes of ONNX.
+
+The parts of MXNet that differ most from ONNX are here: results without axes, ends of ranges, and
+shapes that are written in a language of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Optional
+
+from evaluation.export.attributes import UnknownOperatorError
+from evaluation.export.layers import Translate
+from evaluation.export.writer import Operator
+
+_LARGEST = (1 << 63) - 1
+
+
+def binary(node: str, op: Operator) -> str:
+    """Two tensors; ONNX broadcasts as MXNet does."""
+    return op.emit(node, *op.values())
+
+
+def with_number(node: str, op: Operator, *, is_reversed: bool = False) -> str:
+    """A tensor and a number, which comes first if ``is_reversed``."""
+    # What newer versions write; the tensors here are floating-point numbers.
+    op.attributes.expect("is_int", "True", "False", "true", "false", "0", "1")
+    number = op.constant("scalar", op.attributes.number("scalar", 1.0))
+    inputs = (number, op.value()) if is_reversed else (op.value(), number)
+    return op.emit(node, *inputs)
+
+
+def unary(node: str, op: Operator) -> str:
+    """A function of each element."""
+    return op.emit(node, op.value())
+
+
+def square(op: Operator) -> str:
+    """Each element times itself."""
+    return op.emit("Mul", op.value(), op.value())
+
+
+def reciprocal_root(op: Operator) -> str:
+    """One over the root."""
+    return op.emit("Reciprocal", op.emit("Sqrt", op.value(), part="root"))
+
+
+def clip(op: Operator) -> str:
+    """No less and no more than two numbers."""
+    bounds = [op.constant(key, op.attributes.number(key, 0.0)) for key in ("a_min", "a_max")]
+    return op.emit("Clip", op.value(), *bounds)
+
+
+def total(op: Operator) -> str:
+    """The sum of several tensors of one shape."""
+    return op.emit("Sum", *op.values())
+
+
+def concatenate(op: Operator) -> str:
+    """Tensors beside each other."""
+    return op.emit("Concat", *op.values(), axis=op.attributes.integer("dim", 1))
+
+
+def reduction(node: str, op: Operator) -> str:
+    """Over some axes, or all; MXNet's result for all has the shape [1]."""
+    rank = len(op.inputs[0].shape)
+    given = [axis for axis in op.attributes.numbers("axis") if axis is not None]
+    axes = sorted(axis % rank for axis in given) or list(range(rank))
+    if op.attributes.flag("exclude", False) and given:
+        axes = [axis for axis in range(rank) if axis not in axes]
+    keeps = op.attributes.flag("keepdims", False)
+    is_scalar = len(axes) == rank and not keeps
+    made: dict[str, Any] = {"part": "all"} if is_scalar else {}
+    # In opset 13 the axes of a sum are an input, those of the others attributes.
+    inputs = (op.integers("axes", axes),) if node == "ReduceSum" else ()
+    attributes: dict[str, Any] = {} if node == "ReduceSum" else {"axes": axes}
+    reduced = op.emit(node, op.value(), *inputs, keepdims=int(keeps), **attributes, **made)
+    return op.emit("Reshape", reduced, op.integers("shape", [1])) if is_scalar else reduced
+
+
+def flatten(op: Operator) -> str:
+    """All axes but the first as one."""
+    return op.emit("Flatten", op.value(), axis=1)
+
+
+def reshape(op: Operator) -> str:
+    """To the shape that MXNet has found for it."""
+    # MXNet has a language of its own for what these say; the result is known.
+    for key in ("shape", "reverse", "target_shape", "keep_highest"):
+        op.attributes.text(key, "")
+    if op.shape.count(-1) > 1:
+        raise UnknownOperatorError("spreads the batch over several axes")
+    return op.emit("Reshape", op.value(), op.integers("shape", op.shape))
+
+
+def swap_axes(op: Operator) -> str:
+    """Exchange two axes."""
+    axes = list(range(len(op.shape)))
+    first, second = (op.attributes.integer(key, 0) for key in ("dim1", "dim2"))
+    axes[first], axes[second] = axes[second], axes[first]
+    return op.emit("Transpose", op.value(), perm=axes)
+
+
+def transpose(op: Operator) -> str:
+    """Axes in another order; by default in the opposite one."""
+    axes = op.attributes.numbers("axes") or tuple(range(len(op.shape)))[::-1]
+    return op.emit("Transpose", op.value(), perm=[axis % len(op.shape) for axis in axes])
+
+
+def cut(op: Operator) -> str:
+    """A range of each of the first axes; None is an end."""
+    begin, end = (op.attributes.numbers(key) for key in ("begin", "end"))
+    given = op.attributes.numbers("step")
+    steps = [1 if one is None else one for one in (*given, *(None,) * len(begin))][: len(begin)]
+    return _cut(op, list(range(len(begin))), list(begin), list(end), steps)
+
+
+def cut_axis(op: Operator) -> str:
+    """A range of one axis."""
+    axis = op.attributes.integer("axis", 0) % len(op.shape)
+    begin, end = op.attributes.optional("begin"), op.attributes.optional("end")
+    return _cut(op, [axis], [begin], [end], [1])
+
+
+def _cut(
+    op: Operator,
+    axes: list[int],
+    begin: list[Optional[int]],
+    end: list[Optional[int]],
+    steps: list[int],
+) -> str:
+    edges = {True: (0, _LARGEST), False: (_LARGEST, -_LARGEST)}
+    starts = [edges[by > 0][0] if one is None else one for one, by in zip(begin, steps)]
+    stops = [edges[by > 0][1] if one is None else one for one, by in zip(end, steps)]
+    parts = zip(("starts", "stops", "axes", "steps"), (starts, stops, axes, steps))
+    return op.emit("Slice", op.value(), *(op.integers(part, values) for part, values in parts))
+
+
+def split(op: Operator) -> list[str]:
+    """Parts of one size along an axis."""
+    count = op.attributes.integer("num_outputs", 1)
+    axis = op.attributes.integer("axis", 1)
+    parts = op.emit_several("Split", op.value(), count=count, axis=axis)
+    if not op.attributes.flag("squeeze_axis", False):
+        return parts
+    axes = op.integers("axes", [axis])
+    return [op.emit("Squeeze", one, axes, part=f"part{n}") for n, one in enumerate(parts)]
+
+
+def tile(op: Operator) -> str:
+    """Repeat along axes, which are counted from the last."""
+    repeats, shape = op.attributes.numbers("reps"), op.inputs[0].shape
+    data = op.value()
+    if len(repeats) > len(shape):
+        axes = op.integers("axes", range(len(repeats) - len(shape)))
+        data = op.emit("Unsqueeze", data, axes, part="more")
+    repeats = (*(1,) * (len(shape) - len(repeats)), *repeats)
+    return op.emit("Tile", data, op.integers("repeats", repeats))
+
+
+def pad(op: Operator) -> str:
+    """A constant, or the edge, around the last axes."""
+    mode, widths = op.attributes.text("mode", "constant"), op.attributes.numbers("pad_width")
+    constant = op.attributes.number("constant_value", 0.0)
+    pads = op.integers("pads", (*widths[0::2], *widths[1::2]))
+    if mode == "edge":
+        return op.emit("Pad", op.value(), pads, mode="edge")
+    return op.emit("Pad", op.value(), pads, op.constant("constant", constant), mode="constant")
+
+
+# MXNet's first names: whatever a file calls them, MXNet writes these.
+_FUNCTIONS = {
+    "abs": "Abs",
+    "exp": "Exp",
+    "log": "Log",
+    "negative": "Neg",
+    "relu": "Relu",
+    "sigmoid": "Sigmoid",
+    "sqrt": "Sqrt",
+    "tanh": "Tanh",
+}
+_REDUCTIONS = {"max": "ReduceMax", "mean": "ReduceMean", "min": "ReduceMin", "sum": "ReduceSum"}
+_ELEMENTWISE = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div"}
+_OTHERS = {"power": "Pow", "maximum": "Max", "minimum": "Min"}
+_WITH_NUMBER = {"plus": "Add", "minus": "Sub", "mul": "Mul", "div": "Div", **_OTHERS}
+_REVERSED = {"minus": "Sub", "div": "Div"}
+
+TENSORS: Mapping[str, Translate] = {
+    **{name: partial(unary, node) for name, node in _FUNCTIONS.items()},
+    **{name: partial(reduction, node) for name, node in _REDUCTIONS.items()},
+    **{f"elemwise_{name}": partial(binary, node) for name, node in _ELEMENTWISE.items()},
+    **{
+        f"broadcast_{name}": partial(binary, node)
+        for name, node in (*_ELEMENTWISE.items(), *_OTHERS.items())
+    },
+    **{f"_{name}": partial(binary, node) for name, node in _OTHERS.items()},
+    **{f"_{name}_scalar": partial(with_number, node) for name, node in _WITH_NUMBER.items()},
+    **{
+        f"_r{name}_scalar": partial(with_number, node, is_reversed=True)
+        for name, node in _REVERSED.items()
+    },
+    "Concat": concatenate,
+    "Flatten": flatten,
+    "Pad": pad,
+    "Reshape": reshape,
+    "SwapAxis": swap_axes,
+    "add_n": total,
+    "clip": clip,
+    "rsqrt": reciprocal_root,
+    "slice": cut,
+    "slice_axis": cut_axis,
+    "square": square,
+    "tile": tile,
+    "transpose": transpose,
+}
+SPLITS: Mapping[str, Callable[[Operator], list[str]]] = {"SliceChannel": split}

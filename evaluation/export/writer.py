@@ -1,0 +1,182 @@
+"""The nodes and constants of an ONNX graph that is being written.
+
+MXNet's own exporter is not used: it writes PReLU's slope as [C], which ONNX broadcasts over the
+last axis instead of the channels, and copies the gammas that a BatchNorm with ``fix_gamma`` does
+not use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.export.attributes import Attributes, UnknownOperatorError
+
+Shape = tuple[int, ...]
+"""Of a tensor; -1 stands for a size that grows with the batch."""
+
+SINGLE, HALF = "float32", "float16"
+
+
+class Tensor(NamedTuple):
+    """What a node reads: a value of the graph, or a parameter."""
+
+    name: str
+    shape: Shape
+    array: Optional[NDArray[Any]] = None
+    """Of a parameter."""
+
+
+@dataclass
+class Node:
+    """A node of ONNX."""
+
+    operator: str
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+class Writer:
+    """Collects nodes, constants, and the number format of every value."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.constants: dict[str, NDArray[Any]] = {}
+        self.dtypes: dict[str, str] = {}
+        """The number format of each value that a node or the input of the graph gives."""
+        self._casts: dict[tuple[str, str], str] = {}
+        self._taken: set[str] = set()
+
+    def unique(self, name: str) -> str:
+        """Return a name that nothing in the graph has, like ``name``."""
+        found, number = name, 1
+        while found in self._taken:
+            found, number = f"{name}_{number}", number + 1
+        self._taken.add(found)
+        return found
+
+    def reserve(self, names: Sequence[str]) -> None:
+        """Keep names for those that have them already."""
+        self._taken.update(names)
+
+    def add(
+        self, operator: str, name: str, inputs: Sequence[str], dtype: str, **attributes: Any
+    ) -> str:
+        """Append a node whose output has its name; returns that."""
+        self.nodes.append(Node(operator, name, list(inputs), [name], attributes))
+        self.dtypes[name] = dtype
+        return name
+
+    def constant(self, name: str, array: NDArray[Any], dtype: Optional[str] = None) -> str:
+        """Return the name of a constant with these values, in another number format if given.
+
+        Raises:
+            UnknownOperatorError: a finite value has no finite one in float16.
+        """
+        # One parameter may be needed in both formats.
+        shown, name = name, f"{name}_{HALF}" if dtype == HALF else name
+        if name in self.constants:
+            return name
+        with np.errstate(over="ignore"):
+            converted = np.array(array, dtype, order="C")
+        if dtype == HALF and not np.array_equal(np.isfinite(array), np.isfinite(converted)):
+            raise UnknownOperatorError(
+                f"has values in {shown!r} up to {np.abs(array).max():g}, beyond float16; "
+                "export in float32"
+            )
+        self.constants[name] = converted
+        return name
+
+    def cast(self, value: str, dtype: str) -> str:
+        """Return a value in another number format."""
+        if self.dtypes[value] == dtype:
+            return value
+        key = (value, dtype)
+        if key not in self._casts:
+            name = self.unique(f"{value}_{dtype}")
+            # The numbers of TensorProto's types.
+            number = {SINGLE: 1, HALF: 10}[dtype]
+            self._casts[key] = self.add("Cast", name, [value], dtype, to=number)
+        return self._casts[key]
+
+    def rename(self, value: str, name: str) -> None:
+        """Give a value another name."""
+        for node in self.nodes:
+            node.inputs = [name if one == value else one for one in node.inputs]
+            node.outputs = [name if one == value else one for one in node.outputs]
+        self.dtypes[name] = self.dtypes.pop(value)
+
+
+class Operator:
+    """An operator of MXNet that is being translated.
+
+    Attributes:
+        name: of its node.
+        kind: MXNet's name of the operator.
+        attributes: its attributes.
+        inputs: what it reads.
+        shape: of its first output; all have the same.
+        dtype: the number format in which it computes.
+    """
+
+    def __init__(
+        self,
+        node: tuple[str, str, Attributes],
+        inputs: Sequence[Tensor],
+        shape: Shape,
+        dtype: str,
+        writer: Writer,
+    ) -> None:
+        self.name, self.kind, self.attributes = node
+        self.inputs, self.shape, self.dtype = inputs, shape, dtype
+        self._writer = writer
+
+    def value(self, index: int = 0) -> str:
+        """Return an input as a value in the number format of this operator."""
+        found = self.inputs[index]
+        if found.array is None:
+            return self._writer.cast(found.name, self.dtype)
+        return self._writer.constant(found.name, found.array, self.dtype)
+
+    def values(self) -> list[str]:
+        """Return all inputs."""
+        return [self.value(index) for index in range(len(self.inputs))]
+
+    def array(self, index: int) -> NDArray[Any]:
+        """Return a parameter, which has to be one.
+
+        Raises:
+            UnknownOperatorError: it is computed.
+        """
+        found = self.inputs[index].array
+        if found is None:
+            raise UnknownOperatorError(f"computes its input {index}, which has to be a parameter")
+        return found
+
+    def constant(self, part: str, values: Any) -> str:
+        """Return a constant of this operator, in its number format."""
+        array = np.asarray(values, np.float64)
+        return self._writer.constant(self._writer.unique(f"{self.name}_{part}"), array, self.dtype)
+
+    def integers(self, part: str, values: Sequence[int]) -> str:
+        """Return a constant of whole numbers: shapes, axes, indices."""
+        array = np.array(values, np.int64)
+        return self._writer.constant(self._writer.unique(f"{self.name}_{part}"), array)
+
+    def emit(self, operator: str, *inputs: str, part: str = "", **attributes: Any) -> str:
+        """Append a node with one output; ``part`` names one that is not the operator's last."""
+        name = self._writer.unique(f"{self.name}_{part}") if part else self.name
+        return self._writer.add(operator, name, inputs, self.dtype, **attributes)
+
+    def emit_several(self, operator: str, *inputs: str, count: int, **attributes: Any) -> list[str]:
+        """Append a node with several outputs."""
+        names = [self._writer.unique(f"{self.name}_output{index}") for index in range(count)]
+        self._writer.nodes.append(Node(operator, self.name, list(inputs), names, attributes))
+        self._writer.dtypes.update(dict.fromkeys(names, self.dtype))
+        return names

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import backbones
+from backbones import classifiers
+from backbones.checkpoint import read_checkpoint
+from backbones.classifiers import Normalization
+from backbones.graph.parameter_file import read_parameters
+from backbones.model import Backbone
+from backbones.network import Network, initial_weights
+from backbones.options import BackboneOptions
+from runtime.errors import DataError
+from runtime.mxnet import mx
+
+
+def test_the_graph_and_the_arrays_of_a_backbone(tmp_path: Path, images: np.ndarray) -> None:
+    created = Backbone.create(BackboneOptions(network="mbf", embedding_size=16))
+    created.export(tmp_path / "model")
+    found = read_checkpoint(tmp_path / "model", 0)
+    assert found.output == "fc1_output" and found.image_shape == (3, 112, 112)
+    file = read_parameters(tmp_path / "model-0000.params")
+    assert {name.split(":")[1] for name in file} == found.weights.keys()
+    assert found.parameter_count() == backbones.parameter_count("mbf", 16)
+    shapes = found.shapes()
+    assert shapes["data"] == (-1, 3, 112, 112) and shapes["fc1"] == (-1, 16)
+    assert shapes["conv_1_conv2d_weight"] == (64, 3, 3, 3)
+    features = found.network()(mx.nd.array(images)).asnumpy()
+    expected = created.extract(images)
+    np.testing.assert_allclose(features, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("model", "shape"), [("LeNet", (1, 28, 28)), ("resnet20", (3, 32, 32))])
+def test_a_classifier_and_its_channels(
+    tmp_path: Path, model: str, shape: tuple[int, int, int]
+) -> None:
+    per_channel = Normalization((0.5, 0.4, 0.3)[: shape[0]], (0.2, 0.3, 0.4)[: shape[0]])
+    symbol = classifiers.build(model, classes=7, normalization=per_channel)
+    network = Network(symbol, symbol, initial_weights(symbol, shape, 0), mx.cpu())
+    network.export(tmp_path / "model")
+    found = read_checkpoint(tmp_path / "model", 0, shape[1:])
+    assert found.output == "output_output" and found.image_shape == shape
+    images = mx.nd.array(np.random.default_rng(0).integers(0, 256, (2, *shape)))
+    np.testing.assert_allclose(
+        found.network()(images).asnumpy(), network(images).asnumpy(), rtol=1e-5
+    )
+    if model == "LeNet":
+        # It has a layer with the name of an embedding, which is not what it gives.
+        return
+    with pytest.raises(DataError, match="no path from 'data' to 'fc1_output'"):
+        Backbone.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("mean", "()"), ("mean", "(1.0, 2.0)"), ("std", "x"), ("std", "(1e9999,)")]
+)
+def test_a_normalization_out_of_range_is_refused(tmp_path: Path, key: str, value: str) -> None:
+    symbol = classifiers.build("LeNet", classes=2, normalization=Normalization((0.5,), (0.2,)))
+    text = symbol.tojson()
+    assert f'"{key}": "' in text
+    before = {"mean": "(0.5,)", "std": "(0.2,)"}[key]
+    assert f'"{key}": "{before}"' in text
+    changed = text.replace(f'"{key}": "{before}"', f'"{key}": "{value}"')
+    (tmp_path / "model-symbol.json").write_text(changed)
+    with pytest.raises(DataError, match=f"has {key} = "):
+        read_checkpoint(tmp_path / "model", 0, (28, 28))
