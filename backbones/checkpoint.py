@@ -6,14 +6,15 @@ the plain graph and the arrays of the file, of a network for faces or of a class
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backbones.graph.nodes import Shape, first_shapes, to_json
+from backbones import iresnet, layers, outputs
+from backbones.graph.nodes import Shape, first_shapes, from_json, to_json
 from backbones.graph.operators import attributes
 from backbones.graph.parameter_file import read_parameters
 from backbones.graph.symbol_file import (
@@ -23,11 +24,14 @@ from backbones.graph.symbol_file import (
     read_graph,
 )
 from backbones.network import Network, checkpoint_paths
+from backbones.sizes import Maps
 from runtime.errors import DataError
 from runtime.mxnet import mx
 
 FACE_SIZE = (112, 112)
 _CHANNELS = 3
+# The last of an iResNet.
+_MAPS = Maps(512, 7)
 
 
 class Checkpoint(NamedTuple):
@@ -98,6 +102,45 @@ def read_checkpoint(
     size, channels = image_size or FACE_SIZE, _channels(symbol, parameter_path)
     shapes = infer_shapes(symbol, size, symbol_path, channels)
     return Checkpoint(symbol, read_weights(parameter_path, shapes), (channels, *size))
+
+
+def iresnet_checkpoint(
+    units: Sequence[int],
+    weights: Mapping[str, NDArray[Any]],
+    *,
+    pixel_scale: float,
+    epsilon: float,
+) -> Checkpoint:
+    """Return an iResNet with the output FC that has these weights, as ``read_checkpoint`` would.
+
+    Args:
+        units: of each stage.
+        weights: all of its parameters and auxiliary states, by name.
+        pixel_scale: what the pixels are multiplied by, after 127.5 is taken away.
+        epsilon: of every BatchNorm.
+
+    Raises:
+        DataError: a weight has another shape than that of a network for images of 112 x 112.
+    """
+    with mx.name.NameManager():
+        maps = iresnet.body(layers.pixels("float32"), units=units)
+        size = len(weights["fc1_gamma"])
+        network = outputs.embedding(maps, "FC", _MAPS, size=size, dtype="float32")
+    graph = to_json(network)
+    for node in graph["nodes"]:
+        if node["op"] == "BatchNorm":
+            node["attrs"]["eps"] = repr(epsilon)
+        elif node["op"] == "_mul_scalar":
+            node["attrs"]["scalar"] = repr(pixel_scale)
+    symbol = from_json(graph["nodes"], graph["heads"], graph["attrs"])
+    shapes = first_shapes(symbol, (1, _CHANNELS, *FACE_SIZE))
+    for name, array in weights.items():
+        if array.shape != shapes[name]:
+            raise DataError(
+                f"{name!r} has shape {array.shape}, but an iResNet of {units} units for images of "
+                f"112 x 112 needs {shapes[name]}; give a network of this form"
+            )
+    return Checkpoint(symbol, weights, (_CHANNELS, *FACE_SIZE))
 
 
 def _channels(symbol: Any, path: Path) -> int:

@@ -1,1 +1,1 @@
-"""A trained network for other programs: ONNX, and PyTorch under arcface_torch's names."""
+"""A trained network for other programs: as ONNX, and for PyTorch under arcface_torch's names."""

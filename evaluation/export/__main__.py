@@ -4,19 +4,28 @@
 
 writes ``models/run/model.onnx`` and the model card ``models/run/model.md``. The file gets its name
 when ONNX Runtime computes from it what MXNet computes from the checkpoint.
+
+    python -m evaluation.export --model models/run/model,0 --format torch
+    python -m evaluation.export --from-torch model.pt --output models/theirs/model
+
+The first writes the state dict of an iResNet under arcface_torch's names, the second a checkpoint
+of one.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
+from evaluation.export import torch_file, torch_names
 from evaluation.export.card import Facts, write_card
 from evaluation.export.comparison import draw_images, largest_difference
-from evaluation.export.graph import IR_VERSION, OPSET, Form, Network, to_onnx
+from evaluation.export.graph import INPUT, IR_VERSION, OPSET, Form, Network, to_onnx
+from evaluation.export.pixels import read_scaling
 from evaluation.export.writer import HALF, SINGLE
 from evaluation.onnx_runtime import OnnxNetwork, import_onnx, import_onnxruntime
 from evaluation.verification import checkpoint
@@ -42,8 +51,13 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     model_help = (
         "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0"
     )
-    add("--model", required=True, type=checkpoint, metavar="PREFIX,EPOCH", help=model_help)
-    add("--output", type=Path, metavar="FILE.onnx", help="default PREFIX.onnx")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--model", type=checkpoint, metavar="PREFIX,EPOCH", help=model_help)
+    torch_help = "an iResNet of arcface_torch: write a checkpoint with the prefix --output"
+    source.add_argument("--from-torch", type=Path, metavar="FILE.pt", help=torch_help)
+    format_help = "onnx, or torch: the state dict of an iResNet for arcface_torch"
+    add("--format", choices=("onnx", "torch"), default="onnx", help=format_help)
+    add("--output", type=Path, metavar="FILE", help="default PREFIX.onnx, PREFIX.pt")
     dtype_help = "of weights and feature maps; input and output stay float32 (default %(default)s)"
     add("--dtype", choices=(SINGLE, HALF), default=SINGLE, help=dtype_help)
     batch_help = "images per batch, if every batch has as many (default: any number)"
@@ -59,20 +73,28 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     )
     limit_help = "the largest relative difference to MXNet (default 1e-4, 3e-2 for float16)"
     add("--limit", type=float, metavar="X", help=limit_help)
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.from_torch is not None and options.output is None:
+        parser.error("--from-torch needs --output PREFIX, e.g. models/theirs/model")
+    return options
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Write the files and print a line about each."""
     options = _parse(argv)
-    # Before the checkpoint is read, which takes longer.
-    import_onnx(), import_onnxruntime()
-    # Here, because rooms meet in programs only.
-    from backbones.checkpoint import read_checkpoint
+    if options.from_torch is not None:
+        _read_torch(options.from_torch, options.output)
+    elif options.format == "torch":
+        _write_torch(options)
+    else:
+        _write_onnx(options)
 
-    prefix, epoch = options.model
-    size = tuple(options.image_size) if options.image_size else None
-    found = read_checkpoint(prefix, epoch, size)
+
+def _write_onnx(options: argparse.Namespace) -> None:
+    # Before the checkpoint is read, which takes longer.
+    import_onnx()
+    import_onnxruntime()
+    prefix, found = _read(options)
     path = options.output or Path(f"{prefix}.onnx")
     form = Form(options.dtype, options.batch_size, options.input == "uint8")
     model = _converted(found, form)
@@ -88,6 +110,61 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         f"difference to MXNet {difference:.1e}"
     )
     print(f"{card}: the model card")
+
+
+def _read(options: argparse.Namespace) -> tuple[str, Checkpoint]:
+    """Return the prefix of the checkpoint, and the checkpoint."""
+    # Here, because rooms meet in programs only.
+    from backbones.checkpoint import read_checkpoint
+
+    prefix, epoch = options.model
+    size = tuple(options.image_size) if options.image_size else None
+    return prefix, read_checkpoint(prefix, epoch, size)
+
+
+def _write_torch(options: argparse.Namespace) -> None:
+    prefix, found = _read(options)
+    tensors = torch_names.to_torch(found.weights, prefix)
+    constants = _constants(found, prefix)
+    path = options.output or Path(f"{prefix}.pt")
+    content = io.BytesIO()
+    note = (torch_names.NOTE, torch_names.encode(constants))
+    torch_file.write_state_dict(content, tensors, note)
+    _write({path: content.getvalue()})
+    print(
+        f"{path}: {len(tensors)} tensors; the network takes (pixel - 127.5) * "
+        f"{constants.pixel_scale:.7g} and has {constants.epsilon:g} as epsilon of BatchNorm, "
+        "arcface_torch's own 0.007843137 and 1e-05"
+    )
+
+
+def _constants(found: Checkpoint, prefix: str) -> torch_names.Constants:
+    """Return what no tensor has."""
+    nodes, attributes = found.graph["nodes"], found.attributes()
+    data = next(index for index, node in enumerate(nodes) if node["name"] == INPUT)
+    scaling = read_scaling(nodes, data, attributes)
+    epsilons = {
+        float(one.get("eps", 1e-3))
+        for node, one in zip(nodes, attributes)
+        if node["op"] == "BatchNorm"
+    }
+    if scaling.mean.tolist() != 127.5 or len(epsilons) != 1:
+        raise DataError(
+            f"{prefix} scales its pixels, or its BatchNorms have epsilons, that arcface_torch's "
+            "networks cannot have; export ONNX"
+        )
+    return torch_names.Constants(float(scaling.factor), epsilons.pop())
+
+
+def _read_torch(path: Path, prefix: Path) -> None:
+    from backbones.checkpoint import iresnet_checkpoint
+
+    tensors, note = torch_file.read_state_dict(path, torch_names.NOTE)
+    weights, units = torch_names.from_torch(tensors, str(path))
+    constants = torch_names.decode(note, str(path))
+    found = iresnet_checkpoint(units, weights, **constants._asdict())
+    found.network().export(prefix)
+    print(f"{prefix}-symbol.json, {prefix}-0000.params: an iResNet of {units} units")
 
 
 def _converted(found: Checkpoint, form: Form) -> bytes:

@@ -143,6 +143,12 @@ RUN_BY: dict[str, Run] = {
     "python -m evaluation.export --model models/run/model,0 --dtype": Run(
         "tests/evaluation/export/test_command.py", "test_forms"
     ),
+    "python -m evaluation.export --model models/run/model,0 --format torch": Run(
+        "tests/evaluation/export/test_torch.py", "--format"
+    ),
+    "python -m evaluation.export --from-torch": Run(
+        "tests/evaluation/export/test_torch.py", "--from-torch"
+    ),
     "python -m evaluation.export": Run("make newcomer"),
     "python -m runtime.gpu_check": Run("tests/runtime/test_gpu_check.py"),
     "python -m runtime.environment": Run("tests/newcomer/test_documents.py", "environment"),

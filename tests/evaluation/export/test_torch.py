@@ -1,0 +1,311 @@
+"""iResNets under arcface_torch's names and back, with and without PyTorch."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import subprocess
+import textwrap
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import backbones
+from backbones.checkpoint import read_checkpoint
+from backbones.graph.nodes import to_json
+from backbones.model import Backbone
+from evaluation.export import __main__ as command
+from evaluation.export.torch_file import read_state_dict, write_state_dict
+from evaluation.export.torch_names import NOTE, Constants, decode, table
+from runtime.errors import ConfigError, DataError
+from tests.support.onnx_networks import by_mxnet, drawn
+
+ROOT = Path(__file__).resolve().parents[3]
+# An environment with PyTorch, which is not this one: `PYTORCH=1 make bench` makes it.
+WITH_TORCH = [
+    folder / ".venv-bench" / "bin" / "python"
+    for folder in (ROOT, (ROOT / ".venv").resolve().parent)
+]
+NO_NOTE = (NOTE, b"{}")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small iResNet with drawn weights."""
+    prefix = tmp_path_factory.mktemp("ours") / "model"
+    found = drawn(backbones.build("r18", embedding_size=8), (3, 112, 112))
+    found.weights["fc1_gamma"][:] = 1
+    found.network().export(prefix)
+    return prefix
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint: Path) -> Path:
+    command.main(["--model", f"{checkpoint},0", "--format", "torch"])
+    return checkpoint.with_name("model.pt")
+
+
+def test_to_torch_names_and_back_are_equal_bytes(
+    checkpoint: Path, exported: Path, tmp_path: Path
+) -> None:
+    command.main(["--from-torch", str(exported), "--output", str(tmp_path / "back")])
+    for ending in ("0000.params", "symbol.json"):
+        again = tmp_path / f"back-{ending}"
+        assert again.read_bytes() == checkpoint.with_name(f"model-{ending}").read_bytes(), ending
+    command.main(["--model", f"{tmp_path / 'back'},0", "--format", "torch"])
+    assert (tmp_path / "back.pt").read_bytes() == exported.read_bytes()
+
+
+def test_names_are_those_of_arcface_torch_in_its_order(exported: Path) -> None:
+    tensors, _ = read_state_dict(exported, NOTE)
+    names = list(tensors)
+    assert names[:7] == [
+        *("conv1.weight", "bn1.weight", "bn1.bias", "bn1.running_mean", "bn1.running_var"),
+        *("bn1.num_batches_tracked", "prelu.weight"),
+    ]
+    assert names[-7:] == [
+        *("fc.weight", "fc.bias", "features.weight", "features.bias", "features.running_mean"),
+        *("features.running_var", "features.num_batches_tracked"),
+    ]
+    assert "layer4.1.conv2.weight" in names and "layer2.0.downsample.1.running_var" in names
+    assert "layer2.1.downsample.0.weight" not in names
+    assert tensors["features.weight"].tolist() == [1.0] * 8
+    assert tensors["bn1.num_batches_tracked"].shape == ()
+    # The tensors of iresnet100: five of each norm, one of a convolution or PReLU, two of fc.
+    assert len(table((3, 13, 30, 3))) == 1 + 5 + 1 + 49 * (5 * 3 + 3) + 4 * 6 + 5 + 2 + 5
+
+
+def test_what_others_saved_has_arcface_torchs_constants(exported: Path, tmp_path: Path) -> None:
+    tensors, note = read_state_dict(exported, NOTE)
+    assert decode(note, "") == Constants(0.0078125, 2e-5)
+    with (tmp_path / "theirs.pt").open("wb") as file:
+        write_state_dict(file, tensors, ("nothing", b""))
+    command.main(["--from-torch", str(tmp_path / "theirs.pt"), "--output", str(tmp_path / "m")])
+    nodes = to_json(read_checkpoint(tmp_path / "m", 0).symbol)["nodes"]
+    scales = [node["attrs"]["scalar"] for node in nodes if node["op"] == "_mul_scalar"]
+    assert [float(scale) for scale in scales] == [1 / 127.5]
+    epsilons = {node["attrs"]["eps"] for node in nodes if node["op"] == "BatchNorm"}
+    assert {float(one) for one in epsilons} == {1e-5}
+    Backbone.load(tmp_path / "m")
+
+
+# arcface_torch's structure, written again: layers by their names in the state dict.
+NETWORK = """
+    import sys
+    import numpy as np, torch
+    from torch import nn
+
+    EPSILON = float(sys.argv[3])
+
+    class Block(nn.Module):
+        def __init__(self, given, made, stride):
+            super().__init__()
+            self.bn1 = nn.BatchNorm2d(given, EPSILON)
+            self.conv1 = nn.Conv2d(given, made, 3, 1, 1, bias=False)
+            self.bn2 = nn.BatchNorm2d(made, EPSILON)
+            self.prelu = nn.PReLU(made)
+            self.conv2 = nn.Conv2d(made, made, 3, stride, 1, bias=False)
+            self.bn3 = nn.BatchNorm2d(made, EPSILON)
+            self.downsample = None
+            if stride > 1:
+                project = nn.Conv2d(given, made, 1, stride, bias=False)
+                self.downsample = nn.Sequential(project, nn.BatchNorm2d(made, EPSILON))
+
+        def forward(self, x):
+            y = self.bn3(self.conv2(self.prelu(self.bn2(self.conv1(self.bn1(x))))))
+            return y + (x if self.downsample is None else self.downsample(x))
+
+    class Network(nn.Module):
+        def __init__(self, units, size):
+            super().__init__()
+            self.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+            self.bn1, self.prelu = nn.BatchNorm2d(64, EPSILON), nn.PReLU(64)
+            given = 64
+            for stage, (count, made) in enumerate(zip(units, (64, 128, 256, 512)), 1):
+                blocks = [Block(given, made, 2)] + [Block(made, made, 1) for _ in range(count - 1)]
+                setattr(self, f"layer{stage}", nn.Sequential(*blocks))
+                given = made
+            self.bn2 = nn.BatchNorm2d(512, EPSILON)
+            self.fc = nn.Linear(512 * 49, size)
+            self.features = nn.BatchNorm1d(size, EPSILON)
+
+        def forward(self, x):
+            x = self.prelu(self.bn1(self.conv1(x)))
+            for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+                x = stage(x)
+            return self.features(self.fc(torch.flatten(self.bn2(x), 1)))
+
+    state = torch.load(sys.argv[1], weights_only=True)
+    network = Network((2, 2, 2, 2), 8).eval()
+    # Every name, in this order.
+    assert list(network.state_dict()) == list(state)
+    print(network.load_state_dict(state, strict=True))
+    images = torch.from_numpy(np.load(sys.argv[2])).float()
+    with torch.no_grad():
+        np.save(sys.argv[2], network((images - 127.5) * float(sys.argv[4])).numpy())
+    torch.save(network.state_dict(), sys.argv[1] + ".again")
+"""
+
+
+def test_pytorch_computes_the_same_and_its_own_file_is_read(
+    exported: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    python = next((path for path in WITH_TORCH if path.exists()), None)
+    if python is None:
+        pytest.skip("PyTorch is not installed: PYTORCH=1 make bench installs it")
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 112, 112), dtype=np.uint8)
+    path = tmp_path / "images.npy"
+    np.save(path, images)
+    program = tmp_path / "network.py"
+    program.write_text(textwrap.dedent(NETWORK))
+    words = [str(python), str(program), str(exported), str(path), "2e-5", "0.0078125"]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=250)
+    assert result.returncode == 0 and "All keys matched" in result.stdout, result.stderr
+    expected = by_mxnet(read_checkpoint(checkpoint, 0), images)
+    found = np.load(path)
+    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+    # What PyTorch itself saves is read, too, with the versions of its modules.
+    again, note = read_state_dict(exported.with_name("model.pt.again"), NOTE)
+    tensors, _ = read_state_dict(exported, NOTE)
+    assert note is None and list(again) == list(tensors)
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(again[name], tensor)
+
+
+def test_other_networks_are_refused(tmp_path: Path) -> None:
+    for network in ("tiny", "r18-se"):
+        symbol = backbones.build(network, embedding_size=8)
+        drawn(symbol, (3, 112, 112)).network().export(tmp_path / network)
+        with pytest.raises(DataError, match="has no counterpart in arcface_torch"):
+            command.main(["--model", f"{tmp_path / network},0", "--format", "torch"])
+    assert not list(tmp_path.glob("*.pt"))
+    with pytest.raises(ConfigError, match="--from-torch needs --output PREFIX"):
+        command.main(["--from-torch", "model.pt"])
+
+
+def saved(folder: Path, tensors: dict[str, np.ndarray], note: tuple[str, bytes] = NO_NOTE) -> Path:
+    path = folder / "other.pt"
+    with path.open("wb") as file:
+        write_state_dict(file, tensors, note)
+    return path
+
+
+def test_other_state_dicts_are_refused(exported: Path, tmp_path: Path) -> None:
+    tensors, note = read_state_dict(exported, NOTE)
+    assert note is not None
+    constants = note
+    output = ["--output", str(tmp_path / "m")]
+
+    def refused(changed: dict[str, np.ndarray], message: str, said: bytes = constants) -> None:
+        with pytest.raises(DataError, match=message):
+            command.main(["--from-torch", str(saved(tmp_path, changed, (NOTE, said))), *output])
+
+    refused({"weight": np.ones(2, np.float32)}, "is no iResNet of arcface_torch: ")
+    left_out = {name: one for name, one in tensors.items() if name != "layer3.1.bn2.bias"}
+    refused(left_out, "'layer3.1.bn2.bias' is of one of the two alone")
+    refused({**tensors, "fc.bias": np.ones(9, np.float32)}, "'pre_fc1_bias' has shape")
+    scaled = tensors["features.weight"] * 2
+    refused({**tensors, "features.weight": scaled}, "has a trained 'features.weight'")
+    for wrong in (b"{", b"{}", b'{"pixel_scale": 0, "epsilon": 1}', b"[]"):
+        refused(tensors, "has a damaged mxnet.json; export it again", wrong)
+    assert not list(tmp_path.glob("m-*"))
+    # As torch.nn.parallel writes it, without the counts.
+    parallel = {f"module.{name}": one for name, one in tensors.items() if "tracked" not in name}
+    command.main(["--from-torch", str(saved(tmp_path, parallel, ("none", b""))), *output])
+    assert (tmp_path / "m-0000.params").is_file()
+
+
+def repacked(path: Path, change: Callable[[str, bytes], bytes], kind: int = 0) -> None:
+    with zipfile.ZipFile(path) as archive:
+        entries = [(name, archive.read(name)) for name in archive.namelist()]
+    with zipfile.ZipFile(path, "w", kind) as archive:
+        for name, content in entries:
+            archive.writestr(name, change(name, content))
+
+
+class Attack:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (print, ("taken over",))
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        pickle.dumps(Attack(), 2),
+        pickle.dumps({"a": Attack()}, 4),
+        pickle.dumps({"a": 1}, 2),
+        pickle.dumps([1, 2], 2),
+        b"",
+        b".",
+        b"\x80\x02}",
+        b"\x80\x02}(X\x01\x00\x00\x00aN",
+        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n)R.",
+        b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.",
+    ],
+)
+def test_a_pickle_runs_nothing(
+    tmp_path: Path, pickled: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(tmp_path, {"a": np.ones(3, np.float32)})
+    repacked(path, lambda name, content: pickled if name.endswith("pkl") else content)
+    with pytest.raises(DataError, match="is no state dict of PyTorch: .*; save it again"):
+        read_state_dict(path, NOTE)
+    assert "taken over" not in capfd.readouterr().out
+
+
+def test_sizes_are_compared_with_the_file(tmp_path: Path) -> None:
+    tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    size = b"J" + (6).to_bytes(4, "little")
+    rows = b"(J" + (2).to_bytes(4, "little") + b"J" + (3).to_bytes(4, "little")
+    for before, after in (
+        (size, b"J" + (1 << 30).to_bytes(4, "little")),
+        (rows, b"(J" + (1 << 20).to_bytes(4, "little") + b"J" + (3).to_bytes(4, "little")),
+        (rows, b"(J" + (3).to_bytes(4, "little") + b"J" + (3).to_bytes(4, "little")),
+        (b"K\x00(", b"K\x01("),
+        (b"X\x01\x00\x00\x000", b"X\x01\x00\x00\x007"),
+        (b"FloatStorage", b"Float8Storag"),
+    ):
+        path = saved(tmp_path, tensors)
+        found = [0]
+
+        def change(name: str, content: bytes, before=before, after=after, found=found) -> bytes:
+            if name.endswith("pkl"):
+                found[0] = content.count(before)
+                return content.replace(before, after)
+            return content
+
+        repacked(path, change)
+        assert found[0] == 1, before
+        with pytest.raises(DataError, match="is no state dict of PyTorch"):
+            read_state_dict(path, NOTE)
+    path = saved(tmp_path, tensors)
+    repacked(path, lambda _, content: content, zipfile.ZIP_DEFLATED)
+    with pytest.raises(DataError, match="is compressed, or larger"):
+        read_state_dict(path, NOTE)
+
+
+def test_files_that_are_no_archives(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist; give the .pt file"):
+        read_state_dict(tmp_path / "missing.pt", NOTE)
+    whole = io.BytesIO()
+    write_state_dict(whole, {"a": np.ones(3, np.float32)}, NO_NOTE)
+    for content in (b"", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", whole.getvalue()[:-30]):
+        (tmp_path / "other.pt").write_bytes(content)
+        with pytest.raises(DataError, match="cannot be read .*; save it with torch.save"):
+            read_state_dict(tmp_path / "other.pt", NOTE)
+
+
+def test_every_type_and_shape(tmp_path: Path) -> None:
+    tensors: dict[str, np.ndarray] = {
+        "half": np.array([1.5, -2], np.float16),
+        "double": np.arange(24, dtype=np.float64).reshape(2, 3, 4),
+        "count": np.array(7, np.int64),
+    }
+    found, note = read_state_dict(saved(tmp_path, tensors, ("other", b"")), NOTE)
+    assert note is None and list(found) == list(tensors)
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(found[name], tensor)
+        assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape
