@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from data.align.detector import Detector, Search, remove_overlapping
 from data.align.outputs import Faces
 from data.align.similarity import align
 from data.drawn.faces import draw_person, draw_view, render
-from runtime.errors import DataError
+from runtime.errors import ConfigError, DataError
 from tests.data.align.test_similarity import displacement
 from tests.support.detectors import (
     FORMS,
@@ -193,6 +194,12 @@ def test_broken_files_are_refused(content, message: str, tmp_path: Path) -> None
     with pytest.raises(DataError, match=message) as caught:
         Detector(path, Search())
     assert "\n" not in str(caught.value)
+
+
+def test_without_onnx_runtime_it_is_one_line(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ConfigError, match="a detector needs ONNX Runtime.*make env"):
+        Detector(tmp_path / "d.onnx", Search())
 
 
 def test_a_cut_off_detector_is_refused(tmp_path: Path) -> None:
