@@ -235,7 +235,7 @@ def assert_equal(found: Checkpoint, images: np.ndarray, form: Form, limit: float
     assert largest_difference(reference, model.extract, images, (1, len(images))) <= limit
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sorted(CASES))
 def test_an_operator_gives_what_mxnet_gives(case: str) -> None:
     found = drawn(embedded(CASES[case](maps())), (3, *SIZE))
     expected = by_mxnet(found, images_of(found))
