@@ -147,6 +147,14 @@ NETWORK = """
     with torch.no_grad():
         np.save(sys.argv[2], network((images - 127.5) * float(sys.argv[4])).numpy())
     torch.save(network.state_dict(), sys.argv[1] + ".again")
+    # As arcface_torch's checkpoint_gpu_0.pt.
+    optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    network.train()(images[:2]).sum().backward()
+    optimizer.step()
+    whole = {"epoch": 1, "global_step": 70_000, "state_dict_backbone": state}
+    states = {"state_optimizer": optimizer.state_dict(), "state_lr": schedule.state_dict()}
+    torch.save({**whole, **states, "state_dict_softmax_fc": None}, sys.argv[1] + ".whole")
 """
 
 
@@ -170,9 +178,11 @@ def test_pytorch_computes_the_same_and_its_own_file_is_read(
     # What PyTorch itself saves is read, too, with the versions of its modules.
     again, note = read_state_dict(exported.with_name("model.pt.again"), NOTE)
     tensors, _ = read_state_dict(exported, NOTE)
-    assert note is None and list(again) == list(tensors)
+    whole, _ = read_state_dict(exported.with_name("model.pt.whole"), NOTE)
+    assert note is None and list(again) == list(whole) == list(tensors)
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(again[name], tensor)
+        np.testing.assert_array_equal(whole[name], tensor)
 
 
 def test_other_networks_are_refused(tmp_path: Path) -> None:
