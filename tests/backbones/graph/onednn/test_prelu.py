@@ -122,11 +122,17 @@ def trained(symbol, slope: list[float]) -> list[np.ndarray]:
     return [result.asnumpy() for result in results]
 
 
+def scalings(symbol) -> int:
+    """The convolutions that multiply; with a kernel of ones they change the layout alone."""
+    found = operators(symbol)
+    return found.count("Convolution") - found.count("_ones")
+
+
 @pytest.mark.parametrize("slope", [[0.25, 0.0, 1.0], [-1.0, 3.0, -0.01], [-20.0, 50.0, 1e-4]])
 def test_a_batch_norm_takes_a_factor_of_the_prelu_behind_it(slope) -> None:
     plain = normalized()
     fast = prelu.rewrite(plain, (5, 3))
-    assert operators(fast).count("Convolution") == 1
+    assert scalings(fast) == 1
     for found, expected in zip(trained(fast, slope), trained(plain, slope), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
@@ -161,7 +167,7 @@ def test_other_batch_norms_and_computed_slopes_are_left_alone() -> None:
 def test_a_batch_norm_that_others_need_or_that_has_no_gamma_is_left_alone(options) -> None:
     plain = normalized(**options)
     fast = prelu.rewrite(plain, (5, 3))
-    assert operators(fast).count("Convolution") == 2
+    assert scalings(fast) == 2
     for found, expected in zip(
         trained(fast, [0.25, -1, 0]), trained(plain, [0.25, -1, 0]), strict=True
     ):
