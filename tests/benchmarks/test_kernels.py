@@ -63,7 +63,8 @@ LIMITS = {
     "mbf": Limits(74, 8),
     "tiny": Limits(16, 2),
 }
-SHORT = ("MobileNetV2", "ResNeXt29_32x4d", "r18-se", "mbf")
+# Not where there are registers of 512 bits: their limits were counted without executing anything.
+SHORT = () if channel_block() == 16 else ("MobileNetV2", "r18-se")
 NETWORKS = [
     pytest.param(name, marks=() if name in SHORT else pytest.mark.kernels) for name in LIMITS
 ]
