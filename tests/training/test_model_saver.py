@@ -87,9 +87,9 @@ class FirstPixels:
         self.statistics = [mx.nd.array([10.0 * rank**2])]
         self.seen: list[float] = []
 
-    def __call__(self, images):
+    def inference(self):
         self.seen.append(self.statistics[0].asscalar())
-        return images[:, 0, 0, :].astype("float32")
+        return lambda images: images[:, 0, 0, :].astype("float32")
 
 
 def test_every_rank_validates_the_network_of_all() -> None:
