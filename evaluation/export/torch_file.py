@@ -118,9 +118,11 @@ def read_state_dict(path: Path, note: str) -> tuple[dict[str, NDArray[Any]], Opt
             return _Reader(archive).read(note)
     except _Damaged as damage:
         raise DataError(f"{path} is no state dict of PyTorch: {damage}; save it again") from None
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    except (OSError, EOFError, UnicodeError, zipfile.BadZipFile, RuntimeError) as error:
+        # NotImplementedError, of an unknown compression, is a RuntimeError.
         raise DataError(
-            f"{path} cannot be read ({error}); save it with torch.save of PyTorch 1.6 or later"
+            f"{path} cannot be read ({str(error)!r:.200}); save it with torch.save of PyTorch 1.6 "
+            "or later"
         ) from None
 
 
@@ -212,7 +214,7 @@ class _Machine:
                     return self._stack.pop()
                 self._execute(opcode.name, argument)
         except (IndexError, KeyError, ValueError, TypeError) as error:
-            raise _Damaged(f"it is damaged ({str(error)[:80]})") from None
+            raise _Damaged(f"it is damaged ({str(error)!r:.80})") from None
         raise _Damaged("it has no end")
 
     def _execute(self, name: str, argument: Any) -> None:
@@ -227,7 +229,7 @@ class _Machine:
             stack.append(_MARK)
         elif name == "GLOBAL":
             if argument not in _MARKS:
-                raise _Damaged(f"it wants to run {str(argument).replace(' ', '.'):.80}")
+                raise _Damaged(f"it wants to run {str(argument).replace(' ', '.')!r:.80}")
             stack.append(_Name(argument))
         elif name in ("BINPUT", "LONG_BINPUT"):
             self._memo[argument] = stack[-1]
@@ -265,7 +267,7 @@ class _Machine:
         elif function.name == "collections OrderedDict" and arguments == ():
             self._stack.append({})
         else:
-            raise _Damaged(f"it calls {function.name.replace(' ', '.')}")
+            raise _Damaged(f"it calls {function.name.replace(' ', '.')!r:.80}")
 
     def _set_items(self) -> None:
         self._update(self._take_marked())

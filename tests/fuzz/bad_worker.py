@@ -10,6 +10,7 @@ from pathlib import Path
 
 from runtime.errors import DataError
 from tests.fuzz import readers, worker
+from tests.fuzz.reader import Reader
 
 _WRONG = 3
 
@@ -33,7 +34,7 @@ def _wrong_in(kind: str) -> Callable[[Path, bytes], None]:
 
 
 for _kind in ("dies", "hangs", "throws", "executes", "refuses"):
-    readers.READERS[_kind] = readers.Reader(lambda _: [b"abc"], _wrong_in(_kind), 1)
+    readers.READERS[_kind] = Reader(lambda _: [b"abc"], _wrong_in(_kind), 1)
 
 if __name__ == "__main__":
     worker.main()

@@ -1,0 +1,231 @@
+"""The readers of networks: graphs, parameters, class centers, and PyTorch's state dicts."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.fuzz.reader import Reader
+
+
+def _export(folder: Path) -> None:
+    from backbones.model import Backbone
+    from backbones.options import BackboneOptions
+
+    options = BackboneOptions(network="tiny", embedding_size=8)
+    Backbone.create(options, image_size=(32, 32)).export(folder / "model")
+
+
+def _params_seeds(folder: Path) -> list[bytes]:
+    from runtime.mxnet import mx
+
+    _export(folder)
+    arrays = {f"arg:{t}": mx.nd.ones((2, 3), dtype=t) for t in ("float16", "int64", "uint8")}
+    mx.nd.save(str(folder / "types"), arrays)
+    mx.nd.save(str(folder / "list"), list(arrays.values()))
+    oldest = struct.pack("<QQQIIIiiiff", 0x112, 0, 1, 2, 1, 2, 1, 0, 0, 1.0, 2.0)
+    oldest += struct.pack("<QQ", 1, 1) + b"a"
+    model = (folder / "model-0000.params").read_bytes()
+    return [model, (folder / "types").read_bytes(), (folder / "list").read_bytes(), oldest]
+
+
+def _centers_seeds(_: Path) -> list[bytes]:
+    """A matrix as MXNet saves it, in both forms, and one with a name."""
+    seeds = []
+    for magic, names in ((0xF993FAC9, b""), (0xF993FACA, b""), (0xF993FAC9, b"a")):
+        head = struct.pack("<QQQIiiqqiii", 0x112, 0, 1, magic, 0, 2, 5, 4, 1, 0, 0)
+        values = np.arange(20, dtype="<f4").tobytes()
+        listed = struct.pack("<Q", len(names)) + (struct.pack("<Q", 1) + names) * len(names)
+        seeds.append(head + values + listed)
+    return seeds
+
+
+def _read_centers(folder: Path, content: bytes) -> None:
+    """As the file of each of two ranks, the other one being whole."""
+    from partial_fc.centers_file import read_centers
+    from partial_fc.shard import Shard
+
+    whole = _centers_seeds(folder)[0]
+    for damaged in (0, 1):
+        for rank in (0, 1):
+            path = folder / f"{rank}_centers.param"
+            path.write_bytes(content if rank == damaged else whole)
+        for shard in (Shard(0, 1, 10), Shard(1, 3, 9)):
+            assert read_centers(folder, shard, 4).shape == (shard.size, 4)
+
+
+def _symbol_seeds(folder: Path) -> list[bytes]:
+    _export(folder)
+    symbol = (folder / "model-symbol.json").read_bytes()
+    graph = json.loads(symbol)
+    for node in graph["nodes"]:
+        if "attrs" in node:
+            node["attr"] = node.pop("attrs")
+    del graph["attrs"]
+    # Short ones, in which damage is likely to matter.
+    small = json.dumps(
+        {
+            "nodes": [
+                {"op": "null", "name": "data", "inputs": []},
+                {"op": "null", "name": "w", "inputs": []},
+                {
+                    "op": "Convolution", "name": "c", "inputs": [[0, 0, 0], [1, 0, 0]],
+                    "attrs": {
+                        "kernel": "(3, 3)", "stride": "(2, 2)", "pad": "(1, 1)", "dilate": "(1, 1)",
+                        "num_filter": "4", "no_bias": "True", "num_group": "1",
+                    },
+                },
+                {
+                    "op": "Pooling", "name": "p", "inputs": [[2, 0, 0]],
+                    "attrs": {"kernel": "(2, 2)", "stride": "(2, 2)", "pool_type": "max"},
+                },
+                {
+                    "op": "SliceChannel", "name": "s", "inputs": [[3, 0, 0]],
+                    "attrs": {"num_outputs": "2", "axis": "1"},
+                },
+                {
+                    "op": "Concat", "name": "j", "inputs": [[4, 0, 0], [4, 1, 0]],
+                    "attrs": {"num_args": "2", "dim": "1"},
+                },
+                {"op": "Reshape", "name": "r", "inputs": [[5, 0]], "attrs": {"shape": "(0, -1)"}},
+                {"op": "null", "name": "v", "inputs": []},
+                {
+                    "op": "FullyConnected", "name": "fc1", "inputs": [[6, 0], [7, 0]],
+                    "attrs": {"num_hidden": "8", "no_bias": "True"},
+                },
+            ],
+            "arg_nodes": [0, 1, 7],
+            "heads": [[8, 0]],
+            "attrs": {"mxnet_version": ["int", 10901]},
+        }
+    ).encode()  # fmt: skip
+    normalized = {"fix_gamma": "False", "eps": "2e-05"}
+    bent = json.dumps(
+        {
+            "nodes": [
+                *({"op": "null", "name": name, "inputs": []} for name in ("data", "g", "b")),
+                *({"op": "null", "name": name, "inputs": []} for name in ("mean", "var")),
+                {
+                    "op": "BatchNorm", "name": "n", "attrs": normalized,
+                    "inputs": [[0, 0, 0], [1, 0, 0], [2, 0, 0], [3, 0, 1], [4, 0, 1]],
+                },
+                {"op": "null", "name": "relu_gamma", "inputs": []},
+                {
+                    "op": "LeakyReLU", "name": "relu", "inputs": [[5, 0, 0], [6, 0, 0]],
+                    "attrs": {"act_type": "prelu"},
+                },
+                {"op": "null", "name": "w", "inputs": []},
+                {
+                    "op": "FullyConnected", "name": "fc1", "inputs": [[7, 0, 0], [8, 0, 0]],
+                    "attrs": {"num_hidden": "8", "no_bias": "True"},
+                },
+            ],
+            "arg_nodes": [0, 1, 2, 3, 4, 6, 8],
+            "heads": [[9, 0, 0]],
+            "attrs": {"mxnet_version": ["int", 10901]},
+        }
+    ).encode()  # fmt: skip
+    other = _other_graphs()
+    return [symbol, json.dumps(graph).encode(), *[small] * 3, *[bent] * 3, *other * 2]
+
+
+def _other_graphs() -> list[bytes]:
+    """Small graphs of operators whose attributes say where MXNet reads."""
+    from runtime.mxnet import mx
+
+    def ending(x: Any) -> bytes:
+        text: str = mx.sym.FullyConnected(x, num_hidden=4, no_bias=True, name="fc1").tojson()
+        return " ".join(text.split()).encode()
+
+    data = mx.sym.var("data")
+    maps = mx.sym.Convolution(data, num_filter=4, kernel=(3, 3), no_bias=True, name="c")
+    norms = mx.sym.sqrt(mx.sym.sum(maps * maps, axis=1, keepdims=True))
+    factors = mx.sym.broadcast_div(mx.sym.mean(norms), norms)
+    tiled = maps * mx.sym.tile(factors, reps=(1, 4, 1, 1))
+    padded = mx.sym.pad(maps, mode="constant", pad_width=(0, 0, 0, 0, 1, 0, 1, 2))
+    cut = mx.sym.slice(padded, begin=(None, 1, 1, 5), end=(None, 3, None, 2), step=(1, 1, 2, -1))
+    pooled = mx.sym.contrib.AdaptiveAvgPooling2D(maps, output_size=(3, 2))
+    swish = maps * mx.sym.clip(maps + 3, 0, 6) / 6
+    groups = mx.sym.SwapAxis(mx.sym.Reshape(swish, shape=(0, -4, 2, -1, -2)), dim1=1, dim2=2)
+    shuffled = mx.sym.slice_axis(mx.sym.Reshape(groups, shape=(0, -3, -2)), axis=2, begin=1, end=4)
+    return [
+        ending(mx.sym.Pooling(tiled, global_pool=True, kernel=(7, 7), pool_type="avg")),
+        ending(mx.sym.broadcast_maximum(mx.sym.Cast(cut, dtype="float16"), mx.sym.max(cut))),
+        ending(mx.sym.L2Normalization(pooled, mode="channel")),
+        ending(1.0 / (9.0 - mx.sym.InstanceNorm(shuffled, name="i"))),
+    ]
+
+
+def _read_params(folder: Path, content: bytes) -> None:
+    from backbones.model import Backbone
+
+    if not (folder / "model-symbol.json").exists():
+        _export(folder)
+    (folder / "model-0000.params").write_bytes(content)
+    Backbone.load(folder / "model", image_size=(32, 32))
+
+
+def _read_symbol(folder: Path, content: bytes) -> None:
+    """A graph, with parameters of the shapes it asks for, and one image through the network."""
+    from backbones.graph.parameter_file import write_parameters
+    from backbones.graph.symbol_file import infer_shapes, read_graph
+    from backbones.model import Backbone
+
+    path = folder / "model-symbol.json"
+    path.write_bytes(content)
+    shapes = infer_shapes(read_graph(path), (32, 32), path)
+    if sum(map(np.prod, shapes.values())) > 1 << 20:
+        return
+    with (folder / "model-0000.params").open("wb") as file:
+        arrays = {f"arg:{name}": np.ones(shape, np.float32) for name, shape in shapes.items()}
+        write_parameters(file, arrays)
+    backbone = Backbone.load(folder / "model", image_size=(32, 32))
+    backbone.extract(np.zeros((2, 3, 32, 32), np.uint8))
+
+
+_TENSORS: dict[str, NDArray[Any]] = {
+    "conv1.weight": np.arange(54, dtype=np.float32).reshape(2, 3, 3, 3),
+    "bn1.num_batches_tracked": np.array(7, np.int64),
+}
+
+
+def _torch_seeds(folder: Path) -> list[bytes]:
+    """A state dict, and its pickle alone, for which the archive's checksums would stand in."""
+    from evaluation.export.torch_file import write_state_dict
+
+    path = folder / "model.pt"
+    with path.open("wb") as file:
+        write_state_dict(file, _TENSORS, ("note", b"note"))
+    with zipfile.ZipFile(path) as archive:
+        program = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+        return [path.read_bytes(), *[archive.read(program)] * 3]
+
+
+def _read_torch(folder: Path, content: bytes) -> None:
+    """A damaged archive, or a whole one around a damaged pickle."""
+    from evaluation.export.torch_file import read_state_dict
+
+    path = folder / "model.pt"
+    if not content.startswith(b"\x80"):
+        path.write_bytes(content)
+        read_state_dict(path, "note")
+        return
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+        for number, array in enumerate(_TENSORS.values()):
+            archive.writestr(f"archive/data/{number}", array.tobytes())
+    read_state_dict(path, "note")
+
+
+MODEL_READERS = {
+    "params": Reader(_params_seeds, _read_params, 6),
+    "centers": Reader(_centers_seeds, _read_centers, 8),
+    "symbol": Reader(_symbol_seeds, _read_symbol, 4),
+    "torch": Reader(_torch_seeds, _read_torch, 8),
+}

@@ -1,0 +1,20 @@
+"""What a reader under test consists of.
+
+A reader is right when it returns, or raises a ``DataError`` (or its kind, a ``BrokenRecordError``,
+which a loader counts and skips). Whatever else comes out of it ends its process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Reader(NamedTuple):
+    """What makes valid files, and what reads a file in a folder of its own."""
+
+    seeds: Callable[[Path], list[bytes]]
+    read: Callable[[Path, bytes], None]
+    share: int
+    """The relative number of inputs in a campaign: more for quicker readers."""
