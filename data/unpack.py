@@ -10,8 +10,6 @@ identity that has images its place again. The folder gets its name when all imag
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +18,8 @@ from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
 from data.worker_threads import say, track
 from runtime.command_line import Parser, positive_integer
-from runtime.errors import ConfigError, DataError
-from runtime.stopping import run_stoppable, undisturbed
+from runtime.files import new_folder
+from runtime.stopping import run_stoppable
 
 _BAD_STATUS = 1
 _PNG = b"\x89PNG"
@@ -72,29 +70,11 @@ def main() -> int:
     """Unpack what the command line asks for; return the exit status."""
     options = _parse(sys.argv[1:])
     out: Path = options.out
-    hidden = out.with_name(f".{out.name}.part")
-    try:
-        if hidden.exists() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-            raise ConfigError(
-                f"{hidden if hidden.exists() else out} exists already; delete it, or choose "
-                "another place: nothing is overwritten"
-            )
+    with new_folder(out) as hidden:
         records = RecordSet(options.path)
         count = min(len(records), options.max_images or len(records))
         hidden.mkdir(parents=True)
-        try:
-            bad = unpack(records, hidden, count)
-            with undisturbed():
-                os.replace(hidden, out)
-        except BaseException:
-            with undisturbed():
-                shutil.rmtree(hidden, ignore_errors=True)
-            raise
-    except OSError as error:
-        raise DataError(
-            f"{out} cannot be written: {error.strerror}; choose a place with enough room where you "
-            "may write"
-        ) from None
+        bad = unpack(records, hidden, count)
     print(f"{out}: {count - bad:,} images" + (f", without {bad:,} broken ones" if bad else ""))
     return _BAD_STATUS if bad else 0
 

@@ -1,4 +1,4 @@
-"""Files that appear under their names only when they are complete and on the disk.
+"""Files and folders that appear under their names only when they are complete.
 
 After a full disk, a power cut or Ctrl-C, a reader must find either the former file or the complete
 new one. So each file is written under a temporary name in the same folder, flushed to the disk, and
@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Optional
+
+from runtime.errors import ConfigError, DataError
+from runtime.stopping import undisturbed
 
 # Small writes are slow, and make the threads that read records wait.
 _BUFFER = 1 << 20
@@ -89,3 +93,36 @@ def flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Give the folder in which to write; leaving without an exception gives it the name ``out``.
+
+    Otherwise it is removed. It is a hidden one beside ``out``, and is made by whoever writes into
+    it, so that what is refused before leaves nothing behind.
+
+    Raises:
+        ConfigError: ``out`` exists, and is no empty folder; or somebody is writing it.
+        DataError: nothing can be written there.
+    """
+    hidden = out.with_name(f".{out.name}.part")
+    try:
+        if hidden.exists() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+            raise ConfigError(
+                f"{hidden if hidden.exists() else out} exists already; delete it, or choose "
+                "another place: nothing is overwritten"
+            )
+        try:
+            yield hidden
+            with undisturbed():
+                os.replace(hidden, out)
+        except BaseException:
+            with undisturbed():
+                shutil.rmtree(hidden, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise DataError(
+            f"{out} cannot be written: {error.strerror}; choose a place with enough room where you "
+            "may write"
+        ) from None

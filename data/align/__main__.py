@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +27,8 @@ from data.records.recordio import BrokenRecordError
 from data.worker_threads import add_workers, map_in_order, say, track
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
-from runtime.stopping import run_stoppable, undisturbed
+from runtime.files import new_folder
+from runtime.stopping import run_stoppable
 
 _REFUSED_STATUS = 1
 
@@ -132,40 +132,20 @@ def _cut_all(cutter: _Cutter, names: Sequence[str], workers: int) -> int:
     return refused
 
 
-def _check_places(folder: Path, out: Path, hidden: Path) -> None:
-    if hidden.exists() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-        raise ConfigError(
-            f"{hidden if hidden.exists() else out} exists already; delete it, or choose another "
-            "place: nothing is overwritten"
-        )
-    if folder.resolve() in out.resolve().parents:
-        raise ConfigError(f"{out} lies in {folder}, in which nothing is changed; choose another")
-
-
 def main() -> int:
     """Align what the command line asks for; return the exit status."""
     options = _parse(sys.argv[1:])
     out: Path = options.out
-    hidden = out.with_name(f".{out.name}.part")
-    try:
-        _check_places(options.folder, out, hidden)
+    if options.folder.resolve() in out.resolve().parents:
+        raise ConfigError(
+            f"{out} lies in {options.folder}, in which nothing is changed; choose another"
+        )
+    with new_folder(out) as hidden:
         names = find_images(options.folder, options.workers)
         aligner = Aligner(_open_source(options, names), options.folder)
         hidden.mkdir(parents=True)
-        try:
-            cutter = _Cutter(options.folder, hidden, aligner, options.png)
-            refused = _cut_all(cutter, names, options.workers)
-            with undisturbed():
-                os.replace(hidden, out)
-        except BaseException:
-            with undisturbed():
-                shutil.rmtree(hidden, ignore_errors=True)
-            raise
-    except OSError as error:
-        raise DataError(
-            f"{out} cannot be written: {error.strerror}; choose a place with enough room where you "
-            "may write"
-        ) from None
+        cutter = _Cutter(options.folder, hidden, aligner, options.png)
+        refused = _cut_all(cutter, names, options.workers)
     without = f", without {refused:,} that were refused" if refused else ""
     print(f"{out}: {len(names) - refused:,} images of {SIDE} x {SIDE}{without}")
     return _REFUSED_STATUS if refused else 0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.files import StagedFiles, write_atomically
+from runtime.errors import ConfigError, DataError
+from runtime.files import StagedFiles, new_folder, write_atomically
 
 
 @pytest.fixture
@@ -72,3 +73,36 @@ def test_all_files_are_flushed_before_any_gets_its_name(
             files.open(tmp_path / name).write(b"x")
     parts = [f".{name}.{os.getpid()}.part" for name in ("a", "b")]
     assert events == [parts, parts, ["a", "b"]]
+
+
+def test_it_appears_when_it_is_complete(tmp_path) -> None:
+    (tmp_path / "out").mkdir()
+    with new_folder(tmp_path / "out") as hidden:
+        hidden.mkdir()
+        (hidden / "a").write_text("1")
+        assert not list((tmp_path / "out").iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out" / "a").read_text() == "1"
+
+
+@pytest.mark.parametrize("error", [DataError("broken"), KeyboardInterrupt()])
+def test_what_ends_early_leaves_nothing(tmp_path, error) -> None:
+    with pytest.raises(type(error)), new_folder(tmp_path / "out") as hidden:
+        hidden.mkdir()
+        (hidden / "a").write_text("1")
+        raise error
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["out", ".out.part"])
+def test_nothing_is_overwritten(tmp_path, name) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "a").write_text("1")
+    with pytest.raises(ConfigError, match=f"{name} exists already"), new_folder(tmp_path / "out"):
+        raise AssertionError
+    assert (tmp_path / name / "a").read_text() == "1"
+
+
+def test_a_full_disk_is_one_line(tmp_path) -> None:
+    with pytest.raises(DataError, match="cannot be written: No space"), new_folder(tmp_path / "o"):
+        raise OSError(28, "No space left on device")
