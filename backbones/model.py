@@ -16,7 +16,7 @@ from backbones.checkpoint import read_tensors, read_weights
 from backbones.graph import frozen, gpu
 from backbones.graph.accumulation import Accumulation, WholeGraph
 from backbones.graph.nodes import to_json
-from backbones.graph.onednn import prelu
+from backbones.graph.onednn import form, prelu
 from backbones.graph.recompute import Recomputation, cut
 from backbones.graph.symbol_file import infer_shapes, read_graph
 from backbones.network import Context, NDArray, Network, checkpoint_paths, initial_weights
@@ -68,11 +68,13 @@ class Backbone(Network):
         name, size = options.network, options.embedding_size
         output = options.net_output
         exported = backbones.build(name, embedding_size=size, output=output)
-        trained = backbones.build(name, embedding_size=size, dtype=options.dtype, output=output)
+        trained = backbones.build(
+            name, embedding_size=size, dtype=form.dtype_of_graph(options.dtype), output=output
+        )
         weights = initial_weights(exported, (3, *image_size), seed)
         fixed = frozen.find(options.frozen, exported)
         trained = frozen.keep_statistics(trained, fixed) if fixed else trained
-        trained = _for_device(ctx, trained, image_size, weights)
+        trained = _for_device(ctx, trained, image_size, weights, options.dtype)
         backbone = cls(trained, exported, weights, ctx, fixed)
         if any(node["op"] == "Dropout" for node in to_json(exported)["nodes"]):
             backbone._dropout_seed = seed
@@ -168,11 +170,15 @@ class Backbone(Network):
 
 
 def _for_device(
-    ctx: Context, symbol: Any, image_size: tuple[int, int], weights: dict[str, NDArray]
+    ctx: Context,
+    symbol: Any,
+    image_size: tuple[int, int],
+    weights: dict[str, NDArray],
+    dtype: str = "float32",
 ) -> Any:
     """Return the graph as it runs there."""
     if devices.is_host(ctx):
-        return prelu.rewrite(symbol, image_size, weights)
+        return prelu.rewrite(symbol, image_size, weights, form.usable_dtype(dtype))
     return gpu.rewrite(symbol)
 
 

@@ -15,7 +15,7 @@ from backbones.sizes import OUTPUTS
 from runtime.errors import ConfigError
 from runtime.options import POSITIVE_COUNT, Options, check_name, name, number
 
-DTYPES = ("float32", "float16")
+DTYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class NetworkOptions(Options):
     """Network."""
 
     dtype: str = name("float32", DTYPES)
-    """Number format of the network: float32, or float16 (GPU only, with dynamic loss scaling)."""
+    """Number format of the network: float32, float16 (GPU only, with dynamic loss scaling), or
+    bfloat16 (CPUs with AMX only, with float32 weights)."""
 
     sync_bn: bool = False
     """BatchNorm by the images of all ranks, not of each rank alone: slower on several ranks."""
@@ -43,6 +44,11 @@ class NetworkOptions(Options):
             raise ConfigError(
                 f"--freeze {','.join(self.frozen)!r} has an empty pattern; separate patterns by "
                 "single commas, as in conv0_*,stage1_*"
+            )
+        if self.sync_bn and self.dtype == "bfloat16":
+            raise ConfigError(
+                "--sync-bn and --dtype bfloat16 exclude each other: statistics that ranks exchange "
+                "are computed of float32 maps; leave one of them out"
             )
         if self.sync_bn and self.frozen:
             raise ConfigError(

@@ -2,10 +2,11 @@
 
     python -m benchmarks.backbone [--network r50,r100,mbf] [--batch B] [--threads 2] [--json FILE]
 
-Four variants are measured in turns: the backbone as this project runs it (``ours``), the graph that
-it exports, with MXNet's own PReLU (``plain``), the first with ``--recompute`` (``recompute``), and
-the same layers in PyTorch (``pytorch``, if it is installed and has the network). A step is forward,
-backward and the update by SGD. The report goes to the standard output.
+Measured in turns are the backbone as this project runs it (``ours``), the graph that it exports,
+with MXNet's own PReLU (``plain``), the first with ``--recompute`` (``recompute``) and with
+``--dtype bfloat16`` (``bfloat16``, if the processor has matrix tiles), and the same layers in
+PyTorch (``pytorch``, and by its autocast ``pytorch bfloat16``, if it is installed and has the
+network). A step is forward, backward and the update by SGD. The report goes to the standard output.
 """
 
 from __future__ import annotations
@@ -27,16 +28,22 @@ import backbones
 from benchmarks import measure, worker
 from benchmarks.backbone_case import PYTORCH_NETWORKS, BackboneCase
 from benchmarks.worker import Worker
+from runtime import processors
 from runtime.command_line import Parser, positive_integer
 from runtime.environment import visible_threads
 from runtime.errors import run_program
+from runtime.options import check_name
 
 SUBJECTS = {
     "ours": "benchmarks.toolkit_backbone:ToolkitBackbone",
     "plain": "benchmarks.toolkit_backbone:PlainBackbone",
     "recompute": "benchmarks.toolkit_backbone:RecomputingBackbone",
+    "bfloat16": "benchmarks.toolkit_backbone:ToolkitBackbone",
     "pytorch": "benchmarks.pytorch_backbone:PyTorchBackbone",
+    "pytorch bfloat16": "benchmarks.pytorch_backbone:PyTorchBackbone",
 }
+_PYTORCH = ("pytorch", "pytorch bfloat16")
+_NARROW = ("bfloat16", "pytorch bfloat16")
 _NETWORKS = "r50,r100,mbf"
 _BATCH = 16
 # A small network has short steps; this is the batch that one would train it with.
@@ -67,7 +74,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         for threads in options.threads:
             title = f"{case}, threads={threads}"
             print(f"measuring {title}", file=sys.stderr)
-            measured = compare(case, threads, options.rounds)
+            chosen = [name for name in variants(network) if name in options.variants]
+            measured = compare(case, threads, options.rounds, chosen)
             sections += [f"## {title}", table(case, measured)]
             rows += [
                 measure.Row(title, name, 1000 * own.median, "ms") for name, own in measured.items()
@@ -77,16 +85,19 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         measure.write_json(options.json, rows)
 
 
-def compare(case: BackboneCase, threads: int, rounds: int) -> dict[str, BackboneMeasurement]:
+def compare(
+    case: BackboneCase, threads: int, rounds: int, chosen: Sequence[str]
+) -> dict[str, BackboneMeasurement]:
     """Measure one step of each variant per round, each variant in a process of its own."""
     with ExitStack() as stack:
         workers = {}
-        for name in variants(case.network):
-            python = worker.pytorch_python() if name == "pytorch" else None
+        for name in chosen:
+            python = worker.pytorch_python() if name in _PYTORCH else None
             workers[name] = stack.enter_context(
                 Worker(SUBJECTS[name], threads, python or sys.executable)
             )
-            workers[name].create(dataclasses.asdict(case))
+            dtype = "bfloat16" if name in _NARROW else "float32"
+            workers[name].create(dataclasses.asdict(dataclasses.replace(case, dtype=dtype)))
             for _ in range(_WARM_UP_STEPS):
                 workers[name].step()
         seconds = measure.interleave({name: workers[name].step for name in workers}, rounds)
@@ -98,7 +109,10 @@ def compare(case: BackboneCase, threads: int, rounds: int) -> dict[str, Backbone
 
 def variants(network: str) -> list[str]:
     """The names of the variants that can be measured on this machine."""
-    return [name for name in SUBJECTS if name != "pytorch" or _pytorch_has(network)]
+    missing = set() if _pytorch_has(network) else set(_PYTORCH)
+    if not processors.request_tiles():
+        missing.update(_NARROW)
+    return [name for name in SUBJECTS if name not in missing]
 
 
 def _pytorch_has(network: str) -> bool:
@@ -154,12 +168,20 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument(
         "--batch", type=positive_integer, help=f"images of a step ({_BATCH}; mbf 32)"
     )
+    parser.add_argument(
+        "--variants",
+        type=lambda text: tuple(word.strip() for word in text.split(",")),
+        default=tuple(SUBJECTS),
+        help="names of variants, by commas (all that this machine can run)",
+    )
     measure.add_options(parser)
     # A network is trained on all processors; the speed of one of them says little.
     parser.set_defaults(threads=str(visible_threads()))
     options = parser.parse_args(argv)
     for network in options.network:
         backbones.check(network)
+    for variant in options.variants:
+        check_name("variants", variant, SUBJECTS)
     return options
 
 

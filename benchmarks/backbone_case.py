@@ -22,13 +22,14 @@ PYTORCH_NETWORKS = ("r18", "r34", "r50", "r100", "mbf")
 
 @dataclass(frozen=True)
 class BackboneCase:
-    """A network by its name, and the images of a batch."""
+    """A network by its name, the images of a batch, and the number format of its maps."""
 
     network: str
     batch: int
+    dtype: str = "float32"
 
     def __str__(self) -> str:
-        return f"{self.network}, B={self.batch}, {IMAGE_SIZE[0]}x{IMAGE_SIZE[1]}, float32"
+        return f"{self.network}, B={self.batch}, {IMAGE_SIZE[0]}x{IMAGE_SIZE[1]}, {self.dtype}"
 
     def images(self) -> NDArray[np.float32]:
         """The batch [B, 3, height, width], 0-255."""

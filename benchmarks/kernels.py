@@ -1,6 +1,6 @@
 """Which of oneDNN's kernels compute a step of a network, and how long each takes.
 
-    python -m benchmarks.kernels NETWORK [--batch B] [--threads 2] [--work inference] [--json FILE]
+    python -m benchmarks.kernels NETWORK [--batch B] [--dtype bfloat16] [--work inference]
 
 A step of a backbone or classifier runs in a process of its own with ``DNNL_VERBOSE=1``. The report
 has a row for each kind of primitive and implementation; it names reference implementations, which
@@ -87,9 +87,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     sections, rows = [], []
     for threads in options.threads:
         for work in options.work:
-            title = f"{options.network}, {work}, B={options.batch}, float32, threads={threads}"
+            title = (
+                f"{options.network}, {work}, B={options.batch}, {options.dtype}, threads={threads}"
+            )
             print(f"measuring {title}", file=sys.stderr)
-            target, arguments = subject(options.network, work, options.batch)
+            target, arguments = subject(options.network, work, options.batch, options.dtype)
             taken = steps(target, arguments, threads, options.rounds)
             # The one of median length, so that its parts add up.
             step = sorted(taken, key=lambda one: one.milliseconds)[len(taken) // 2]
@@ -105,14 +107,16 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         measure.write_json(options.json, rows)
 
 
-def subject(network: str, work: str, batch: int) -> tuple[str, dict[str, Any]]:
+def subject(
+    network: str, work: str, batch: int, dtype: str = "float32"
+) -> tuple[str, dict[str, Any]]:
     """Return what a ``Worker`` runs for a backbone or classifier, and its arguments.
 
     The work is one of ``WORK``, the batch the images of a step.
     """
     if network in backbones.names():
-        return _BACKBONES[work], {"network": network, "batch": batch}
-    return _CLASSIFIERS[work], {"model": network, "batch": batch}
+        return _BACKBONES[work], {"network": network, "batch": batch, "dtype": dtype}
+    return _CLASSIFIERS[work], {"model": network, "batch": batch, "dtype": dtype}
 
 
 def steps(target: str, arguments: Mapping[str, Any], threads: int, rounds: int = 1) -> list[Step]:
@@ -198,6 +202,12 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("network", help="a backbone (r50, mbf) or a classifier (MobileNetV2)")
     parser.add_argument(
         "--batch", type=positive_integer, default=_BATCH, help="images of a step (%(default)s)"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="of maps and products; bfloat16 on a CPU with AMX (%(default)s)",
     )
     parser.add_argument(
         "--work", choices=WORK, action="append", help="training or inference (both)"

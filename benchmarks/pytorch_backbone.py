@@ -43,6 +43,7 @@ class PyTorchBackbone(Subject):
         torch.set_num_threads(visible_threads())
         torch.manual_seed(SEED)
         case = BackboneCase(**sizes)
+        self._is_narrow = case.dtype == "bfloat16"
         layout = torch.channels_last
         self.network = build(case.network).to(memory_format=layout)
         self._images = torch.from_numpy(case.images()).to(memory_format=layout)
@@ -57,7 +58,10 @@ class PyTorchBackbone(Subject):
     @override
     def step(self) -> None:
         self._optimizer.zero_grad()
-        self.network(self._images).backward(self._gradient)
+        # bfloat16 wherever PyTorch recommends it.
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._is_narrow):
+            features = self.network(self._images)
+        features.float().backward(self._gradient)
         self._optimizer.step()
 
 

@@ -45,12 +45,16 @@ class ToolkitBackbone(Subject):
         self._updates = 0
         mx.nd.waitall()
 
+    recompute = False
+
     def _create(self, case: BackboneCase) -> Backbone:
-        return Backbone.create(
-            BackboneOptions(network=case.network, embedding_size=EMBEDDING),
-            seed=SEED,
-            image_size=IMAGE_SIZE,
+        options = BackboneOptions(
+            dtype=case.dtype,
+            network=case.network,
+            embedding_size=EMBEDDING,
+            recompute=self.recompute,
         )
+        return Backbone.create(options, seed=SEED, image_size=IMAGE_SIZE)
 
     def _prepare(self) -> None:
         """Change the created network before its first step."""
@@ -71,12 +75,7 @@ class ToolkitBackbone(Subject):
 class RecomputingBackbone(ToolkitBackbone):
     """The same with ``--recompute``."""
 
-    def _create(self, case: BackboneCase) -> Backbone:
-        return Backbone.create(
-            BackboneOptions(network=case.network, embedding_size=EMBEDDING, recompute=True),
-            seed=SEED,
-            image_size=IMAGE_SIZE,
-        )
+    recompute = True
 
 
 class PlainBackbone(ToolkitBackbone):

@@ -37,10 +37,10 @@ def write_graph(
 class ClassifierInference(Subject):
     """The forward pass."""
 
-    def __init__(self, model: str, batch: int) -> None:
-        """Args: the model's name; images of a step."""
+    def __init__(self, model: str, batch: int, dtype: str = "float32") -> None:
+        """Args: the model's name; images of a step; the number format of its maps."""
         self._classifier = Classifier.create(
-            ClassifierOptions(model=model),
+            ClassifierOptions(model=model, dtype=dtype),
             classes=_CLASSES,
             image_shape=_IMAGE_SHAPE,
             normalization=NORMALIZATION,
@@ -59,9 +59,9 @@ class ClassifierInference(Subject):
 class ClassifierTraining(ClassifierInference):
     """Forward pass, backward pass and update."""
 
-    def __init__(self, model: str, batch: int) -> None:
-        """Args: the model's name; images of a step."""
-        super().__init__(model, batch)
+    def __init__(self, model: str, batch: int, dtype: str = "float32") -> None:
+        """Args: as above."""
+        super().__init__(model, batch, dtype)
         self._optimizer = BackboneOptimizer(
             OptimizerOptions(momentum=0.9, wd=5e-4),
             self._classifier.parameters,

@@ -74,7 +74,7 @@ def choose(ranks: Ranks, dtype: str) -> Any:
 
     Raises:
         ConfigError: the host has fewer GPUs than ranks, two ranks would share a GPU, some ranks
-            have a GPU and others none, or float16 is asked of a CPU.
+            have a GPU and others none, or float16 is asked of a CPU, bfloat16 of a GPU.
     """
     visible = mx.context.num_gpus()
     number = ranks.local_rank
@@ -90,6 +90,11 @@ def choose(ranks: Ranks, dtype: str) -> Any:
         own = CudaDriver().identity(number) if visible else bytes(UUID_BYTES)
         sent = mx.nd.array(np.frombuffer(own, np.uint8)[None], dtype="uint8")
         _check_distinct([row.tobytes() for row in ranks.allgather(sent, "devices").asnumpy()])
+    if visible and dtype == "bfloat16":
+        raise ConfigError(
+            "--dtype bfloat16 is for CPUs with AMX: MXNet has no bfloat16 on a GPU; use float16, "
+            "or set CUDA_VISIBLE_DEVICES= to train on the CPU"
+        )
     if visible:
         return mx.gpu(number)
     if dtype == "float16":

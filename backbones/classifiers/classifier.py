@@ -9,11 +9,10 @@ from backbones import classifiers
 from backbones.classifiers import Normalization
 from backbones.graph import frozen, gpu
 from backbones.graph.nodes import Shape, to_json
-from backbones.graph.onednn import blocked
+from backbones.graph.onednn import form
 from backbones.network import Context, Network, initial_weights
 from backbones.options import ClassifierOptions
 from runtime import devices
-from runtime.environment import channel_block
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 
@@ -45,7 +44,7 @@ class Classifier(Network):
         """
         name = options.model
         build = partial(classifiers.build, name, classes=classes, normalization=normalization)
-        exported, trained = build(), build(dtype=options.dtype)
+        exported, trained = build(), build(dtype=form.dtype_of_graph(options.dtype))
         try:
             exported.infer_shape(data=(1, *image_shape))
         except mx.MXNetError:
@@ -62,7 +61,8 @@ class Classifier(Network):
         trained = frozen.keep_statistics(trained, fixed) if fixed else trained
         ctx = ctx or mx.cpu()
         if devices.is_host(ctx):
-            trained = blocked.rewrite(trained, (1, *image_shape), channel_block())
+            dtype = form.usable_dtype(options.dtype)
+            trained = form.fill(trained, (1, *image_shape), dtype)
         else:
             trained = gpu.rewrite(trained)
         return cls(trained, exported, weights, ctx, fixed)

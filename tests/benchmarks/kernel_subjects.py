@@ -28,14 +28,21 @@ FACE_SHAPE = (3, 112, 112)
 class Training(Subject):
     """A ``plain`` graph is as it was built, without the form for processors."""
 
-    def __init__(self, network: str, batch: int, avx512: bool, plain: bool = False) -> None:
+    def __init__(
+        self,
+        network: str,
+        batch: int,
+        avx512: bool = False,
+        plain: bool = False,
+        dtype: str = "float32",
+    ) -> None:
         # Verbose from the first primitive on: oneDNN reads the variable once.
         assert os.environ["DNNL_VERBOSE"] == "1"
         if avx512:
             other_processor.pretend()
         if plain:
             blocked.rewrite = lambda symbol, *_: symbol
-        self.network = create(network)
+        self.network = create(network, dtype)
         self.network.hybridize()
         shape = FACE_SHAPE if network in names() else IMAGE_SHAPE
         images = np.random.default_rng(0).integers(0, 256, (batch, *shape), np.uint8)
@@ -53,11 +60,11 @@ class Inference(Training):
         self.network(self.images).wait_to_read()
 
 
-def create(network: str) -> Any:
+def create(network: str, dtype: str) -> Any:
     if network in names():
-        return Backbone.create(BackboneOptions(network=network))
+        return Backbone.create(BackboneOptions(network=network, dtype=dtype))
     return Classifier.create(
-        ClassifierOptions(model=network),
+        ClassifierOptions(model=network, dtype=dtype),
         classes=CLASSES,
         image_shape=IMAGE_SHAPE,
         normalization=NORMALIZATION,

@@ -18,6 +18,7 @@ from benchmarks import worker
 from benchmarks.backbone import BackboneMeasurement
 from benchmarks.backbone_case import BackboneCase
 from benchmarks.toolkit_backbone import PlainBackbone, RecomputingBackbone, ToolkitBackbone
+from runtime import processors
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.launch import clean_environment
@@ -77,9 +78,11 @@ def test_pytorch_has_the_same_layers(name: str, tmp_path: Path) -> None:
 
 
 def test_variants_are_those_that_can_run() -> None:
-    assert backbone_benchmark.variants("tiny") == ["ours", "plain", "recompute"]
-    with_pytorch = ["ours", "plain", "recompute", *(["pytorch"] if HAS_PYTORCH else [])]
-    assert backbone_benchmark.variants("r50") == with_pytorch
+    narrow = processors.request_tiles()
+    own = ["ours", "plain", "recompute", *(["bfloat16"] if narrow else [])]
+    assert backbone_benchmark.variants("tiny") == own
+    pytorch = ["pytorch", *(["pytorch bfloat16"] if narrow else [])] if HAS_PYTORCH else []
+    assert backbone_benchmark.variants("r50") == own + pytorch
 
 
 def test_table_of_made_up_measurements() -> None:
@@ -95,7 +98,11 @@ def test_table_of_made_up_measurements() -> None:
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
-    [(["--network", "r97"], "r97"), (["--batch", "0"], "--batch: '0' is not a positive integer")],
+    [
+        (["--network", "r97"], "r97"),
+        (["--batch", "0"], "--batch: '0' is not a positive integer"),
+        (["--variants", "ours,plane"], "--variants 'plane' is unknown; did you mean 'plain'"),
+    ],
 )
 def test_wrong_options_are_explained(words, complaint) -> None:
     with pytest.raises(ConfigError, match=complaint):

@@ -16,6 +16,7 @@ import pytest
 from benchmarks import kernels
 from benchmarks.kernels import Step
 from benchmarks.onednn_log import Primitive
+from runtime import processors
 from runtime.environment import channel_block
 from runtime.errors import ConfigError
 
@@ -86,6 +87,23 @@ def test_a_network_has_fast_kernels(network: str, work: str, processor: str) -> 
     for one in step.references:
         assert one.kind in ("sum", "concat") and "acdb" in [name for _, name in one.layouts], found
     assert len(step.moved_maps) <= getattr(limits, work)
+
+
+@pytest.mark.skipif(not processors.request_tiles(), reason="needs a processor with AMX")
+@pytest.mark.parametrize(
+    "network",
+    [
+        pytest.param(name, marks=() if name in ("tiny", "resnet20") else pytest.mark.kernels)
+        for name in LIMITS
+    ],
+)
+def test_a_network_has_fast_kernels_in_bfloat16(network: str) -> None:
+    arguments = {"network": network, "batch": 4, "dtype": "bfloat16"}
+    (step,) = kernels.steps(SUBJECTS["training"], arguments, threads=2)
+    assert not step.references, "\n".join(kernels.described(one) for one in step.references)
+    by_tiles = [one for one in step.primitives if "amx" in one.implementation]
+    # Those of 20 and 50 channels fill no tile.
+    assert len(by_tiles) > 20 or network == "LeNet"
 
 
 def test_the_pretended_processor_would_show_reference_kernels() -> None:

@@ -47,7 +47,7 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
         # Without the layers that suffer, padding costs more than it saves: 1.2 times in LeNet.
         return symbol
     shapes = first_shapes(symbol, batch_shape)
-    builder = _Builder(block)
+    builder = Builder()
     indices: dict[int, int] = {}
     for index, node in enumerate(graph["nodes"]):
         inputs = [moved(entry, indices) for entry in node["inputs"]]
@@ -57,7 +57,7 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
             indices[index] = builder.add({**node, "attrs": {**node.get("attrs", {}), **known}})
             continue
         new = {**node, "inputs": inputs}
-        if node["op"] in _SUMS:
+        if node["op"] in SUMS:
             new["inputs"] = builder.addends(node["name"], inputs, shapes[node["name"]])
         if node["op"] == "Pooling":
             maps = shapes[graph["nodes"][node["inputs"][0][0]]["name"]]
@@ -66,10 +66,10 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
                 continue
         if node["op"] == "Convolution":
             kernel = shapes[graph["nodes"][node["inputs"][1][0]]["name"]]
-            plain = _Channels.of(node, kernel)
+            plain = Channels.of(node, kernel)
             full = plain.filled(block)
-            has_maps = _has_maps(shapes[node["name"]])
-            if full != plain and full.is_close_to(plain) and has_maps and _is_common(node):
+            on_maps = has_maps(shapes[node["name"]])
+            if full != plain and full.is_close_to(plain) and on_maps and is_common(node):
                 indices[index] = builder.add_filled(new, kernel, plain, full)
                 continue
         indices[index] = builder.add(new)
@@ -77,7 +77,7 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
     return from_json(builder.nodes, heads, graph["attrs"])
 
 
-def _has_maps(shape: Shape) -> bool:
+def has_maps(shape: Shape) -> bool:
     """Whether this is an output of more than one pixel; else blocks are not worth an operator."""
     return len(shape) == 4 and shape[2] * shape[3] > 1
 
@@ -93,19 +93,19 @@ def _has_quarters(node: Node, shape: Shape, block: int) -> bool:
     return max(height, width) > channels // block and height % 2 == 0 and width % 2 == 0
 
 
-def _is_common(node: Node) -> bool:
+def is_common(node: Node) -> bool:
     """Whether channels are the second dimension."""
     return node["attrs"].get("layout", "None") in ("None", "NCHW")
 
 
-_SUMS = ("elemwise_add", "_Plus", "_plus", "_add")
+SUMS = ("elemwise_add", "_Plus", "_plus", "_add")
 # Operators that oneDNN computes in blocks, whatever the layout of their input.
 _BLOCKED = ("Convolution", "Deconvolution")
 # Operators whose output has the layout of their first input.
-_KEEPING = ("BatchNorm", "Activation", "LeakyReLU", "Pooling", "Dropout", "_copy", *_SUMS)
+_KEEPING = ("BatchNorm", "Activation", "LeakyReLU", "Pooling", "Dropout", "_copy", *SUMS)
 
 
-class _Channels(NamedTuple):
+class Channels(NamedTuple):
     """Groups of a convolution, and channels of each."""
 
     groups: int
@@ -113,40 +113,46 @@ class _Channels(NamedTuple):
     outputs: int
 
     @classmethod
-    def of(cls, node: Node, kernel: Shape) -> _Channels:
+    def of(cls, node: Node, kernel: Shape) -> Channels:
         """Those of a node with a kernel [outputs of all groups, inputs of one, height, width]."""
         groups = int(node["attrs"].get("num_group", "1"))
         return cls(groups, kernel[1], kernel[0] // groups)
 
-    def filled(self, block: int) -> _Channels:
+    def filled(self, block: int) -> Channels:
         """The smallest that contain these, and fill blocks."""
         if self.groups == 1:
-            if self.inputs <= _MOST_PIXEL_CHANNELS:
+            if self.is_of_pixels:
                 return self._replace(outputs=_multiple(self.outputs, block))
-            return _Channels(1, _multiple(self.inputs, block), _multiple(self.outputs, block))
+            return Channels(1, _multiple(self.inputs, block), _multiple(self.outputs, block))
         if self.inputs == self.outputs == 1:
             return self._replace(groups=_multiple(self.groups, block))
-        joined = self.joined(block)
-        return _Channels(-(-self.groups // joined), self.inputs * joined, self.outputs * joined)
+        return self.joined(block)
 
-    def is_close_to(self, plain: _Channels) -> bool:
+    def is_close_to(self, plain: Channels) -> bool:
         """Whether at most half of the channels are padding."""
         inputs, outputs = plain.all_inputs, plain.all_outputs
         return self.all_inputs <= 2 * inputs and self.all_outputs <= 2 * outputs
 
-    def joined(self, block: int) -> int:
-        """How many groups fill blocks together."""
+    def joined(self, block: int) -> Channels:
+        """With as many groups in each group as fill blocks together."""
         count = 1
         while self.inputs * count % block or self.outputs * count % block:
             count += 1
-        return count
+        return Channels(-(-self.groups // count), self.inputs * count, self.outputs * count)
+
+    @property
+    def is_of_pixels(self) -> bool:
+        """Whether this is a convolution of an image, whose channels are read one by one."""
+        return self.groups == 1 and self.inputs <= _MOST_PIXEL_CHANNELS
 
     @property
     def all_inputs(self) -> int:
+        """Channels of the maps that are read."""
         return self.groups * self.inputs
 
     @property
     def all_outputs(self) -> int:
+        """Channels of the maps that are written."""
         return self.groups * self.outputs
 
 
@@ -155,26 +161,25 @@ def _multiple(count: int, block: int) -> int:
     return -(-count // block) * block
 
 
-class _Builder:
+class Builder:
     """The nodes of the rewritten graph; operators are appended after their inputs."""
 
-    def __init__(self, block: int) -> None:
+    def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self._block = block
 
     def add(self, node: Node) -> int:
         """Append a node; returns its index."""
         self.nodes.append(node)
         return len(self.nodes) - 1
 
-    def add_filled(self, node: Node, kernel: Shape, plain: _Channels, full: _Channels) -> int:
+    def add_filled(self, node: Node, kernel: Shape, plain: Channels, full: Channels) -> int:
         """Append a convolution with other groups and channels; the last node has its name."""
         name, attributes = node["name"], node["attrs"]
         x, weight, *bias = node["inputs"]
         extra = full.all_outputs - plain.all_outputs
         inputs = [
             self._with_zero_maps(name, x, full.all_inputs - plain.all_inputs),
-            self._kernel(name, weight, kernel, plain, full),
+            self.kernel(name, weight, kernel, plain, full),
         ]
         if bias:
             inputs.append(self._with_zeros(f"{name}_bias", bias[0], (extra,), axis=0))
@@ -196,7 +201,7 @@ class _Builder:
         """
         addends = sorted(inputs, reverse=True)
         are_blocked = [self._is_blocked(entry) for entry in addends]
-        if all(are_blocked) or not any(are_blocked) or not _has_maps(shape):
+        if all(are_blocked) or not any(are_blocked) or not has_maps(shape):
             return addends
         return [
             entry if is_blocked else self._times_ones(f"{name}_addend{number}", entry, shape[1])
@@ -230,8 +235,8 @@ class _Builder:
             return self._is_blocked(node["inputs"][0])
         return node["op"] in _BLOCKED
 
-    def _kernel(
-        self, name: str, weight: Entry, kernel: Shape, plain: _Channels, full: _Channels
+    def kernel(
+        self, name: str, weight: Entry, kernel: Shape, plain: Channels, full: Channels
     ) -> Entry:
         """Append the kernel of a convolution with other groups and channels."""
         outputs, inputs, *window = kernel

@@ -18,7 +18,7 @@ more channels, as in a MobileFaceNet, the factors go into its kernel K, which is
 
     K * PReLU(x) = (slope K) * x + ((1 - slope) K) * relu(x)
 
-At last convolutions get channels that fill oneDNN's blocks (``backbones.graph.onednn.blocked``).
+At last convolutions get channels that fill oneDNN's blocks (``backbones.graph.onednn.form``).
 Both created graphs and graphs from checkpoints are rewritten. Files never contain rewritten graphs.
 """
 
@@ -37,16 +37,18 @@ from backbones.graph.nodes import (
     moved,
     to_json,
 )
-from backbones.graph.onednn import blocked
+from backbones.graph.onednn import form
 from backbones.layers import Symbol
-from runtime.environment import channel_block
 
 STEEPNESS = 31.0
 """Slopes are above -STEEPNESS. 1 + STEEPNESS is a power of two, so that divisions are exact."""
 
 
 def rewrite(
-    symbol: Symbol, image_size: tuple[int, int], weights: Mapping[str, Any] = MappingProxyType({})
+    symbol: Symbol,
+    image_size: tuple[int, int],
+    weights: Mapping[str, Any] = MappingProxyType({}),
+    dtype: str = "float32",
 ) -> Symbol:
     """Return the graph with oneDNN's operators for PReLU on maps, and full blocks of channels.
 
@@ -57,9 +59,11 @@ def rewrite(
         image_size: height and width of the images.
         weights: NDArrays of the initial parameters, as far as they are known. A PReLU with a slope
             of -STEEPNESS or less does not use the BatchNorm before it.
+        dtype: float32, or bfloat16 for a CPU with tiles. There a convolution takes longer than the
+            passes that it saves by applying factors.
     """
     graph = _Graph(symbol, image_size)
-    absorbed = graph.absorbed_prelus()
+    absorbed = graph.absorbed_prelus() if dtype == "float32" else set()
     # The PReLU of each BatchNorm that scales for it.
     scaling = {
         norm: prelu
@@ -94,7 +98,7 @@ def rewrite(
             indices[index] = builder.add({**node, "inputs": inputs})
     heads = [moved(entry, indices) for entry in graph.heads]
     composed = from_json(builder.nodes, heads, graph.attributes)
-    return blocked.rewrite(composed, (1, 3, *image_size), channel_block())
+    return form.fill(composed, (1, 3, *image_size), dtype)
 
 
 class _Graph:

@@ -1,0 +1,44 @@
+"""The form of a graph for a CPU, by the number format in which it computes."""
+
+from __future__ import annotations
+
+import logging
+
+from backbones.graph.nodes import Shape
+from backbones.graph.onednn import blocked, narrow
+from backbones.layers import Symbol
+from runtime import processors
+from runtime.environment import channel_block
+
+_log = logging.getLogger(__name__)
+
+
+def fill(symbol: Symbol, batch_shape: Shape, dtype: str) -> Symbol:
+    """Return a float32 graph with channels that fill what oneDNN computes at once.
+
+    It has the same parameters and outputs, all float32.
+
+    Args:
+        symbol: a graph with the input ``data``.
+        batch_shape: of the input; the number of images does not matter.
+        dtype: float32, or bfloat16: of feature maps and products.
+    """
+    if dtype == "bfloat16":
+        return narrow.rewrite(symbol, batch_shape, channel_block())
+    return blocked.rewrite(symbol, batch_shape, channel_block())
+
+
+def dtype_of_graph(dtype: str) -> str:
+    """Return the type in which the graph is built that is rewritten to compute in ``dtype``."""
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+def usable_dtype(dtype: str) -> str:
+    """Return ``dtype``, or float32 on a CPU where bfloat16 would be slower."""
+    if dtype == "bfloat16" and not processors.request_tiles():
+        _log.warning(
+            "--dtype bfloat16: this processor or its kernel has no AMX tiles, without which "
+            "bfloat16 is slower than float32; the network computes in float32"
+        )
+        return "float32"
+    return dtype

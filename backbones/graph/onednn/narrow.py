@@ -1,0 +1,187 @@
+"""The graph that computes in bfloat16 on a CPU with matrix tiles (AMX), from float32 parameters.
+
+Feature maps, kernels and their gradients are bfloat16 between casts; parameters, the statistics and
+factors of BatchNorm, the gradients that the optimizer gets, and the last layers are float32. oneDNN
+adds up products in float32 in either case.
+
+oneDNN's convolutions by tiles read and write maps with the channels last, and take channels, and
+groups of channels, in multiples of 32. Every other convolution has blocks of channels, and where
+the two meet a BatchNorm gets maps in one layout and their gradient in the other, which only the
+reference implementation takes: a second for one layer of 64 channels and 112 x 112 pixels. So
+
+- groups of fewer channels, depthwise convolutions and the factors of PReLU among them, are joined
+  to groups of 32 under a block-diagonal kernel. Tiles multiply its zeros as fast as the vector
+  unit multiplies the rest.
+- a convolution whose channels are no multiple of 32 is left in float32. A cast has the plain
+  layout on its float32 side, which fits to all others.
+- an addend that comes from a cast is multiplied by one for each channel, in such a convolution,
+  where the other comes from another convolution by tiles.
+
+The parameters and their names are those of the plain graph.
+"""
+
+from __future__ import annotations
+
+from backbones.graph.nodes import Entry, Node, Shape, first_shapes, from_json, moved, to_json
+from backbones.graph.onednn import blocked
+from backbones.graph.onednn.blocked import Builder, Channels, has_maps, is_common
+from backbones.layers import Symbol
+
+TILE = 32
+"""Channels of a tile: a row of 64 bytes."""
+
+_NARROW, _WIDE = "bfloat16", "float32"
+_FLOAT32 = "0"
+"""Its number among MXNet's types (mshadow/base.h)."""
+# oneDNN's functions of one number, those of PReLU's factors excepted.
+_FUNCTIONS = ("Activation", "LeakyReLU", "Pooling")
+
+
+def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
+    """Return the graph with bfloat16 maps wherever tiles can compute a convolution.
+
+    It has the same parameters, all float32, and names of outputs; outputs are float32.
+
+    Args:
+        symbol: a float32 graph with the input ``data``.
+        batch_shape: of the input; the number of images does not matter.
+        block: channels of a block of what stays float32, ``runtime.environment.channel_block``.
+    """
+    filled = blocked.rewrite(symbol, batch_shape, block)
+    joined = _join(filled, batch_shape)
+    graph, shapes = to_json(joined), first_shapes(joined, batch_shape)
+    builder = _Builder(shapes)
+    for index, node in enumerate(graph["nodes"]):
+        builder.add_typed(index, node)
+    heads = [builder.cast(moved(entry, builder.indices), _WIDE) for entry in graph["heads"]]
+    return from_json(builder.nodes, heads, graph["attrs"])
+
+
+def _join(symbol: Symbol, batch_shape: Shape) -> Symbol:
+    """Return the graph with groups of channels that fill tiles."""
+    graph, shapes = to_json(symbol), first_shapes(symbol, batch_shape)
+    builder = Builder()
+    indices: dict[int, int] = {}
+    for index, node in enumerate(graph["nodes"]):
+        new = {**node, "inputs": [moved(entry, indices) for entry in node["inputs"]]}
+        if node["op"] == "Convolution" and has_maps(shapes[node["name"]]) and is_common(node):
+            kernel = _kernel_shape(graph["nodes"], node, shapes)
+            plain = Channels.of(node, kernel)
+            full = plain.joined(TILE) if plain.groups > 1 else plain
+            if full != plain and full.all_inputs == plain.all_inputs:
+                indices[index] = builder.add_filled(new, kernel, plain, full)
+                continue
+        indices[index] = builder.add(new)
+    return from_json(
+        builder.nodes, [moved(entry, indices) for entry in graph["heads"]], graph["attrs"]
+    )
+
+
+def _kernel_shape(nodes: list[Node], node: Node, shapes: dict[str, Shape]) -> Shape:
+    return shapes[nodes[node["inputs"][1][0]]["name"]]
+
+
+class _Builder(Builder):
+    """The nodes of the rewritten graph, each with the type in which it computes.
+
+    Attributes:
+        indices: the index in the new graph of each node of the given one.
+    """
+
+    def __init__(self, shapes: dict[str, Shape]) -> None:
+        super().__init__()
+        self.indices: dict[int, int] = {}
+        self._shapes = shapes
+        self._given: list[Node] = []
+        # The outputs that are bfloat16, and of these such as have the channels last.
+        self._narrow: set[int] = set()
+        self._by_tiles: set[int] = set()
+        # One cast for all consumers.
+        self._casts: dict[tuple[int, int, str], Entry] = {}
+
+    def add_typed(self, index: int, node: Node) -> None:
+        """Append what stands for the next node of the given graph."""
+        self._given.append(node)
+        if node["op"] == "null":
+            # MXNet cannot infer the type, or the shape, of what is cast.
+            known = {"__dtype__": _FLOAT32, "__shape__": str(self._shapes[node["name"]])}
+            is_data = node["name"] == "data"
+            typed = node if is_data else {**node, "attrs": {**node.get("attrs", {}), **known}}
+            self.indices[index] = self.add(typed)
+            return
+        inputs = [moved(entry, self.indices) for entry in node["inputs"]]
+        is_narrow = self._is_narrow(node, inputs)
+        if node["op"] == "BatchNorm":
+            inputs = [inputs[0], *(self.cast(entry, _WIDE) for entry in inputs[1:])]
+        else:
+            inputs = [self.cast(entry, _NARROW if is_narrow else _WIDE) for entry in inputs]
+        if is_narrow and node["op"] in blocked.SUMS:
+            inputs = self._by_tiles_all(node["name"], inputs)
+        made = self.indices[index] = self.add({**node, "inputs": inputs})
+        if is_narrow:
+            self._narrow.add(made)
+            if node["op"] == "Convolution" or inputs[0][0] in self._by_tiles:
+                self._by_tiles.add(made)
+
+    def cast(self, entry: Entry, to: str) -> Entry:
+        """Append a cast, unless the output has the type."""
+        if (entry[0] in self._narrow) == (to == _NARROW):
+            return entry
+        key = (entry[0], entry[1], to)
+        if key not in self._casts:
+            name = f"{self.nodes[entry[0]]['name']}_{to}"
+            self._casts[key] = self._operator("amp_cast", name, [entry], dtype=to)
+            if to == _NARROW:
+                self._narrow.add(self._casts[key][0])
+        return self._casts[key]
+
+    def _is_narrow(self, node: Node, inputs: list[Entry]) -> bool:
+        """Whether a node of the given graph computes in bfloat16, given inputs of the new one."""
+        if not has_maps(self._shapes[node["name"]]):
+            return False
+        are_narrow = [entry[0] in self._narrow for entry in inputs]
+        if node["op"] == "Convolution":
+            kernel = _kernel_shape(self._given, node, self._shapes)
+            return is_common(node) and _fills_tiles(Channels.of(node, kernel))
+        if node["op"] in blocked.SUMS:
+            return any(are_narrow)
+        if node["op"] == "BatchNorm":
+            return are_narrow[0] and node["attrs"].get("axis", "1") == "1"
+        is_prelu = node.get("attrs", {}).get("act_type") == "prelu"
+        return node["op"] in _FUNCTIONS and not is_prelu and are_narrow[0]
+
+    def _by_tiles_all(self, name: str, inputs: list[Entry]) -> list[Entry]:
+        """Return the addends of a sum, in one layout."""
+        channels = self._shapes[name][1]
+        if channels % TILE or not any(entry[0] in self._by_tiles for entry in inputs):
+            return inputs
+        return [
+            entry if entry[0] in self._by_tiles else self._times_one(f"{name}_{i}", entry, channels)
+            for i, entry in enumerate(inputs)
+        ]
+
+    def _times_one(self, name: str, x: Entry, channels: int) -> Entry:
+        """Append a convolution by tiles that changes nothing but the layout."""
+        ones = self._operator(
+            "_ones", f"{name}_ones", [], shape=str((channels, 1, 1, 1)), dtype=_WIDE
+        )
+        plain = Channels(channels, 1, 1)
+        kernel = self.kernel(name, ones, (channels, 1, 1, 1), plain, plain.joined(TILE))
+        sizes = {
+            "kernel": "(1, 1)",
+            "num_filter": str(channels),
+            "num_group": str(channels // TILE),
+        }
+        entry = self._operator(
+            "Convolution", name, [x, self.cast(kernel, _NARROW)], **sizes, no_bias="True"
+        )
+        self._narrow.add(entry[0])
+        self._by_tiles.add(entry[0])
+        return entry
+
+
+def _fills_tiles(channels: Channels) -> bool:
+    """Whether tiles can compute a convolution, forward and backward."""
+    if channels.outputs % TILE:
+        return False
+    return channels.inputs % TILE == 0 or channels.is_of_pixels
