@@ -39,9 +39,20 @@ class HostInference:
     images of a pass as a batch.
     """
 
-    def __init__(self, symbol: Symbol, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """Args: the float32 graph, with one output; its parameters and auxiliary states."""
-        self._symbol, self._weights = symbol, weights
+    def __init__(
+        self,
+        symbol: Symbol,
+        weights: Mapping[str, NDArray[np.float32]],
+        dtype: str = "float32",
+    ) -> None:
+        """Make the graph ready.
+
+        Args:
+            symbol: the float32 graph, with one output.
+            weights: its parameters and auxiliary states.
+            dtype: of maps and products, float32 or bfloat16.
+        """
+        self._symbol, self._weights, self._dtype = symbol, weights, dtype
         # MXNet plans a graph for one shape, and anew each time the shape changes.
         self._passes: dict[Shape, _Pass] = {}
 
@@ -54,21 +65,19 @@ class HostInference:
 
     def _queue(self, images: NDArray[np.uint8]) -> Any:
         if images.shape not in self._passes:
-            self._passes[images.shape] = _Pass(self._symbol, self._weights, images.shape[1:])
+            folded = fold(self._symbol, self._weights, images.shape[1:], self._dtype)
+            self._passes[images.shape] = _Pass(*folded)
         return self._passes[images.shape](images)
 
 
 class _Pass:
     """The folded graph, for batches of one shape."""
 
-    def __init__(
-        self, symbol: Symbol, weights: Mapping[str, NDArray[np.float32]], image_shape: Shape
-    ) -> None:
-        folded, values = fold(symbol, weights, image_shape)
+    def __init__(self, folded: Symbol, values: Mapping[str, Any]) -> None:
         names = folded.list_inputs()
         position = names.index("data")
         self._before, self._after = (
-            [mx.nd.array(values[name]) for name in part]
+            [values[name] for name in part]
             for part in (names[:position], names[position + 1 :])
         )
         parameters = [index for index in range(len(names)) if index != position]

@@ -74,8 +74,9 @@ class Backbone(Network):
         weights = initial_weights(exported, (3, *image_size), seed)
         fixed = frozen.find(options.frozen, exported)
         trained = frozen.keep_statistics(trained, fixed) if fixed else trained
-        trained = _for_device(ctx, trained, image_size, weights, options.dtype)
-        backbone = cls(trained, exported, weights, ctx, fixed)
+        dtype = form.usable_dtype(options.dtype)
+        trained = _for_device(ctx, trained, image_size, weights, dtype)
+        backbone = cls(trained, exported, weights, ctx, fixed, dtype)
         if any(node["op"] == "Dropout" for node in to_json(exported)["nodes"]):
             backbone._dropout_seed = seed
         if options.recompute:
@@ -95,11 +96,13 @@ class Backbone(Network):
         *,
         image_size: tuple[int, int] = FACE_SIZE,
         ctx: Context = None,
+        dtype: str = "float32",
     ) -> Backbone:
         """Return the network up to ``fc1_output`` of a checkpoint, exported here or by InsightFace.
 
         Reads ``<prefix>-symbol.json`` and ``<prefix>-<epoch, four digits>.params``. Nodes and
-        tensors after the embedding (a classifier) are ignored.
+        tensors after the embedding (a classifier) are ignored. ``dtype`` is that of maps and
+        products on a CPU: float32, or bfloat16 where there are tiles.
 
         Raises:
             DataError: a file is missing or broken, or a tensor is missing or has a wrong shape.
@@ -109,7 +112,9 @@ class Backbone(Network):
         symbol = read_graph(symbol_path)
         found = read_weights(parameter_path, infer_shapes(symbol, image_size, symbol_path))
         weights = {name: mx.nd.array(array, dtype=array.dtype) for name, array in found.items()}
-        return cls(_for_device(ctx, symbol, image_size, weights), symbol, weights, ctx)
+        dtype = form.usable_dtype(dtype)
+        trained = _for_device(ctx, symbol, image_size, weights, dtype)
+        return cls(trained, symbol, weights, ctx, dtype=dtype)
 
     def load_pretrained(self, prefix: Union[str, Path], epoch: int) -> LoadedTensors:
         """Load the tensors of another checkpoint that this network has, too.
@@ -174,11 +179,11 @@ def _for_device(
     symbol: Any,
     image_size: tuple[int, int],
     weights: dict[str, NDArray],
-    dtype: str = "float32",
+    dtype: str,
 ) -> Any:
     """Return the graph as it runs there."""
     if devices.is_host(ctx):
-        return prelu.rewrite(symbol, image_size, weights, form.usable_dtype(dtype))
+        return prelu.rewrite(symbol, image_size, weights, dtype)
     return gpu.rewrite(symbol)
 
 

@@ -48,6 +48,7 @@ class Network(Stateful):
         weights: dict[str, NDArray],
         ctx: Context,
         frozen: Collection[str] = (),
+        dtype: str = "float32",
     ) -> None:
         """Use ``create`` or ``load`` of a derived class.
 
@@ -57,7 +58,9 @@ class Network(Stateful):
             weights: all parameters and auxiliary states.
             ctx: the device.
             frozen: names of parameters that are not trained.
+            dtype: of maps and products of ``inference`` on a CPU, float32 or bfloat16.
         """
+        self._dtype = dtype
         self._trained, self._exported = trained, exported
         self._statistic_names: list[str] = exported.list_auxiliary_states()
         self._ctx = ctx
@@ -128,7 +131,7 @@ class Network(Stateful):
         if not (devices.is_host(self._ctx) and mx.runtime.Features().is_enabled("MKLDNN")):
             return self.extract
         weights = {name: value.data().asnumpy() for name, value in self.parameters.items()}
-        return HostInference(self._exported, weights)
+        return HostInference(self._exported, weights, self._dtype)
 
     def extract(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Return the output [b, n] of images [b, channels, h, w] by the graph that trains."""

@@ -258,6 +258,8 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         metavar=("HEIGHT", "WIDTH"),
         help="what the network was trained with (default 112 112)",
     )
+    dtype_help = "of feature maps and products; bfloat16 on a CPU with AMX (default float32)"
+    add("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype_help)
     bad_cases_help = "write the wrongly judged pairs there: a list, and a sheet of each kind"
     add("--bad-cases", type=Path, metavar="DIR", help=bad_cases_help)
     options = parser.parse_args(argv)
@@ -287,7 +289,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
     target = read_bin(options.target)
     image_size = tuple(options.image_size)
-    backbone = Backbone.load(*options.model, image_size=image_size)
+    backbone = Backbone.load(*options.model, image_size=image_size, dtype=options.dtype)
     backbone.hybridize()
     embeddings, xnorm = embed_pairs(
         backbone.inference(),

@@ -170,6 +170,7 @@ def _describe_memory(config: FaceConfig, shard: Shard) -> list[str]:
         config.images_per_pass,
         recompute=network.recompute,
         output=network.net_output,
+        dtype=network.dtype,
     )
     libraries = _PROGRAM + _LIBRARY_COPIES * _backbone_bytes(config)
     total = head.total + backbone + activations + libraries

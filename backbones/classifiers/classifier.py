@@ -60,12 +60,12 @@ class Classifier(Network):
         fixed = frozen.find(options.frozen, exported)
         trained = frozen.keep_statistics(trained, fixed) if fixed else trained
         ctx = ctx or mx.cpu()
+        dtype = form.usable_dtype(options.dtype)
         if devices.is_host(ctx):
-            dtype = form.usable_dtype(options.dtype)
             trained = form.fill(trained, (1, *image_shape), dtype)
         else:
             trained = gpu.rewrite(trained)
-        return cls(trained, exported, weights, ctx, fixed)
+        return cls(trained, exported, weights, ctx, fixed, dtype)
 
 
 def _last_gammas(name: str, symbol: Any) -> list[str]:

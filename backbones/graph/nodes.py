@@ -17,7 +17,8 @@ Shape = tuple[int, ...]
 
 def to_json(symbol: Symbol) -> dict[str, Any]:
     """Return ``nodes``, each after its inputs, ``heads`` (the outputs' entries), and ``attrs``."""
-    graph: dict[str, Any] = json.loads(symbol.tojson())
+    # By default MXNet leaves out the casts to bfloat16.
+    graph: dict[str, Any] = json.loads(symbol.tojson(remove_amp_cast=False))
     return graph
 
 

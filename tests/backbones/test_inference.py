@@ -7,10 +7,11 @@ import pytest
 
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
-from backbones.inference import images_of_pass
+from backbones.inference import HostInference, images_of_pass
 from backbones.model import Backbone
 from backbones.network import Network
 from backbones.options import BackboneOptions, ClassifierOptions
+from runtime import processors
 from runtime.mxnet import mx
 
 CLASSIFIERS = (
@@ -122,3 +123,25 @@ def test_a_device_computes_by_the_graph_that_trains(images: np.ndarray) -> None:
     backbone = Backbone.create(BackboneOptions(network="tiny", embedding_size=8), ctx=mx.cpu(1))
     assert backbone.inference() == backbone.extract
     np.testing.assert_array_equal(backbone.inference()(images), backbone.extract(images))
+
+
+@pytest.mark.skipif(not processors.has_avx512(), reason="bfloat16 needs AVX-512")
+@pytest.mark.parametrize("name", ["tiny", "mbf", "r18-se"])
+def test_bfloat16(name: str, images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are no tiles, oneDNN computes what they would by other instructions."""
+    monkeypatch.setattr(processors, "request_tiles", lambda: True)
+    network = Backbone.create(BackboneOptions("bfloat16", network=name, embedding_size=32), seed=2)
+    train_a_little(network)
+    wide = HostInference(network.graph, weights_of(network))(images)
+    for found in (network.inference()(images), network.extract(images)):
+        assert 0 < np.abs(found - wide).max() < 0.1 * np.abs(wide).max()
+        assert cosines(found, wide).min() > 0.995
+
+
+def weights_of(network: Network) -> dict[str, np.ndarray]:
+    return {name: one.data().asnumpy() for name, one in network.parameters.items()}
+
+
+def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return (first * second).sum(axis=1) / lengths

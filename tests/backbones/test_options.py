@@ -42,6 +42,12 @@ def test_synchronized_statistics_are_not_recomputed() -> None:
         BackboneOptions(sync_bn=True, accumulate=2).check()
 
 
+def test_synchronized_statistics_are_float32() -> None:
+    for options in (BackboneOptions, ClassifierOptions):
+        with pytest.raises(ConfigError, match="--sync-bn and --dtype bfloat16 exclude each other"):
+            options("bfloat16", sync_bn=True).check()
+
+
 def test_unknown_networks_are_refused() -> None:
     with pytest.raises(ConfigError, match="'r51' is unknown"):
         BackboneOptions(network="r51").check()

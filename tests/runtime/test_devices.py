@@ -136,6 +136,12 @@ def test_float16_needs_a_gpu(host: Host) -> None:
     assert line.startswith("--dtype float16 needs a GPU")
 
 
+def test_bfloat16_needs_a_cpu(host: Host) -> None:
+    assert host.choose([[], []], "bfloat16") == [mx.cpu()] * 2
+    (line,) = set(host.choose([[7], [8]], "bfloat16"))
+    assert line.startswith("--dtype bfloat16 is for CPUs with AMX: MXNet has no bfloat16 on a GPU")
+
+
 @pytest.mark.parametrize("context", [mx.cpu(), mx.cpu(1)])
 def test_uploads_have_the_values_that_were_there_when_they_were_queued(context: Any) -> None:
     upload, values, copies = devices.Uploads(context), np.zeros((64, 1000), np.int32), []

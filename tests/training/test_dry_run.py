@@ -114,6 +114,14 @@ def test_fewer_images_than_a_global_batch_are_refused() -> None:
         describe(parse(line.split()))
 
 
+def test_narrow_maps_take_less() -> None:
+    """In proportion to the batch; about half, since statistics and gradients of kernels do not."""
+    wide, narrow = (backbones.activation_bytes("r50", 16, dtype=d) for d in ("float32", "bfloat16"))
+    assert 0.5 * wide < narrow < 0.7 * wide
+    line = "--dataset 100w --network r50 --batch-size 16 --dry-run --dtype bfloat16"
+    assert f"{narrow:,}" in describe(parse(line.split()))
+
+
 def test_memory_of_a_rank_by_hand() -> None:
     config = small_config()
     text = describe(config)

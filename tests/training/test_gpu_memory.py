@@ -178,6 +178,8 @@ def test_mistakes_are_one_line() -> None:
         parse("--dataset 100w --gpu".split())
     with pytest.raises(ConfigError, match="bfloat16 is for CPUs: .* use float32$"):
         parse("--dataset 100w --dry-run --gpu --head-dtype bfloat16".split())
+    with pytest.raises(ConfigError, match="^--dtype bfloat16 is for CPUs"):
+        parse("--dataset 100w --dry-run --gpu --dtype bfloat16".split())
 
 
 def test_mxnet_that_cannot_be_loaded_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,11 +193,13 @@ def check(config: FaceConfig) -> None:
             raise ConfigError(
                 "--dry-run reads no data: add --num-classes to say how many identities it has"
             )
-        if config.dry_run.gpu and config.head.head_dtype == "bfloat16":
-            raise ConfigError(
-                "--head-dtype bfloat16 is for CPUs: MXNet has no bfloat16 on the GPU that --gpu "
-                "plans for; use float32"
-            )
+        given = {"--head-dtype": config.head.head_dtype, "--dtype": config.backbone.dtype}
+        for option, dtype in given.items():
+            if config.dry_run.gpu and dtype == "bfloat16":
+                raise ConfigError(
+                    f"{option} bfloat16 is for CPUs: MXNet has no bfloat16 on the GPU that --gpu "
+                    "plans for; use float32"
+                )
     elif data.dataset == "synthetic":
         if (data.num_images or 0) < (data.num_classes or 0):
             raise ConfigError(

@@ -35,9 +35,11 @@ from backbones.graph.nodes import (
     moved,
     to_json,
 )
+from backbones.graph.onednn import constants, form
 from backbones.graph.onednn.joining import join
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.layers import Symbol
+from runtime.mxnet import mx
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -48,22 +50,24 @@ _EPSILON = "1e-3"
 
 
 def fold(
-    symbol: Symbol, weights: Weights, image_shape: Shape
-) -> tuple[Symbol, dict[str, NDArray[np.float32]]]:
+    symbol: Symbol, weights: Weights, image_shape: Shape, dtype: str = "float32"
+) -> tuple[Symbol, dict[str, Any]]:
     """Return the graph for inference on a CPU, and its parameters.
 
     Args:
         symbol: a float32 graph with the input ``data``.
         weights: the values of its parameters and auxiliary states, by name.
         image_shape: channels, height and width.
+        dtype: of maps and products: float32, or bfloat16 for a CPU with tiles.
 
     Returns:
-        A graph with the same outputs up to rounding, and its parameters, of other names and values.
+        A graph with the same outputs up to rounding, and NDArrays of its parameters, which have
+        other names and values.
     """
     folding = _Folding(symbol, weights, image_shape)
     for index in range(len(folding.nodes)):
         folding.add(index)
-    return folding.result()
+    return folding.result(dtype)
 
 
 class _Folding:
@@ -74,7 +78,8 @@ class _Folding:
         self.nodes: list[Node] = graph["nodes"]
         self._heads: list[Entry] = graph["heads"]
         self._attributes: dict[str, Any] = graph["attrs"]
-        self._shapes = first_shapes(symbol, (1, *image_shape))
+        self._batch_shape = (1, *image_shape)
+        self._shapes = first_shapes(symbol, self._batch_shape)
         self._consumers = consumers(self.nodes, self._heads)
         self._weights = weights
         self._made: list[Node] = []
@@ -103,12 +108,15 @@ class _Folding:
             made = self._append({**node, "op": op, "inputs": self._moved(index)})
         self._indices[index] = made
 
-    def result(self) -> tuple[Symbol, dict[str, NDArray[np.float32]]]:
+    def result(self, dtype: str) -> tuple[Symbol, dict[str, Any]]:
         """Return the new graph, and the values of the parameters that it reads."""
-        heads = [moved(entry, self._indices) for entry in self._heads]
-        folded = from_json(*join(self._made, heads), self._attributes)
-        names = (name for name in folded.list_inputs() if name in self._values)
-        return folded, {name: self._values[name].astype(np.float32) for name in names}
+        nodes, heads = self._made, [moved(entry, self._indices) for entry in self._heads]
+        values = {name: mx.nd.array(value) for name, value in self._values.items()}
+        if dtype == "bfloat16":
+            narrow = form.fill(from_json(nodes, heads, self._attributes), self._batch_shape, dtype)
+            nodes, heads, values = constants.compute(narrow, values)
+        folded = from_json(*join(nodes, heads), self._attributes)
+        return folded, {name: values[name] for name in folded.list_inputs() if name in values}
 
     def _is_layer(self, index: int) -> bool:
         """Whether a node is a layer of known weights that turns channels into channels."""
@@ -243,7 +251,9 @@ class _Folding:
     def _parameter(self, name: str, value: NDArray[Any]) -> Entry:
         """Append a parameter of one node alone."""
         self._values[name] = value
-        return [self._append({"op": "null", "name": name, "inputs": []}), 0, 0]
+        # MXNet cannot infer it from that of a product.
+        known = {"__shape__": str(value.shape)}
+        return [self._append({"op": "null", "name": name, "attrs": known, "inputs": []}), 0, 0]
 
     def _operator(self, op: str, name: str, inputs: list[Entry], **attributes: str) -> int:
         return self._append({"op": op, "name": name, "attrs": attributes, "inputs": inputs})

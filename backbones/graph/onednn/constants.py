@@ -1,0 +1,66 @@
+"""The part of a graph that depends on parameters alone, computed once.
+
+In training, kernels are made of parameters anew in each pass: cast, padded, put on a diagonal.
+Where the weights do not change, the results can be the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from backbones.graph.nodes import Entry, Node, from_json, moved, to_json
+from backbones.layers import Symbol
+from runtime.mxnet import mx
+
+_DATA = "data"
+
+
+class Reduced(NamedTuple):
+    """Nodes and heads of the part of a graph that depends on its input, and what it reads."""
+
+    nodes: list[Node]
+    heads: list[Entry]
+    values: dict[str, Any]
+    """NDArrays, by the names of the parameters."""
+
+
+def compute(symbol: Symbol, values: Mapping[str, Any]) -> Reduced:
+    """Compute what does not depend on the input ``data``.
+
+    Args:
+        symbol: a graph; an operator that does not depend on the input has one output.
+        values: NDArrays of its parameters, by name.
+    """
+    graph = to_json(symbol)
+    nodes: list[Node] = graph["nodes"]
+    depends: list[bool] = []
+    for node in nodes:
+        depends.append(node["name"] == _DATA or any(depends[entry[0]] for entry in node["inputs"]))
+    read = {
+        entry[0]
+        for index, node in enumerate(nodes)
+        if depends[index]
+        for entry in node["inputs"]
+        if not depends[entry[0]]
+    }
+    made: list[Node] = []
+    indices: dict[int, int] = {}
+    for index, node in enumerate(nodes):
+        if depends[index]:
+            inputs = [moved(entry, indices) for entry in node["inputs"]]
+            made.append({**node, "inputs": inputs})
+        elif index in read:
+            made.append({"op": "null", "name": node["name"], "inputs": []})
+        else:
+            continue
+        indices[index] = len(made) - 1
+    heads = [moved(entry, indices) for entry in graph["heads"]]
+    computed = [index for index in sorted(read) if nodes[index]["op"] != "null"]
+    own = {nodes[index]["name"]: values[nodes[index]["name"]] for index in read - set(computed)}
+    if computed:
+        part = from_json(nodes, [[index, 0, 0] for index in computed], graph["attrs"])
+        results = mx.nd.CachedOp(part)(*(values[name] for name in part.list_inputs()))
+        results = results if isinstance(results, list) else [results]
+        own.update((nodes[index]["name"], value) for index, value in zip(computed, results))
+    return Reduced(made, heads, own)

@@ -1,0 +1,42 @@
+"""What depends on parameters alone is computed once, and the rest gives the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backbones.graph.nodes import from_json
+from backbones.graph.onednn import constants
+from runtime.mxnet import mx
+
+
+def test_only_what_depends_on_the_input_is_left() -> None:
+    data, kernel, shift = (mx.sym.var(name) for name in ("data", "kernel", "shift"))
+    doubled = mx.sym.identity(2 * kernel + mx.sym.ones((3, 4)), name="doubled")
+    y = mx.sym.elemwise_add(mx.sym.dot(data, doubled), mx.sym.dot(data, doubled * doubled))
+    y = mx.sym.broadcast_add(y, shift, name="last")
+    values = {
+        "kernel": mx.nd.array(np.arange(12).reshape(3, 4)),
+        "shift": mx.nd.array([[1, 2, 3, 4]]),
+        "unused": mx.nd.ones(1),
+    }
+    images = mx.nd.array([[1, 2, 3], [4, 5, 6]])
+
+    nodes, heads, left = constants.compute(y, values)
+
+    operators = [node["op"] for node in nodes if node["op"] != "null"]
+    assert sorted(operators) == ["broadcast_add", "dot", "dot", "elemwise_add"]
+    # The shift as it is, and two that were computed.
+    assert len(left) == 3 and "shift" in left and "kernel" not in left
+    symbol = from_json(nodes, heads, None)
+    given = {"data": images, **left}
+    found = mx.nd.CachedOp(symbol)(*(given[name] for name in symbol.list_inputs()))
+    w = 2 * np.arange(12).reshape(3, 4) + 1
+    assert np.array_equal(found.asnumpy(), images.asnumpy() @ (w + w * w) + [1, 2, 3, 4])
+
+
+def test_a_graph_without_constants_is_left_as_it_is() -> None:
+    symbol = mx.sym.dot(mx.sym.var("data"), mx.sym.var("kernel"))
+    kernel = mx.nd.ones((2, 2))
+    nodes, heads, left = constants.compute(symbol, {"kernel": kernel})
+    assert [node["op"] for node in nodes] == ["null", "null", "dot"]
+    assert heads == [[2, 0, 0]] and left == {"kernel": kernel}
