@@ -22,13 +22,12 @@ The parameters, their names and their gradients are those of the plain graph.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from backbones.graph.nodes import Entry, Node, Shape, first_shapes, from_json, moved, to_json
+from backbones.graph.onednn.channels import Channels, is_common
+from backbones.graph.onednn.diagonal import joined_kernel
 from backbones.layers import Symbol
-
-# A convolution of the pixels reads them as they are, in blocks of one channel.
-_MOST_PIXEL_CHANNELS = 4
 
 
 def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
@@ -47,7 +46,7 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
         # Without the layers that suffer, padding costs more than it saves: 1.2 times in LeNet.
         return symbol
     shapes = first_shapes(symbol, batch_shape)
-    builder = Builder()
+    builder = _Builder(block)
     indices: dict[int, int] = {}
     for index, node in enumerate(graph["nodes"]):
         inputs = [moved(entry, indices) for entry in node["inputs"]]
@@ -57,7 +56,7 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
             indices[index] = builder.add({**node, "attrs": {**node.get("attrs", {}), **known}})
             continue
         new = {**node, "inputs": inputs}
-        if node["op"] in SUMS:
+        if node["op"] in _SUMS:
             new["inputs"] = builder.addends(node["name"], inputs, shapes[node["name"]])
         if node["op"] == "Pooling":
             maps = shapes[graph["nodes"][node["inputs"][0][0]]["name"]]
@@ -68,8 +67,8 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
             kernel = shapes[graph["nodes"][node["inputs"][1][0]]["name"]]
             plain = Channels.of(node, kernel)
             full = plain.filled(block)
-            on_maps = has_maps(shapes[node["name"]])
-            if full != plain and full.is_close_to(plain) and on_maps and is_common(node):
+            has_maps = _has_maps(shapes[node["name"]])
+            if full != plain and full.is_close_to(plain) and has_maps and is_common(node):
                 indices[index] = builder.add_filled(new, kernel, plain, full)
                 continue
         indices[index] = builder.add(new)
@@ -77,7 +76,7 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
     return from_json(builder.nodes, heads, graph["attrs"])
 
 
-def has_maps(shape: Shape) -> bool:
+def _has_maps(shape: Shape) -> bool:
     """Whether this is an output of more than one pixel; else blocks are not worth an operator."""
     return len(shape) == 4 and shape[2] * shape[3] > 1
 
@@ -93,79 +92,19 @@ def _has_quarters(node: Node, shape: Shape, block: int) -> bool:
     return max(height, width) > channels // block and height % 2 == 0 and width % 2 == 0
 
 
-def is_common(node: Node) -> bool:
-    """Whether channels are the second dimension."""
-    return node["attrs"].get("layout", "None") in ("None", "NCHW")
-
-
-SUMS = ("elemwise_add", "_Plus", "_plus", "_add")
+_SUMS = ("elemwise_add", "_Plus", "_plus", "_add")
 # Operators that oneDNN computes in blocks, whatever the layout of their input.
 _BLOCKED = ("Convolution", "Deconvolution")
 # Operators whose output has the layout of their first input.
-_KEEPING = ("BatchNorm", "Activation", "LeakyReLU", "Pooling", "Dropout", "_copy", *SUMS)
+_KEEPING = ("BatchNorm", "Activation", "LeakyReLU", "Pooling", "Dropout", "_copy", *_SUMS)
 
 
-class Channels(NamedTuple):
-    """Groups of a convolution, and channels of each."""
-
-    groups: int
-    inputs: int
-    outputs: int
-
-    @classmethod
-    def of(cls, node: Node, kernel: Shape) -> Channels:
-        """Those of a node with a kernel [outputs of all groups, inputs of one, height, width]."""
-        groups = int(node["attrs"].get("num_group", "1"))
-        return cls(groups, kernel[1], kernel[0] // groups)
-
-    def filled(self, block: int) -> Channels:
-        """The smallest that contain these, and fill blocks."""
-        if self.groups == 1:
-            if self.is_of_pixels:
-                return self._replace(outputs=_multiple(self.outputs, block))
-            return Channels(1, _multiple(self.inputs, block), _multiple(self.outputs, block))
-        if self.inputs == self.outputs == 1:
-            return self._replace(groups=_multiple(self.groups, block))
-        return self.joined(block)
-
-    def is_close_to(self, plain: Channels) -> bool:
-        """Whether at most half of the channels are padding."""
-        inputs, outputs = plain.all_inputs, plain.all_outputs
-        return self.all_inputs <= 2 * inputs and self.all_outputs <= 2 * outputs
-
-    def joined(self, block: int) -> Channels:
-        """With as many groups in each group as fill blocks together."""
-        count = 1
-        while self.inputs * count % block or self.outputs * count % block:
-            count += 1
-        return Channels(-(-self.groups // count), self.inputs * count, self.outputs * count)
-
-    @property
-    def is_of_pixels(self) -> bool:
-        """Whether this is a convolution of an image, whose channels are read one by one."""
-        return self.groups == 1 and self.inputs <= _MOST_PIXEL_CHANNELS
-
-    @property
-    def all_inputs(self) -> int:
-        """Channels of the maps that are read."""
-        return self.groups * self.inputs
-
-    @property
-    def all_outputs(self) -> int:
-        """Channels of the maps that are written."""
-        return self.groups * self.outputs
-
-
-def _multiple(count: int, block: int) -> int:
-    """The next multiple of a block."""
-    return -(-count // block) * block
-
-
-class Builder:
+class _Builder:
     """The nodes of the rewritten graph; operators are appended after their inputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, block: int) -> None:
         self.nodes: list[Node] = []
+        self._block = block
 
     def add(self, node: Node) -> int:
         """Append a node; returns its index."""
@@ -179,7 +118,7 @@ class Builder:
         extra = full.all_outputs - plain.all_outputs
         inputs = [
             self._with_zero_maps(name, x, full.all_inputs - plain.all_inputs),
-            self.kernel(name, weight, kernel, plain, full),
+            self._kernel(name, weight, kernel, plain, full),
         ]
         if bias:
             inputs.append(self._with_zeros(f"{name}_bias", bias[0], (extra,), axis=0))
@@ -189,7 +128,7 @@ class Builder:
             return self.add({**filled, "name": name})
         index = self.add({**filled, "name": f"{name}_filled"})
         end = str(plain.all_outputs)
-        return self._operator("slice_axis", name, [[index, 0, 0]], axis="1", begin="0", end=end)[0]
+        return self.operator("slice_axis", name, [[index, 0, 0]], axis="1", begin="0", end=end)[0]
 
     def addends(self, name: str, inputs: list[Entry], shape: Shape) -> list[Entry]:
         """Return the addends of a sum of a shape: the later first, and all in blocks if one is.
@@ -201,7 +140,7 @@ class Builder:
         """
         addends = sorted(inputs, reverse=True)
         are_blocked = [self._is_blocked(entry) for entry in addends]
-        if all(are_blocked) or not any(are_blocked) or not has_maps(shape):
+        if all(are_blocked) or not any(are_blocked) or not _has_maps(shape):
             return addends
         return [
             entry if is_blocked else self._times_ones(f"{name}_addend{number}", entry, shape[1])
@@ -211,9 +150,9 @@ class Builder:
     def _times_ones(self, name: str, x: Entry, channels: int) -> Entry:
         count = str(channels)
         shape = str((channels, 1, 1, 1))
-        ones = self._operator("_ones", f"{name}_ones", [], shape=shape, dtype="float32")
+        ones = self.operator("_ones", f"{name}_ones", [], shape=shape, dtype="float32")
         sizes = {"kernel": "(1, 1)", "num_filter": count, "num_group": count, "no_bias": "True"}
-        return self._operator("Convolution", name, [x, ones], **sizes)
+        return self.operator("Convolution", name, [x, ones], **sizes)
 
     def add_quarters(self, node: Node, shape: Shape) -> int:
         """Append a mean of maps of a shape as that of the means of their quarters.
@@ -225,7 +164,7 @@ class Builder:
         """
         name, size = node["name"], str((shape[2] // 2, shape[3] // 2))
         own = {"kernel": size, "stride": size, "pool_type": "avg"}
-        quarters = self._operator("Pooling", f"{name}_quarters", node["inputs"], **own)
+        quarters = self.operator("Pooling", f"{name}_quarters", node["inputs"], **own)
         return self.add({**node, "inputs": [quarters]})
 
     def _is_blocked(self, entry: Entry) -> bool:
@@ -235,7 +174,7 @@ class Builder:
             return self._is_blocked(node["inputs"][0])
         return node["op"] in _BLOCKED
 
-    def kernel(
+    def _kernel(
         self, name: str, weight: Entry, kernel: Shape, plain: Channels, full: Channels
     ) -> Entry:
         """Append the kernel of a convolution with other groups and channels."""
@@ -250,21 +189,14 @@ class Builder:
         weight = self._with_zeros(f"{name}_out", weight, (extra, inputs, *window), axis=0)
         if joined == 1:
             return weight
-        # [joined groups, own group, outputs, 1, rest] times the identity [1, own, 1, joined, 1].
-        split = (full.groups, joined, plain.outputs, 1, -1)
-        weight = self._operator("Reshape", f"{name}_groups", [weight], shape=str(split))
-        identity = self._operator("_eye", f"{name}_identity", [], N=str(joined), dtype="float32")
-        place = (1, joined, 1, joined, 1)
-        identity = self._operator("Reshape", f"{name}_places", [identity], shape=str(place))
-        diagonal = self._operator("broadcast_mul", f"{name}_diagonal", [weight, identity])
-        shape = (full.all_outputs, full.inputs, *window)
-        return self._operator("Reshape", f"{name}_kernel", [diagonal], shape=str(shape))
+        padded = (full.all_outputs, inputs, *window)
+        return joined_kernel(self, name, weight, padded, full[1:])
 
     def _with_zeros(self, name: str, array: Entry, shape: Shape, *, axis: int) -> Entry:
         """Append zeros of a shape to a parameter, along an axis."""
         if not shape[axis]:
             return array
-        zeros = self._operator("_zeros", f"{name}_zeros", [], shape=str(shape), dtype="float32")
+        zeros = self.operator("_zeros", f"{name}_zeros", [], shape=str(shape), dtype="float32")
         return self._concatenated(f"{name}_padded", [array, zeros], axis)
 
     def _with_zero_maps(self, name: str, x: Entry, extra: int) -> Entry:
@@ -274,15 +206,16 @@ class Builder:
         name = f"{name}_maps"
         # With five dimensions MXNet computes the concatenation by itself: its call of oneDNN fails
         # where the gradient would have to be cut within a block.
-        x = self._operator("expand_dims", f"{name}_apart", [x], axis="1")
-        cut = self._operator("slice_axis", f"{name}_cut", [x], axis="2", begin="0", end=str(extra))
-        zeros = self._operator("zeros_like", f"{name}_zeros", [cut])
+        x = self.operator("expand_dims", f"{name}_apart", [x], axis="1")
+        cut = self.operator("slice_axis", f"{name}_cut", [x], axis="2", begin="0", end=str(extra))
+        zeros = self.operator("zeros_like", f"{name}_zeros", [cut])
         padded = self._concatenated(f"{name}_padded", [x, zeros], 2)
-        return self._operator("squeeze", f"{name}_together", [padded], axis="1")
+        return self.operator("squeeze", f"{name}_together", [padded], axis="1")
 
     def _concatenated(self, name: str, arrays: list[Entry], axis: int) -> Entry:
         count = {"num_args": str(len(arrays)), "dim": str(axis)}
-        return self._operator("Concat", name, arrays, **count)
+        return self.operator("Concat", name, arrays, **count)
 
-    def _operator(self, op: str, name: str, inputs: list[Entry], **attributes: Any) -> Entry:
+    def operator(self, op: str, name: str, inputs: list[Entry], **attributes: Any) -> Entry:
+        """Append an operator; returns its output."""
         return [self.add({"op": op, "name": name, "attrs": attributes, "inputs": inputs}), 0, 0]

@@ -22,9 +22,12 @@ The parameters and their names are those of the plain graph.
 
 from __future__ import annotations
 
+from typing import Any
+
 from backbones.graph.nodes import Entry, Node, Shape, first_shapes, from_json, moved, to_json
 from backbones.graph.onednn import blocked
-from backbones.graph.onednn.blocked import Builder, Channels, has_maps, is_common
+from backbones.graph.onednn.channels import Channels, is_common
+from backbones.graph.onednn.diagonal import joined_kernel
 from backbones.layers import Symbol
 
 TILE = 32
@@ -34,6 +37,7 @@ _NARROW, _WIDE = "bfloat16", "float32"
 _FLOAT32 = "0"
 """Its number among MXNet's types (mshadow/base.h)."""
 # oneDNN's functions of one number, those of PReLU's factors excepted.
+SUMS = ("elemwise_add", "_Plus", "_plus", "_add")
 _FUNCTIONS = ("Activation", "LeakyReLU", "Pooling")
 
 
@@ -60,28 +64,54 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
 def _join(symbol: Symbol, batch_shape: Shape) -> Symbol:
     """Return the graph with groups of channels that fill tiles."""
     graph, shapes = to_json(symbol), first_shapes(symbol, batch_shape)
-    builder = Builder()
+    builder = _Joining()
     indices: dict[int, int] = {}
     for index, node in enumerate(graph["nodes"]):
         new = {**node, "inputs": [moved(entry, indices) for entry in node["inputs"]]}
         if node["op"] == "Convolution" and has_maps(shapes[node["name"]]) and is_common(node):
             kernel = _kernel_shape(graph["nodes"], node, shapes)
             plain = Channels.of(node, kernel)
-            full = plain.joined(TILE) if plain.groups > 1 else plain
-            if full != plain and full.all_inputs == plain.all_inputs:
-                indices[index] = builder.add_filled(new, kernel, plain, full)
+            full = plain.joined(TILE)
+            if plain.groups > 1 and full != plain and full.all_inputs == plain.all_inputs:
+                indices[index] = builder.add_joined(new, kernel, full)
                 continue
         indices[index] = builder.add(new)
-    return from_json(
-        builder.nodes, [moved(entry, indices) for entry in graph["heads"]], graph["attrs"]
-    )
+    heads = [moved(entry, indices) for entry in graph["heads"]]
+    return from_json(builder.nodes, heads, graph["attrs"])
 
 
 def _kernel_shape(nodes: list[Node], node: Node, shapes: dict[str, Shape]) -> Shape:
     return shapes[nodes[node["inputs"][1][0]]["name"]]
 
 
-class _Builder(Builder):
+class _Nodes:
+    """The nodes of a rewritten graph; operators are appended after their inputs."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def add(self, node: Node) -> int:
+        """Append a node; returns its index."""
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def operator(self, op: str, name: str, inputs: list[Entry], **attributes: Any) -> Entry:
+        """Append an operator; returns its output."""
+        return [self.add({"op": op, "name": name, "attrs": attributes, "inputs": inputs}), 0, 0]
+
+
+class _Joining(_Nodes):
+    """The nodes of a graph with wider groups."""
+
+    def add_joined(self, node: Node, kernel: Shape, full: Channels) -> int:
+        """Append a convolution with other groups than those of its kernel of a shape."""
+        x, weight, *bias = node["inputs"]
+        wide = joined_kernel(self, node["name"], weight, kernel, full[1:])
+        attributes = {**node["attrs"], "num_group": str(full.groups)}
+        return self.add({**node, "inputs": [x, wide, *bias], "attrs": attributes})
+
+
+class _Builder(_Nodes):
     """The nodes of the rewritten graph, each with the type in which it computes.
 
     Attributes:
@@ -115,7 +145,7 @@ class _Builder(Builder):
             inputs = [inputs[0], *(self.cast(entry, _WIDE) for entry in inputs[1:])]
         else:
             inputs = [self.cast(entry, _NARROW if is_narrow else _WIDE) for entry in inputs]
-        if is_narrow and node["op"] in blocked.SUMS:
+        if is_narrow and node["op"] in SUMS:
             inputs = self._by_tiles_all(node["name"], inputs)
         made = self.indices[index] = self.add({**node, "inputs": inputs})
         if is_narrow:
@@ -130,7 +160,7 @@ class _Builder(Builder):
         key = (entry[0], entry[1], to)
         if key not in self._casts:
             name = f"{self.nodes[entry[0]]['name']}_{to}"
-            self._casts[key] = self._operator("amp_cast", name, [entry], dtype=to)
+            self._casts[key] = self.operator("amp_cast", name, [entry], dtype=to)
             if to == _NARROW:
                 self._narrow.add(self._casts[key][0])
         return self._casts[key]
@@ -143,7 +173,7 @@ class _Builder(Builder):
         if node["op"] == "Convolution":
             kernel = _kernel_shape(self._given, node, self._shapes)
             return is_common(node) and _fills_tiles(Channels.of(node, kernel))
-        if node["op"] in blocked.SUMS:
+        if node["op"] in SUMS:
             return any(are_narrow)
         if node["op"] == "BatchNorm":
             return are_narrow[0] and node["attrs"].get("axis", "1") == "1"
@@ -162,22 +192,26 @@ class _Builder(Builder):
 
     def _times_one(self, name: str, x: Entry, channels: int) -> Entry:
         """Append a convolution by tiles that changes nothing but the layout."""
-        ones = self._operator(
+        ones = self.operator(
             "_ones", f"{name}_ones", [], shape=str((channels, 1, 1, 1)), dtype=_WIDE
         )
-        plain = Channels(channels, 1, 1)
-        kernel = self.kernel(name, ones, (channels, 1, 1, 1), plain, plain.joined(TILE))
+        kernel = joined_kernel(self, name, ones, (channels, 1, 1, 1), (TILE, TILE))
         sizes = {
             "kernel": "(1, 1)",
             "num_filter": str(channels),
             "num_group": str(channels // TILE),
         }
-        entry = self._operator(
+        entry = self.operator(
             "Convolution", name, [x, self.cast(kernel, _NARROW)], **sizes, no_bias="True"
         )
         self._narrow.add(entry[0])
         self._by_tiles.add(entry[0])
         return entry
+
+
+def has_maps(shape: Shape) -> bool:
+    """Whether this is an output of more than one pixel; of one, casts cost more than they save."""
+    return len(shape) == 4 and shape[2] * shape[3] > 1
 
 
 def _fills_tiles(channels: Channels) -> bool:

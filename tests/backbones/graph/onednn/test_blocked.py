@@ -11,7 +11,7 @@ import pytest
 from backbones import classifiers
 from backbones.classifiers import Normalization
 from backbones.graph.onednn import blocked
-from backbones.graph.onednn.blocked import Channels
+from backbones.graph.onednn.channels import Channels
 from backbones.network import Network, initial_weights
 from runtime.mxnet import mx
 
