@@ -16,10 +16,10 @@ from benchmarks.head_case import (
     HeadCase,
 )
 from benchmarks.worker import Subject
+from partial_fc.blocks import Products as HeadProducts
 from partial_fc.head import TYPES, HeadStep, PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
-from partial_fc.products import Products as HeadProducts
 from runtime.mxnet import mx
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from partial_fc import margin as margins
+from partial_fc.blocks import Products
 from partial_fc.centers_file import read_centers
 from partial_fc.communicator import Communicator
 from partial_fc.device_rows import DeviceRows
@@ -34,7 +35,6 @@ from partial_fc.margin import Margin, Targets
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
 from partial_fc.options import HeadOptions
-from partial_fc.products import Products
 from partial_fc.rows import Logits, Placed, Rows
 from partial_fc.shard import Sampler, Shard, initial_centers
 from runtime import devices, processors

@@ -8,10 +8,13 @@ Shapes: see ``partial_fc.rows``.
 
 from __future__ import annotations
 
+import math
+import mmap
+from contextlib import suppress
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from typing_extensions import override
 
 from partial_fc import bfloat16
@@ -23,6 +26,9 @@ from partial_fc.shard import Int64Array, Sample
 from runtime.compiled import inlined, parallel_kernel, prange
 from runtime.mxnet import mx
 from runtime.ndarray import memory
+
+# Bytes of an array that has large pages, which are of 2 MiB on x86.
+_LARGE = 2**22
 
 
 class _Gathered(NamedTuple):
@@ -42,7 +48,7 @@ class HostRows(Rows):
         self._optimizer = optimizer
         self._arrays: dict[str, NDArray[Any]] = {"centers": centers_CD}
         for name, state in optimizer.states.items():
-            self._arrays[name] = np.zeros(state.shape(*centers_CD.shape), dtype=state.dtype)
+            self._arrays[name] = _zeros(state.shape(*centers_CD.shape), state.dtype)
         self._copies: dict[str, NDArray[Any]] = {}
 
     @property
@@ -141,6 +147,22 @@ class HostRows(Rows):
         arrays = (gradient_bD, units_bD, inverse_norms_b1, projected_bD)
         _project(*(memory(array) for array in arrays))
         return projected_bD
+
+
+def _zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Zeros, as ``np.zeros``, in large pages of memory where the system has them on request.
+
+    The rows of a sample lie far apart, and with pages of 4 KiB the processor looks up an address
+    for every second of them. NumPy requests large pages for all arrays but those of ``np.zeros``.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size < _LARGE:
+        return np.zeros(shape, dtype)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # A kernel without them.
+    with suppress(OSError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype).reshape(shape)
 
 
 def _bounds(logits: Logits) -> Int64Array:
