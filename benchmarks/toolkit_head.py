@@ -16,7 +16,8 @@ from benchmarks.head_case import (
     HeadCase,
 )
 from benchmarks.worker import Subject
-from partial_fc.head import TYPES, HeadStep, PartialFC, center_logits, product_gradients
+from partial_fc.blocks import Products as HeadProducts
+from partial_fc.head import TYPES, HeadStep, PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
 from runtime.mxnet import mx
@@ -84,17 +85,23 @@ class Products(Subject):
         """Args: sizes of a ``HeadCase``."""
         case = HeadCase(**sizes)
         self._features_BD = mx.nd.random.normal(shape=(case.batch, case.embedding))
-        dtype = TYPES[case.dtype]
-        centers_SD = mx.nd.random.normal(shape=(case.rows, case.embedding))
-        self._centers_SD = mx.nd.amp_cast(centers_SD, dtype=dtype)
-        self._logits_BS = mx.nd.zeros((case.batch, case.rows), dtype=dtype)
-        self._gradient_SD = mx.nd.zeros_like(self._centers_SD)
+        self._products = HeadProducts(TYPES[case.dtype])
+        self._shape = case.batch, case.rows, case.embedding
+        self._products.begin(self._shape, mx.cpu())
+        for block in self._products.blocks:
+            units_KD = mx.nd.random.normal(shape=block.units_KD.shape)
+            mx.nd.amp_cast(units_KD, dtype=TYPES[case.dtype]).copyto(block.units_KD)
         mx.nd.waitall()
 
     @override
     def step(self) -> None:
-        center_logits(self._features_BD, self._centers_SD, out=self._logits_BS)
-        product_gradients(
-            self._logits_BS, self._features_BD, self._centers_SD, out=self._gradient_SD
-        )
+        products = self._products
+        products.begin(self._shape, mx.cpu())
+        products.set_features(self._features_BD)
+        for block in products.blocks:
+            products.multiply(block)
+        products.features_gradient()
+        products.set_features(self._features_BD)
+        for block in products.blocks:
+            products.rows_gradient(block)
         mx.nd.waitall()

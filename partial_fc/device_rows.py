@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
-from partial_fc.rows import SMALLEST_NORM, Array, Placed, Rows
+from partial_fc.rows import SMALLEST_NORM, Array, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
 from runtime.devices import Uploads
 from runtime.mxnet import mx
@@ -123,7 +123,9 @@ class DeviceRows(Rows):
             yield _Block(number, part, inside_S[part])
 
     @override
-    def gather(self, placed: Placed, units_SD: Any, gradient_SD: Any) -> _Gathered:
+    def gather(self, placed: Placed, part: slice, units_KD: Any, gradient_KD: Any) -> _Gathered:
+        assert part.start == 0, part
+        units_SD, gradient_SD = units_KD, gradient_KD
         centers_SD = self._arrays["centers"][0]
         if placed.rows is not None:
             # A thread for each element: neighboring threads read and write neighboring elements.
@@ -179,22 +181,24 @@ class DeviceRows(Rows):
                 _set_entries(tensor.reshape(cut), pieces, values.reshape(cut))
 
     @override
-    def maxima(self, logits_BS: Any, rules: Optional[Negatives] = None) -> Any:
+    def maxima(self, logits: Logits, rules: Optional[Negatives] = None) -> Any:
+        (logits_BS,) = logits.blocks()
         if rules is None:
             return mx.nd.max(logits_BS, axis=1)
         maxima = []
         for part in _parts(logits_BS):
-            logits = logits_BS[part]
+            some = logits_BS[part]
             if rules.filters:
                 # In place, so that ``exponentiate`` finds them left out.
-                left_out = logits > rules.limit
-                invoke("_npi_where_lscalar", [left_out, logits], {"scalar": LEFT_OUT}, [logits])
-            values = logits if rules.curriculum is None else _hardened(logits, part, rules)[0]
+                left_out = some > rules.limit
+                invoke("_npi_where_lscalar", [left_out, some], {"scalar": LEFT_OUT}, [some])
+            values = some if rules.curriculum is None else _hardened(some, part, rules)[0]
             maxima.append(mx.nd.max(values, axis=1))
         return _joined(maxima)
 
     @override
-    def exponentiate(self, logits_BS: Any, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
+    def exponentiate(self, logits: Logits, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
+        (logits_BS,) = logits.blocks()
         shift_B1 = shift_B.reshape((-1, 1))
         if rules is None or rules.curriculum is None:
             mx.nd.broadcast_sub(logits_BS, shift_B1, out=logits_BS)
@@ -202,25 +206,25 @@ class DeviceRows(Rows):
             return mx.nd.sum(logits_BS, axis=1)
         sums = []
         for part in _parts(logits_BS):
-            logits = logits_BS[part]
-            values, hard = _hardened(logits, part, rules)
+            some = logits_BS[part]
+            values, hard = _hardened(some, part, rules)
             mx.nd.broadcast_sub(values, shift_B1[part], out=values)
             mx.nd.exp(values, out=values)
             sums.append(mx.nd.sum(values, axis=1))
-            logits *= 2.0 / rules.scale
-            mx.nd.broadcast_add(logits, rules.curriculum.hardness.reshape((1, 1)), out=logits)
-            invoke("_npi_where_rscalar", [hard, logits], {"scalar": 1.0}, [logits])
-            logits *= values
+            some *= 2.0 / rules.scale
+            mx.nd.broadcast_add(some, rules.curriculum.hardness.reshape((1, 1)), out=some)
+            invoke("_npi_where_rscalar", [hard, some], {"scalar": 1.0}, [some])
+            some *= values
         return _joined(sums)
 
     @override
-    def get_targets(self, matrix_BS: Any, placed: Placed) -> Any:
+    def get_targets(self, logits: Logits, placed: Placed) -> Any:
         # Not gather_nd: its kernel reads back the largest index, and waits for that.
-        return mx.nd.take(matrix_BS.reshape((-1,)), placed.entries)
+        return mx.nd.take(logits.numbers, placed.entries)
 
     @override
-    def set_targets(self, matrix_BS: Any, placed: Placed, values_B: Any) -> None:
-        _set_entries(matrix_BS.reshape((-1,)), placed.entries, values_B)
+    def set_targets(self, logits: Logits, placed: Placed, values_B: Any) -> None:
+        _set_entries(logits.numbers, placed.entries, values_B)
 
     @override
     def export(self) -> dict[str, NDArray[Any]]:
@@ -260,6 +264,11 @@ class DeviceRows(Rows):
     @override
     def multiply_rows(self, matrix_BD: Any, factors_B1: Any) -> Any:
         return matrix_BD * factors_B1
+
+    @override
+    def add_shares(self, shares_NBD: Any, factors_B1: Any) -> Any:
+        (share_BD,) = shares_NBD
+        return share_BD * factors_B1
 
     @override
     def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:

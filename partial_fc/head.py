@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from partial_fc import margin as margins
+from partial_fc.blocks import Products
 from partial_fc.centers_file import read_centers
 from partial_fc.communicator import Communicator
 from partial_fc.device_rows import DeviceRows
@@ -34,7 +35,7 @@ from partial_fc.margin import Margin, Targets
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
 from partial_fc.options import HeadOptions
-from partial_fc.rows import Placed, Rows
+from partial_fc.rows import Logits, Placed, Rows
 from partial_fc.shard import Sampler, Shard, initial_centers
 from runtime import devices, processors
 from runtime.errors import ConfigError
@@ -87,8 +88,7 @@ class PartialFC(Stateful):
         self.margin = margin
         self._scale = options.scale
         self._filter_threshold = options.filter_threshold
-        self._dtype = TYPES[options.head_dtype]
-        self._buffers: dict[str, Any] = {}
+        self._products = Products(TYPES[options.head_dtype])
 
     @classmethod
     def create(
@@ -173,20 +173,21 @@ class PartialFC(Stateful):
         units_BD = self._world.allgather(units_bD, "head.features")
         sample = self._sampler.sample(self._gather_labels(labels), update)
         placed = self.rows.place(sample)
-        centers_SD = self._buffer("centers", (sample.rows.size, features.shape[1]), features)
-        gradient_SD = self._buffer("gradient", centers_SD.shape, features)
-        gathered = self.rows.gather(placed, centers_SD, gradient_SD)
+        products = self._products
+        products.begin((*units_BD.shape[:1], sample.rows.size, units_BD.shape[1]), features.context)
+        products.set_features(units_BD, self._scale)
+        gathered = []
+        for block in products.blocks:
+            arrays = block.units_KD, block.gradient_KD
+            gathered.append(self.rows.gather(placed, block.part, *arrays))
+            products.multiply(block)
+        loss, row_scale_B1, radial_B1 = self._softmax(products.logits, placed, inverse_norms_b1)
 
-        weights_BS = self._buffer("logits", (units_BD.shape[0], sample.rows.size), features)
-        center_logits(units_BD * self._scale, centers_SD, out=weights_BS)
-        loss, row_scale_B1, radial_B1 = self._softmax(weights_BS, placed, inverse_norms_b1)
-
-        scaled_BD = self.rows.multiply_rows(units_BD, row_scale_B1)
-        gradient_BD = product_gradients(weights_BS, scaled_BD, centers_SD, out=gradient_SD)
         # Not waited for: the reduction runs while the centers are updated.
-        gradient_BD = self.rows.multiply_rows(gradient_BD, row_scale_B1)
+        gradient_BD = self.rows.add_shares(products.features_gradient(), row_scale_B1)
         gradient_BD = self._world.allreduce(gradient_BD, "head.gradient")
-        update_centers = partial(self.rows.update, gathered, lr)
+        scaled_BD = self.rows.multiply_rows(units_BD, row_scale_B1)
+        update_centers = partial(self._update_centers, gathered, scaled_BD, lr)
         if not hold:
             update_centers()
         self._world.wait(gradient_BD)
@@ -199,8 +200,15 @@ class PartialFC(Stateful):
         # An update that is done shall not keep its arrays.
         return HeadStep(loss, gradient_bD, update_centers if hold else lambda: None)
 
+    def _update_centers(self, gathered: list[Any], scaled_BD: Any, lr: float) -> None:
+        """Update block by block, while the gradient of a block is in the processor's cache."""
+        self._products.set_features(scaled_BD)
+        for block, rows in zip(self._products.blocks, gathered):
+            self._products.rows_gradient(block)
+            self.rows.update(rows, lr)
+
     def _softmax(
-        self, weights_BS: Any, placed: Placed, inverse_norms_b1: Any
+        self, weights: Logits, placed: Placed, inverse_norms_b1: Any
     ) -> tuple[Any, Any, Optional[Any]]:
         """Turn logits into the weights of the gradient, in place.
 
@@ -217,30 +225,31 @@ class PartialFC(Stateful):
             with respect to the norm of each feature, NDArray [B, 1], if the margin depends on it.
         """
         rows, world, local_B = self.rows, self._world, placed.local_B
-        before_B = rows.get_targets(weights_BS, placed)
+        before_B = rows.get_targets(weights, placed)
         margined = self.margin(Targets(before_B / self._scale, local_B, inverse_norms_b1, world))
         target_B = margined.cosines_B * self._scale
         negatives = Negatives.rules(margined.curriculum, self._filter_threshold, self._scale)
-        absent_B = mx.nd.full(target_B.shape, LEFT_OUT, ctx=weights_BS.context)
-        rows.set_targets(weights_BS, placed, mx.nd.where(local_B, absent_B, before_B))
+        # The targets of this rank do not take part in sum and maximum yet.
+        invoke("_npi_where_lscalar", [local_B, before_B], {"scalar": LEFT_OUT}, [before_B])
+        rows.set_targets(weights, placed, before_B)
 
         maxima_B = mx.nd.maximum(
-            rows.maxima(weights_BS, negatives), mx.nd.where(local_B, target_B, absent_B)
+            rows.maxima(weights, negatives), _where_local(local_B, target_B, LEFT_OUT)
         )
         maxima_B = world.allreduce(maxima_B, "head.maximum", op="max")
-        others_B = rows.exponentiate(weights_BS, maxima_B, negatives)
-        target_B = mx.nd.where(local_B, target_B - maxima_B, mx.nd.zeros_like(target_B))
+        others_B = rows.exponentiate(weights, maxima_B, negatives)
+        target_B = _where_local(local_B, target_B - maxima_B, 0.0)
         addends, terms = [others_B, target_B], margined.norm_terms
         if terms is not None:
-            addends.append(mx.nd.where(local_B, terms.slopes_B, mx.nd.zeros_like(target_B)))
+            addends.append(_where_local(local_B, terms.slopes_B, 0.0))
         totals = world.allreduce(mx.nd.stack(*addends), "head.denominator")
         others_B, target_B = totals[0], totals[1]
 
         denominator_B = others_B + mx.nd.exp(target_B)
         loss = mx.nd.mean(mx.nd.log(denominator_B) - target_B)
-        kept_B = rows.get_targets(weights_BS, placed)
+        kept_B = rows.get_targets(weights, placed)
         entry_B = mx.nd.where(local_B, -margined.slopes_B * others_B, kept_B)
-        rows.set_targets(weights_BS, placed, entry_B)
+        rows.set_targets(weights, placed, entry_B)
         factor_B = (self._scale / local_B.size) / denominator_B
         if terms is None:
             return loss, factor_B.reshape((-1, 1)), None
@@ -254,45 +263,12 @@ class PartialFC(Stateful):
         gathered: NDArray[np.int64] = self._world.allgather(labels_b, "head.labels").asnumpy()
         return gathered
 
-    def _buffer(self, name: str, shape: tuple[int, int], like: Any) -> Any:
-        """The reused array ``name``: new memory of this size costs as much as a pass over it."""
-        array = self._buffers.get(name)
-        if array is None or array.shape != shape:
-            self._buffers[name] = array = mx.nd.empty(shape, ctx=like.context, dtype=self._dtype)
-        return array
 
-
-def center_logits(features_BD: Any, centers_SD: Any, out: Any) -> Any:
-    """Compute ``out [B, S] = features · centersᵀ``.
-
-    ``FullyConnected`` and its backward run in oneDNN on the CPU (about three times as fast as
-    ``nd.dot``) and in cuBLAS on a GPU. They compute in the type of centers and logits, float32 or
-    bfloat16, and sum in float32 in either case; features are float32 outside.
-    """
-    features_BD, size = _cast(features_BD, centers_SD.dtype), centers_SD.shape[0]
-    return mx.nd.FullyConnected(features_BD, centers_SD, no_bias=True, num_hidden=size, out=out)
-
-
-def product_gradients(weights_BS: Any, features_BD: Any, centers_SD: Any, out: Any) -> Any:
-    """Compute ``out [S, D] = weightsᵀ · features``; returns ``weights · centers`` [B, D].
-
-    The backward is called as an operator of its own instead of through a recorded graph, because
-    its arrays are others than those of the forward product: the probabilities instead of a gradient
-    of the logits, and rescaled features.
-    """
-    dtype = centers_SD.dtype
-    gradient_BD = mx.nd.empty(features_BD.shape, ctx=features_BD.context, dtype=dtype)
-    invoke(
-        "_backward_FullyConnected",
-        [weights_BS, _cast(features_BD, dtype), centers_SD],
-        {"no_bias": True, "num_hidden": centers_SD.shape[0]},
-        [gradient_BD, out],
-    )
-    return _cast(gradient_BD, features_BD.dtype)
-
-
-def _cast(array: Any, dtype: Any) -> Any:
-    return array if array.dtype == dtype else mx.nd.amp_cast(array, dtype=dtype)
+def _where_local(local_B: Any, values_B: Any, other: float) -> Any:
+    """The values where the target belongs to this rank, else the number; one operator."""
+    chosen_B = mx.nd.empty(values_B.shape, ctx=values_B.context)
+    invoke("_npi_where_rscalar", [local_B, values_B], {"scalar": other}, [chosen_B])
+    return chosen_B
 
 
 def usable_dtype(dtype: str, device: Any) -> str:

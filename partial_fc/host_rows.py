@@ -8,29 +8,35 @@ Shapes: see ``partial_fc.rows``.
 
 from __future__ import annotations
 
+import math
+import mmap
+from contextlib import suppress
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from typing_extensions import override
 
 from partial_fc import bfloat16
 from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.negatives import LEFT_OUT, NEVER, Negatives
 from partial_fc.optimizers import RowGradients, RowOptimizer
-from partial_fc.rows import SMALLEST_NORM, Array, Placed, Rows
+from partial_fc.rows import SMALLEST_NORM, Array, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
 from runtime.compiled import inlined, parallel_kernel, prange
 from runtime.mxnet import mx
 from runtime.ndarray import memory
 
+# Bytes of an array that has large pages, which are of 2 MiB on x86.
+_LARGE = 2**22
+
 
 class _Gathered(NamedTuple):
-    """The sampled rows between ``gather`` and ``update``: which, 1 / their norms, the gradient."""
+    """A block of rows between ``gather`` and ``update``: which, 1 / their norms, the gradient."""
 
     rows: Int64Array
-    inverse_norms_S: Array
-    gradient_SD: Any
+    inverse_norms_K: Array
+    gradient_KD: Any
 
 
 class HostRows(Rows):
@@ -42,7 +48,7 @@ class HostRows(Rows):
         self._optimizer = optimizer
         self._arrays: dict[str, NDArray[Any]] = {"centers": centers_CD}
         for name, state in optimizer.states.items():
-            self._arrays[name] = np.zeros(state.shape(*centers_CD.shape), dtype=state.dtype)
+            self._arrays[name] = _zeros(state.shape(*centers_CD.shape), state.dtype)
         self._copies: dict[str, NDArray[Any]] = {}
 
     @property
@@ -52,49 +58,50 @@ class HostRows(Rows):
 
     @override
     def place(self, sample: Sample) -> Placed:
-        entries = np.arange(sample.targets.size), sample.targets
-        return Placed(sample.rows, entries, mx.nd.array(sample.local))
+        return Placed(sample.rows, sample.targets, mx.nd.array(sample.local))
 
     @override
-    def gather(self, placed: Placed, units_SD: Any, gradient_SD: Any) -> _Gathered:
-        rows = placed.rows
-        inverse_norms_S = np.empty(rows.size, dtype=np.float32)
-        _normalize(self._arrays["centers"], rows, memory(units_SD), inverse_norms_S)
-        return _Gathered(rows, inverse_norms_S, gradient_SD)
+    def gather(self, placed: Placed, part: slice, units_KD: Any, gradient_KD: Any) -> _Gathered:
+        rows = placed.rows[part]
+        inverse_norms_K = np.empty(rows.size, dtype=np.float32)
+        _normalize(self._arrays["centers"], rows, memory(units_KD), inverse_norms_K)
+        return _Gathered(rows, inverse_norms_K, gradient_KD)
 
     @override
     def update(self, gathered: _Gathered, lr: float) -> None:
-        rows, inverse_norms_S, gradient_SD = gathered
-        gradients = RowGradients(rows, inverse_norms_S, memory(gradient_SD))
+        rows, inverse_norms_K, gradient_KD = gathered
+        gradients = RowGradients(rows, inverse_norms_K, memory(gradient_KD))
         self._optimizer.update_host(self._arrays, gradients, lr)
 
     @override
-    def maxima(self, logits_BS: Any, rules: Optional[Negatives] = None) -> Any:
-        maxima_B = mx.nd.empty((logits_BS.shape[0],))
+    def maxima(self, logits: Logits, rules: Optional[Negatives] = None) -> Any:
+        maxima_B = mx.nd.empty((logits.batch,))
+        arrays = memory(logits.numbers), _bounds(logits), memory(maxima_B)
         if rules is None:
-            _row_maxima(memory(logits_BS), memory(maxima_B))
+            _row_maxima(*arrays)
         else:
-            _ruled_maxima(memory(logits_BS), memory(maxima_B), _numbers(rules, maxima_B.size))
+            _ruled_maxima(*arrays, _numbers(rules, logits.batch))
         return maxima_B
 
     @override
-    def exponentiate(self, logits_BS: Any, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
-        sums_B = mx.nd.empty((logits_BS.shape[0],))
-        arrays = memory(logits_BS), memory(shift_B), memory(sums_B)
+    def exponentiate(self, logits: Logits, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
+        sums_B = mx.nd.empty((logits.batch,))
+        arrays = memory(logits.numbers), _bounds(logits), memory(shift_B), memory(sums_B)
         if rules is None:
             _row_exponentials(*arrays)
         else:
-            _ruled_exponentials(*arrays, _numbers(rules, sums_B.size))
+            _ruled_exponentials(*arrays, _numbers(rules, logits.batch))
         return sums_B
 
     @override
-    def get_targets(self, matrix_BS: Any, placed: Placed) -> Any:
-        return mx.nd.array(bfloat16.to_float32(memory(matrix_BS)[placed.entries]))
+    def get_targets(self, logits: Logits, placed: Placed) -> Any:
+        entries = _entries(logits, placed.entries)
+        return mx.nd.array(bfloat16.to_float32(memory(logits.numbers)[entries]))
 
     @override
-    def set_targets(self, matrix_BS: Any, placed: Placed, values_B: Any) -> None:
-        matrix = memory(matrix_BS)
-        matrix[placed.entries] = bfloat16.from_float32(memory(values_B), matrix.dtype)
+    def set_targets(self, logits: Logits, placed: Placed, values_B: Any) -> None:
+        numbers, entries = memory(logits.numbers), _entries(logits, placed.entries)
+        numbers[entries] = bfloat16.from_float32(memory(values_B), numbers.dtype)
 
     @override
     def export(self) -> dict[str, NDArray[Any]]:
@@ -129,11 +136,47 @@ class HostRows(Rows):
         return product_BD
 
     @override
+    def add_shares(self, shares_NBD: Any, factors_B1: Any) -> Any:
+        sum_BD = mx.nd.empty(shares_NBD.shape[1:])
+        _add_shares(memory(shares_NBD), memory(factors_B1), memory(sum_BD))
+        return sum_BD
+
+    @override
     def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
         projected_bD = mx.nd.empty(gradient_bD.shape)
         arrays = (gradient_bD, units_bD, inverse_norms_b1, projected_bD)
         _project(*(memory(array) for array in arrays))
         return projected_bD
+
+
+def _zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Zeros, as ``np.zeros``, in large pages of memory where the system has them on request.
+
+    The rows of a sample lie far apart, and with pages of 4 KiB the processor looks up an address
+    for every second of them. NumPy requests large pages for all arrays but those of ``np.zeros``.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size < _LARGE:
+        return np.zeros(shape, dtype)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # A kernel without them.
+    with suppress(OSError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype).reshape(shape)
+
+
+def _bounds(logits: Logits) -> Int64Array:
+    """The first column of each block, and S."""
+    return np.append(np.arange(0, logits.num_rows, logits.height), logits.num_rows)
+
+
+def _entries(logits: Logits, columns_B: Int64Array) -> Int64Array:
+    """Where a column of each sample is among the numbers."""
+    starts_B = columns_B // logits.height * logits.height
+    widths_B = np.minimum(logits.height, logits.num_rows - starts_B)
+    samples_B = np.arange(logits.batch)
+    entries_B: Int64Array = logits.batch * starts_B + samples_B * widths_B + columns_B - starts_B
+    return entries_B
 
 
 @parallel_kernel
@@ -149,22 +192,40 @@ def _normalize(vectors, rows, normalized, inverse_norms):  # type: ignore[no-unt
             normalized[s, d] = narrowed(vector[d] * inverse, normalized)
 
 
+# Samples whose logits a thread passes over together: in a block their memory is one piece.
+_SAMPLES = 16
+# Running maxima of a row: one alone would be a chain that cannot vectorize, and four vectors of
+# sixteen have what hides the time of an instruction.
+_LANES = 64
+
+
+@inlined
+def _columns(numbers, bounds, block, b, batch):  # type: ignore[no-untyped-def]
+    """The logits of a sample in a block."""
+    width = bounds[block + 1] - bounds[block]
+    start = batch * bounds[block] + b * width
+    return numbers[start : start + width]
+
+
 @parallel_kernel
-def _row_maxima(logits, maxima):  # type: ignore[no-untyped-def]
-    for b in prange(logits.shape[0]):
-        row = logits[b]
-        # Sixteen running maxima: one alone would be a chain that cannot vectorize.
-        lanes = np.full(16, -np.inf, dtype=np.float32)
-        whole = row.size // 16 * 16
-        for s in range(0, whole, 16):
-            for lane in range(16):
-                lanes[lane] = max(lanes[lane], widened(row[s + lane]))
-        largest = lanes[0]
-        for lane in range(1, 16):
-            largest = max(largest, lanes[lane])
-        for s in range(whole, row.size):
-            largest = max(largest, widened(row[s]))
-        maxima[b] = largest
+def _row_maxima(numbers, bounds, maxima):  # type: ignore[no-untyped-def]
+    for piece in prange(-(-maxima.size // _SAMPLES)):
+        samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, maxima.size))
+        lanes = np.empty(_LANES, dtype=np.float32)
+        for block in range(bounds.size - 1):
+            for b in samples:
+                row = _columns(numbers, bounds, block, b, maxima.size)
+                lanes[:] = -np.inf
+                whole = row.size // _LANES * _LANES
+                for s in range(0, whole, _LANES):
+                    for lane in range(_LANES):
+                        lanes[lane] = max(lanes[lane], widened(row[s + lane]))
+                largest = maxima[b] if block else np.float32(-np.inf)
+                for lane in range(_LANES):
+                    largest = max(largest, lanes[lane])
+                for s in range(whole, row.size):
+                    largest = max(largest, widened(row[s]))
+                maxima[b] = largest
 
 
 @inlined
@@ -186,16 +247,19 @@ def _exp(x):  # type: ignore[no-untyped-def]
 
 
 @parallel_kernel
-def _row_exponentials(logits, shift, sums):  # type: ignore[no-untyped-def]
-    for b in prange(logits.shape[0]):
-        row = logits[b]
-        largest = shift[b]
-        total = np.float32(0.0)
-        for s in range(row.size):
-            value = _exp(widened(row[s]) - largest)
-            row[s] = narrowed(value, row)
-            total += value
-        sums[b] = total
+def _row_exponentials(numbers, bounds, shift, sums):  # type: ignore[no-untyped-def]
+    for piece in prange(-(-sums.size // _SAMPLES)):
+        samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, sums.size))
+        for block in range(bounds.size - 1):
+            for b in samples:
+                row = _columns(numbers, bounds, block, b, sums.size)
+                largest = shift[b]
+                total = np.float32(0.0)
+                for s in range(row.size):
+                    value = _exp(widened(row[s]) - largest)
+                    row[s] = narrowed(value, row)
+                    total += value
+                sums[b] = sums[b] + total if block else total
 
 
 def _numbers(rules: Negatives, batch: int) -> tuple[np.float32, Array, np.float32, np.float32]:
@@ -214,43 +278,51 @@ def _ruled(logit, limit, threshold, hardness, inverse_scale):  # type: ignore[no
 
 
 @parallel_kernel
-def _ruled_maxima(logits, maxima, rules):  # type: ignore[no-untyped-def]
+def _ruled_maxima(numbers, bounds, maxima, rules):  # type: ignore[no-untyped-def]
     limit, thresholds, hardness, inverse_scale = rules
-    for b in prange(logits.shape[0]):
-        row = logits[b]
-        threshold = thresholds[b]
-        lanes = np.full(16, -np.inf, dtype=np.float32)
-        whole = row.size // 16 * 16
-        for s in range(0, whole, 16):
-            for lane in range(16):
-                logit = widened(row[s + lane])
-                value = _ruled(logit, limit, threshold, hardness, inverse_scale)
-                lanes[lane] = max(lanes[lane], value)
-        largest = lanes[0]
-        for lane in range(1, 16):
-            largest = max(largest, lanes[lane])
-        for s in range(whole, row.size):
-            logit = widened(row[s])
-            largest = max(largest, _ruled(logit, limit, threshold, hardness, inverse_scale))
-        maxima[b] = largest
+    for piece in prange(-(-maxima.size // _SAMPLES)):
+        samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, maxima.size))
+        lanes = np.empty(_LANES, dtype=np.float32)
+        for block in range(bounds.size - 1):
+            for b in samples:
+                row = _columns(numbers, bounds, block, b, maxima.size)
+                threshold = thresholds[b]
+                lanes[:] = -np.inf
+                whole = row.size // _LANES * _LANES
+                for s in range(0, whole, _LANES):
+                    for lane in range(_LANES):
+                        logit = widened(row[s + lane])
+                        value = _ruled(logit, limit, threshold, hardness, inverse_scale)
+                        lanes[lane] = max(lanes[lane], value)
+                largest = maxima[b] if block else np.float32(-np.inf)
+                for lane in range(_LANES):
+                    largest = max(largest, lanes[lane])
+                for s in range(whole, row.size):
+                    logit = widened(row[s])
+                    largest = max(largest, _ruled(logit, limit, threshold, hardness, inverse_scale))
+                maxima[b] = largest
 
 
 @parallel_kernel
-def _ruled_exponentials(logits, shift, sums, rules):  # type: ignore[no-untyped-def]
+def _ruled_exponentials(numbers, bounds, shift, sums, rules):  # type: ignore[no-untyped-def]
     limit, thresholds, hardness, inverse_scale = rules
-    for b in prange(logits.shape[0]):
-        row = logits[b]
-        largest = shift[b]
-        threshold = thresholds[b]
-        total = np.float32(0.0)
-        for s in range(row.size):
-            logit = widened(row[s])
-            value = _exp(_ruled(logit, limit, threshold, hardness, inverse_scale) - largest)
-            total += value
-            slope = hardness + np.float32(2.0) * logit * inverse_scale
-            value *= slope if logit > threshold else np.float32(1.0)
-            row[s] = narrowed(value, row)
-        sums[b] = total
+    for piece in prange(-(-sums.size // _SAMPLES)):
+        samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, sums.size))
+        for block in range(bounds.size - 1):
+            for b in samples:
+                row = _columns(numbers, bounds, block, b, sums.size)
+                largest = shift[b]
+                threshold = thresholds[b]
+                total = np.float32(0.0)
+                for s in range(row.size):
+                    logit = widened(row[s])
+                    ruled = _ruled(logit, limit, threshold, hardness, inverse_scale)
+                    value = _exp(ruled - largest)
+                    total += value
+                    slope = hardness + np.float32(2.0) * logit * inverse_scale
+                    value *= slope if logit > threshold else np.float32(1.0)
+                    row[s] = narrowed(value, row)
+                sums[b] = sums[b] + total if block else total
 
 
 @parallel_kernel
@@ -258,6 +330,18 @@ def _multiply_rows(matrix, factors, product):  # type: ignore[no-untyped-def]
     for b in prange(matrix.shape[0]):
         for d in range(matrix.shape[1]):
             product[b, d] = matrix[b, d] * factors[b, 0]
+
+
+@parallel_kernel
+def _add_shares(shares, factors, total):  # type: ignore[no-untyped-def]
+    for b in prange(total.shape[0]):
+        for d in range(total.shape[1]):
+            total[b, d] = widened(shares[0, b, d])
+        for n in range(1, shares.shape[0]):
+            for d in range(total.shape[1]):
+                total[b, d] += widened(shares[n, b, d])
+        for d in range(total.shape[1]):
+            total[b, d] *= factors[b, 0]
 
 
 @parallel_kernel

@@ -6,7 +6,8 @@ MXNet's arrays; ``DeviceRows`` keeps them on a device and uses MXNet operators. 
 sampled rows enter a tensor of MXNet, whose 32-bit sizes end at 2^31 elements, so a shard may have
 any size.
 
-Shapes: b batch of a rank, B global batch, D embedding, S sampled rows, C rows of the shard.
+Shapes: b batch of a rank, B global batch, D embedding, S sampled rows, C rows of the shard,
+K rows of a block, N blocks.
 """
 
 from __future__ import annotations
@@ -38,6 +39,30 @@ class Placed(NamedTuple):
     local_B: Any
 
 
+class Logits(NamedTuple):
+    """The logits of a step or the weights that they become, in blocks of columns.
+
+    Attributes:
+        numbers: NDArray [B · S], float32 or bfloat16: the blocks [B, K] one after the other.
+        batch: B.
+        num_rows: S.
+        height: K; the last block may have fewer columns.
+    """
+
+    numbers: Any
+    batch: int
+    num_rows: int
+    height: int
+
+    def blocks(self) -> list[Any]:
+        """The blocks, NDArrays [B, K], which share the memory."""
+        bounds = [*range(0, self.num_rows, self.height), self.num_rows]
+        return [
+            self.numbers[self.batch * start : self.batch * stop].reshape((self.batch, stop - start))
+            for start, stop in zip(bounds, bounds[1:])
+        ]
+
+
 class Rows(Protocol):
     """The class centers of a shard with their optimizer, and the passes of a step over rows."""
 
@@ -48,24 +73,24 @@ class Rows(Protocol):
     def place(self, sample: Sample) -> Placed:
         """Bring what a step needs of its sample to where the centers are."""
 
-    def gather(self, placed: Placed, units_SD: Any, gradient_SD: Any) -> Any:
-        """Write the unit vectors of the sampled rows into ``units_SD``.
+    def gather(self, placed: Placed, part: slice, units_KD: Any, gradient_KD: Any) -> Any:
+        """Write the unit vectors of a block of the sampled rows, ``part``, into ``units_KD``.
 
         Returns:
-            What ``update`` needs. By then ``gradient_SD`` has to contain the gradient with respect
+            What ``update`` needs. By then ``gradient_KD`` has to contain the gradient with respect
             to these vectors, and they have to be as they are.
         """
 
     def update(self, gathered: Any, lr: float) -> None:
         """Update the rows of ``gather``; may overwrite the gradient."""
 
-    def maxima(self, logits_BS: Any, rules: Optional[Negatives] = None) -> Any:
+    def maxima(self, logits: Logits, rules: Optional[Negatives] = None) -> Any:
         """The largest logit of each sample after the rules, NDArray [B].
 
         Logits that the rules leave out may be overwritten.
         """
 
-    def exponentiate(self, logits_BS: Any, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
+    def exponentiate(self, logits: Logits, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
         """Replace the logits by exp(logit − shift), in place, after ``maxima`` with these rules.
 
         Returns:
@@ -75,10 +100,10 @@ class Rows(Protocol):
         with f'(x), the weight in the gradient, replaces x.
         """
 
-    def get_targets(self, matrix_BS: Any, placed: Placed) -> Any:
-        """The entries of the targets, one in each row, NDArray [B]."""
+    def get_targets(self, logits: Logits, placed: Placed) -> Any:
+        """The entries of the targets, one for each sample, NDArray [B]."""
 
-    def set_targets(self, matrix_BS: Any, placed: Placed, values_B: Any) -> None:
+    def set_targets(self, logits: Logits, placed: Placed, values_B: Any) -> None:
         """Replace them, in place."""
 
     def export(self) -> dict[str, NDArray[Any]]:
@@ -95,6 +120,9 @@ class Rows(Protocol):
 
     def multiply_rows(self, matrix_BD: Any, factors_B1: Any) -> Any:
         """Each row times its factor."""
+
+    def add_shares(self, shares_NBD: Any, factors_B1: Any) -> Any:
+        """The sum of the N matrices, NDArray float32 [B, D], each row times its factor."""
 
     def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
         """The gradient with respect to features, from that with respect to their unit vectors."""

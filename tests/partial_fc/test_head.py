@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from partial_fc import blocks
 from partial_fc import device_rows as device_module
 from partial_fc.device_rows import DeviceRows
 from partial_fc.head import PartialFC, usable_dtype
@@ -467,8 +468,13 @@ def test_margin_formula_of_the_reference():
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("loss", ["arcface", "cosface"])
 @pytest.mark.parametrize("scale", [1.0, 64.0])
-def test_bfloat16_products_stay_near_the_reference(world_size, loss, scale):
+@pytest.mark.parametrize("block_rows", [blocks.BLOCK_ROWS, 7, 6])
+def test_bfloat16_products_stay_near_the_reference(
+    world_size, loss, scale, block_rows, monkeypatch
+):
     """A product keeps eight bits: a logit of 64 is off by up to 0.125, its probability by 13 %."""
+    # A rank has 9 or 18 sampled rows: also blocks of which the last has fewer, or as many.
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", block_rows)
     loss = LOSSES[loss]
     steps, centers = train_sharded(
         world_size, 61, loss, scale, 0.3, updates=3, dtype="bfloat16"

@@ -10,6 +10,7 @@ from partial_fc.device_rows import DeviceRows
 from partial_fc.host_rows import HostRows
 from partial_fc.negatives import NEVER, Curriculum, Negatives
 from partial_fc.optimizers import SGD, Adam
+from partial_fc.rows import Logits
 from partial_fc.shard import Sample
 from runtime.mxnet import mx
 from tests.support.reference_optimizers import reference_update, zero_states
@@ -58,10 +59,30 @@ def placed(rows, chosen, targets=(0,)):
     return rows.place(Sample(np.asarray(chosen), targets, np.ones(targets.size, dtype=bool)))
 
 
+def gather(rows, chosen, units, gradient):
+    """All rows in one block."""
+    return rows.gather(placed(rows, chosen), slice(0, len(chosen)), units, gradient)
+
+
 def gathered(rows, chosen):
     """The unit vectors of some rows, the array for their gradient, and what ``update`` needs."""
     units, gradient = mx.nd.empty((len(chosen), D)), mx.nd.empty((len(chosen), D))
-    return units, gradient, rows.gather(placed(rows, chosen), units, gradient)
+    return units, gradient, gather(rows, chosen, units, gradient)
+
+
+def as_logits(rows, matrix):
+    """A matrix [B, columns] in blocks: on the host of eleven columns, or twice 64 and two."""
+    matrix = np.asarray(matrix, dtype=np.float32)
+    batch, columns = matrix.shape
+    height = min(130 if columns > 130 else 11, columns) if isinstance(rows, HostRows) else columns
+    logits = Logits(mx.nd.zeros((matrix.size,)), batch, columns, height)
+    for start, block in zip(range(0, columns, height), logits.blocks()):
+        block[:] = matrix[:, start : start + height]
+    return logits
+
+
+def as_matrix(logits):
+    return np.concatenate([block.asnumpy() for block in logits.blocks()], axis=1)
 
 
 @pytest.mark.parametrize("chosen", [[3], [0, 10, 11, 49], range(C)])
@@ -117,7 +138,7 @@ def test_a_step_without_its_update_leaves_no_trace(make_rows, centers, chosen):
     """As with --on-nan skip; the arrays of the step before are used again."""
     rows, slope = make_rows(centers.copy()), np.random.default_rng(2).normal(size=(len(chosen), D))
     units, array, _ = gathered(rows, chosen)
-    what = rows.gather(placed(rows, chosen), units, array)
+    what = gather(rows, chosen, units, array)
     array[:] = slope
     rows.update(what, 0.1)
     expected = make_rows(centers.copy())
@@ -135,7 +156,7 @@ def test_a_row_that_is_sampled_late_steps_as_far_as_one_sampled_early(make_rows,
     units = mx.nd.empty((1, 4))
     for row in [0] * 20 + [2]:
         gradient = mx.nd.array([[0.0, 0.0, 0.0, 0.5]])
-        rows.update(rows.gather(placed(rows, [row]), units, gradient), 0.01)
+        rows.update(gather(rows, [row], units, gradient), 0.01)
     exported = rows.export()
     assert exported["centers"][2] == pytest.approx([0.0, 0.0, 1.0, -0.01], abs=1e-6)
     assert exported["step_counts"].tolist() == [20, 0, 1]
@@ -145,23 +166,25 @@ def test_a_row_that_is_sampled_late_steps_as_far_as_one_sampled_early(make_rows,
 @pytest.mark.parametrize("spread", [1.0, 60.0])
 def test_maxima_and_exponentials(make_rows, centers, columns, spread):
     logits = np.random.default_rng(3).normal(size=(B, columns)).astype(np.float32) * spread
-    rows, array = make_rows(centers), mx.nd.array(logits)
+    rows = make_rows(centers)
+    array = as_logits(rows, logits)
     maxima = rows.maxima(array)
     assert np.array_equal(maxima.asnumpy(), logits.max(axis=1))
     sums = rows.exponentiate(array, maxima + 1.5)
     exact = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True) - 1.5)
-    assert array.asnumpy() == pytest.approx(exact, rel=2e-5, abs=1e-37)
+    assert as_matrix(array) == pytest.approx(exact, rel=2e-5, abs=1e-37)
     assert sums.asnumpy() == pytest.approx(exact.sum(axis=1), rel=1e-5)
 
 
-@pytest.mark.parametrize("columns", [16, 37])
+@pytest.mark.parametrize("columns", [16, 37, 200])
 def test_the_maximum_is_found_wherever_it_stands(make_rows, centers, columns):
     # One row for each place.
     logits = -2.0 + np.eye(columns, dtype=np.float32)
-    assert make_rows(centers).maxima(mx.nd.array(logits)).asnumpy().tolist() == [-1.0] * columns
+    rows = make_rows(centers)
+    assert rows.maxima(as_logits(rows, logits)).asnumpy().tolist() == [-1.0] * columns
 
 
-@pytest.mark.parametrize("columns", [1, 16, 37])
+@pytest.mark.parametrize("columns", [1, 37, 200])
 @pytest.mark.parametrize("limit", [10.0, NEVER])
 @pytest.mark.parametrize("part_bytes", [2**27, 4 * 37 * 4, 1])
 def test_rules_for_negatives(make_rows, centers, columns, limit, part_bytes, monkeypatch):
@@ -174,7 +197,8 @@ def test_rules_for_negatives(make_rows, centers, columns, limit, part_bytes, mon
     thresholds[1] = 1e30
     curriculum = Curriculum(mx.nd.array(thresholds), mx.nd.array([0.3]))
     negatives = Negatives(limit, curriculum, scale=64.0)
-    rows, array = make_rows(centers), mx.nd.array(logits)
+    rows = make_rows(centers)
+    array = as_logits(rows, logits)
 
     exact, hard = logits.astype(np.float64), logits > thresholds[:, None]
     ruled = np.where(hard, exact * (0.3 + exact / 64), exact)
@@ -188,22 +212,24 @@ def test_rules_for_negatives(make_rows, centers, columns, limit, part_bytes, mon
     sums = rows.exponentiate(array, mx.nd.array(shift), negatives)
     exponentials = np.exp(ruled - shift.astype(np.float32)[:, None])
     assert sums.asnumpy() == pytest.approx(exponentials.sum(axis=1), rel=1e-5)
-    assert array.asnumpy() == pytest.approx(exponentials * slopes, rel=2e-5, abs=1e-8)
+    assert as_matrix(array) == pytest.approx(exponentials * slopes, rel=2e-5, abs=1e-8)
 
 
 def test_a_filter_without_a_curriculum(make_rows, centers):
-    array, rows = mx.nd.array([[0.0, 5.5, 1.0], [5.0, 4.0, -9.0]]), make_rows(centers)
+    rows = make_rows(centers)
+    array = as_logits(rows, [[0.0, 5.5, 1.0], [5.0, 4.0, -9.0]])
     negatives = Negatives(5.0, None, scale=8.0)
     assert rows.maxima(array, negatives).asnumpy().tolist() == [1.0, 5.0]
     sums = rows.exponentiate(array, mx.nd.array([1.0, 5.0]), negatives)
     expected = np.exp([[-1.0, -np.inf, 0.0], [0.0, -1.0, -14.0]])
-    assert array.asnumpy() == pytest.approx(expected, rel=1e-5)
+    assert as_matrix(array) == pytest.approx(expected, rel=1e-5)
     assert sums.asnumpy() == pytest.approx(expected.sum(axis=1), rel=1e-6)
 
 
 @pytest.mark.parametrize("curriculum", [True, False])
 def test_rules_for_negatives_do_not_hide_nan(make_rows, centers, curriculum):
-    rows, array = make_rows(centers), mx.nd.array([[0.0, np.nan, 1.0]])
+    rows = make_rows(centers)
+    array = as_logits(rows, [[0.0, np.nan, 1.0]])
     rule = Curriculum(mx.nd.array([0.5]), mx.nd.array([0.1])) if curriculum else None
     negatives = Negatives(5.0, rule, scale=8.0)
     rows.maxima(array, negatives)
@@ -212,29 +238,31 @@ def test_rules_for_negatives_do_not_hide_nan(make_rows, centers, curriculum):
 
 
 def test_exponentials_of_very_small_logits_are_zero(make_rows, centers):
-    array = mx.nd.array([[-1e30, -1000.0, -100.0, 0.0]])
-    sums = make_rows(centers).exponentiate(array, mx.nd.array([0.0]))
-    found = array.asnumpy()[0].tolist()
+    rows = make_rows(centers)
+    array = as_logits(rows, [[-1e30, -1000.0, -100.0, 0.0]])
+    sums = rows.exponentiate(array, mx.nd.array([0.0]))
+    found = as_matrix(array)[0].tolist()
     # The third is 4e-44, which MXNet on a device may keep.
     assert found[:2] == [0.0, 0.0] and found[2] < 4e-44 and found[3] == sums.asscalar() == 1.0
 
 
 def test_nan_is_not_hidden(make_rows, centers):
-    array = mx.nd.array([[0.0, np.nan, 1.0]])
-    assert np.isnan(make_rows(centers).exponentiate(array, mx.nd.array([1.0])).asscalar())
+    rows = make_rows(centers)
+    array = as_logits(rows, [[0.0, np.nan, 1.0]])
+    assert np.isnan(rows.exponentiate(array, mx.nd.array([1.0])).asscalar())
 
 
 def test_targets_are_read_and_replaced_in_place(make_rows, centers, sampled):
     values = np.arange(B * S, dtype=np.float32).reshape(B, S)
-    matrix, columns = mx.nd.array(values), np.array([0, 3, 12, 0, 5, 5])
-    rows = make_rows(centers)
+    rows, columns = make_rows(centers), np.array([0, 3, 12, 0, 5, 5])
+    matrix = as_logits(rows, values)
     where = placed(rows, sampled, columns)
     assert rows.get_targets(matrix, where).asnumpy().tolist() == [
         values[b, column] for b, column in enumerate(columns)
     ]
     rows.set_targets(matrix, where, mx.nd.full((B,), -1.0))
     values[np.arange(B), columns] = -1.0
-    assert np.array_equal(matrix.asnumpy(), values)
+    assert np.array_equal(as_matrix(matrix), values)
 
 
 def test_a_sample_says_which_targets_are_local(make_rows, centers, sampled):
@@ -247,7 +275,8 @@ def test_a_sample_says_which_targets_are_local(make_rows, centers, sampled):
 
 def test_a_sample_is_not_changed_by_those_that_follow(make_rows, centers, sampled):
     """They may be placed before the device has read it."""
-    rows, matrix = make_rows(centers), mx.nd.array(np.arange(3 * S).reshape(3, S))
+    rows = make_rows(centers)
+    matrix = as_logits(rows, np.arange(3 * S).reshape(3, S))
     samples = [placed(rows, sampled, [shift, 2, 4]) for shift in range(8)]
     found = [rows.get_targets(matrix, sample).asnumpy().tolist() for sample in samples]
     assert found == [[shift, S + 2, 2 * S + 4] for shift in range(8)]
@@ -281,7 +310,7 @@ def test_rows_of_any_width_are_written_back(width):
         rows = DeviceRows(before.copy(), SGD(0.0, 0.0), mx.cpu(1), max_elements=4 * width)
         chosen = np.array([0, 3, 4, 8])
         units, gradient = mx.nd.empty((4, width)), mx.nd.ones((4, width))
-        rows.update(rows.gather(placed(rows, chosen), units, gradient), 0.5)
+        rows.update(gather(rows, chosen, units, gradient), 0.5)
     after, norms = rows.export()["centers"], np.linalg.norm(before, axis=1, keepdims=True)
     exact = before / norms
     expected = before - 0.5 * (1 - exact.sum(axis=1, keepdims=True) * exact) / norms
