@@ -11,7 +11,7 @@ import pytest
 from backbones import classifiers
 from backbones.classifiers import Normalization
 from backbones.graph.onednn import blocked
-from backbones.graph.onednn.blocked import _Channels
+from backbones.graph.onednn.channels import Channels
 from backbones.network import Network, initial_weights
 from runtime.mxnet import mx
 
@@ -72,25 +72,25 @@ def compare(plain: Any, fast: Any, shape: tuple[int, ...]) -> None:
     ("channels", "block", "expected"),
     [
         # Full already.
-        (_Channels(1, 16, 32), 16, _Channels(1, 16, 32)),
-        (_Channels(2, 64, 64), 16, _Channels(2, 64, 64)),
-        (_Channels(32, 1, 1), 16, _Channels(32, 1, 1)),
+        (Channels(1, 16, 32), 16, Channels(1, 16, 32)),
+        (Channels(2, 64, 64), 16, Channels(2, 64, 64)),
+        (Channels(32, 1, 1), 16, Channels(32, 1, 1)),
         # ResNeXt29_32x4d: groups of 4 and 8 channels.
-        (_Channels(32, 4, 4), 16, _Channels(8, 16, 16)),
-        (_Channels(32, 8, 8), 16, _Channels(16, 16, 16)),
-        (_Channels(32, 4, 4), 8, _Channels(16, 8, 8)),
+        (Channels(32, 4, 4), 16, Channels(8, 16, 16)),
+        (Channels(32, 8, 8), 16, Channels(16, 16, 16)),
+        (Channels(32, 4, 4), 8, Channels(16, 8, 8)),
         # RegNetX_200MF: three groups of 8 channels; MobileNetV2: 24 channels; DPN92: groups of 3.
-        (_Channels(3, 8, 8), 16, _Channels(2, 16, 16)),
-        (_Channels(1, 24, 144), 16, _Channels(1, 32, 144)),
-        (_Channels(1, 96, 24), 16, _Channels(1, 96, 32)),
-        (_Channels(32, 3, 3), 16, _Channels(2, 48, 48)),
+        (Channels(3, 8, 8), 16, Channels(2, 16, 16)),
+        (Channels(1, 24, 144), 16, Channels(1, 32, 144)),
+        (Channels(1, 96, 24), 16, Channels(1, 96, 32)),
+        (Channels(32, 3, 3), 16, Channels(2, 48, 48)),
         # Depthwise; a channel multiplier; pixels, which are not padded.
-        (_Channels(24, 1, 1), 16, _Channels(32, 1, 1)),
-        (_Channels(24, 1, 2), 16, _Channels(2, 16, 32)),
-        (_Channels(1, 3, 24), 16, _Channels(1, 3, 32)),
+        (Channels(24, 1, 1), 16, Channels(32, 1, 1)),
+        (Channels(24, 1, 2), 16, Channels(2, 16, 32)),
+        (Channels(1, 3, 24), 16, Channels(1, 3, 32)),
     ],
 )
-def test_channels_by_hand(channels: _Channels, block: int, expected: _Channels) -> None:
+def test_channels_by_hand(channels: Channels, block: int, expected: Channels) -> None:
     assert channels.filled(block) == expected
 
 

@@ -1,0 +1,67 @@
+"""How many groups and channels a convolution has, and how many would fill oneDNN's blocks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backbones.graph.nodes import Node, Shape
+
+# A convolution of the pixels reads them as they are, in blocks of one channel.
+_MOST_PIXEL_CHANNELS = 4
+
+
+class Channels(NamedTuple):
+    """Groups of a convolution, and channels of each."""
+
+    groups: int
+    inputs: int
+    outputs: int
+
+    @classmethod
+    def of(cls, node: Node, kernel: Shape) -> Channels:
+        """Those of a node with a kernel [outputs of all groups, inputs of one, height, width]."""
+        groups = int(node["attrs"].get("num_group", "1"))
+        return cls(groups, kernel[1], kernel[0] // groups)
+
+    def filled(self, block: int) -> Channels:
+        """The smallest that contain these, and fill blocks."""
+        if self.groups == 1:
+            if self.inputs <= _MOST_PIXEL_CHANNELS:
+                return self._replace(outputs=_multiple(self.outputs, block))
+            return Channels(1, _multiple(self.inputs, block), _multiple(self.outputs, block))
+        if self.inputs == self.outputs == 1:
+            return self._replace(groups=_multiple(self.groups, block))
+        joined = self.joined(block)
+        return Channels(-(-self.groups // joined), self.inputs * joined, self.outputs * joined)
+
+    def is_close_to(self, plain: Channels) -> bool:
+        """Whether at most half of the channels are padding."""
+        inputs, outputs = plain.all_inputs, plain.all_outputs
+        return self.all_inputs <= 2 * inputs and self.all_outputs <= 2 * outputs
+
+    def joined(self, block: int) -> int:
+        """How many groups fill blocks together."""
+        count = 1
+        while self.inputs * count % block or self.outputs * count % block:
+            count += 1
+        return count
+
+    @property
+    def all_inputs(self) -> int:
+        """Channels of the maps that the convolution reads."""
+        return self.groups * self.inputs
+
+    @property
+    def all_outputs(self) -> int:
+        """Channels of the maps that it writes."""
+        return self.groups * self.outputs
+
+
+def _multiple(count: int, block: int) -> int:
+    """The next multiple of a block."""
+    return -(-count // block) * block
+
+
+def is_common(node: Node) -> bool:
+    """Whether channels are the second dimension of the maps of a convolution."""
+    return node["attrs"].get("layout", "None") in ("None", "NCHW")
