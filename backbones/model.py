@@ -81,7 +81,7 @@ class Backbone(Network):
             backbone._dropout_seed = seed
         if options.recompute:
             parts = cut(trained, image_size)
-            backbone._training_pass = Recomputation(parts, backbone.parameters, ctx)
+            backbone._training_pass = Recomputation(parts, backbone.own_parameters, ctx)
         if options.accumulate > 1:
             backbone.accumulate(options.accumulate)
         if options.pretrained_checkpoint:

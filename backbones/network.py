@@ -8,6 +8,7 @@ MXNet seeds every process alike, and its numbers depend on what the process drew
 
 from __future__ import annotations
 
+import ast
 import zlib
 from collections.abc import Collection
 from pathlib import Path
@@ -65,15 +66,19 @@ class Network(Stateful):
         self._statistic_names: list[str] = exported.list_auxiliary_states()
         self._ctx = ctx
         self._block = mx.gluon.SymbolBlock(trained, mx.sym.var("data", dtype="float32"))
+        self._parameters = mx.gluon.ParameterDict()
         # BatchNorm holds these gammas at one.
         fixed = {
             f"{name}_gamma"
             for name, attributes in trained.attr_dict().items()
             if attributes.get("fix_gamma") == "True"
         }
-        for name, parameter in self.parameters.items():
-            parameter.shape = weights[name].shape
-            parameter.initialize(mx.init.Zero(), ctx=ctx)
+        longer = _longer_statistics(trained, weights, self._statistic_names)
+        for name, own in self.own_parameters.items():
+            own.shape = longer.get(name, weights[name].shape)
+            own.initialize(mx.init.Zero(), ctx=ctx)
+            parameter = _first_of(own, weights[name].shape, ctx) if name in longer else own
+            self._parameters.update({name: parameter})
             parameter.set_data(weights[name].astype(parameter.dtype))
             parameter.wd_mult = float(name.endswith("_weight"))
             if name in fixed or name in frozen:
@@ -95,6 +100,14 @@ class Network(Stateful):
 
         Biases, gammas, betas and PReLU slopes have ``wd_mult`` 0. Running statistics, fixed gammas
         and frozen parameters have ``grad_req`` "null": a trainer neither reduces nor updates them.
+        """
+        return self._parameters
+
+    @property
+    def own_parameters(self) -> Any:
+        """Those of the graph that runs, for what runs it in another way.
+
+        Some of its running statistics are longer, ``parameters`` has the first of their numbers.
         """
         return self._block.collect_params()
 
@@ -158,7 +171,7 @@ class Network(Stateful):
                 "--sync-bn needs BatchNorm, which this network does not have; leave it out"
             )
         assert self._training_pass is None, "check() lets no other pass through with sync_bn"
-        self._training_pass = SynchronizedPass(self._trained, self.parameters, ranks, self._ctx)
+        self._training_pass = SynchronizedPass(self._trained, self.own_parameters, ranks, self._ctx)
 
     @override
     def export_state(self, update: int) -> State:
@@ -199,6 +212,24 @@ class Network(Stateful):
                 f"{parameter_path} cannot be written: {error.strerror}; earlier files are "
                 "unchanged, make room or choose another folder"
             ) from None
+
+
+def _longer_statistics(
+    symbol: Any, weights: dict[str, NDArray], names: Collection[str]
+) -> dict[str, Shape]:
+    """Return the shapes of statistics of which a graph has more numbers than there are weights."""
+    known = symbol.attr_dict()
+    shapes = {name: known.get(name, {}).get("__shape__") for name in names}
+    found = {name: ast.literal_eval(shape) for name, shape in shapes.items() if shape}
+    return {name: shape for name, shape in found.items() if shape != weights[name].shape}
+
+
+def _first_of(parameter: Any, shape: Shape, ctx: Context) -> Any:
+    """Return a parameter of the first numbers of another one [C], in the same memory."""
+    first = mx.gluon.Parameter(parameter.name, grad_req="null", shape=shape, dtype=parameter.dtype)
+    first.initialize(mx.init.Zero(), ctx=ctx)
+    first._data = [parameter.data(ctx)[: shape[0]]]
+    return first
 
 
 def checkpoint_paths(prefix: Union[str, Path], epoch: int) -> tuple[Path, Path]:

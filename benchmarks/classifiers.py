@@ -111,8 +111,10 @@ def _introduction(rounds: int) -> str:
 {measure.machine()}
 
 Medians of {rounds} rounds, in each of which every variant takes one step, in a process of its own.
-A training step is forward, backward, SGD; inference is forward alone. "× the faster" is how many
-times as fast as the faster of PyTorch's memory formats ours is, in the same round."""
+A training step is forward, backward, SGD. Inference is forward alone: ours is what validation
+calls, a graph made for the weights of the moment, PyTorch's the module in inference mode. "× the
+faster" is how many times as fast as the faster of PyTorch's memory formats ours is, in the same
+round."""
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from backbones import classifiers
@@ -35,10 +36,15 @@ def write_graph(
 
 
 class ClassifierInference(Subject):
-    """The forward pass."""
+    """What validation calls: outputs with the weights of this moment."""
 
     def __init__(self, model: str, batch: int, dtype: str = "float32") -> None:
         """Args: the model's name; images of a step; the number format of its maps."""
+        self._create(model, dtype)
+        self._infer = self._classifier.inference()
+        self._images = _images(batch)
+
+    def _create(self, model: str, dtype: str) -> None:
         self._classifier = Classifier.create(
             ClassifierOptions(model=model, dtype=dtype),
             classes=_CLASSES,
@@ -46,14 +52,10 @@ class ClassifierInference(Subject):
             normalization=NORMALIZATION,
         )
         self._classifier.hybridize()
-        rng = np.random.default_rng(0)
-        images = rng.integers(0, 256, (batch, *_IMAGE_SHAPE), np.uint8)
-        self._images = mx.nd.array(images, dtype="uint8")
-        self._labels = mx.nd.array(rng.integers(0, _CLASSES, batch))
 
     @override
     def step(self) -> None:
-        self._classifier(self._images).wait_to_read()
+        self._infer(self._images)
 
 
 class ClassifierTraining(ClassifierInference):
@@ -61,7 +63,9 @@ class ClassifierTraining(ClassifierInference):
 
     def __init__(self, model: str, batch: int, dtype: str = "float32") -> None:
         """Args: as above."""
-        super().__init__(model, batch, dtype)
+        self._create(model, dtype)
+        self._batch = mx.nd.array(_images(batch), dtype="uint8")
+        self._labels = mx.nd.array(np.random.default_rng(0).integers(0, _CLASSES, batch))
         self._optimizer = BackboneOptimizer(
             OptimizerOptions(momentum=0.9, wd=5e-4),
             self._classifier.parameters,
@@ -74,7 +78,7 @@ class ClassifierTraining(ClassifierInference):
     @override
     def step(self) -> None:
         with mx.autograd.record():
-            loss = self._loss(self._classifier(self._images), self._labels).mean()
+            loss = self._loss(self._classifier(self._batch), self._labels).mean()
         loss.backward()
         reduced = self._optimizer.reduce(self._updates)
         self._optimizer.update(self._updates, lr=1e-3)
@@ -82,3 +86,7 @@ class ClassifierTraining(ClassifierInference):
         assert reduced.are_finite(())
         self._updates += 1
         mx.nd.waitall()
+
+
+def _images(batch: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, (batch, *_IMAGE_SHAPE), np.uint8)

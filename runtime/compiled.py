@@ -68,3 +68,19 @@ parallel_kernel = _compiler(parallel=True, fastmath=_FAST)
 inlined = _compiler(fastmath=_FAST, inline="always")
 # A kernel of one thread that releases Python's lock while it runs.
 unlocked_kernel = _compiler(nogil=True)
+
+
+@extending.intrinsic
+def _pointer(context: Any, address: Any) -> Any:
+    """A pointer to float32 numbers at an address (``uintp``), in a kernel."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], target.get_value_type(signature.return_type))
+
+    return types.CPointer(types.float32)(types.uintp), generate
+
+
+@inlined
+def floats_at(address, size):  # type: ignore[no-untyped-def]
+    """A view [size] of float32 numbers in memory, in a kernel: it can take many arrays at once."""
+    return numba.carray(_pointer(address), (size,))

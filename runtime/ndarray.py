@@ -52,10 +52,25 @@ def memory(array: Any) -> NDArray[Any]:
     expected, element = _ELEMENTS[np.dtype(array.dtype).itemsize]
     assert devices.is_host(array.context) and array.dtype == expected, array
     wait_until_unused(array)
-    address = ctypes.c_void_p()
-    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
-    pointer = ctypes.cast(address, ctypes.POINTER(element))
+    pointer = ctypes.cast(_address(array), ctypes.POINTER(element))
     return np.ctypeslib.as_array(pointer, shape=array.shape)
+
+
+def addresses(arrays: Sequence[Any]) -> list[int]:
+    """Return where the memory of CPU arrays begins, once no queued operator uses them.
+
+    For many arrays, no two of the same memory. They are waited for together: for each wait, MXNet
+    wakes up a thread, which then has to get a processor.
+    """
+    _wait_until_all_are_unused(arrays)
+    return [*map(_address, arrays)]
+
+
+def _address(array: Any) -> int:
+    found = ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(found)))
+    assert found.value is not None, array
+    return found.value
 
 
 def copy_to_host(array: Any, copy: NDArray[Any]) -> None:
@@ -74,3 +89,26 @@ def is_on_host(array: Any) -> bool:
 def wait_until_unused(array: Any) -> None:
     """Wait until every queued operator that reads or writes the array has run."""
     mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
+
+
+# What the engine calls is to outlive every operator.
+_nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: None)
+
+
+def _wait_until_all_are_unused(arrays: Sequence[Any]) -> None:
+    """Queue an operator that writes all of these arrays, by what it says, and wait for it."""
+    count = len(arrays)
+    if not count:
+        return
+    # An operator would wait for itself.
+    assert len({array.handle.value for array in arrays}) == count
+    handles = (ctypes.c_void_p * count)(*(array.handle for array in arrays))
+    context = (ctypes.c_int * 2)(mx.cpu().device_typeid, 0)
+    none = ctypes.c_void_p()
+    mx.base.check_call(
+        mx.base._LIB.MXEnginePushSyncND(
+            *(_nothing, none, none, context, none, ctypes.c_int(0), handles, ctypes.c_int(count)),
+            *(none, ctypes.c_int(0), none),
+        )
+    )
+    mx.base.check_call(mx.base._LIB.MXNDArrayWaitToRead(arrays[0].handle))

@@ -1,28 +1,29 @@
-"""SGD with momentum on a CPU: one pass over weight, gradient and momentum.
+"""SGD with momentum on a CPU: one pass over weights, gradients and momenta.
 
 MXNet's own operator for many parameters leaves the vector units of a processor idle: it takes six
 times as long as memory needs. The rule is MXNet's, and so is what is kept, so that checkpoints of
 one fit the other.
+
+A kernel takes all parameters at once. Most have some hundred numbers, which a thread has computed
+before another one has been woken up: MobileNetV2 has 2.3 million numbers in 173 arrays, for which
+threads that were started for each array took a fifth of a training step.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
-from runtime.compiled import parallel_kernel, prange
+from runtime.compiled import floats_at, parallel_kernel, prange
 from runtime.mxnet import mx
-from runtime.ndarray import memory
+from runtime.ndarray import addresses, is_on_host
 
-
-class _Rates(NamedTuple):
-    lr: np.float32
-    momentum: np.float32
-    weight_decay: np.float32
-    scale: np.float32
+# Threads share the numbers of all arrays in pieces, whose bounds may lie within an array.
+_PIECES = 16
+_ALL = 1 << 30
 
 
 class HostSGD(mx.optimizer.Optimizer):
@@ -36,48 +37,89 @@ class HostSGD(mx.optimizer.Optimizer):
         """Args: momentum: above 0 and below 1; settings: of MXNet's optimizers."""
         super().__init__(**settings)
         self.momentum = momentum
+        # How many parameters ``update`` may get at once.
+        self.aggregate_num = _ALL
+        self._sizes: dict[int, int] = {}
 
     def create_state(self, index: int, weight: Any) -> Any:
-        """The momentum of one parameter, zero."""
+        """The momentum of one parameter, float32, contiguous, in the memory of the CPU: zero."""
+        assert is_on_host(weight), weight
+        self._sizes[index] = weight.size
         return mx.nd.zeros_like(weight)
 
-    def update(self, index: int, weight: Any, grad: Any, state: Any) -> None:
-        """Update one parameter in place.
+    def update(self, index: Union[int, Sequence[int]], weight: Any, grad: Any, state: Any) -> None:
+        """Update one parameter in place, or the parameters of lists.
 
         Args:
             index: of the parameter.
-            weight: float32 of any shape, contiguous, in the memory of the CPU.
-            grad: of its shape.
-            state: the momentum, of its shape.
+            weight: that ``create_state`` was called with.
+            grad: of its shape, float32, contiguous, in the memory of the CPU.
+            state: the momentum.
         """
+        if isinstance(index, int):
+            index, weight, grad, state = [index], [weight], [grad], [state]
         self._update_count(index)
-        rates = self._get_lr(index), self.momentum, self._get_wd(index), self.rescale_grad
-        _step(
-            *(memory(array).reshape(-1) for array in (weight, grad, state)),
-            _Rates(*map(np.float32, rates)),
-        )
+        found = np.array(addresses([*weight, *grad, *state]), np.uintp).reshape(3, -1)
+        rates = np.array([self._get_lrs(index), self._get_wds(index)], np.float32)
+        common = np.array([self.momentum, self.rescale_grad], np.float32)
+        _step(found, _offsets([self._sizes[one] for one in index]), rates, common)
 
 
 def all_finite(gradients: Sequence[Any]) -> bool:
-    """Whether the sum of squares of each array (float32, of the CPU) is finite; waits for them."""
-    return all(
-        math.isfinite(_sum_of_squares(memory(gradient).reshape(-1))) for gradient in gradients
-    )
+    """Whether the squares of each array (float32, of the CPU) have a finite sum; waits for them.
+
+    It may be a part of an array whose sum is looked at.
+    """
+    found = np.array(addresses(gradients), np.uintp)
+    return bool(_are_finite(found, _offsets([one.size for one in gradients])).all())
+
+
+def _offsets(sizes: Sequence[int]) -> NDArray[np.int64]:
+    """Where each of n arrays begins among the numbers of all, and where the last ends [n + 1]."""
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
 @parallel_kernel
 def _step(  # type: ignore[no-untyped-def]
-    weight, gradient, velocity, rates
+    addresses, offsets, rates, common
 ):
-    for i in prange(weight.size):
-        slope = rates.scale * gradient[i] + rates.weight_decay * weight[i]
-        velocity[i] = rates.momentum * velocity[i] - rates.lr * slope
-        weight[i] += velocity[i]
+    """Addresses [weight, gradient, momentum; n], offsets [n + 1], lr and wd [2, n], μ and scale."""
+    momentum, scale = common
+    for piece in prange(_PIECES):
+        begin = offsets[-1] * piece // _PIECES
+        end = offsets[-1] * (piece + 1) // _PIECES
+        array = np.searchsorted(offsets, begin, side="right") - 1
+        while begin < end:
+            size = offsets[array + 1] - offsets[array]
+            weight = floats_at(addresses[0, array], size)
+            gradient = floats_at(addresses[1, array], size)
+            velocity = floats_at(addresses[2, array], size)
+            lr, wd = rates[0, array], rates[1, array]
+            stop = min(end - offsets[array], size)
+            for i in range(begin - offsets[array], stop):
+                slope = scale * gradient[i] + wd * weight[i]
+                velocity[i] = momentum * velocity[i] - lr * slope
+                weight[i] += velocity[i]
+            array += 1
+            begin = offsets[array]
 
 
 @parallel_kernel
-def _sum_of_squares(values):  # type: ignore[no-untyped-def]
-    total = np.float32(0.0)
-    for i in prange(values.size):
-        total += values[i] * values[i]
-    return total
+def _are_finite(addresses, offsets):  # type: ignore[no-untyped-def]
+    """Whether each piece of arrays at addresses [n] with offsets [n + 1] has finite squares."""
+    found = np.ones(_PIECES, np.bool_)
+    for piece in prange(_PIECES):
+        begin = offsets[-1] * piece // _PIECES
+        end = offsets[-1] * (piece + 1) // _PIECES
+        array = np.searchsorted(offsets, begin, side="right") - 1
+        while begin < end:
+            size = offsets[array + 1] - offsets[array]
+            values = floats_at(addresses[array], size)
+            stop = min(end - offsets[array], size)
+            total = np.float32(0.0)
+            for i in range(begin - offsets[array], stop):
+                total += values[i] * values[i]
+            found[piece] &= np.isfinite(total)
+            array += 1
+            begin = offsets[array]
+    return found

@@ -69,9 +69,10 @@ def test_a_step_trains_and_an_export_gives_the_same(name: str, tmp_path) -> None
     logits = classifier(single)
     assert logits.shape == (1, 10) and logits.dtype == np.float32
     classifier.export(tmp_path / "model")
-    np.testing.assert_array_equal(
-        reload(tmp_path / "model")(single.astype("float32")).asnumpy(), logits.asnumpy()
-    )
+    found = reload(tmp_path / "model")(single.astype("float32")).asnumpy()
+    # The plain graph of the file may run by other kernels than the form for processors.
+    limit = 1e-5 * np.abs(found).max()
+    np.testing.assert_allclose(found, logits.asnumpy(), rtol=1e-5, atol=limit)
 
 
 @pytest.mark.models

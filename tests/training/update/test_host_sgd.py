@@ -38,6 +38,28 @@ def test_it_does_what_mxnet_does(shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-7)
 
 
+def test_many_parameters_at_once_do_as_each_by_itself() -> None:
+    """Pieces of the numbers of all begin and end within arrays, and hold several."""
+    generator = np.random.default_rng(0)
+    arrays = [generator.normal(size=(3, size)) for size in (1, 5, 40_000, 7, 129)]
+    results = []
+    for at_once in (True, False):
+        optimizer = HostSGD(**SETTINGS, param_idx2name={0: "a_bias", 2: "b_weight"})
+        optimizer.set_learning_rate(0.1)
+        optimizer.set_lr_mult({"a_bias": 3.0})
+        optimizer.set_wd_mult({"b_weight": 5.0})
+        columns = [[mx.nd.array(array[i]) for array in arrays] for i in range(3)]
+        numbers = list(range(len(arrays)))
+        for number, weight in enumerate(columns[0]):
+            optimizer.create_state(number, weight)
+        calls = [(numbers, *columns)] if at_once else zip(numbers, *columns)
+        for call in calls:
+            optimizer.update_multi_precision(*call)
+        results.append([one.asnumpy() for one in (*columns[0], *columns[2])])
+    for together, alone in zip(*results):
+        np.testing.assert_allclose(together, alone, rtol=1e-6)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
 def test_one_bad_number_among_many_is_seen(bad: float) -> None:
     values = np.ones(100_003, np.float32)
