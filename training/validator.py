@@ -19,7 +19,7 @@ from runtime.mxnet import mx
 from runtime.state import Saved, State, Stateful
 from training.log.run_log import RunLog
 from training.model_saver import average_statistics
-from training.update.epoch_counts import EpochCounts
+from training.update.epoch_counts import Counts, EpochCounts
 
 _log = logging.getLogger(__name__)
 
@@ -69,9 +69,8 @@ class Validator(Stateful):
         training = self._epoch_counts.counts()
         epoch = self._epoch_counts.epochs(update)
         _log.info(
-            "epoch %g: training loss %.4f, accuracy %.4f; validation loss %.4f, accuracy %.4f "
-            "(%d of %d), top-%d %.4f, best %.4f",
-            *(epoch, training.mean_loss, training.accuracy, loss / total, accuracy),
+            "epoch %g: %s; validation loss %.4f, accuracy %.4f (%d of %d), top-%d %.4f, best %.4f",
+            *(epoch, _described(training), loss / total, accuracy),
             *(correct, total, _TOP, correct_of_top / total, self.best),
         )
         numbers = {
@@ -128,3 +127,10 @@ def count(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.
     losses = np.log(np.exp(wide - largest[:, None]).sum(axis=1)) + largest - of_label
     ranks = (~(wide < of_label[:, None])).sum(axis=1) - 1
     return np.array([losses.sum(), (ranks == 0).sum(), (ranks < _TOP).sum(), len(labels)])
+
+
+def _described(training: Counts) -> str:
+    """What was learned; a run that is resumed behind its end trains on nothing."""
+    if not training.total:
+        return "nothing left to train on"
+    return f"training loss {training.mean_loss:.4f}, accuracy {training.accuracy:.4f}"

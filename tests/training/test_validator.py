@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
@@ -94,3 +95,12 @@ def test_every_image_counts_once_on_any_number_of_ranks(size: int, caplog) -> No
         assert validator.export_state(30).values == {"accuracy": {"best": 9 / 11}}
     assert saved == [10] * size + [20] * size
     assert "accuracy 0.8182 (9 of 11), top-5 " in caplog.text
+    assert "epoch 1: training loss 0.2500, accuracy 0.3750; validation loss " in caplog.text
+
+
+def test_a_run_that_is_resumed_behind_its_end_has_trained_on_nothing(caplog) -> None:
+    caplog.set_level(logging.INFO)
+    counts = EpochCounts(LoneWorld(), lambda: EpochPlan(num_images=80, global_batch=8))
+    batches = partial(shares, 0, 1, 5)
+    Validator(FirstPixels(), batches, counts, LoneWorld(), Log(), print).validate(30)
+    assert "epoch 3: nothing left to train on; validation loss " in caplog.text
