@@ -221,7 +221,8 @@ def _longer_statistics(
     known = symbol.attr_dict()
     shapes = {name: known.get(name, {}).get("__shape__") for name in names}
     found = {name: ast.literal_eval(shape) for name, shape in shapes.items() if shape}
-    return {name: shape for name, shape in found.items() if shape != weights[name].shape}
+    # A shape that a graph of Gluon's does not know yet is (0,).
+    return {name: shape for name, shape in found.items() if shape > weights[name].shape}
 
 
 def _first_of(parameter: Any, shape: Shape, ctx: Context) -> Any:

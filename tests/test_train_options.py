@@ -172,7 +172,12 @@ ROWS: dict[str, Row] = {
         lambda seen: seen.call("Backbone.create").result._training_pass._parts,
         3,
     ),
-    "head_dtype": Row("types", "--head-dtype bfloat16", of_head("_dtype"), BFLOAT16),
+    "head_dtype": Row(
+        "types",
+        "--head-dtype bfloat16",
+        lambda seen: of_head("_products")(seen)._dtype,
+        BFLOAT16,
+    ),
     "loss": Row(
         "types",
         "--loss adaface",

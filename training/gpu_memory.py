@@ -48,7 +48,7 @@ _FUSION_BUFFER = 128 * _MIB
 _ROW_BUFFERS = 2
 _TEMPORARY_ROWS = {"sgd": 0, "adam": 1, "adamw": 1}
 # Arrays [B, D].
-_FEATURE_ARRAYS = 7
+_FEATURE_ARRAYS = 9
 
 # Float32 arrays that an update of a float16 network makes of a part of its parameters.
 _UPDATE_ARRAYS = {"sgd": 3, "adam": 8, "adamw": 8}

@@ -68,7 +68,7 @@ def test_resume_needs_no_value(line: str, resume: str) -> None:
         ("--dataset synthetic --label-smoothing 1", ["--label-smoothing 1", "below 1"]),
         ("--dataset synthetic --mixup -1", ["--mixup -1"]),
         ("--dataset synthetic --gradient-predivide-factor 0", ["above 0"]),
-        ("--dataset synthetic --dtype bfloat16", ["--dtype 'bfloat16'", "float32"]),
+        ("--dataset synthetic --dtype bf16", ["--dtype 'bf16'", "float32"]),
         ("--dataset synthetic --lr-schedule step", ["--lr-steps"]),
         ("--dataset synthetic --lr-schedule step --lr-steps 3,2", ["3,2", "rise"]),
         ("--dataset synthetic --epoch 3", ["--epoch", "did you mean '--epochs'?"]),
