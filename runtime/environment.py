@@ -67,6 +67,12 @@ def _for_every_rank() -> tuple[Setting, ...]:
             "Numba takes all processors in every process; it runs when MXNet's threads are idle",
         ),
         Setting(
+            "NUMBA_THREADING_LAYER",
+            "workqueue",
+            "with OpenMP's threads for Numba beside those of MXNet there are more than processors, "
+            "and libgomp lets all of them sleep after each operator: a tenth of a training step",
+        ),
+        Setting(
             "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION",
             "python",
             "protobuf's compiled form, which Python 3.9 and 3.10 have, crashes beside libmxnet.so: "

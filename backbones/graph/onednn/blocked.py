@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 from backbones.graph.nodes import Entry, Node, Shape, first_shapes, from_json, moved, to_json
 from backbones.graph.onednn import products
-from backbones.graph.onednn.channels import Channels, is_common
+from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_common
 from backbones.graph.onednn.diagonal import joined_kernel
 from backbones.layers import Symbol
 
@@ -62,11 +62,6 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
     return from_json(builder.nodes, heads, graph["attrs"])
 
 
-def _has_maps(shape: Shape) -> bool:
-    """Whether this is an output of more than one pixel; else blocks are not worth an operator."""
-    return len(shape) == 4 and shape[2] * shape[3] > 1
-
-
 def _has_quarters(node: Node, shape: Shape, block: int) -> bool:
     """Whether this is a mean of maps by oneDNN, with fewer blocks than rows, that can be split."""
     attributes = node["attrs"]
@@ -90,14 +85,13 @@ def _keeps_zeros(node: Node) -> bool:
     """Whether this computes zeros of zeros, for each channel by itself, without a parameter."""
     kind = node.get("attrs", {}).get("act_type")
     is_bend = (node["op"], kind) in (("Activation", "relu"), ("LeakyReLU", "leaky"))
-    return is_bend or node["op"] in ("Pooling", *_SUMS)
+    return is_bend or node["op"] in ("Pooling", *SUMS)
 
 
-_SUMS = ("elemwise_add", "_Plus", "_plus", "_add")
 # Operators that oneDNN computes in blocks, whatever the layout of their input.
 _BLOCKED = ("Convolution", "Deconvolution")
 # Operators whose output has the layout of their first input.
-_KEEPING = ("BatchNorm", "Activation", "LeakyReLU", "Pooling", "Dropout", "_copy", *_SUMS)
+_KEEPING = ("BatchNorm", "Activation", "LeakyReLU", "Pooling", "Dropout", "_copy", *SUMS)
 
 
 class _Padded(NamedTuple):
@@ -153,7 +147,7 @@ class _Builder:
     def _add_full(self, node: Node, index: int) -> int:
         """Append an operator, but a convolution, whose inputs have no padding."""
         name, inputs = node["name"], node["inputs"]
-        if node["op"] in _SUMS:
+        if node["op"] in SUMS:
             inputs = self.addends(name, inputs, self._shapes[name])
         if node["op"] == "Pooling":
             maps = self._input_shape(index)
@@ -212,7 +206,7 @@ class _Builder:
         kernel = self._shapes[self._given[self._given[index]["inputs"][1][0]]["name"]]
         plain = Channels.of(node, kernel)
         full = plain.filled(self._block)
-        is_worth = full.is_close_to(plain) and _has_maps(self._shapes[node["name"]])
+        is_worth = full.is_close_to(plain) and has_maps(self._shapes[node["name"]])
         if full != plain and is_worth and is_common(node):
             return self._add_filled(node, kernel, plain, full)
         return self.add({**node, "inputs": [*map(self._without_padding, node["inputs"])]})
@@ -260,7 +254,7 @@ class _Builder:
         """
         addends = sorted(inputs, reverse=True)
         are_blocked = [self._is_blocked(entry) for entry in addends]
-        if all(are_blocked) or not any(are_blocked) or not _has_maps(shape):
+        if all(are_blocked) or not any(are_blocked) or not has_maps(shape):
             return addends
         return [
             entry if is_blocked else self._times_ones(f"{name}_addend{number}", entry, shape[1])

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from backbones.graph.nodes import Node, Shape
 
+SUMS = ("elemwise_add", "_Plus", "_plus", "_add")
+"""Sums of two tensors of one shape, which oneDNN computes."""
 # A convolution of the pixels reads them as they are, in blocks of one channel.
 _MOST_PIXEL_CHANNELS = 4
 
@@ -69,3 +71,8 @@ def _multiple(count: int, block: int) -> int:
 def is_common(node: Node) -> bool:
     """Whether channels are the second dimension of the maps of a convolution."""
     return node["attrs"].get("layout", "None") in ("None", "NCHW")
+
+
+def has_maps(shape: Shape) -> bool:
+    """Whether this is an output of more than one pixel; else layouts are not worth an operator."""
+    return len(shape) == 4 and shape[2] * shape[3] > 1

@@ -26,7 +26,7 @@ from typing import Any
 
 from backbones.graph.nodes import Entry, Node, Shape, first_shapes, from_json, moved, to_json
 from backbones.graph.onednn import blocked
-from backbones.graph.onednn.channels import Channels, is_common
+from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_common
 from backbones.graph.onednn.diagonal import joined_kernel
 from backbones.layers import Symbol
 
@@ -37,7 +37,6 @@ _NARROW, _WIDE = "bfloat16", "float32"
 _FLOAT32 = "0"
 """Its number among MXNet's types (mshadow/base.h)."""
 # oneDNN's functions of one number, those of PReLU's factors excepted.
-SUMS = ("elemwise_add", "_Plus", "_plus", "_add")
 _FUNCTIONS = ("Activation", "LeakyReLU", "Pooling")
 
 
@@ -207,11 +206,6 @@ class _Builder(_Nodes):
         self._narrow.add(entry[0])
         self._by_tiles.add(entry[0])
         return entry
-
-
-def has_maps(shape: Shape) -> bool:
-    """Whether this is an output of more than one pixel; of one, casts cost more than they save."""
-    return len(shape) == 4 and shape[2] * shape[3] > 1
 
 
 def _fills_tiles(channels: Channels) -> bool:
