@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
 
@@ -94,3 +95,9 @@ def test_waiting_for_others_is_not_counted_as_the_update() -> None:
         return before, parameter.data().asnumpy().tolist(), reduced.are_finite(())
 
     assert run_ranks(1, rank_main) == [([1.0], [0.5, 0.5], True)]
+
+
+def test_kernels_have_other_threads_than_mxnet() -> None:
+    """libgomp would count them among MXNet's, which then sleep after each operator."""
+    assert all_finite([mx.nd.ones(8)])
+    assert numba.threading_layer() == "workqueue"

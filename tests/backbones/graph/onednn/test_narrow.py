@@ -10,7 +10,9 @@ import pytest
 import backbones
 from backbones.graph.nodes import to_json
 from backbones.graph.onednn import form, narrow, prelu
+from backbones.model import Backbone
 from backbones.network import Network
+from backbones.options import BackboneOptions
 from runtime import processors
 from runtime.mxnet import mx
 
@@ -160,3 +162,20 @@ def test_without_tiles_it_is_float32_and_says_so(
     assert bool(caplog.records) is not tiles
     caplog.clear()
     assert form.usable_dtype("float32") == "float32" and not caplog.records
+
+
+@needs_avx512
+def test_parts_of_a_graph_keep_their_casts(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MXNet writes graphs without them unless told otherwise; parts are cut of what it writes."""
+    monkeypatch.setattr(processors, "request_tiles", lambda: True)
+    found = []
+    for recompute in (False, True):
+        options = BackboneOptions("bfloat16", network="tiny", recompute=recompute)
+        network = Backbone.create(options, seed=1)
+        with mx.autograd.record():
+            outputs = network(mx.nd.array(images))
+        network.backward(outputs, mx.nd.ones_like(outputs))
+        gradient = network.parameters["conv0_weight"].grad()
+        found.append((outputs.asnumpy(), gradient.asnumpy()))
+    for whole, parts in zip(*found):
+        assert np.array_equal(whole, parts)
