@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import pytest
 
@@ -99,5 +98,8 @@ def test_waiting_for_others_is_not_counted_as_the_update() -> None:
 
 def test_kernels_have_other_threads_than_mxnet() -> None:
     """libgomp would count them among MXNet's, which then sleep after each operator."""
+    # Numba reads its settings when it is imported, which the project does.
+    import numba
+
     assert all_finite([mx.nd.ones(8)])
     assert numba.threading_layer() == "workqueue"
