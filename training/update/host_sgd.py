@@ -17,7 +17,7 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.compiled import floats_at, parallel_kernel, prange
+from runtime.compiled import floats_at, inlined, parallel_kernel, prange
 from runtime.mxnet import mx
 from runtime.ndarray import addresses, is_on_host
 
@@ -79,6 +79,14 @@ def _offsets(sizes: Sequence[int]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
+@inlined
+def _bounds(offsets, piece):  # type: ignore[no-untyped-def]
+    """Where a piece begins and ends among the numbers of all arrays, and in which it begins."""
+    begin = offsets[-1] * piece // _PIECES
+    end = offsets[-1] * (piece + 1) // _PIECES
+    return begin, end, np.searchsorted(offsets, begin, side="right") - 1
+
+
 @parallel_kernel
 def _step(  # type: ignore[no-untyped-def]
     addresses, offsets, rates, common
@@ -86,9 +94,7 @@ def _step(  # type: ignore[no-untyped-def]
     """Addresses [weight, gradient, momentum; n], offsets [n + 1], lr and wd [2, n], μ and scale."""
     momentum, scale = common
     for piece in prange(_PIECES):
-        begin = offsets[-1] * piece // _PIECES
-        end = offsets[-1] * (piece + 1) // _PIECES
-        array = np.searchsorted(offsets, begin, side="right") - 1
+        begin, end, array = _bounds(offsets, piece)
         while begin < end:
             size = offsets[array + 1] - offsets[array]
             weight = floats_at(addresses[0, array], size)
@@ -109,9 +115,7 @@ def _are_finite(addresses, offsets):  # type: ignore[no-untyped-def]
     """Whether each piece of arrays at addresses [n] with offsets [n + 1] has finite squares."""
     found = np.ones(_PIECES, np.bool_)
     for piece in prange(_PIECES):
-        begin = offsets[-1] * piece // _PIECES
-        end = offsets[-1] * (piece + 1) // _PIECES
-        array = np.searchsorted(offsets, begin, side="right") - 1
+        begin, end, array = _bounds(offsets, piece)
         while begin < end:
             size = offsets[array + 1] - offsets[array]
             values = floats_at(addresses[array], size)
