@@ -80,13 +80,15 @@ def _offsets(sizes: Sequence[int]) -> NDArray[np.int64]:
 
 
 @inlined
-def _bounds(offsets, piece):  # type: ignore[no-untyped-def]
-    """Where a piece begins and ends among the numbers of all arrays, and in which it begins."""
+def _part(offsets, piece):  # type: ignore[no-untyped-def]
+    """Where a piece begins and ends among the numbers of all arrays, and which arrays it is of."""
     begin = offsets[-1] * piece // _PIECES
     end = offsets[-1] * (piece + 1) // _PIECES
-    return begin, end, np.searchsorted(offsets, begin, side="right") - 1
+    first = np.searchsorted(offsets, begin, side="right") - 1
+    return begin, end, first, np.searchsorted(offsets, end, side="left")
 
 
+# Without while: of Python 3.9's bytecode Numba makes no parallel loop around one.
 @parallel_kernel
 def _step(  # type: ignore[no-untyped-def]
     addresses, offsets, rates, common
@@ -94,20 +96,17 @@ def _step(  # type: ignore[no-untyped-def]
     """Addresses [weight, gradient, momentum; n], offsets [n + 1], lr and wd [2, n], μ and scale."""
     momentum, scale = common
     for piece in prange(_PIECES):
-        begin, end, array = _bounds(offsets, piece)
-        while begin < end:
+        begin, end, first, last = _part(offsets, piece)
+        for array in range(first, last):
             size = offsets[array + 1] - offsets[array]
             weight = floats_at(addresses[0, array], size)
             gradient = floats_at(addresses[1, array], size)
             velocity = floats_at(addresses[2, array], size)
             lr, wd = rates[0, array], rates[1, array]
-            stop = min(end - offsets[array], size)
-            for i in range(begin - offsets[array], stop):
+            for i in range(max(begin - offsets[array], 0), min(end - offsets[array], size)):
                 slope = scale * gradient[i] + wd * weight[i]
                 velocity[i] = momentum * velocity[i] - lr * slope
                 weight[i] += velocity[i]
-            array += 1
-            begin = offsets[array]
 
 
 @parallel_kernel
@@ -115,15 +114,12 @@ def _are_finite(addresses, offsets):  # type: ignore[no-untyped-def]
     """Whether each piece of arrays at addresses [n] with offsets [n + 1] has finite squares."""
     found = np.ones(_PIECES, np.bool_)
     for piece in prange(_PIECES):
-        begin, end, array = _bounds(offsets, piece)
-        while begin < end:
+        begin, end, first, last = _part(offsets, piece)
+        for array in range(first, last):
             size = offsets[array + 1] - offsets[array]
             values = floats_at(addresses[array], size)
-            stop = min(end - offsets[array], size)
             total = np.float32(0.0)
-            for i in range(begin - offsets[array], stop):
+            for i in range(max(begin - offsets[array], 0), min(end - offsets[array], size)):
                 total += values[i] * values[i]
             found[piece] &= np.isfinite(total)
-            array += 1
-            begin = offsets[array]
     return found
