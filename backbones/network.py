@@ -8,7 +8,7 @@ MXNet seeds every process alike, and its numbers depend on what the process drew
 
 from __future__ import annotations
 
-import ast
+import re
 import zlib
 from collections.abc import Collection
 from pathlib import Path
@@ -219,8 +219,8 @@ def _longer_statistics(
 ) -> dict[str, Shape]:
     """Return the shapes of statistics of which a graph has more numbers than there are weights."""
     known = symbol.attr_dict()
-    shapes = {name: known.get(name, {}).get("__shape__") for name in names}
-    found = {name: ast.literal_eval(shape) for name, shape in shapes.items() if shape}
+    texts = {name: re.findall(r"\d+", known.get(name, {}).get("__shape__", "")) for name in names}
+    found = {name: tuple(map(int, text)) for name, text in texts.items()}
     # A shape that a graph of Gluon's does not know yet is (0,).
     return {name: shape for name, shape in found.items() if shape > weights[name].shape}
 
