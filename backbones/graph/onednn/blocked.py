@@ -39,21 +39,27 @@ from backbones.layers import Symbol
 
 
 def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
+    """Return the graph as it is trained: ``fill``, and products whose gradients are fast.
+
+    A graph without BatchNorm is returned as it is. For arguments see ``fill``.
+    """
+    if all(node["op"] != "BatchNorm" for node in to_json(symbol)["nodes"]):
+        # Without the layers that suffer, padding costs more than it saves: 1.2 times in LeNet.
+        return symbol
+    symbol = products.rewrite(symbol, first_shapes(symbol, batch_shape))
+    return fill(symbol, batch_shape, block)
+
+
+def fill(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
     """Return the graph with blocks of channels that are full, wherever a convolution has maps.
 
-    It has the same parameters, names of outputs, outputs and gradients. A graph without BatchNorm
-    is returned as it is.
+    It has the same parameters, names of outputs, outputs and gradients.
 
     Args:
         symbol: a graph with the input ``data``.
         batch_shape: of the input; the number of images does not matter.
         block: channels of a block, ``runtime.environment.channel_block``.
     """
-    graph = to_json(symbol)
-    if all(node["op"] != "BatchNorm" for node in graph["nodes"]):
-        # Without the layers that suffer, padding costs more than it saves: 1.2 times in LeNet.
-        return symbol
-    symbol = products.rewrite(symbol, first_shapes(symbol, batch_shape))
     graph, shapes = to_json(symbol), first_shapes(symbol, batch_shape)
     builder = _Builder(block, graph["nodes"], shapes)
     for index in range(len(graph["nodes"])):
@@ -62,12 +68,19 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
     return from_json(builder.nodes, heads, graph["attrs"])
 
 
+def _with_kernel(node: Node, shape: Shape) -> Node:
+    """Return a pooling of a shape; if of whole maps, with a kernel, which only oneDNN asks for."""
+    attributes = node.get("attrs", {})
+    if attributes.get("global_pool") != "True" or "kernel" in attributes or len(shape) != 4:
+        return node
+    return {**node, "attrs": {**attributes, "kernel": "(1, 1)"}}
+
+
 def _has_quarters(node: Node, shape: Shape, block: int) -> bool:
     """Whether this is a mean of maps by oneDNN, with fewer blocks than rows, that can be split."""
     attributes = node["attrs"]
-    if attributes.get("global_pool") != "True" or "kernel" not in attributes:
-        return False
-    if attributes.get("pool_type") != "avg" or len(shape) != 4:
+    is_mean = attributes.get("global_pool") == "True" and attributes.get("pool_type") == "avg"
+    if not is_mean or len(shape) != 4:
         return False
     _, channels, height, width = shape
     return max(height, width) > channels // block and height % 2 == 0 and width % 2 == 0
@@ -151,6 +164,7 @@ class _Builder:
             inputs = self.addends(name, inputs, self._shapes[name])
         if node["op"] == "Pooling":
             maps = self._input_shape(index)
+            node = _with_kernel(node, maps)
             if _has_quarters(node, maps, self._block):
                 return self.add_quarters(node, maps)
         return self.add({**node, "inputs": inputs})

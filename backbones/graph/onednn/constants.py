@@ -13,7 +13,7 @@ from backbones.graph.nodes import Entry, Node, from_json, moved, to_json
 from backbones.layers import Symbol
 from runtime.mxnet import mx
 
-_DATA = "data"
+_DATA, _UNUSED = "data", "constants_unused"
 
 
 class Reduced(NamedTuple):
@@ -59,8 +59,11 @@ def compute(symbol: Symbol, values: Mapping[str, Any]) -> Reduced:
     computed = [index for index in sorted(read) if nodes[index]["op"] != "null"]
     own = {nodes[index]["name"]: values[nodes[index]["name"]] for index in read - set(computed)}
     if computed:
-        part = from_json(nodes, [[index, 0, 0] for index in computed], graph["attrs"])
-        results = mx.nd.CachedOp(part)(*(values[name] for name in part.list_inputs()))
-        results = results if isinstance(results, list) else [results]
+        # A CachedOp refuses a graph that reads nothing, so the last head is an input.
+        unused: Node = {"op": "null", "name": _UNUSED, "inputs": []}
+        part_heads = [[index, 0, 0] for index in (*computed, len(nodes))]
+        part = from_json([*nodes, unused], part_heads, graph["attrs"])
+        given = {**values, _UNUSED: mx.nd.zeros(1)}
+        results = mx.nd.CachedOp(part)(*(given[name] for name in part.list_inputs()))
         own.update((nodes[index]["name"], value) for index, value in zip(computed, results))
     return Reduced(made, heads, own)

@@ -110,11 +110,11 @@ class _Folding:
 
     def result(self, dtype: str) -> tuple[Symbol, dict[str, Any]]:
         """Return the new graph, and the values of the parameters that it reads."""
-        nodes, heads = self._made, [moved(entry, self._indices) for entry in self._heads]
+        heads = [moved(entry, self._indices) for entry in self._heads]
+        folded = from_json(self._made, heads, self._attributes)
         values = {name: mx.nd.array(value) for name, value in self._values.items()}
-        if dtype == "bfloat16":
-            narrow = form.fill(from_json(nodes, heads, self._attributes), self._batch_shape, dtype)
-            nodes, heads, values = constants.compute(narrow, values)
+        filled = form.fill_folded(folded, self._batch_shape, dtype)
+        nodes, heads, values = constants.compute(filled, values)
         folded = from_json(*join(nodes, heads), self._attributes)
         return folded, {name: values[name] for name in folded.list_inputs() if name in values}
 

@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def fill(symbol: Symbol, batch_shape: Shape, dtype: str) -> Symbol:
-    """Return a float32 graph with channels that fill what oneDNN computes at once.
+    """Return a float32 graph, to be trained, with channels that fill what oneDNN computes at once.
 
     It has the same parameters and outputs, all float32.
 
@@ -26,6 +26,16 @@ def fill(symbol: Symbol, batch_shape: Shape, dtype: str) -> Symbol:
     if dtype == "bfloat16":
         return narrow.rewrite(symbol, batch_shape, channel_block())
     return blocked.rewrite(symbol, batch_shape, channel_block())
+
+
+def fill_folded(symbol: Symbol, batch_shape: Shape, dtype: str) -> Symbol:
+    """Return the same for a graph without a backward pass; arguments as above.
+
+    Kernels are padded once, and where padding saves nothing it costs nothing either.
+    """
+    if dtype == "bfloat16":
+        return narrow.rewrite(symbol, batch_shape, channel_block())
+    return blocked.fill(symbol, batch_shape, channel_block())
 
 
 def dtype_of_graph(dtype: str) -> str:

@@ -221,6 +221,11 @@ def test_means_of_quarters(options: dict[str, str], size: tuple[int, int], count
     compare(plain, fast, shape)
 
 
-def test_a_mean_without_kernel_is_mxnets() -> None:
+@pytest.mark.parametrize("size", [(8, 6), (2, 2)])
+def test_a_mean_without_kernel_gets_one_for_onednn(size: tuple[int, int]) -> None:
     plain = mx.sym.Pooling(maps(), global_pool=True, pool_type="avg", name="pool0")
-    assert operators(blocked.rewrite(plain, (1, 32, 8, 8), 16)) == ["BatchNorm", "Pooling"]
+    shape = (BATCH, 32, *size)
+    fast = blocked.rewrite(plain, shape, 16)
+    pooled = [node for node in nodes(fast) if node["op"] == "Pooling"]
+    assert pooled and all("kernel" in node["attrs"] for node in pooled)
+    compare(plain, fast, shape)

@@ -40,3 +40,12 @@ def test_a_graph_without_constants_is_left_as_it_is() -> None:
     nodes, heads, left = constants.compute(symbol, {"kernel": kernel})
     assert [node["op"] for node in nodes] == ["null", "null", "dot"]
     assert heads == [[2, 0, 0]] and left == {"kernel": kernel}
+
+
+def test_what_depends_on_no_parameter_is_computed_too() -> None:
+    ones = mx.sym.ones((1, 2), name="ones")
+    symbol = mx.sym.broadcast_add(mx.sym.var("data"), ones)
+    nodes, _, left = constants.compute(symbol, {})
+    assert [node["op"] for node in nodes] == ["null", "null", "broadcast_add"]
+    (value,) = left.values()
+    assert value.asnumpy().tolist() == [[1, 1]]

@@ -13,6 +13,7 @@ import backbones
 from backbones.graph.onednn.folding import fold
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.inference import HostInference
+from runtime.environment import channel_block
 from runtime.mxnet import mx
 
 IMAGES = np.random.default_rng(7).integers(0, 256, (2, 3, 6, 5), dtype=np.uint8)
@@ -205,6 +206,15 @@ def test_sums_of_other_names_are_joined_unless_they_broadcast() -> None:
     other = convolved(CONV, "conv2")
     assert check(mx.sym.broadcast_add(other, CONV))["elemwise_add"] == 1
     assert check(mx.sym.broadcast_add(other, shift))["broadcast_add"] == 1
+
+
+def test_channels_fill_blocks() -> None:
+    # A sum with what has channels of its own number, so that the padding has to end there.
+    shift = mx.sym.mean(DATA, axis=(1, 2, 3), keepdims=True)
+    symbol = mx.sym.broadcast_add(convolved(CONV, "wide", 20), shift)
+    _, own = fold(symbol, values(symbol), IMAGES.shape[1:])
+    assert own["wide_bias_padded"].shape == ({8: 24, 16: 32}[channel_block()],)
+    check(symbol)
 
 
 @pytest.mark.parametrize("name", ["tiny", "mbf", "r18", "r18-se"])
