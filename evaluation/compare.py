@@ -67,7 +67,7 @@ def threshold_at(far: float, cosines: NDArray[np.float64], name: str) -> float:
             f"give --far {1 / len(cosines):.2g} or more, or a larger set"
         )
     first_refused = np.sort(cosines)[::-1][min(allowed, len(cosines) - 1)]
-    return (math.floor(first_refused / _STEP) + 1) * _STEP
+    return float((math.floor(first_refused / _STEP) + 1) * _STEP)
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -106,7 +106,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.far is not None and not 0 < options.far < 1:
         raise ConfigError(f"--far {options.far:g} is no share; choose one between 0 and 1")
     if options.threshold is not None and not -1 <= options.threshold <= 1:
-        raise ConfigError(f"--threshold {options.threshold:g} is no cosine; choose one from -1 to 1")
+        raise ConfigError(f"--threshold {options.threshold:g} is no cosine; take one of -1 to 1")
     if options.align is not None and options.align.suffix.lower() != ".onnx":
         raise ConfigError(f"--align {options.align} is no detector; give its ONNX file")
 

@@ -186,7 +186,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--out", type=Path, metavar="FILE.tsv", help=out_help)
     options = parser.parse_args(argv)
     if options.threshold is not None and not -1 <= options.threshold <= 1:
-        raise ConfigError(f"--threshold {options.threshold:g} is no cosine; choose one from -1 to 1")
+        raise ConfigError(f"--threshold {options.threshold:g} is no cosine; take one of -1 to 1")
     return options
 
 

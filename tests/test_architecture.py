@@ -18,6 +18,8 @@ ROOMS_OF_PROGRAMS = {
     # What several of the programs of this room begin with.
     "evaluation/network.py": {"backbones"},
     "evaluation/export/__main__.py": {"backbones"},
+    "evaluation/embed/__main__.py": {"data", "parallel"},
+    "evaluation/compare.py": {"data", "parallel"},
 }
 MODULES_PER_ROOM = 16
 LINES_PER_FUNCTION = 60
