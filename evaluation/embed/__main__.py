@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Protocol, Union
 
@@ -178,7 +178,9 @@ class _Output:
             DataError: an image or a rank is refused.
         """
         world, count, width = self._world, len(faces), embedder.width()
-        with StagedFiles() as files:
+        files = StagedFiles()
+        with ExitStack() as stack:
+            stack.callback(files.discard)
             path = Path(f"{self._name}.npy")
             if world.rank == 0:
                 path.parent.mkdir(parents=True, exist_ok=True)

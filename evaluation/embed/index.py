@@ -49,7 +49,8 @@ def read_embeddings(path: Path) -> Embeddings:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, OverflowError, MemoryError):
+    # Headers are parsed by Python's own tokenizer and parser, whose errors are of many classes.
+    except Exception:
         rows = None
     # What NumPy returns for an archive has no shape.
     if not isinstance(rows, np.ndarray) or rows.dtype.kind != "f" or rows.ndim != 2:

@@ -80,7 +80,8 @@ def means_of_channels(names: tuple[str, str]) -> bytes:
     made = helper.make_tensor_value_info("out", kind, ["None", 3])
     graph = helper.make_graph(nodes, "g", [given], [made])
     opset = helper.make_opsetid("", 13)
-    content: bytes = helper.make_model(graph, opset_imports=[opset], ir_version=7).SerializeToString()
+    built = helper.make_model(graph, opset_imports=[opset], ir_version=7)
+    content: bytes = built.SerializeToString()
     return content
 
 
