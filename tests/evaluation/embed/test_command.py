@@ -7,19 +7,23 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from evaluation.embed import __main__ as command
+from evaluation.embed.rows_file import reserve
 from evaluation.export import __main__ as export
 from evaluation.features import normalized
 from evaluation.onnx_runtime import import_onnx
+from parallel.world import LoneWorld
 from runtime.errors import ConfigError, DataError
 from tests.support.launch import clean_environment
 from tests.support.thread_world import run_ranks
@@ -175,6 +179,28 @@ def test_ranks_share_the_images(model: Path, people: list[str], size: int) -> No
     run_ranks(size, lambda world: command.main([*words, "--out", "shared"], world))
     close(np.load("shared.npy"), expected)
     assert [line.split("\t") for line in Path("shared.tsv").read_text().splitlines()] == index
+
+
+class SecondRank(LoneWorld):
+    """Rank 1 of two, whose rank 0 has made the file ``.part``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rank, self.size = 1, 2
+
+    @override
+    def broadcast_object(self, value: Any, name: str) -> Any:
+        return ".part" if name == "embed.path" else value
+
+
+def test_a_rank_that_fails_removes_what_rank_0_has_begun(model: Path, people: list[str]) -> None:
+    with open(".part", "wb") as file:
+        reserve(file, 11, 8)
+    Path(people[10]).write_bytes(b"nothing")
+    words = ["--model", f"{model},0", *SIZE, "faces", "--out", "shared"]
+    with pytest.raises(DataError, match="cid/1.png: the image"):
+        command.main(words, SecondRank())
+    assert not Path(".part").exists()
 
 
 @pytest.mark.launcher
