@@ -17,6 +17,8 @@ from runtime.errors import ConfigError, DataError
 
 # ONNX Runtime's number for errors; its warnings are about how it optimizes.
 _ERRORS = 3
+# Half of the largest pixel, as a float32: a product with it stays one.
+_MIDDLE = np.float32(127.5)
 
 
 def import_onnx() -> Any:
@@ -58,14 +60,21 @@ class OnnxNetwork:
 
     Attributes:
         batch_size: the only number of images that it takes; None for any.
-        image_shape: channels, height and width.
+        image_shape: channels, height and width; a side that the file leaves open is no number.
+        takes_bytes: whether its input is uint8.
 
     Raises:
         ConfigError: ONNX Runtime is not installed.
         DataError: the file is no such network.
     """
 
-    def __init__(self, model: Union[bytes, Path]) -> None:
+    def __init__(self, model: Union[bytes, Path], *, scale_pixels: bool = False) -> None:
+        """Open a network.
+
+        Args:
+            model: the file, or its content.
+            scale_pixels: whether it gets (x - 127.5) / 127.5 instead of pixels x.
+        """
         runtime = import_onnxruntime()
         options = runtime.SessionOptions()
         options.intra_op_num_threads = environment.visible_threads()
@@ -89,7 +98,8 @@ class OnnxNetwork:
             )
         batch, *shape = inputs[0].shape
         self._input = inputs[0].name
-        self._dtype = np.uint8 if "uint8" in inputs[0].type else np.float32
+        self._scales = scale_pixels
+        self.takes_bytes = "uint8" in inputs[0].type
         self.batch_size = batch if isinstance(batch, int) else None
         self.image_shape = tuple(shape)
 
@@ -105,10 +115,30 @@ class OnnxNetwork:
         return np.concatenate(parts)
 
     def _run(self, images: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
-        filled = np.zeros((size, *images.shape[1:]), self._dtype)
+        dtype: Any = np.uint8 if self.takes_bytes else np.float32
+        filled: NDArray[Any] = np.zeros((size, *images.shape[1:]), dtype)
         filled[: len(images)] = images
+        if self._scales:
+            filled = (filled - _MIDDLE) / _MIDDLE
         (output,) = self._session.run(None, {self._input: filled})
         return np.asarray(output[: len(images)], np.float32)
+
+
+def normalizes_pixels(path: Path) -> bool:
+    """Whether a network takes pixels as they are, 0 to 255, instead of (x - 127.5) / 127.5.
+
+    InsightFace's client (``ArcFaceONNX``) decides so: a difference and a product are among the
+    first eight nodes, by their names.
+
+    Raises:
+        ConfigError: the package ``onnx`` is not installed.
+    """
+    graph = import_onnx().load(str(path), load_external_data=False).graph
+    names = [node.name for node in graph.node[:8]]
+    return all(
+        any(name.startswith(beginnings) for name in names)
+        for beginnings in (("Sub", "_minus"), ("Mul", "_mul"))
+    )
 
 
 def _first_line(error: Exception) -> str:

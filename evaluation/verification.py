@@ -20,6 +20,7 @@ from typing import NamedTuple, Optional, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.features import FACE_SIZE, Extract, Images, normalized, sums_of_views
 from evaluation.folds import (
     FOLDS,
     Features,
@@ -27,16 +28,12 @@ from evaluation.folds import (
     distances_of_pairs,
     true_accept_rate,
 )
+from evaluation.network import add_network, open_network
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
 
-Images = NDArray[np.uint8]
-Extract = Callable[[Images], Features]
-"""The network: from RGB images uint8 [b, 3, h, w] to features float32 [b, D]."""
 Allgather = Callable[[Features, str], Features]
 """From this rank's rows and a stable name to the rows of all ranks, in rank order."""
-
-FACE_SIZE = (112, 112)
 
 
 class EmbeddingRanks(NamedTuple):
@@ -166,10 +163,8 @@ def embed(
 ) -> tuple[Features, NDArray[np.float32]]:
     """Return L2-normalized embeddings [count, D] and feature norms [count] of ``count`` images.
 
-    With ``flip``, an embedding is the normalized sum of the features of an image and its mirror
-    image, and a norm is the mean of both. The last batch is filled up with black images, so that
-    MXNet plans the network for one shape only. Without images there is one batch nevertheless,
-    because only the network knows D.
+    Both are those of ``features.sums_of_views``, the embeddings normalized. Without images there is
+    one batch nevertheless, because only the network knows D.
 
     ``decode(start, stop)`` returns the images ``start … stop - 1``; ``count`` may be 0. It is
     called in a thread, for the next batch while the network computes.
@@ -178,15 +173,9 @@ def embed(
     starts = range(0, max(count, 1), batch_size)
     stops = (min(start + batch_size, count) for start in starts)
     for images in _ahead(decode, starts, stops):
-        filled = np.zeros((batch_size, *images.shape[1:]), np.uint8)
-        filled[: len(images)] = images
-        views = [filled, np.ascontiguousarray(filled[..., ::-1])] if flip else [filled]
-        features = np.stack([extract(view)[: len(images)] for view in views])
-        norms.append(np.linalg.norm(features, axis=2).mean(axis=0))
-        total = features.sum(axis=0)
-        lengths = np.linalg.norm(total, axis=1, keepdims=True)
-        # A row of zeros stays zero.
-        embeddings.append(total / np.maximum(lengths, np.finfo(np.float32).tiny))
+        features, lengths = sums_of_views(extract, images, batch_size, flip=flip)
+        embeddings.append(normalized(features))
+        norms.append(lengths)
     return np.concatenate(embeddings), np.concatenate(norms)
 
 
@@ -242,61 +231,30 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         prog="python -m evaluation.verification",
         description="Verify pairs of faces with a trained network.",
     )
+    add_network(parser)
     add = parser.add_argument
-    model_help = (
-        "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0"
-    )
-    add("--model", required=True, type=checkpoint, metavar="PREFIX,EPOCH", help=model_help)
     add("--target", required=True, metavar="FILE.bin", help="the pairs")
-    add("--batch-size", type=int, default=64, help="images per batch (default %(default)s)")
-    add("--no-flip", action="store_true", help="do not embed mirror images")
-    add(
-        "--image-size",
-        nargs=2,
-        type=int,
-        default=FACE_SIZE,
-        metavar=("HEIGHT", "WIDTH"),
-        help="what the network was trained with (default 112 112)",
-    )
-    dtype_help = "of feature maps and products; bfloat16 on a CPU with AMX (default float32)"
-    add("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype_help)
     bad_cases_help = "write the wrongly judged pairs there: a list, and a sheet of each kind"
     add("--bad-cases", type=Path, metavar="DIR", help=bad_cases_help)
-    options = parser.parse_args(argv)
-    if min(options.batch_size, *options.image_size) < 1:
-        parser.error("--batch-size and --image-size must be at least 1")
-    return options
-
-
-def checkpoint(value: str) -> tuple[str, int]:
-    """Convert PREFIX,EPOCH, an argument of the commands of this room."""
-    prefix, comma, epoch = value.rpartition(",")
-    if not comma or not epoch.isdecimal():
-        raise argparse.ArgumentTypeError(
-            f"{value!r} is not PREFIX,EPOCH such as models/run/model,0"
-        )
-    return prefix, int(epoch)
+    return parser.parse_args(argv)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Verify the pairs of a file with a checkpoint and print the result."""
     options = _parse(argv)
     # Here, because the rest of this module, which training imports, may not know other rooms.
-    from backbones.model import Backbone
     from data.inspect.sheets import draw_chosen_pairs
     from data.verification.bin_file import read_bin
     from evaluation.bad_cases import judge, write_bad_cases
 
     target = read_bin(options.target)
-    image_size = tuple(options.image_size)
-    backbone = Backbone.load(*options.model, image_size=image_size, dtype=options.dtype)
-    backbone.hybridize()
+    network = open_network(options)
     embeddings, xnorm = embed_pairs(
-        backbone.inference(),
+        network.extract,
         target,
         batch_size=options.batch_size,
         flip=not options.no_flip,
-        image_size=image_size,
+        image_size=network.image_size,
     )
     print(f"{target.name}: {verify(embeddings, target.same, xnorm=xnorm)}")
     if options.bad_cases:

@@ -14,8 +14,12 @@ ROOMS = ("partial_fc", "backbones", "data", "evaluation", "parallel")
 PROGRAMS = ("train.py", "classify.py")
 # Programs among the modules: their main is where rooms meet.
 ROOMS_OF_PROGRAMS = {
-    "evaluation/verification.py": {"backbones", "data"},
+    "evaluation/verification.py": {"data"},
+    # What several of the programs of this room begin with.
+    "evaluation/network.py": {"backbones"},
     "evaluation/export/__main__.py": {"backbones"},
+    "evaluation/embed/__main__.py": {"data", "parallel"},
+    "evaluation/compare.py": {"data", "parallel"},
 }
 MODULES_PER_ROOM = 16
 LINES_PER_FUNCTION = 60

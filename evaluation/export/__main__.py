@@ -27,8 +27,8 @@ from evaluation.export.comparison import draw_images, largest_difference
 from evaluation.export.graph import INPUT, IR_VERSION, OPSET, Form, Network, to_onnx
 from evaluation.export.pixels import read_scaling
 from evaluation.export.writer import HALF, SINGLE
+from evaluation.network import checkpoint
 from evaluation.onnx_runtime import OnnxNetwork, import_onnx, import_onnxruntime
-from evaluation.verification import checkpoint
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import DataError, run_program
 from runtime.files import StagedFiles

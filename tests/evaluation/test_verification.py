@@ -314,7 +314,7 @@ class TestProgram:
             (["--model", "model", "--target", "x.bin"], "'model' is not PREFIX,EPOCH"),
             (["--model", "a,b", "--target", "x.bin"], "'a,b' is not PREFIX,EPOCH"),
             (["--target", "x.bin"], "--model"),
-            (["--model", "m,0", "--target", "x.bin", "--batch-size", "0"], "at least 1"),
+            (["--model", "m,0", "--target", "x.bin", "--batch-size", "0"], "'0' is not a positive"),
         ],
     )
     def test_wrong_options(self, options: list[str], message: str) -> None:

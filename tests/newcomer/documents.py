@@ -140,6 +140,14 @@ RUN_BY: dict[str, Run] = {
     "python -m data.unpack": Run("tests/newcomer/test_documents.py", "SESSION"),
     "python -m data.inspect": Run("tests/newcomer/test_documents.py", "SESSION"),
     "python -m evaluation.verification": Run("make newcomer"),
+    "python -m evaluation.embed": Run(
+        "tests/evaluation/embed/test_command.py", "evaluation.embed"
+    ),
+    "horovodrun -np 2 python -m evaluation.embed": Run(
+        "tests/evaluation/embed/test_command.py", "test_two_ranks_under_horovodrun"
+    ),
+    "python -m evaluation.compare": Run("tests/evaluation/test_compare.py", "compare.main"),
+    "python -m evaluation.search": Run("tests/evaluation/test_search.py", "command.main"),
     "python -m evaluation.export --model models/run/model,0 --dtype": Run(
         "tests/evaluation/export/test_command.py", "test_forms"
     ),

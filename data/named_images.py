@@ -1,0 +1,295 @@
+"""The images that a user names on a command line, numbered, each with a name and a label.
+
+What is to be embedded lies in files, in folders of any depth, in record sets or in verification
+sets. Here all of them are one sequence, whose order depends on names alone, so that several ranks
+that list the same inputs can share it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple, Optional, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from data.align.aligner import Aligner
+from data.decoding import FILE_ENDINGS, Image, decode_file, decode_rgb
+from data.identities import is_image
+from data.pack.image_files import fit
+from data.records.record_set import RecordSet
+from data.records.recordio import BrokenRecordError
+from data.verification.bin_file import VerificationSet, read_bin
+from runtime.errors import DataError
+
+_REC, _BIN = ".rec", ".bin"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class ImageSource(Protocol):
+    """Images of one input; read from any number of threads."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def name(self, number: int) -> str:
+        """Return the path of an image, or that of its set, a colon, and its key in the set."""
+
+    def label(self, number: int) -> str:
+        """Return the identity of an image; empty if it is not known."""
+
+    def decode(self, number: int) -> Image:
+        """Return an image, uint8 [height, width, 3], RGB, upright.
+
+        Raises:
+            BrokenRecordError: it cannot be decoded; the message names it.
+            DataError: it cannot be read; likewise.
+        """
+
+
+class ImageFiles(ImageSource):
+    """Image files, each of an identity or of none."""
+
+    def __init__(self, paths: Sequence[str], labels: Sequence[str]) -> None:
+        self._paths, self._labels = paths, labels
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    @override
+    def name(self, number: int) -> str:
+        return self._paths[number]
+
+    @override
+    def label(self, number: int) -> str:
+        return self._labels[number]
+
+    @override
+    def decode(self, number: int) -> Image:
+        path = self._paths[number]
+        try:
+            with open(path, "rb", buffering=0) as file:
+                return decode_file(file.readall())
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        except BrokenRecordError as error:
+            raise BrokenRecordError(f"{path}: {error}") from None
+
+
+class RecordImages(ImageSource):
+    """The images of a record set; the label is the number of the class."""
+
+    def __init__(self, records: RecordSet) -> None:
+        self._records = records
+        self._labels: Optional[NDArray[np.int32]] = None
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @override
+    def name(self, number: int) -> str:
+        return f"{self._records.path}:{self._records.key(number)}"
+
+    @override
+    def label(self, number: int) -> str:
+        if self._labels is None:
+            self._labels = self._records.labels()
+        found = int(self._labels[number])
+        return str(found) if found >= 0 else ""
+
+    @override
+    def decode(self, number: int) -> Image:
+        payload, _ = self._records.image(number)
+        try:
+            return decode_rgb(payload)
+        except BrokenRecordError as error:
+            raise BrokenRecordError(f"{self._records.where(number)}: {error}") from None
+
+
+class PairImages(ImageSource):
+    """The images of a verification set, of which 2 i and 2 i + 1 are pair i; nothing says whose."""
+
+    def __init__(self, pairs: VerificationSet) -> None:
+        self._pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    @override
+    def name(self, number: int) -> str:
+        return f"{self._pairs.path}:{number}"
+
+    @override
+    def label(self, number: int) -> str:
+        return ""
+
+    @override
+    def decode(self, number: int) -> Image:
+        try:
+            return decode_rgb(self._pairs.images[number])
+        except BrokenRecordError as error:
+            raise BrokenRecordError(f"{self.name(number)}: {error}") from None
+
+
+class Size(NamedTuple):
+    """The images that a network takes.
+
+    Attributes:
+        height: in pixels.
+        width: in pixels.
+        scales: whether images of another size are brought to this one, of those of another shape
+            the largest part with the same center; otherwise they are refused.
+    """
+
+    height: int
+    width: int
+    scales: bool = False
+
+
+class NamedImages:
+    """All images of some inputs, brought to one size; read from any number of threads."""
+
+    def __init__(
+        self, sources: Sequence[ImageSource], size: Size, aligner: Optional[Aligner] = None
+    ) -> None:
+        """Join sources.
+
+        Args:
+            sources: one after the other.
+            size: of the images.
+            aligner: cuts the faces out of the images before.
+        """
+        self._sources, self._size, self._aligner = sources, size, aligner
+        self._starts = [0, *accumulate(map(len, sources))]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def name(self, number: int) -> str:
+        """Return the name of an image, in one line and without tabs."""
+        source, own = self._find(number)
+        return source.name(own)
+
+    def label(self, number: int) -> str:
+        """Return the identity of an image, in one line and without tabs; empty if not known."""
+        source, own = self._find(number)
+        return source.label(own)
+
+    def checksum(self) -> int:
+        """Return a number of 32 bits that other names, or others in order, hardly have."""
+        checksum = 0
+        for number in range(len(self)):
+            checksum = zlib.crc32(os.fsencode(self.name(number)) + b"\n", checksum)
+        return checksum
+
+    def read(self, number: int) -> NDArray[np.uint8]:
+        """Return an image as planes, uint8 [3, height, width], RGB.
+
+        Raises:
+            DataError: it is broken, of another size, or without a face; the message begins with
+                its name and leaves the remedy to the caller.
+        """
+        source, own = self._find(number)
+        try:
+            image = source.decode(own)
+        except BrokenRecordError as error:
+            raise DataError(str(error)) from None
+        if self._aligner is not None:
+            image = self._aligner.align(source.name(own), image)
+        height, width, scales = self._size
+        if image.shape[:2] != (height, width):
+            if not scales:
+                raise DataError(
+                    f"{source.name(own)} has {image.shape[0]} x {image.shape[1]} pixels instead of "
+                    f"the network's {height} x {width}"
+                )
+            image = fit(image, (height, width))
+        return np.ascontiguousarray(image.transpose(2, 0, 1))
+
+    def _find(self, number: int) -> tuple[ImageSource, int]:
+        assert 0 <= number < len(self), number
+        source = bisect_right(self._starts, number) - 1
+        return self._sources[source], number - self._starts[source]
+
+
+def open_sources(inputs: Sequence[str]) -> list[ImageSource]:
+    """Return what is to be read of the inputs, in their order.
+
+    An input is an image file; a folder, of which all image files are taken, at any depth, and whose
+    folders give the labels; a record set, as a ``.rec`` file or a folder with ``train.rec``; or a
+    verification set, a ``.bin`` file.
+
+    Raises:
+        DataError: an input is none of these, is broken or has no images.
+    """
+    sources: list[ImageSource] = []
+    for given in inputs:
+        path = Path(given)
+        if path.is_dir():
+            is_set = (path / "train.rec").is_file()
+            sources.append(RecordImages(RecordSet(path)) if is_set else _of_folder(given))
+        elif not path.exists():
+            raise DataError(
+                f"{given} does not exist; name images, folders, record sets (.rec) or verification "
+                "sets (.bin)"
+            )
+        elif path.suffix == _REC:
+            sources.append(RecordImages(RecordSet(path)))
+        elif path.suffix == _BIN:
+            sources.append(PairImages(read_bin(path)))
+        elif path.name.lower().endswith(FILE_ENDINGS):
+            sources.append(ImageFiles([_checked(given)], [""]))
+        else:
+            raise DataError(
+                f"{given} is no input that is known: name images ({', '.join(FILE_ENDINGS)}), "
+                "folders, record sets (.rec) or verification sets (.bin)"
+            )
+    return sources
+
+
+def _of_folder(folder: str) -> ImageFiles:
+    top = folder.rstrip(os.sep) or os.sep
+    try:
+        found = list(_walk(top, "", frozenset()))
+    except OSError as error:
+        raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
+    if not found:
+        raise DataError(
+            f"{folder} holds no images ({', '.join(FILE_ENDINGS)}) and no train.rec; name another "
+            "folder"
+        )
+    paths = [_checked(os.path.join(top, label, name)) for label, name in found]
+    return ImageFiles(paths, [label for label, _ in found])
+
+
+def _walk(top: str, inner: str, above: frozenset[tuple[int, int]]) -> Iterator[tuple[str, str]]:
+    """Yield the folder within ``top``, and the name, of each image, sorted.
+
+    Files and folders whose names begin with a dot are ignored. ``above`` are the folders around:
+    a link to one of them would lead around forever.
+    """
+    folder = os.path.join(top, inner) if inner else top
+    status = os.stat(folder)
+    here = status.st_dev, status.st_ino
+    if here in above:
+        return
+    with os.scandir(folder) as scanned:
+        entries = sorted((entry.name, entry.is_dir()) for entry in scanned)
+    yield from ((inner, name) for name, is_folder in entries if not is_folder and is_image(name))
+    for name, is_folder in entries:
+        if is_folder and not name.startswith("."):
+            yield from _walk(top, os.path.join(inner, name), above | {here})
+
+
+def _checked(path: str) -> str:
+    """Return a path, if it fits into a line of a table."""
+    if _CONTROL.search(path):
+        raise DataError(f"{path!r} has a tab, a line break or the like in its name; rename it")
+    return path

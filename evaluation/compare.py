@@ -1,0 +1,179 @@
+"""Whether two images show the same person, and how far that can be trusted.
+
+A cosine says nothing without a threshold, and a threshold nothing without the share of pairs of
+different people that it accepts. That share is measured on a verification set, so the answer names
+both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.network import FaceNetwork, add_network, open_network
+from evaluation.verification import Target, embed
+from runtime.command_line import Parser
+from runtime.errors import ConfigError, DataError, run_program
+
+_FAR = 1e-3
+# Thresholds are multiples of this: what is printed is what is used.
+_STEP = 1e-4
+
+
+def different_cosines(
+    network: FaceNetwork, target: Target, batch_size: int, *, flip: bool
+) -> NDArray[np.float64]:
+    """Return the cosines of a verification set's pairs of two people.
+
+    Raises:
+        DataError: there is none, or an image is broken.
+    """
+    pairs = np.flatnonzero(~target.same)
+    if not len(pairs):
+        raise DataError(f"verification set {target.name!r} has no pair of two people; take another")
+    images = target.firsts[np.stack([2 * pairs, 2 * pairs + 1], axis=1).ravel()]
+    distinct, places = np.unique(images, return_inverse=True)
+
+    def decode(start: int, stop: int) -> NDArray[np.uint8]:
+        return target.decode(distinct[start:stop].tolist(), network.image_size)
+
+    embeddings, _ = embed(network.extract, decode, len(distinct), batch_size, flip=flip)
+    sides = embeddings[places].astype(np.float64)
+    cosines: NDArray[np.float64] = (sides[0::2] * sides[1::2]).sum(axis=1)
+    return cosines
+
+
+def threshold_at(far: float, cosines: NDArray[np.float64], name: str) -> float:
+    """Return the smallest threshold at which at most a share ``far`` of pairs is accepted.
+
+    Args:
+        far: false accept rate.
+        cosines: of the pairs of two people [P]; one at or above the threshold is accepted.
+        name: of their set.
+
+    Raises:
+        DataError: ``far`` is less than one of the pairs.
+    """
+    allowed = math.floor(far * len(cosines) + 1e-9)
+    if not allowed:
+        raise DataError(
+            f"{name} has {len(cosines):,} pairs of two people, of which {far:g} is less than one; "
+            f"give --far {1 / len(cosines):.2g} or more, or a larger set"
+        )
+    first_refused = np.sort(cosines)[::-1][min(allowed, len(cosines) - 1)]
+    return float((math.floor(first_refused / _STEP) + 1) * _STEP)
+
+
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    from data.align.aligner import add_search
+
+    parser = Parser(
+        prog="python -m evaluation.compare",
+        description="Say whether two images show the same person. They have the size that the "
+        "network takes, or --align cuts the faces out.",
+    )
+    add = parser.add_argument
+    add("images", nargs=2, metavar="IMAGE", help="the two images")
+    add_network(parser)
+    threshold_help = "the cosine from which on two images show the same person"
+    add("--threshold", type=float, metavar="COSINE", help=threshold_help)
+    far_help = "take the threshold at which this share of --target's different pairs is accepted"
+    add("--far", type=float, metavar="SHARE", help=f"{far_help} ({_FAR:g})")
+    target_help = "a verification set; beside --threshold it says which share that accepts"
+    add("--target", metavar="FILE.bin", help=target_help)
+    align_help = "cut the faces out with this detector (python -m data.align --help)"
+    add("--align", type=Path, metavar="DETECTOR.onnx", help=align_help)
+    add_search(parser)
+    options = parser.parse_args(argv)
+    _check(options)
+    return options
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.threshold is None and options.target is None:
+        raise ConfigError(
+            "nothing says which cosine is enough: give --threshold COSINE, or --target FILE.bin "
+            "and the wanted --far"
+        )
+    if options.far is not None and (options.target is None or options.threshold is not None):
+        raise ConfigError("--far takes the threshold from --target; give it without --threshold")
+    if options.far is not None and not 0 < options.far < 1:
+        raise ConfigError(f"--far {options.far:g} is no share; choose one between 0 and 1")
+    if options.threshold is not None and not -1 <= options.threshold <= 1:
+        raise ConfigError(f"--threshold {options.threshold:g} is no cosine; take one of -1 to 1")
+    if options.align is not None and options.align.suffix.lower() != ".onnx":
+        raise ConfigError(f"--align {options.align} is no detector; give its ONNX file")
+
+
+def _aligner(options: argparse.Namespace, network: FaceNetwork) -> Any:
+    from data.align.aligner import Aligner, open_source, search_of
+    from data.align.similarity import SIDE
+
+    if options.align is None:
+        search_of(options, is_detector=False)
+        return None
+    if network.image_size != (SIDE, SIDE):
+        raise ConfigError(
+            f"--align cuts out faces of {SIDE} x {SIDE}, and {network.name} takes images of "
+            f"{network.image_size[0]} x {network.image_size[1]}; leave it out"
+        )
+    return Aligner(open_source(options.align, options), Path("."))
+
+
+def _cosine(options: argparse.Namespace, network: FaceNetwork) -> float:
+    from data.named_images import ImageFiles, NamedImages, Size
+
+    files = ImageFiles(options.images, ["", ""])
+    faces = NamedImages([files], Size(*network.image_size), _aligner(options, network))
+    try:
+        images = [faces.read(number) for number in range(2)]
+    except DataError as error:
+        remedy = "" if options.align else "; cut the faces out with --align DETECTOR.onnx"
+        raise DataError(f"{error}{remedy}") from None
+
+    def decode(start: int, stop: int) -> NDArray[np.uint8]:
+        return np.stack(images[start:stop])
+
+    embeddings, _ = embed(network.extract, decode, 2, 2, flip=not options.no_flip)
+    first, second = embeddings.astype(np.float64)
+    return float(first @ second)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Print the cosine with the answer, and the threshold with its false accept rate."""
+    options = _parse(argv)
+    # Here, because rooms meet in programs only.
+    from data.verification.bin_file import read_bin
+    from parallel.world import LoneWorld
+    from runtime import devices
+
+    target = read_bin(options.target) if options.target else None
+    is_onnx = isinstance(options.model, Path)
+    network = open_network(
+        options, None if is_onnx else devices.choose(LoneWorld(), options.dtype)
+    )
+    cosine = _cosine(options, network)
+    threshold, said = options.threshold, "as given; --target FILE.bin measures its FAR"
+    if target is not None:
+        cosines = different_cosines(
+            network, target, options.batch_size, flip=not options.no_flip
+        )
+        if threshold is None:
+            threshold = threshold_at(options.far or _FAR, cosines, target.name)
+        accepted = int((cosines >= threshold).sum())
+        said = (
+            f"FAR {accepted / len(cosines):.2g}: it accepts {accepted:,} of the {len(cosines):,} "
+            f"pairs of two people in {target.name}"
+        )
+    print(f"cosine {cosine:.4f}: {'same' if cosine >= threshold else 'not the same'}")
+    print(f"threshold {threshold:.4f}, {said}")
+
+
+if __name__ == "__main__":
+    run_program(main)

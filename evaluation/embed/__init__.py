@@ -1,0 +1,1 @@
+"""Embeddings of images as files: ``python -m evaluation.embed``."""

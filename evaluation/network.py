@@ -1,0 +1,156 @@
+"""A trained network as a function of images, whichever file it comes from.
+
+The commands of this room that compute embeddings take a checkpoint for MXNet or an ONNX file, by
+the same options. An ONNX file does not say how its pixels are to be scaled: InsightFace's client
+decides by the names of the first nodes, and so does this module, so that a network gives the
+embeddings that it gives there.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple, Optional, Union
+
+import numpy as np
+
+from evaluation.features import FACE_SIZE, Extract
+from evaluation.onnx_runtime import OnnxNetwork, normalizes_pixels
+from runtime.command_line import positive_integer
+from runtime.errors import ConfigError, DataError
+
+_ONNX = ".onnx"
+Source = Union[Path, tuple[str, int]]
+"""An ONNX file, or prefix and epoch of a checkpoint."""
+
+
+class FaceNetwork(NamedTuple):
+    """A network, ready to compute.
+
+    Attributes:
+        extract: from RGB images uint8 [b, 3, *image_size] to features float32 [b, D].
+        image_size: height and width.
+        name: the file, for messages and notes.
+    """
+
+    extract: Extract
+    image_size: tuple[int, int]
+    name: str
+
+
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """Add the options that ``open_network`` obeys, and those of how images are given to it."""
+    add = parser.add_argument
+    model_help = (
+        "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0, or an "
+        "ONNX file"
+    )
+    metavar = "PREFIX,EPOCH|FILE.onnx"
+    add("--model", required=True, type=checkpoint_or_onnx, metavar=metavar, help=model_help)
+    batch_help = "images per batch (default %(default)s)"
+    add("--batch-size", type=positive_integer, default=64, metavar="N", help=batch_help)
+    add("--no-flip", action="store_true", help="do not embed mirror images")
+    add(
+        "--image-size",
+        nargs=2,
+        type=positive_integer,
+        metavar=("HEIGHT", "WIDTH"),
+        help="what the network was trained with (default 112 112, or what an ONNX file says)",
+    )
+    dtype_help = "of feature maps and products; bfloat16 on a CPU with AMX (default float32)"
+    add("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype_help)
+
+
+def checkpoint(value: str) -> tuple[str, int]:
+    """Convert PREFIX,EPOCH, an argument of the commands of this room."""
+    prefix, comma, epoch = value.rpartition(",")
+    if not comma or not epoch.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"{value!r} is not PREFIX,EPOCH such as models/run/model,0"
+        )
+    return prefix, int(epoch)
+
+
+def checkpoint_or_onnx(value: str) -> Source:
+    """Convert PREFIX,EPOCH or FILE.onnx."""
+    if value.lower().endswith(_ONNX):
+        return Path(value)
+    try:
+        return checkpoint(value)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor a file that ends in {_ONNX}") from None
+
+
+def open_network(options: argparse.Namespace, context: Optional[object] = None) -> FaceNetwork:
+    """Return the network that the options of ``add_network`` name.
+
+    Args:
+        options: of the command line.
+        context: MXNet's, the device of a checkpoint's network; None for the processor, on which
+            ONNX files run in any case.
+
+    Raises:
+        ConfigError: options contradict the file or each other, or a package is missing.
+        DataError: a file is missing or broken, or no network for images of faces.
+    """
+    size = tuple(options.image_size) if options.image_size else None
+    if isinstance(options.model, Path):
+        if options.dtype != "float32":
+            raise ConfigError(
+                f"--dtype {options.dtype} is for networks of MXNet, and {options.model} has types "
+                "of its own; leave it out, or name a checkpoint"
+            )
+        return _open_onnx(options.model, size)
+    # Here, because rooms meet in programs only, and this is a part of several.
+    from backbones.model import Backbone
+
+    prefix, epoch = options.model
+    image_size = size or FACE_SIZE
+    backbone = Backbone.load(
+        prefix, epoch, image_size=image_size, ctx=context, dtype=options.dtype
+    )
+    backbone.hybridize()
+    return FaceNetwork(backbone.inference(), image_size, f"{prefix},{epoch}")
+
+
+def _open_onnx(path: Path, size: Optional[tuple[int, int]]) -> FaceNetwork:
+    if not path.is_file():
+        raise DataError(f"{path} does not exist or is no file; name an ONNX file")
+    network = OnnxNetwork(path)
+    is_scaled = network.takes_bytes or normalizes_pixels(path)
+    if not is_scaled:
+        network = OnnxNetwork(path, scale_pixels=True)
+    channels, *stated = network.image_shape
+    if channels != 3:
+        raise DataError(
+            f"{path} takes images {list(network.image_shape)}; give a network that takes RGB "
+            "images [b, 3, height, width]"
+        )
+    wanted = size or FACE_SIZE
+    # A side that the file leaves open is no number.
+    known = [side if isinstance(side, int) else wanted[i] for i, side in enumerate(stated)]
+    image_size = known[0], known[1]
+    if size and size != image_size:
+        raise ConfigError(
+            f"--image-size {size[0]} {size[1]} contradicts {path}, which takes images of "
+            f"{image_size[0]} x {image_size[1]}; leave it out"
+        )
+    _try(network, path, image_size)
+    return FaceNetwork(network.extract, image_size, str(path))
+
+
+def _try(network: OnnxNetwork, path: Path, size: tuple[int, int]) -> None:
+    """Refuse a network that fails, or whose outputs are no features [b, D]."""
+    try:
+        shape = network.extract(np.zeros((1, 3, *size), np.uint8)).shape
+    # Of ONNX Runtime, whose exceptions have no common class but this one.
+    except Exception as error:
+        reason = str(error).strip().splitlines()[:1]
+        raise DataError(
+            f"{path} fails on an image of {size[0]} x {size[1]} ({''.join(reason)[:200]}); give "
+            "the size that it was trained with as --image-size"
+        ) from None
+    if len(shape) != 2:
+        raise DataError(
+            f"{path} gives {list(shape)} for one image; give a network whose output is [b, D]"
+        )

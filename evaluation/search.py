@@ -1,0 +1,259 @@
+"""The most similar images of a gallery for each probe, and how often they show the same person.
+
+1:N identification on embeddings that ``evaluation.embed`` has written. Cosines are products of
+blocks of probes with blocks of the gallery, of which a kernel keeps the best, so that memory
+depends on the size of a block, not of the gallery: a million rows stay on the disk.
+
+Shape suffixes: P probes of a block, G gallery rows of a block, K matches, D numbers of a row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.embed.index import Embeddings, read_embeddings
+from evaluation.features import normalized
+from evaluation.folds import Features
+from runtime.command_line import Parser, positive_integer
+from runtime.compiled import unlocked_kernel
+from runtime.errors import ConfigError, DataError
+from runtime.files import StagedFiles
+from runtime.stopping import run_stoppable
+
+# Blocks of which the cosines have 64 MiB, and the rows, at 512 numbers, 32 MiB.
+_PROBES, _GALLERY = 1024, 16384
+_RANKS = (1, 5)
+
+
+class Matches(NamedTuple):
+    """The best matches of some consecutive probes, the most similar first.
+
+    Attributes:
+        first: the number of the first probe.
+        cosines: float32 [P, K].
+        rows: of the gallery, int64 [P, K]; -1 where the gallery has no more.
+    """
+
+    first: int
+    cosines: NDArray[np.float32]
+    rows: NDArray[np.int64]
+
+
+@unlocked_kernel
+def _keep_best(
+    cosines_PG: NDArray[np.float32],
+    first: int,
+    best_PK: NDArray[np.float32],
+    rows_PK: NDArray[np.int64],
+) -> None:
+    """Take a block of the gallery that begins at row ``first`` into the best matches, in place.
+
+    Of equal cosines the row that comes first is kept. A cosine of minus infinity is none.
+    """
+    last = best_PK.shape[1] - 1
+    for p in range(cosines_PG.shape[0]):
+        for g in range(cosines_PG.shape[1]):
+            cosine = cosines_PG[p, g]
+            if not cosine > best_PK[p, last]:
+                continue
+            k = last
+            while k > 0 and cosine > best_PK[p, k - 1]:
+                best_PK[p, k] = best_PK[p, k - 1]
+                rows_PK[p, k] = rows_PK[p, k - 1]
+                k -= 1
+            best_PK[p, k] = cosine
+            rows_PK[p, k] = first + g
+
+
+def search(
+    gallery: NDArray[Any],
+    probes: NDArray[Any],
+    top: int,
+    excluded: Optional[Mapping[int, Sequence[int]]] = None,
+    blocks: tuple[int, int] = (_PROBES, _GALLERY),
+) -> Iterator[Matches]:
+    """Yield the ``top`` rows of the gallery with the largest cosines, for each block of probes.
+
+    Args:
+        gallery: [n, D], of any lengths; it may be mapped into memory, and is read in blocks.
+        probes: [m, D], likewise.
+        top: matches of a probe.
+        excluded: for a probe the rows of the gallery that are left out, ascending.
+        blocks: probes and gallery rows of a block.
+
+    Raises:
+        DataError: a row is not finite.
+    """
+    excluded = excluded or {}
+    for first in range(0, len(probes), blocks[0]):
+        probes_PD = _unit_rows(probes, "probes", first, blocks[0])
+        best = np.full((len(probes_PD), top), -np.inf, np.float32)
+        rows = np.full(best.shape, -1, np.int64)
+        hidden = [(p, row) for p in range(len(best)) for row in excluded.get(first + p, ())]
+        for start in range(0, len(gallery), blocks[1]):
+            cosines_PG = probes_PD @ _unit_rows(gallery, "gallery", start, blocks[1]).T
+            for p, row in hidden:
+                if start <= row < start + cosines_PG.shape[1]:
+                    cosines_PG[p, row - start] = -np.inf
+            _keep_best(cosines_PG, start, best, rows)
+        yield Matches(first, best, rows)
+
+
+def _unit_rows(embeddings: NDArray[Any], what: str, first: int, count: int) -> Features:
+    rows = np.array(embeddings[first : first + count], np.float32)
+    is_finite = np.isfinite(rows).all(axis=1)
+    if not is_finite.all():
+        raise DataError(
+            f"row {first + int(np.argmin(is_finite))} of the {what} is not finite; embed these "
+            "images again"
+        )
+    return normalized(rows)
+
+
+class Identification:
+    """Counts how often an image of a probe's identity is among its best matches.
+
+    A probe of which the gallery has no (other) image is not counted.
+    """
+
+    def __init__(
+        self, gallery: Sequence[str], probes: Sequence[str], excluded: Mapping[int, Sequence[int]]
+    ) -> None:
+        """Args: the labels of both, empty where not known, and what ``search`` leaves out."""
+        self._gallery, self._probes = gallery, probes
+        remaining: dict[str, int] = {}
+        for label in gallery:
+            remaining[label] = remaining.get(label, 0) + 1
+        self._counts = [
+            bool(label)
+            and remaining.get(label, 0) > sum(gallery[row] == label for row in excluded.get(p, ()))
+            for p, label in enumerate(probes)
+        ]
+        self._found = dict.fromkeys(_RANKS, 0)
+
+    @property
+    def counted(self) -> int:
+        """The number of probes that count."""
+        return sum(self._counts)
+
+    def add(self, matches: Matches) -> None:
+        """Take in the matches of a block; at least five of each probe, if the gallery has them."""
+        for p, rows in enumerate(matches.rows.tolist(), matches.first):
+            if not self._counts[p]:
+                continue
+            for rank in _RANKS:
+                found = (self._gallery[row] for row in rows[:rank] if row >= 0)
+                self._found[rank] += self._probes[p] in found
+
+    def rate(self, rank: int) -> float:
+        """Return the share of counted probes, of which there is one, found among the first."""
+        return self._found[rank] / self.counted
+
+
+def rows_of_same_name(gallery: Sequence[str], probes: Sequence[str]) -> dict[int, list[int]]:
+    """Return for each probe the rows of the gallery that are the same image, by name."""
+    wanted = set(probes)
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(gallery):
+        if name in wanted:
+            rows.setdefault(name, []).append(row)
+    return {p: rows[name] for p, name in enumerate(probes) if name in rows}
+
+
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m evaluation.search",
+        description="Find the most similar images of a gallery for each probe, by embeddings that "
+        "python -m evaluation.embed has written.",
+    )
+    add = parser.add_argument
+    gallery_help = "the embeddings that are searched; names and labels are in G.tsv"
+    add("--gallery", required=True, type=Path, metavar="G.npy", help=gallery_help)
+    probes_help = "the embeddings that are looked for; names and labels are in P.tsv"
+    add("--probes", required=True, type=Path, metavar="P.npy", help=probes_help)
+    add("--top", type=positive_integer, default=5, metavar="K", help="matches of a probe (5)")
+    add("--threshold", type=float, metavar="X", help="only matches of at least this cosine")
+    self_help = "leave out the gallery image of the same name as the probe"
+    add("--leave-self-out", action="store_true", help=self_help)
+    out_help = "the table to write: probe, rank, gallery image, cosine (P-matches.tsv)"
+    add("--out", type=Path, metavar="FILE.tsv", help=out_help)
+    options = parser.parse_args(argv)
+    if options.threshold is not None and not -1 <= options.threshold <= 1:
+        raise ConfigError(f"--threshold {options.threshold:g} is no cosine; take one of -1 to 1")
+    return options
+
+
+def _open(options: argparse.Namespace) -> tuple[Embeddings, Embeddings]:
+    gallery, probes = read_embeddings(options.gallery), read_embeddings(options.probes)
+    if gallery.rows.shape[1] != probes.rows.shape[1]:
+        raise DataError(
+            f"{probes.path} has rows of {probes.rows.shape[1]} numbers, {gallery.path} of "
+            f"{gallery.rows.shape[1]}; embed both with the same network"
+        )
+    return gallery, probes
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Write the table, and print the identification rates if both indexes have labels."""
+    options = _parse(argv)
+    gallery, probes = _open(options)
+    out = options.out or probes.path.with_name(f"{probes.path.stem}-matches.tsv")
+    excluded = rows_of_same_name(gallery.names, probes.names) if options.leave_self_out else {}
+    rates = Identification(gallery.labels, probes.labels, excluded)
+    try:
+        with StagedFiles() as files:
+            matched = _write_table(files.open(out), options, (gallery, probes), excluded, rates)
+    except OSError as error:
+        raise DataError(
+            f"{out} cannot be written: {error.strerror}; choose another place with --out"
+        ) from None
+    said = "" if options.threshold is None else f" of at least {options.threshold:g}"
+    print(
+        f"{out}: {matched:,} of {len(probes.names):,} probes have a match{said} among "
+        f"{len(gallery.names):,} images"
+    )
+    if gallery.labels and probes.labels:
+        if rates.counted:
+            shares = ", ".join(f"rank-{rank} {rates.rate(rank):.4f}" for rank in _RANKS)
+            print(f"identification: {shares}, of {rates.counted:,} probes whose identity is there")
+        else:
+            print("identification: no probe has an image of its identity in the gallery")
+
+
+def _write_table(
+    file: Any,
+    options: argparse.Namespace,
+    searched: tuple[Embeddings, Embeddings],
+    excluded: Mapping[int, Sequence[int]],
+    rates: Identification,
+) -> int:
+    """Write the matches of all probes; return how many probes have one."""
+    gallery, probes = searched
+    top = min(max(options.top, *_RANKS), len(gallery.rows))
+    least = -math.inf if options.threshold is None else options.threshold
+    matched = 0
+    file.write(b"probe\trank\tgallery\tcosine\n")
+    for matches in search(gallery.rows, probes.rows, top, excluded):
+        if gallery.labels and probes.labels:
+            rates.add(matches)
+        for p, (cosines, rows) in enumerate(zip(matches.cosines.tolist(), matches.rows.tolist())):
+            name = probes.names[matches.first + p]
+            lines = [
+                f"{name}\t{rank}\t{gallery.names[row]}\t{cosine:.6f}\n"
+                for rank, (cosine, row) in enumerate(zip(cosines, rows), 1)
+                if rank <= options.top and row >= 0 and cosine >= least
+            ]
+            matched += bool(lines)
+            file.write("".join(lines).encode(errors="surrogateescape"))
+    return matched
+
+
+if __name__ == "__main__":
+    run_stoppable(main)

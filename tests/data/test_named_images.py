@@ -1,0 +1,70 @@
+"""Inputs of a command line as one sequence of images."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.named_images import NamedImages, Size, open_sources
+from runtime.errors import DataError
+
+
+def opened(*inputs: str, size: Size = Size(16, 16)) -> NamedImages:  # noqa: B008 (it is frozen)
+    return NamedImages(open_sources(inputs), size)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_image) -> Path:
+    monkeypatch.chdir(tmp_path)
+    names = ("b/2.png", "b/10.PNG", "a/x/1.png", "0.png", ".hidden/1.png", "b/.1.png")
+    for number, name in enumerate(names):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(make_image(number))
+    (tmp_path / "in" / "b" / "notes.txt").touch()
+    return tmp_path / "in"
+
+
+def test_folders_are_sorted_and_give_labels(folder: Path) -> None:
+    # A folder that contains itself.
+    os.symlink(folder, folder / "b" / "loop")
+    faces = opened("in/", "in/b/2.png")
+    names = ["in/0.png", "in/a/x/1.png", "in/b/10.PNG", "in/b/2.png", "in/b/2.png"]
+    assert [faces.name(n) for n in range(len(faces))] == names
+    assert [faces.label(n) for n in range(5)] == ["", "a/x", "b", "b", ""]
+    assert [int(faces.read(n)[0, 0, 0]) for n in range(5)] == [3, 2, 1, 0, 0]
+    assert faces.read(0).shape == (3, 16, 16) and faces.read(0)[2, 5, 5] == 252
+
+
+def test_a_linked_folder_is_followed(folder: Path) -> None:
+    os.symlink(folder / "b", folder / "c")
+    assert [opened("in").label(n) for n in range(6)] == ["", "a/x", "b", "b", "c", "c"]
+
+
+def test_records_have_labels_and_keys(folder: Path, write_set) -> None:
+    path = write_set([2, 1])
+    faces = opened(os.path.relpath(path))
+    named = [(faces.name(n), faces.label(n)) for n in range(len(faces))]
+    assert named == [(f"faces/train.rec:{n + 1}", label) for n, label in enumerate("001")]
+
+
+def test_sizes(folder: Path) -> None:
+    with pytest.raises(DataError, match="^in/0.png has 16 x 16 pixels instead of .* 8 x 6"):
+        opened("in", size=Size(8, 6)).read(0)
+    assert opened("in", size=Size(8, 6, scales=True)).read(0).shape == (3, 8, 6)
+
+
+def test_other_names_have_another_checksum(folder: Path) -> None:
+    before = opened("in").checksum()
+    assert opened("in").checksum() == before != opened("in/b").checksum()
+    (folder / "0.png").rename(folder / "1.png")
+    assert opened("in").checksum() != before
+
+
+def test_a_name_with_a_tab_is_refused(folder: Path, make_image) -> None:
+    (folder / "a\tb.png").write_bytes(np.asarray(bytearray(make_image(1))).tobytes())
+    with pytest.raises(DataError, match=r"'in/a\\tb.png' has a tab.*; rename it") as caught:
+        opened("in")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,285 @@
+"""The command: each kind of input, broken images, ranks as threads and under horovodrun."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from typing_extensions import override
+
+from backbones.model import Backbone
+from backbones.options import BackboneOptions
+from data.records.writer import RecordWriter
+from data.verification.bin_file import write_bin
+from evaluation.embed import __main__ as command
+from evaluation.embed.rows_file import reserve
+from evaluation.export import __main__ as export
+from evaluation.features import normalized
+from evaluation.onnx_runtime import import_onnx
+from parallel.world import LoneWorld
+from runtime.errors import ConfigError, DataError
+from tests.support.launch import clean_environment
+from tests.support.thread_world import run_ranks
+
+ROOT = Path(__file__).resolve().parents[3]
+SIDE = 32
+SIZE = ("--image-size", str(SIDE), str(SIDE))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of an untrained network."""
+    prefix = tmp_path_factory.mktemp("model") / "m"
+    options = BackboneOptions(network="tiny", embedding_size=8)
+    Backbone.create(options, image_size=(SIDE, SIDE)).export(prefix)
+    return prefix
+
+
+@pytest.fixture
+def people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Eleven images of three people, one of them in a folder within a folder; sorted paths."""
+    monkeypatch.chdir(tmp_path)
+    names = [f"faces/ann/{n}.png" for n in range(5)] + [f"faces/bob/{n}.png" for n in range(4)]
+    names += ["faces/team/cid/0.png", "faces/team/cid/1.png"]
+    for number, name in enumerate(names):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(name, pixels(number)[..., ::-1])
+    return names
+
+
+def pixels(number: int) -> np.ndarray:
+    """RGB, [SIDE, SIDE, 3]."""
+    return np.random.default_rng(number).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+
+
+def png(number: int) -> bytes:
+    return cv2.imencode(".png", pixels(number)[..., ::-1])[1].tobytes()
+
+
+def features(model: Path, numbers: list[int], flip: bool = True) -> np.ndarray:
+    """What the rows are, by the graph that trains."""
+    images = np.stack([pixels(number).transpose(2, 0, 1) for number in numbers])
+    backbone = Backbone.load(model, image_size=(SIDE, SIDE))
+    return backbone.extract(images) + (backbone.extract(images[..., ::-1].copy()) if flip else 0)
+
+
+def means_of_channels(names: tuple[str, str]) -> bytes:
+    """An ONNX network whose nodes of these names do nothing."""
+    onnx = import_onnx()
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    nodes = [
+        helper.make_node("Identity", ["x"], ["a"], names[0]),
+        helper.make_node("Identity", ["a"], ["b"], names[1]),
+        helper.make_node("GlobalAveragePool", ["b"], ["c"], "pool"),
+        helper.make_node("Flatten", ["c"], ["out"], "flatten"),
+    ]
+    given = helper.make_tensor_value_info("x", kind, ["None", 3, "h", "w"])
+    made = helper.make_tensor_value_info("out", kind, ["None", 3])
+    graph = helper.make_graph(nodes, "g", [given], [made])
+    opset = helper.make_opsetid("", 13)
+    built = helper.make_model(graph, opset_imports=[opset], ir_version=7)
+    content: bytes = built.SerializeToString()
+    return content
+
+
+def embed(model: Path, *words: str) -> tuple[np.ndarray, list[list[str]]]:
+    command.main(["--model", f"{model},0", *SIZE, "--batch-size", "4", "--out", "out", *words])
+    lines = Path("out.tsv").read_text().splitlines()
+    return np.load("out.npy"), [line.split("\t") for line in lines]
+
+
+def close(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+
+
+def test_folders(model: Path, people: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    rows, index = embed(model, "faces")
+    close(rows, normalized(features(model, list(range(11)))))
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
+    labels = ["ann"] * 5 + ["bob"] * 4 + ["team/cid"] * 2
+    assert index == [[str(n), *one] for n, one in enumerate(zip(people, labels))]
+    assert capsys.readouterr().out == "out.npy, out.tsv: 11 embeddings of 8\n"
+    assert {path.name for path in Path().iterdir()} == {"faces", "out.npy", "out.tsv"}
+
+
+def test_raw_features_without_mirror_images(model: Path, people: list[str]) -> None:
+    rows, _ = embed(model, *people[:5], "--raw", "--no-flip")
+    close(rows, features(model, list(range(5)), flip=False))
+    rows, index = embed(model, *people[:5], "--raw")
+    close(rows, features(model, list(range(5))))
+    assert [line[2] for line in index] == [""] * 5
+
+
+def test_sets_and_several_inputs(model: Path, people: list[str]) -> None:
+    with RecordWriter(Path("set"), image_size=(SIDE, SIDE)) as writer:
+        for number, label in enumerate((0, 0, 1)):
+            writer.write(png(20 + number), label)
+    write_bin(Path("pairs.bin"), [png(n) for n in (30, 31, 30, 32)], [True, False])
+    rows, index = embed(model, "set", "pairs.bin", people[6], "set/train.rec")
+    close(rows, normalized(features(model, [20, 21, 22, 30, 31, 30, 32, 6, 20, 21, 22])))
+    records = [["set/train.rec:1", "0"], ["set/train.rec:2", "0"], ["set/train.rec:3", "1"]]
+    pairs = [[f"pairs.bin:{n}", ""] for n in range(4)]
+    assert [line[1:] for line in index] == [*records, *pairs, [people[6], ""], *records]
+
+
+def test_onnx_gives_the_same(model: Path, people: list[str]) -> None:
+    expected, _ = embed(model, "faces")
+    export.main(["--model", f"{model},0", *SIZE, "--output", "m.onnx"])
+    command.main(["--model", "m.onnx", "faces", "--out", "other", "--batch-size", "3"])
+    close(np.load("other.npy"), expected)
+
+
+@pytest.mark.parametrize("names", [("x", "y"), ("Sub_1", "Mul_1")])
+def test_pixels_are_scaled_for_an_onnx_file_as_by_insightface(people, names) -> None:
+    """The mean of each channel, of pixels that are scaled outside or not."""
+    Path("m.onnx").write_bytes(means_of_channels(names))
+    words = ["--model", "m.onnx", people[3], "--image-size", "32", "32", "--raw", "--no-flip"]
+    command.main([*words, "--out", "out"])
+    mean = pixels(3).mean(axis=(0, 1))
+    expected = mean if names[0] == "Sub_1" else (mean - 127.5) / 127.5
+    np.testing.assert_allclose(np.load("out.npy"), [expected], rtol=1e-4, atol=1e-5)
+
+
+def test_broken_images(model: Path, people: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path(people[2]).write_bytes(b"\x89PNG nothing")
+    cv2.imwrite(people[10], np.zeros((SIDE, SIDE + 8, 3), np.uint8))
+    with pytest.raises(DataError, match="ann/2.png: the image .*repair or .*--skip-broken"):
+        embed(model, "faces")
+    assert {path.name for path in Path().iterdir()} == {"faces"}
+    rows, index = embed(model, "faces", "--skip-broken", "--safetensors")
+    kept = [0, 1, 3, 4, 5, 6, 7, 8, 9]
+    close(rows, normalized(features(model, kept)))
+    assert [line[:2] for line in index] == [[str(n), people[k]] for n, k in enumerate(kept)]
+    printed = capsys.readouterr()
+    said = [line for line in printed.err.splitlines() if line.startswith("left out: ")]
+    assert len(said) == 2 and people[2] in said[0]
+    assert said[1].endswith("1.png has 32 x 40 pixels instead of the network's 32 x 32")
+    assert "9 embeddings of 8, without 2 that cannot be embedded" in printed.out
+    assert Path("out.safetensors").read_bytes().endswith(rows.tobytes())
+    rows, _ = embed(model, people[10], "--resize")
+    assert len(rows) == 1
+    assert not Path("out.safetensors").exists(), "it was that of other rows"
+    with pytest.raises(DataError, match="none of the 1 images can be embedded"):
+        embed(model, people[2], "--skip-broken")
+    assert len(np.load("out.npy")) == 1, "the former file stays"
+
+
+@pytest.mark.parametrize("size", [2, 3, 13])
+def test_ranks_share_the_images(model: Path, people: list[str], size: int) -> None:
+    Path(people[2]).write_bytes(b"nothing")
+    expected, index = embed(model, "faces", "--skip-broken")
+    words = ["--model", f"{model},0", *SIZE, "--batch-size", "4", "faces", "--skip-broken"]
+    run_ranks(size, lambda world: command.main([*words, "--out", "shared"], world))
+    close(np.load("shared.npy"), expected)
+    assert [line.split("\t") for line in Path("shared.tsv").read_text().splitlines()] == index
+
+
+class SecondRank(LoneWorld):
+    """Rank 1 of two, whose rank 0 has made the file ``.part``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rank, self.size = 1, 2
+
+    @override
+    def broadcast_object(self, value: Any, name: str) -> Any:
+        return ".part" if name == "embed.path" else value
+
+
+def test_a_rank_that_fails_removes_what_rank_0_has_begun(model: Path, people: list[str]) -> None:
+    with open(".part", "wb") as file:
+        reserve(file, 11, 8)
+    Path(people[10]).write_bytes(b"nothing")
+    words = ["--model", f"{model},0", *SIZE, "faces", "--out", "shared"]
+    with pytest.raises(DataError, match="cid/1.png: the image"):
+        command.main(words, SecondRank())
+    assert not Path(".part").exists()
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_two_ranks_under_horovodrun(model: Path, people: list[str], is_broken: bool) -> None:
+    expected, _ = embed(model, "faces")
+    if is_broken:
+        # Of rank 1, when rank 0 waits for it.
+        Path(people[10]).write_bytes(b"nothing")
+    launch = [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", "2"]
+    words = ["--model", f"{model},0", *SIZE, "faces", "--out", "shared"]
+    result = subprocess.run(
+        [*launch, "-H", "localhost:2", sys.executable, "-m", "evaluation.embed", *words],
+        env={**clean_environment(), "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    said = result.stdout + result.stderr
+    if is_broken:
+        assert result.returncode != 0 and "cid/1.png: the image" in said, said
+        assert not [name for name in os.listdir() if "shared" in name]
+        return
+    assert result.returncode == 0, said
+    close(np.load("shared.npy"), expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (["--out", "x", "faces"], ConfigError, "--model"),
+        (["--model", "m,0", "faces"], ConfigError, "--out"),
+        (["--model", "m", "--out", "x", "faces"], ConfigError, "'m' is not PREFIX,EPOCH .*, nor"),
+        (["--model", "m,0", "--out", "x", "gone"], DataError, "gone does not exist; name images"),
+        (["--model", "m,0", "--out", "x", "a.txt"], DataError, "a.txt is no input that is known"),
+        (["--model", "m,0", "--out", "x", "empty"], DataError, "empty holds no images"),
+        (["--model", "m,0", "--out", "x", "faces"], DataError, "m-symbol.json"),
+        (["--model", "m.onnx", "--out", "x", "faces"], DataError, "m.onnx does not exist"),
+        (
+            ["--model", "m.onnx", "--dtype", "bfloat16", "--out", "x", "faces"],
+            ConfigError, "--dtype bfloat16 is for networks of MXNet",
+        ),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(people, words, error, message) -> None:
+    Path("a.txt").touch()
+    Path("empty").mkdir()
+    with pytest.raises(error, match=message) as caught:
+        command.main(words)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_place_that_cannot_be_written(model: Path, people: list[str]) -> None:
+    words = ["--model", f"{model},0", *SIZE, "faces", "--out", f"{people[0]}/x"]
+    with pytest.raises(DataError, match="cannot be written: .*; make room, or choose another"):
+        command.main(words)
+
+
+def test_published_network_on_real_faces(
+    toolkit_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten people with four images each, the nearest other image is of the same person."""
+    monkeypatch.chdir(tmp_path)
+    taken: dict[str, int] = {}
+    with tarfile.open(toolkit_data / "lfw_112x112.tar.gz") as archive:
+        for member in archive:
+            *_, person, name = ["", *member.name.split("/")]
+            several = ("_0001.", "_0002.", "_0003.", "_0004.")
+            if not member.isfile() or not any(part in name for part in several):
+                continue
+            taken[person] = taken.get(person, 0) + 1
+            (tmp_path / "all" / person).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "all" / person / name).write_bytes(archive.extractfile(member).read())
+            if sum(count == 4 for count in taken.values()) == 10:
+                break
+    for person in [person for person, count in taken.items() if count == 4]:
+        (tmp_path / "faces").mkdir(exist_ok=True)
+        (tmp_path / "all" / person).rename(tmp_path / "faces" / person)
+    model = toolkit_data / "mobilefacenet_y1" / "model"
+    command.main(["--model", f"{model},0", "faces", "--out", "out", "--batch-size", "20"])
+    rows = np.load("out.npy").astype(np.float64)
+    people = np.array([line.split("\t")[2] for line in Path("out.tsv").read_text().splitlines()])
+    cosines = rows @ rows.T - 2 * np.eye(len(rows))
+    assert len(rows) == 40 and np.mean(people[cosines.argmax(axis=1)] == people) >= 0.95

@@ -1,0 +1,134 @@
+"""Two images: cosine, answer, and a threshold from the pairs of two people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from backbones.model import Backbone
+from backbones.options import BackboneOptions
+from data.align.similarity import TEMPLATE
+from data.verification.bin_file import write_bin
+from evaluation import compare
+from evaluation.compare import different_cosines, threshold_at
+from evaluation.features import normalized
+from evaluation.network import FaceNetwork
+from runtime.errors import ConfigError, DataError
+from tests.evaluation.test_verification import FakeTarget, corner
+from tests.support.detectors import planted, write_detector
+
+SIZE = ["--image-size", "32", "32"]
+
+
+def draw(number: int, side: int = 32) -> np.ndarray:
+    small = np.random.default_rng(number).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    return cv2.resize(small, (side, side))
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two images of noise, twelve pairs, and a network for them."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate("ab"):
+        cv2.imwrite(f"{name}.png", draw(number))
+    images = [cv2.imencode(".png", draw(n))[1].tobytes() for n in range(24)]
+    write_bin("pairs.bin", images, [pair % 3 == 0 for pair in range(12)])
+    options = BackboneOptions(network="tiny", embedding_size=8)
+    Backbone.create(options, image_size=(32, 32)).export(tmp_path / "m")
+    return ["a.png", "b.png", "--model", "m,0", *SIZE]
+
+
+def test_threshold_by_hand() -> None:
+    cosines = np.array([0.1, 0.9, 0.30005, 0.2, 0.5] + [0.0] * 5)
+    assert threshold_at(0.1, cosines, "lfw") == pytest.approx(0.5001)
+    assert threshold_at(0.2, cosines, "lfw") == pytest.approx(0.3001)
+    assert threshold_at(0.29, cosines, "lfw") == pytest.approx(0.3001)
+    assert threshold_at(0.3, cosines, "lfw") == pytest.approx(0.2001)
+    with pytest.raises(DataError, match="lfw has 10 pairs of two people, .* --far 0.1 or more"):
+        threshold_at(0.09, cosines, "lfw")
+
+
+@pytest.mark.parametrize("far", [0.01, 0.05, 0.5])
+def test_the_threshold_accepts_no_more_than_asked_and_is_the_smallest(far: float) -> None:
+    cosines = np.random.default_rng(0).uniform(-1, 1, 1000)
+    threshold = threshold_at(far, cosines, "lfw")
+    assert np.mean(cosines >= threshold) <= far < np.mean(cosines >= threshold - 1e-4) + 1e-3
+
+
+def test_cosines_are_those_of_the_pairs_of_two_people() -> None:
+    target = FakeTarget(pairs=20)
+    network = FaceNetwork(corner, (4, 4), "corner")
+    found = different_cosines(network, target, 3, flip=False)
+    rows = normalized(corner(target.images)).astype(np.float64)
+    expected = (rows[0::2] * rows[1::2]).sum(axis=1)[~target.same]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    target.same[:] = True
+    with pytest.raises(DataError, match="'fake' has no pair of two people"):
+        different_cosines(network, target, 3, flip=False)
+
+
+def test_an_image_with_itself_and_with_another(words, capsys) -> None:
+    compare.main(["a.png", "a.png", *words[2:], "--threshold", "0.9999"])
+    assert capsys.readouterr().out.splitlines() == [
+        "cosine 1.0000: same",
+        "threshold 0.9999, as given; --target FILE.bin measures its FAR",
+    ]
+    images = np.stack([draw(n)[..., ::-1].transpose(2, 0, 1) for n in range(2)])
+    backbone = Backbone.load("m", image_size=(32, 32))
+    first, second = normalized(
+        backbone.extract(images) + backbone.extract(images[..., ::-1].copy())
+    )
+    cosine = float(first @ second)
+    compare.main([*words, "--threshold", f"{cosine - 0.01:.4f}"])
+    compare.main([*words, "--threshold", f"{cosine + 0.01:.4f}"])
+    said = capsys.readouterr().out.splitlines()
+    assert float(said[0].split()[1].rstrip(":")) == pytest.approx(cosine, abs=2e-3)
+    assert said[0].endswith(": same") and said[2].endswith(": not the same")
+
+
+def test_a_threshold_from_a_set_and_its_rate(words, capsys) -> None:
+    compare.main([*words, "--target", "pairs.bin", "--far", "0.25"])
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.endswith("FAR 0.25: it accepts 2 of the 8 pairs of two people in pairs")
+    threshold = line.split()[1].rstrip(",")
+    compare.main([*words, "--target", "pairs.bin", "--threshold", threshold])
+    assert capsys.readouterr().out.splitlines()[1] == line
+    compare.main([*words, "--target", "pairs.bin", "--threshold", "-1"])
+    assert "accepts 8 of the 8 pairs" in capsys.readouterr().out
+
+
+def test_faces_are_cut_out(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    cv2.imwrite("a.png", draw(0, 160))
+    options = BackboneOptions(network="tiny", embedding_size=8)
+    Backbone.create(options).export(tmp_path / "m")
+    write_detector(tmp_path / "det.onnx", "scrfd", [planted(TEMPLATE)])
+    line = ["a.png", "a.png", "--model", "m,0", "--threshold", "0.5"]
+    compare.main([*line, "--align", "det.onnx"])
+    assert capsys.readouterr().out.startswith("cosine 1.0000: same")
+    with pytest.raises(DataError, match="a.png has 160 x 160 pixels .*; cut the faces out with"):
+        compare.main(line)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ([], ConfigError, "nothing says which cosine is enough: give --threshold"),
+        (["--far", "0.1"], ConfigError, "nothing says which cosine"),
+        (["--far", "0.1", "--threshold", "0"], ConfigError, "--far takes the threshold from --ta"),
+        (["--far", "1", "--target", "pairs.bin"], ConfigError, "--far 1 is no share"),
+        (["--threshold", "2"], ConfigError, "--threshold 2 is no cosine"),
+        (["--threshold", "0", "--align", "points.txt"], ConfigError, "points.txt is no detector"),
+        (["--threshold", "0", "--align", "d.onnx"], ConfigError, "cuts out faces of 112 x 112"),
+        (["--threshold", "0", "--face", "only"], ConfigError, "--face belongs to a detector"),
+        (["--target", "pairs.bin"], DataError, "pairs has 8 pairs of two people, of which 0.001"),
+        (["--target", "gone.bin"], DataError, "gone.bin cannot be read"),
+    ],
+)
+def test_mistakes_are_one_line(words, options, error, message) -> None:
+    with pytest.raises(error, match=message) as caught:
+        compare.main([*words, *options])
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,153 @@
+"""Search in a gallery against all cosines in float64, and the command's table and rates."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evaluation import search as command
+from evaluation.embed.index import write_index
+from evaluation.search import Identification, Matches, search
+from runtime.errors import ConfigError, DataError
+
+
+def drawn(rows: int, seed: int, width: int = 16) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    scales = generator.uniform(0.1, 30, (rows, 1))
+    return (generator.normal(size=(rows, width)) * scales).astype(np.float32)
+
+
+def all_cosines(gallery: np.ndarray, probes: np.ndarray) -> np.ndarray:
+    units = [
+        rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+        for rows in (probes, gallery)
+    ]
+    return units[0] @ units[1].T
+
+
+@pytest.mark.parametrize("blocks", [(7, 11), (50, 300), (1, 1), (1024, 16384)])
+@pytest.mark.parametrize("top", [1, 5])
+def test_equals_brute_force(blocks: tuple[int, int], top: int) -> None:
+    gallery, probes = drawn(300, 0), drawn(50, 1)
+    excluded = {3: [0, 299], 40: list(range(100))}
+    expected = all_cosines(gallery, probes)
+    for probe, rows in excluded.items():
+        expected[probe, rows] = -2
+    order = np.argsort(-expected, axis=1)[:, :top]
+    found = list(search(gallery, probes, top, excluded, blocks))
+    assert [one.first for one in found] == list(range(0, 50, blocks[0]))
+    np.testing.assert_array_equal(np.concatenate([one.rows for one in found]), order)
+    cosines = np.concatenate([one.cosines for one in found])
+    np.testing.assert_allclose(cosines, np.take_along_axis(expected, order, 1), atol=1e-6)
+
+
+def test_of_equal_cosines_the_first_row_counts() -> None:
+    gallery = np.repeat(np.eye(2, dtype=np.float32), 4, axis=0)
+    for blocks in ((1, 3), (2, 100)):
+        found = np.concatenate([one.rows for one in search(gallery, np.eye(2), 3, None, blocks)])
+        assert found.tolist() == [[0, 1, 2], [4, 5, 6]]
+
+
+def test_fewer_rows_than_matches() -> None:
+    (found,) = search(np.eye(2), np.eye(2)[:1], 3, {0: [0]})
+    assert found.rows.tolist() == [[1, -1, -1]]
+
+
+def test_a_gallery_on_the_disk_is_not_loaded(tmp_path: Path) -> None:
+    gallery = np.lib.format.open_memmap(tmp_path / "g.npy", "w+", np.float32, (100_000, 64))
+    gallery[:] = drawn(1000, 0, 64)[np.arange(100_000) % 1000]
+    gallery.flush()
+    list(search(gallery[:10], drawn(2, 1, 64), 5))  # compiles
+    tracemalloc.start()
+    list(search(np.load(tmp_path / "g.npy", mmap_mode="r"), drawn(20, 1, 64), 5, None, (10, 1000)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3e6 < 100_000 * 64 * 4
+
+
+@pytest.mark.parametrize("what", ["gallery", "probes"])
+def test_a_row_that_is_not_finite_is_named(what: str) -> None:
+    rows = {"gallery": drawn(30, 0), "probes": drawn(20, 1)}
+    rows[what][17, 3] = np.nan
+    with pytest.raises(DataError, match=f"row 17 of the {what} is not finite"):
+        list(search(rows["gallery"], rows["probes"], 5, None, (8, 8)))
+
+
+def test_rates_by_hand() -> None:
+    """Of six probes: first, third, sixth, not at all, not in the gallery, without a label."""
+    gallery = ["a", "b", "c", "d", "e", "f", "g"]
+    rates = Identification(gallery, ["a", "c", "f", "g", "z", ""], {})
+    rows = np.tile(np.arange(6), (6, 1))
+    rates.add(Matches(0, rows[:4].astype(np.float32), rows[:4]))
+    rates.add(Matches(4, rows[4:].astype(np.float32), rows[4:]))
+    assert rates.counted == 4 and (rates.rate(1), rates.rate(5)) == (0.25, 0.5)
+
+
+def test_a_probe_that_is_the_only_image_of_its_identity_is_not_counted() -> None:
+    assert Identification(["a", "b", "b"], ["a", "b"], {0: [0], 1: [1]}).counted == 1
+    assert Identification(["a", "b", "b"], ["a", "b"], {}).counted == 2
+
+
+@pytest.fixture
+def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gallery of four images of two people, and three probes, of which the first is in it."""
+    monkeypatch.chdir(tmp_path)
+    gallery = np.array([[1, 0, 0], [0.8, 0.6, 0], [0, 1, 0], [0, 0.6, 0.8]], np.float32)
+    probes = np.array([[1, 0, 0], [0, 3, 0], [0, 0, -1]], np.float32)
+    names = [("a1", "ann"), ("b1", "bob"), ("b2", "bob"), ("a2", "ann")]
+    for name, rows, images in (
+        ("g", gallery, names), ("p", probes, [("a1", "ann"), ("b3", "bob"), ("z", "zoe")])
+    ):  # fmt: skip
+        np.save(f"{name}.npy", rows)
+        with open(f"{name}.tsv", "wb") as file:
+            write_index(file, images)
+
+
+WORDS = ["--gallery", "g.npy", "--probes", "p.npy"]
+
+
+def test_the_table_and_the_rates(sets: None, capsys: pytest.CaptureFixture[str]) -> None:
+    command.main([*WORDS, "--top", "2"])
+    assert Path("p-matches.tsv").read_text().splitlines() == [
+        "probe\trank\tgallery\tcosine",
+        *("a1\t1\ta1\t1.000000", "a1\t2\tb1\t0.800000"),
+        *("b3\t1\tb2\t1.000000", "b3\t2\tb1\t0.600000"),
+        *("z\t1\ta1\t0.000000", "z\t2\tb1\t0.000000"),
+    ]
+    assert capsys.readouterr().out.splitlines() == [
+        "p-matches.tsv: 3 of 3 probes have a match among 4 images",
+        "identification: rank-1 1.0000, rank-5 1.0000, of 2 probes whose identity is there",
+    ]
+
+
+def test_threshold_and_leave_self_out(sets: None, capsys: pytest.CaptureFixture[str]) -> None:
+    command.main([*WORDS, "--threshold", "0.7", "--leave-self-out", "--out", "m.tsv"])
+    assert Path("m.tsv").read_text().splitlines()[1:] == [
+        "a1\t1\tb1\t0.800000", "b3\t1\tb2\t1.000000",
+    ]  # fmt: skip
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "m.tsv: 2 of 3 probes have a match of at least 0.7 among 4 images"
+    assert "rank-1 0.5000, rank-5 1.0000, of 2 probes" in lines[1]
+    Path("p.tsv").unlink()
+    command.main([*WORDS])
+    assert len(capsys.readouterr().out.splitlines()) == 1, "no labels, no rates"
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (["--gallery", "g.npy"], ConfigError, "--probes"),
+        ([*WORDS, "--top", "0"], ConfigError, "'0' is not a positive integer"),
+        ([*WORDS, "--threshold", "1.5"], ConfigError, "--threshold 1.5 is no cosine"),
+        ([*WORDS, "--out", "gone/m.tsv"], DataError, "gone/m.tsv cannot be written: No such"),
+        (["--gallery", "g.npy", "--probes", "w.npy"], DataError, "w.npy has rows of 4 numbers, g"),
+    ],
+)
+def test_mistakes_are_one_line(sets: None, words, error, message) -> None:
+    np.save("w.npy", np.eye(4))
+    with pytest.raises(error, match=message) as caught:
+        command.main(words)
+    assert "\n" not in str(caught.value)
