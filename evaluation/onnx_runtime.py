@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from runtime import environment
 from runtime.errors import ConfigError, DataError
 
+Pixels = Union[NDArray[np.uint8], NDArray[np.float32]]
+
 # ONNX Runtime's number for errors; its warnings are about how it optimizes.
 _ERRORS = 3
 
@@ -93,10 +95,11 @@ class OnnxNetwork:
         self.batch_size = batch if isinstance(batch, int) else None
         self.image_shape = tuple(shape)
 
-    def extract(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the output float32 [b, n] for images uint8 [b, channels, h, w], RGB.
+    def extract(self, images: Pixels) -> NDArray[np.float32]:
+        """Return the output float32 [b, n] for images [b, channels, h, w], RGB.
 
-        A network for one batch size gets whole batches, of which the last is filled up.
+        The network gets the pixels as they are, of its own type. One for a single batch size gets
+        whole batches, of which the last is filled up.
         """
         size = self.batch_size or len(images)
         parts = [
@@ -104,7 +107,7 @@ class OnnxNetwork:
         ]
         return np.concatenate(parts)
 
-    def _run(self, images: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
+    def _run(self, images: Pixels, size: int) -> NDArray[np.float32]:
         filled = np.zeros((size, *images.shape[1:]), self._dtype)
         filled[: len(images)] = images
         (output,) = self._session.run(None, {self._input: filled})

@@ -14,7 +14,7 @@ ROOMS = ("partial_fc", "backbones", "data", "evaluation", "parallel")
 PROGRAMS = ("train.py", "classify.py")
 # Programs among the modules: their main is where rooms meet.
 ROOMS_OF_PROGRAMS = {
-    "evaluation/verification.py": {"backbones", "data"},
+    "evaluation/verification/__main__.py": {"backbones", "data"},
     "evaluation/export/__main__.py": {"backbones"},
 }
 MODULES_PER_ROOM = 16

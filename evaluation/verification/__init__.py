@@ -5,6 +5,9 @@ test, squared Euclidean distance of L2-normalized embeddings, and ten folds in f
 judged with the threshold that is best on the nine others (the protocol of LFW, Huang et al. 2007,
 in the form of InsightFace). Network and images are arguments. The ranks of a run share the pairs,
 so that none waits while another embeds them.
+
+Here is what training needs. The modules beside this one are for the command
+``python -m evaluation.verification``, which says more about a network that is trained.
 """
 
 from __future__ import annotations
@@ -13,8 +16,6 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import NamedTuple, Optional, Protocol
 
 import numpy as np
@@ -27,8 +28,7 @@ from evaluation.folds import (
     distances_of_pairs,
     true_accept_rate,
 )
-from runtime.command_line import Parser
-from runtime.errors import DataError, run_program
+from runtime.errors import DataError
 
 Images = NDArray[np.uint8]
 Extract = Callable[[Images], Features]
@@ -109,6 +109,20 @@ def evaluate(
     return verify(embeddings, target.same, xnorm=xnorm)
 
 
+def check_pairs(target: Target) -> None:
+    """Check that ten folds can judge the pairs of a set.
+
+    Raises:
+        DataError: the set has fewer pairs than folds, or pairs of one kind only.
+    """
+    pairs = len(target.same)
+    if pairs < FOLDS or target.same.all() or not target.same.any():
+        raise DataError(
+            f"verification set {target.name!r} has {pairs} pairs, {np.sum(target.same)} of one "
+            f"person; {FOLDS} folds need at least {FOLDS} pairs, and both kinds of them"
+        )
+
+
 def embed_pairs(
     extract: Extract,
     target: Target,
@@ -134,12 +148,7 @@ def embed_pairs(
     Raises:
         DataError: the set has fewer pairs than folds, or pairs of one kind only.
     """
-    pairs = len(target.same)
-    if pairs < FOLDS or target.same.all() or not target.same.any():
-        raise DataError(
-            f"verification set {target.name!r} has {pairs} pairs, {np.sum(target.same)} of one "
-            f"person; {FOLDS} folds need at least {FOLDS} pairs, and both kinds of them"
-        )
+    check_pairs(target)
     distinct, places = np.unique(target.firsts, return_inverse=True)
     rank, size = ranks.rank, ranks.world_size
     own = distinct[len(distinct) * rank // size : len(distinct) * (rank + 1) // size].tolist()
@@ -237,37 +246,6 @@ def verify(
     )
 
 
-def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    parser = Parser(
-        prog="python -m evaluation.verification",
-        description="Verify pairs of faces with a trained network.",
-    )
-    add = parser.add_argument
-    model_help = (
-        "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0"
-    )
-    add("--model", required=True, type=checkpoint, metavar="PREFIX,EPOCH", help=model_help)
-    add("--target", required=True, metavar="FILE.bin", help="the pairs")
-    add("--batch-size", type=int, default=64, help="images per batch (default %(default)s)")
-    add("--no-flip", action="store_true", help="do not embed mirror images")
-    add(
-        "--image-size",
-        nargs=2,
-        type=int,
-        default=FACE_SIZE,
-        metavar=("HEIGHT", "WIDTH"),
-        help="what the network was trained with (default 112 112)",
-    )
-    dtype_help = "of feature maps and products; bfloat16 on a CPU with AMX (default float32)"
-    add("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype_help)
-    bad_cases_help = "write the wrongly judged pairs there: a list, and a sheet of each kind"
-    add("--bad-cases", type=Path, metavar="DIR", help=bad_cases_help)
-    options = parser.parse_args(argv)
-    if min(options.batch_size, *options.image_size) < 1:
-        parser.error("--batch-size and --image-size must be at least 1")
-    return options
-
-
 def checkpoint(value: str) -> tuple[str, int]:
     """Convert PREFIX,EPOCH, an argument of the commands of this room."""
     prefix, comma, epoch = value.rpartition(",")
@@ -276,34 +254,3 @@ def checkpoint(value: str) -> tuple[str, int]:
             f"{value!r} is not PREFIX,EPOCH such as models/run/model,0"
         )
     return prefix, int(epoch)
-
-
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Verify the pairs of a file with a checkpoint and print the result."""
-    options = _parse(argv)
-    # Here, because the rest of this module, which training imports, may not know other rooms.
-    from backbones.model import Backbone
-    from data.inspect.sheets import draw_chosen_pairs
-    from data.verification.bin_file import read_bin
-    from evaluation.bad_cases import judge, write_bad_cases
-
-    target = read_bin(options.target)
-    image_size = tuple(options.image_size)
-    backbone = Backbone.load(*options.model, image_size=image_size, dtype=options.dtype)
-    backbone.hybridize()
-    embeddings, xnorm = embed_pairs(
-        backbone.inference(),
-        target,
-        batch_size=options.batch_size,
-        flip=not options.no_flip,
-        image_size=image_size,
-    )
-    print(f"{target.name}: {verify(embeddings, target.same, xnorm=xnorm)}")
-    if options.bad_cases:
-        judgments = judge(embeddings, target.same)
-        draw = partial(draw_chosen_pairs, target)
-        print("\n".join(write_bad_cases(options.bad_cases, target.name, judgments, draw)))
-
-
-if __name__ == "__main__":
-    run_program(main)
