@@ -248,16 +248,27 @@ class Exchange:
         if self._group.rank == 0:
             self._store.pull()
         if self._group.size > 1:
-            for index, array in enumerate(self._store.received):
-                self._group.broadcast(array, f"exchange.weights.{index}")
-            rows = mx.nd.array(self._table.rows)
-            self._group.broadcast(rows, "exchange.board")
-            self._table = SharedTable(rows.asnumpy())
+            self._share()
         self._scatter()
         self._versions = [_version(array) for array in self._store.received]
         self.version = min(self._versions)
         if self._group.rank == 0:
             self._trace.write("pull", *self._versions)
+
+    def _share(self) -> None:
+        """Give what the leader has pulled, weights and the shared table, to all of the group.
+
+        The table travels behind the last bucket: a collective of its own, however small, costs as
+        much as that of a small network's weights.
+        """
+        *others, last = self._store.received
+        for index, array in enumerate(others):
+            self._group.broadcast(array, f"exchange.weights.{index}")
+        table = mx.nd.array(self._table.rows.reshape(-1), ctx=mx.cpu())
+        both = mx.nd.concat(last, table, dim=0)
+        self._group.broadcast(both, "exchange.weights_and_table")
+        last[:] = both[: last.size]
+        self._table = SharedTable.decode(both[last.size :].asnumpy())
 
     def _gather(self, arrays: Sequence[Any], tails: Sequence[Tail], into: Sequence[Any]) -> None:
         """Copy arrays and tails into the buckets."""
