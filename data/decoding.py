@@ -1,4 +1,7 @@
-"""Decoding and encoding of images: the only module in which OpenCV makes pixels of bytes.
+"""Decoding and encoding of images: the only module that makes pixels of bytes.
+
+OpenCV decodes; a plain JPEG of a training set goes straight into memory that is there already,
+which OpenCV for Python cannot do, by simplejpeg: the same libjpeg-turbo, and the same pixels.
 
 MXNet's networks take RGB while OpenCV decodes to BGR by default, and OpenCV answers broken images
 sometimes with None and sometimes with an exception of its own.
@@ -15,6 +18,7 @@ from typing import Optional
 
 import cv2
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 
 from data import headers
@@ -72,9 +76,27 @@ def decode_file(payload: Payload) -> Image:
     return turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
 
 
-def decode_jpeg(payload: NDArray[np.uint8]) -> Optional[Image]:
-    """Decode a payload that begins as a JPEG does, without checks; None if that fails."""
-    return _decode_any(payload, _UPRIGHT)
+def decode_jpeg(payload: NDArray[np.uint8], image: Image) -> bool:
+    """Decode a payload that begins as a JPEG does into an image of its size, if it is a plain one.
+
+    A JPEG is not plain if it is damaged, has an EXIF block, which may turn it, or colors that are
+    neither YCbCr nor gray.
+
+    Args:
+        payload: uint8 ``[bytes]``.
+        image: uint8 ``[height, width, 3]``, contiguous; receives RGB.
+
+    Returns:
+        False if the payload is no plain JPEG of this size; then the image may hold anything.
+    """
+    content = payload.tobytes()
+    if headers.EXIF_BEGIN in content:
+        return False
+    try:
+        decoded = simplejpeg.decode_jpeg(content, "RGB", buffer=image)
+    except ValueError:
+        return False
+    return bool(decoded.shape == image.shape)
 
 
 def encode(image: Image, lossless: bool) -> bytes:
@@ -106,19 +128,14 @@ def turn_upright(image: Image, orientation: int) -> Image:
 def _decode(payload: Payload, flags: int) -> Image:
     if bytes(payload[:2]) == b"\x89P" and not _has_whole_chunks(payload):
         raise BrokenRecordError("the image cannot be decoded: it is cut off or damaged")
-    image = _decode_any(np.frombuffer(payload, np.uint8), flags)
+    try:
+        image: Optional[Image] = cv2.imdecode(np.frombuffer(payload, np.uint8), flags)
+    except cv2.error:
+        image = None
     if image is None:
         raise BrokenRecordError(
             "the image cannot be decoded: it is damaged, or of a kind or size that OpenCV refuses"
         )
-    return image
-
-
-def _decode_any(payload: NDArray[np.uint8], flags: int) -> Optional[Image]:
-    try:
-        image: Optional[Image] = cv2.imdecode(payload, flags)
-    except cv2.error:
-        return None
     return image
 
 

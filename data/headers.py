@@ -29,7 +29,9 @@ _SEGMENT_BEGIN = 0xFF
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # The start of the pixels, and the end of the image: no EXIF block comes after them.
 _LAST_MARKERS = (0xDA, 0xD9)
-_EXIF_MARKER, _EXIF_BEGIN = 0xE1, b"Exif\0\0"
+_EXIF_MARKER = 0xE1
+EXIF_BEGIN = b"Exif\0\0"
+"""What an EXIF block in a JPEG begins with."""
 
 _BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 _ORIENTATION_TAG, _SHORT = 0x0112, 3
@@ -114,8 +116,8 @@ def _exif_segments(content: memoryview) -> Iterator[memoryview]:
         if marker in _LAST_MARKERS:
             return
         segment = content[position + 4 : position + 2 + length]
-        if marker == _EXIF_MARKER and segment[: len(_EXIF_BEGIN)] == _EXIF_BEGIN:
-            yield segment[len(_EXIF_BEGIN) :]
+        if marker == _EXIF_MARKER and segment[: len(EXIF_BEGIN)] == EXIF_BEGIN:
+            yield segment[len(EXIF_BEGIN) :]
 
 
 def _chunks(content: memoryview, position: int, form: str, wanted: bytes) -> Iterator[memoryview]:
@@ -130,7 +132,7 @@ def _chunks(content: memoryview, position: int, form: str, wanted: bytes) -> Ite
         if kind == wanted:
             block = content[position : position + length]
             # Some tools write the beginning that only a JPEG's segment has.
-            yield block[len(_EXIF_BEGIN) :] if block[: len(_EXIF_BEGIN)] == _EXIF_BEGIN else block
+            yield block[len(EXIF_BEGIN) :] if block[: len(EXIF_BEGIN)] == EXIF_BEGIN else block
         position += length + (4 if is_png else length % 2)
 
 

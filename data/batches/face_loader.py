@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.batches.loader import Batch, Filling, Loader
-from data.batches.planes import IMAGES_AT_ONCE, write_planes
+from data.batches.memory import BatchMemory
+from data.batches.planes import write_planes
 from data.batches.position import Position
 from data.decoding import Image, decode_jpeg, decode_rgb
 from data.images.transforms import Augmentation
@@ -37,6 +38,8 @@ _MIRRORED_SHARE = 0.5
 _NO_AUGMENTATION = Augmentation()
 # Images whose labels are counted at once, a multiple of 8; bounds the memory that it takes.
 _CHUNK = 1 << 18
+# Images that a thread decodes before it writes them: more would not stay in the cache meanwhile.
+_IMAGES_AT_ONCE = 8
 
 
 class FaceLoader(Loader):
@@ -89,6 +92,7 @@ class FaceLoader(Loader):
         self._max_bad_records = options.max_bad_records
         self.bad_records: set[int] = set()
         self._bad_lock = threading.Lock()
+        self._memory = BatchMemory()
         super().__init__(options.threads or environment.visible_threads())
         global_batch = options.batch_size * world_size
         self._set_length(str(dataset.path), len(self._selection), global_batch)
@@ -99,7 +103,7 @@ class FaceLoader(Loader):
         first = position.samples + self._rows.start
         indices = self._order(position.epoch, first, batch_size)
         shape = (batch_size, 3, *self.image_size)
-        batch = Batch(np.empty(shape, np.uint8), np.empty(batch_size, np.int64))
+        batch = Batch(self._memory.take(shape), np.empty(batch_size, np.int64))
         return Filling(batch, lambda rows: self._fill(batch, rows, indices, update))
 
     @override
@@ -122,20 +126,17 @@ class FaceLoader(Loader):
         mirrored, draws = self._draw_changes(update)
         own, planes, mirrored = indices[rows], batch.images[rows], mirrored[rows]
         payloads, labels = self._dataset.images(own)
+        images = np.empty((_IMAGES_AT_ONCE, *self.image_size, 3), np.uint8)
         # What stands in this loop keeps Python's lock, and with it the other threads from decoding.
-        for first in range(0, len(own), IMAGES_AT_ONCE):
-            few = slice(first, first + IMAGES_AT_ONCE)
-            images: list[Image] = []
-            for row, payload in enumerate(payloads[few], first):
-                image = None if payload is None else decode_jpeg(payload)
-                if image is None or image.shape[:2] != self.image_size:
-                    # No JPEG, or broken: this decodes it all the same or raises the reason.
-                    image, labels[row] = self._load(int(own[row]))
-                images.append(image)
-            if draws is not None:
-                images = [self._augmentation.apply(*both) for both in zip(images, draws[rows][few])]
-            images += images[-1:] * (IMAGES_AT_ONCE - len(images))
-            write_planes(tuple(images), planes[few], mirrored[few])
+        for first in range(0, len(own), _IMAGES_AT_ONCE):
+            few = slice(first, first + _IMAGES_AT_ONCE)
+            for row, (payload, image) in enumerate(zip(payloads[few], images), first):
+                if payload is None or not decode_jpeg(payload, image):
+                    # This decodes it all the same or raises the reason.
+                    image[:], labels[row] = self._load(int(own[row]))
+                if draws is not None:
+                    image[:] = self._augmentation.apply(image, draws[row + rows.start])
+            write_planes(images, planes[few], mirrored[few])
         batch.labels[rows] = self._selection.classes[labels]
 
     def _load(self, index: int) -> tuple[Image, int]:

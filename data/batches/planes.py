@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from data.decoding import Image
 from runtime.compiled import unlocked_kernel
 
 _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
@@ -17,19 +16,15 @@ _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 Plane = NDArray[np.uint8]
 """The pixels of an image, or one color of them, as a flat array."""
 
-IMAGES_AT_ONCE = 8
-"""What ``write_planes`` takes. More would not stay in the cache until they are written."""
-
 
 @unlocked_kernel
 def write_planes(
-    images: tuple[Image, ...], planes: NDArray[np.uint8], mirrored: NDArray[np.bool_]
+    images: NDArray[np.uint8], planes: NDArray[np.uint8], mirrored: NDArray[np.bool_]
 ) -> None:
     """Write images in the layout of the networks.
 
     Args:
-        images: ``IMAGES_AT_ONCE`` of uint8 ``[height, width, 3]``, contiguous; those beyond the
-            first n make no difference.
+        images: uint8 ``[at least n, height, width, 3]``, contiguous.
         planes: uint8 ``[n, 3, height, width]``, contiguous; receives the first n images.
         mirrored: bool ``[n]``, whether left and right of an image are exchanged.
 

@@ -66,7 +66,7 @@ def _use_set(folder: Path) -> None:
     payloads, labels = joined.images(indices)
     for index, plain, label in zip(indices.tolist(), payloads, labels.tolist()):
         if plain is not None:
-            decode_jpeg(plain)
+            decode_jpeg(plain, np.empty((*records.image_size, 3), np.uint8))
             payload, expected = records.image(index)
             assert (bytes(plain), label) == (bytes(payload), expected)
         try:

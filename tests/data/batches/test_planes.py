@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.batches.planes import IMAGES_AT_ONCE, write_planes
+from data.batches.planes import write_planes
+
+_MOST_IMAGES = 8
 
 
 @given(
-    st.integers(1, IMAGES_AT_ONCE),
+    st.integers(1, _MOST_IMAGES),
     st.integers(1, 40),
     st.integers(1, 40),
     st.integers(0, 255),
@@ -17,10 +19,10 @@ from data.batches.planes import IMAGES_AT_ONCE, write_planes
 @settings(max_examples=60, deadline=None)
 def test_planes_are_those_of_the_images(count: int, height: int, width: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    images = rng.integers(0, 256, (IMAGES_AT_ONCE, height, width, 3), np.uint8)
+    images = rng.integers(0, 256, (_MOST_IMAGES, height, width, 3), np.uint8)
     mirrored = rng.random(count) < 0.5
     batch = np.zeros((count + 2, 3, height, width), np.uint8)
-    write_planes(tuple(images), batch[1:-1], mirrored)
+    write_planes(images, batch[1:-1], mirrored)
     for image, planes, is_mirrored in zip(images, batch[1:-1], mirrored):
         expected = image[:, ::-1] if is_mirrored else image
         assert (planes == expected.transpose(2, 0, 1)).all()
@@ -28,6 +30,6 @@ def test_planes_are_those_of_the_images(count: int, height: int, width: int, see
 
 
 def test_an_image_of_another_size_is_never_written_beyond_its_rows() -> None:
-    images = (np.ones((5, 5, 3), np.uint8),) * IMAGES_AT_ONCE
+    images = np.ones((_MOST_IMAGES, 5, 5, 3), np.uint8)
     with pytest.raises(ValueError, match="total size"):
         write_planes(images, np.zeros((1, 3, 4, 4), np.uint8), np.zeros(1, bool))
