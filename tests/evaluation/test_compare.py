@@ -17,7 +17,7 @@ from evaluation.compare import different_cosines, threshold_at
 from evaluation.features import normalized
 from evaluation.network import FaceNetwork
 from runtime.errors import ConfigError, DataError
-from tests.evaluation.test_verification import FakeTarget, corner
+from tests.evaluation.verification.test_verification import FakeTarget, corner
 from tests.support.detectors import planted, write_detector
 
 SIZE = ["--image-size", "32", "32"]
