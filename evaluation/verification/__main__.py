@@ -16,24 +16,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from evaluation.bad_cases import judge, write_bad_cases
+from evaluation.network import FaceNetwork, open_network
 from evaluation.output_files import write_output
-from evaluation.verification import FACE_SIZE, Extract, check_pairs, embed_pairs
+from evaluation.verification import check_pairs, embed_pairs
 from evaluation.verification.groups import read_groups
-from evaluation.verification.onnx_file import open_onnx
 from evaluation.verification.options import check_outputs, parse
 from evaluation.verification.pictures import draw_roc, write_hardest
 from evaluation.verification.report import (
+    GroupReport,
     SetReport,
-    group_lines,
-    group_table,
+    compare_sets,
     roc_lines,
-    threshold_lines,
-    threshold_table,
 )
 from runtime.errors import ConfigError, run_program
 
 if TYPE_CHECKING:
     from data.verification.bin_file import VerificationSet
+
+# As MXNet writes it.
+_HOST = "cpu(0)"
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
@@ -47,85 +48,74 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     targets = [read_bin(path) for path in options.target]
     for target in targets:
         check_pairs(target)
-    groups: list[list[str]] = [
+    groups = [
         read_groups(path, len(target.same), target.name)
         for path, target in zip(options.groups or [], targets)
     ]
-    extract, image_size = _open(options)
-    curves, tables = {}, []
+    device = _device(options)
+    network = open_network(options, device)
+    reports, tables = [], []
     for number, target in enumerate(targets):
-        embeddings, xnorm = embed_pairs(
-            extract,
-            target,
-            batch_size=options.batch_size,
-            flip=not options.no_flip,
-            image_size=image_size,
+        report = _verify(network, target, options)
+        found = GroupReport(
+            report.name, report.pairs, options.far, groups[number] if groups else None
         )
-        report = SetReport(target.name, embeddings, target.same, xnorm=xnorm)
-        print(f"{target.name}: {report.result}", flush=True)
-        table = _tell(report, groups[number] if groups else None, options)
-        tables.append({**table, "file": str(target.path)})
-        lines = _draw_pairs(target, report, options)
-        if options.bad_cases:
-            judgments = judge(embeddings, target.same)
+        _print([*(roc_lines(report.name, report.curve) * options.roc_table), *found.lines()])
+        if options.hardest:
+            pairs = report.pairs
             draw = _sheets(target)
-            lines = write_bad_cases(options.bad_cases, target.name, judgments, draw) + lines
-        _print(lines)
-        if options.roc:
-            curves[target.name] = report.curve
+            _print(write_hardest(options.hardest, target.name, pairs.cosines, pairs.same, draw))
+        reports.append(report)
+        if options.json:
+            tables.append({**report.to_json(), **found.to_json(), "file": str(target.path)})
+    by_set = compare_sets(reports, options.far) if options.by_set else None
+    if by_set is not None:
+        _print(by_set.lines())
     if options.roc:
+        curves = {report.name: report.curve for report in reports}
         write_output(options.roc, draw_roc(curves), "--roc")
         print(f"{options.roc}: the ROC of {', '.join(curves)}")
     if options.json:
-        _write_json(options, image_size, tables)
+        results = {"device": str(device or _HOST), "sets": tables, **_all_sets(by_set)}
+        _write_json(options, network, results)
 
 
-def _open(options: argparse.Namespace) -> tuple[Extract, tuple[int, int]]:
-    """Return the network, and the height and width of its images."""
-    image_size = tuple(options.image_size) if options.image_size else None
+def _device(options: argparse.Namespace) -> Any:
+    """Return MXNet's context, or None for an ONNX file, which is computed on the processor."""
     if isinstance(options.model, Path):
-        return open_onnx(options.model, image_size)
-    from backbones.model import Backbone
-    from runtime.mxnet import mx
+        return None
+    from parallel.world import LoneWorld
+    from runtime import devices
 
-    if options.gpu and not mx.context.num_gpus():
+    device = devices.choose(LoneWorld(), options.dtype)
+    if options.gpu and devices.is_host(device):
         raise ConfigError(
             "--gpu: this process sees no GPU; leave it out, or see python -m runtime.gpu_check"
         )
-    image_size = image_size or FACE_SIZE
-    device = mx.gpu(0) if options.gpu else mx.cpu()
-    backbone = Backbone.load(*options.model, image_size=image_size, dtype=options.dtype, ctx=device)
-    backbone.hybridize()
-    return backbone.inference(), image_size
+    return device
 
 
-def _tell(
-    report: SetReport, groups: Optional[list[str]], options: argparse.Namespace
-) -> dict[str, Any]:
-    """Print what the options ask for of a set; return its part of the JSON file."""
-    lines, table = [], {}
-    if options.json:
-        table = report.to_json()
-    if options.roc_table:
-        lines += roc_lines(report.name, report.curve)
-    thresholds = report.thresholds(options.far)
-    lines += threshold_lines(report.name, thresholds)
-    table["thresholds_for_far"] = threshold_table(thresholds)
-    if groups is not None:
-        rows = report.by_group(groups)
-        lines += group_lines(report.name, rows)
-        table["by_group"] = group_table(rows)
-    _print(lines)
-    return table
+def _verify(
+    network: FaceNetwork, target: VerificationSet, options: argparse.Namespace
+) -> SetReport:
+    """Embed a set, print its line and write its bad cases."""
+    embeddings, xnorm = embed_pairs(
+        network.extract,
+        target,
+        batch_size=options.batch_size,
+        flip=not options.no_flip,
+        image_size=network.image_size,
+    )
+    report = SetReport(target.name, embeddings, target.same, xnorm=xnorm)
+    print(f"{target.name}: {report.result}", flush=True)
+    if options.bad_cases:
+        judgments = judge(embeddings, target.same)
+        _print(write_bad_cases(options.bad_cases, target.name, judgments, _sheets(target)))
+    return report
 
 
-def _draw_pairs(
-    target: VerificationSet, report: SetReport, options: argparse.Namespace
-) -> list[str]:
-    if not options.hardest:
-        return []
-    found = report.cosines, report.same
-    return write_hardest(options.hardest, target.name, *found, _sheets(target))
+def _all_sets(found: Optional[GroupReport]) -> dict[str, Any]:
+    return {} if found is None else {"all_sets": found.to_json()}
 
 
 def _sheets(target: VerificationSet) -> Any:
@@ -135,23 +125,22 @@ def _sheets(target: VerificationSet) -> Any:
 
 
 def _write_json(
-    options: argparse.Namespace, image_size: tuple[int, int], tables: list[dict[str, Any]]
+    options: argparse.Namespace, network: FaceNetwork, results: dict[str, Any]
 ) -> None:
-    model = options.model
     content = {
-        "model": str(model) if isinstance(model, Path) else "{},{}".format(*model),
+        "model": network.name,
         "options": {
             "flip": not options.no_flip,
-            "image_size": list(image_size),
+            "image_size": list(network.image_size),
             "batch_size": options.batch_size,
             "dtype": options.dtype,
-            "gpu": options.gpu,
         },
-        "sets": tables,
+        **results,
     }
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     write_output(options.json, text.encode(), "--json")
-    print(f"{options.json}: {len(tables)} verified set{'s' * (len(tables) > 1)}")
+    count = len(results["sets"])
+    print(f"{options.json}: {count} verified set{'s' * (count > 1)}")
 
 
 def _print(lines: Sequence[str]) -> None:

@@ -10,12 +10,13 @@ A pair is accepted if its cosine is at least the threshold. P pairs have P cosin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.folds import Features
+from evaluation.folds import FOLDS, Features, distances_of_pairs
 
 Scores = NDArray[np.float64]
 Answers = NDArray[np.bool_]
@@ -24,8 +25,24 @@ FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 CONFIDENCE = 0.95
 # A count that is a product, such as 0.001 * 3000, may be too small by a rounding.
 _ROUNDING = 1e-6
+# Thresholds are multiples of this: what is printed is what is used.
+_DIGITS = 4
+_STEP = 10.0**-_DIGITS
 # Of a network that diverged: no threshold but the lowest accepts the pair.
 _LEAST = -1.0
+
+
+class Pairs(NamedTuple):
+    """Embedded pairs of one set, or of several."""
+
+    same: Answers
+    """Whether pair ``i`` shows one person [P]; there are pairs of both kinds."""
+    cosines: Scores
+    """Of the embeddings of each pair [P]."""
+    distances: Scores
+    """Their squared distances [P], by which the protocol of ten folds judges."""
+    fold: NDArray[np.int64]
+    """Of each pair [P], from 0 on; the last pair is in the last fold."""
 
 
 class Curve(NamedTuple):
@@ -60,7 +77,7 @@ class FarThreshold(NamedTuple):
 
     wanted: float
     threshold: float
-    """Chosen on all pairs."""
+    """Chosen on all pairs; of four decimals."""
     tar: float
     """Share of all pairs of one person that it accepts."""
     fold_thresholds: tuple[float, ...]
@@ -80,6 +97,17 @@ def cosines_of_pairs(embeddings: Features) -> Scores:
     first, second = embeddings[0::2].astype(np.float64), embeddings[1::2].astype(np.float64)
     cosines: Scores = np.einsum("pd,pd->p", first, second)
     return np.where(np.isfinite(cosines), cosines, _LEAST)
+
+
+def pairs_of(embeddings: Features, same: Answers) -> Pairs:
+    """Return the pairs [P] of a set's embeddings [2 P, D], in the folds of its verification."""
+    distances, fold = distances_of_pairs(embeddings, same, FOLDS)
+    return Pairs(same, cosines_of_pairs(embeddings), distances, fold)
+
+
+def joined(sets: Sequence[Pairs]) -> Pairs:
+    """Return the pairs of all sets; those in a fold of their set are in that one of all."""
+    return Pairs(*map(np.concatenate, zip(*sets)))
 
 
 def roc(cosines: Scores, same: Answers) -> Curve:
@@ -132,8 +160,9 @@ def threshold_for(different: Scores, far: float) -> Optional[float]:
     """Return the threshold for a FAR, of the cosines of pairs of two people in any order.
 
     It lies in the middle between the least similar pair that may be accepted and the next one, so
-    that neither rounding nor another processor moves a pair to its other side. Pairs with equal
-    cosines are accepted together or not at all. None for a FAR below one of the pairs.
+    that another processor's rounding moves no pair to its other side; rounded to four decimals,
+    but never to where that next one is accepted. Pairs with equal cosines are accepted together or
+    not at all. None for a FAR below one of the pairs.
     """
     if not is_measurable(far, len(different)):
         return None
@@ -142,30 +171,29 @@ def threshold_for(different: Scores, far: float) -> Optional[float]:
     refused = np.partition(different, len(different) - 1 - allowed)[len(different) - 1 - allowed]
     accepted = different[different > refused]
     middle = (accepted.min() + refused) / 2 if len(accepted) else refused
-    return float(max(middle, np.nextafter(refused, np.inf)))
+    # Rounded as its digits are read, so that the printed number is the same one.
+    threshold = round(float(middle), _DIGITS)
+    return threshold if threshold > refused else round(threshold + _STEP, _DIGITS)
 
 
-def hold_out(
-    cosines: Scores, same: Answers, fold: NDArray[np.int64], far: float
-) -> Optional[FarThreshold]:
+def hold_out(pairs: Pairs, far: float) -> Optional[FarThreshold]:
     """Choose a threshold for a FAR on all folds but one, and count on that one; for each fold.
 
     Args:
-        cosines: of the pairs [P].
-        same: whether pair ``i`` shows one person [P]; there are pairs of both kinds.
-        fold: of each pair [P], from 0 on, as ``folds.distances_of_pairs`` gives it.
+        pairs: of both kinds.
         far: the wanted one, between 0 and 1.
 
     Returns:
         None where the folds that choose have fewer than 1 / ``far`` pairs of two people.
     """
+    same, cosines, fold = pairs.same, pairs.cosines, pairs.fold
     folds = range(int(fold[-1]) + 1)
     chosen = [threshold_for(cosines[~same & (fold != one)], far) for one in folds]
     threshold = threshold_for(cosines[~same], far)
     thresholds = tuple(value for value in chosen if value is not None)
     if threshold is None or len(thresholds) < len(chosen):
         return None
-    accepted = cosines >= np.array(thresholds)[fold]
+    accepted = accepted_by_folds(cosines, fold, thresholds)
     return FarThreshold(
         wanted=far,
         threshold=threshold,
@@ -174,6 +202,13 @@ def hold_out(
         held_out=rate(int(accepted[~same].sum()), int(np.sum(~same))),
         held_out_tar=float(accepted[same].mean()),
     )
+
+
+def accepted_by_folds(
+    cosines: Scores, fold: NDArray[np.int64], thresholds: Sequence[float]
+) -> Answers:
+    """Return whether the threshold of its fold accepts each pair [P]."""
+    return cosines >= np.array(thresholds)[fold]
 
 
 def rate(accepted: int, pairs: int) -> Rate:

@@ -9,18 +9,34 @@ rates at the common threshold stand beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evaluation.folds import FOLDS, accuracies_of_folds, folds_of
-from evaluation.verification.curves import Answers, Rate, Scores, rate
+from evaluation.verification.curves import (
+    Answers,
+    FarThreshold,
+    Pairs,
+    Rate,
+    Scores,
+    accepted_by_folds,
+    rate,
+)
 from runtime.errors import DataError
 
 _LONGEST_NAME = 60
+
+
+class Rates(NamedTuple):
+    """Which of a group's pairs a common threshold accepts."""
+
+    far: Optional[Rate]
+    """Of pairs of two people; None if there are none."""
+    tar: Optional[Rate]
+    """Of pairs of one person; None if there are none."""
 
 
 class Group(NamedTuple):
@@ -34,15 +50,17 @@ class Group(NamedTuple):
     """Mean over ten folds of the group alone; None if it has too few pairs, or one kind only."""
     own_threshold: Optional[float]
     """Mean of these folds' thresholds on the squared distance."""
-    far: Optional[Rate]
-    """Accepted pairs of two people, with the common thresholds; None if there are none."""
-    tar: Optional[Rate]
-    """Accepted pairs of one person, with the common thresholds; None if there are none."""
+    rates: Rates
+    """With the common thresholds of the accuracy."""
+    rates_for_far: dict[float, Optional[Rates]]
+    """With the common thresholds for each wanted FAR; None where there is no such threshold."""
 
 
 class Spread(NamedTuple):
     """How far the accuracies of the groups lie apart; of two groups or more."""
 
+    mean: float
+    """Mean of the accuracies; each group counts the same."""
     deviation: float
     """Standard deviation of the accuracies, of a sample: divided by the groups less one."""
     error_ratio: Optional[float]
@@ -50,31 +68,36 @@ class Spread(NamedTuple):
 
 
 def compare_groups(
-    distances: Scores, same: Answers, fold: NDArray[np.int64], groups: Sequence[str]
+    pairs: Pairs, groups: Sequence[str], thresholds: Mapping[float, Optional[FarThreshold]]
 ) -> list[Group]:
     """Return a row for each group, in the order of their first pairs.
 
     Args:
-        distances: squared distances of the pairs [P].
-        same: whether pair ``i`` shows one person [P].
-        fold: of each pair [P], as ``folds.distances_of_pairs`` gives it.
+        pairs: of all groups.
         groups: the name of each pair's group [P].
+        thresholds: for wanted FARs, which all of these pairs have chosen.
     """
+    distances, same, fold = pairs.distances, pairs.same, pairs.fold
     accepted = distances < accuracies_of_folds(distances, same, fold)[1][fold]
+    accepted_for_far = {
+        far: found and accepted_by_folds(pairs.cosines, fold, found.fold_thresholds)
+        for far, found in thresholds.items()
+    }
     names = np.array(groups)
     rows = []
     for name in dict.fromkeys(groups):
         own = names == name
-        own_accuracy, own_threshold = _alone(distances[own], same[own])
         rows.append(
             Group(
                 name,
                 int(own.sum()),
                 float((accepted == same)[own].mean()),
-                own_accuracy,
-                own_threshold,
-                _rate(accepted[own & ~same]),
-                _rate(accepted[own & same]),
+                *_alone(distances[own], same[own]),
+                _rates(accepted, same, own),
+                {
+                    far: None if found is None else _rates(found, same, own)
+                    for far, found in accepted_for_far.items()
+                },
             )
         )
     return rows
@@ -86,7 +109,7 @@ def spread_of(accuracies: Sequence[float]) -> Optional[Spread]:
         return None
     errors = 1 - np.array(accuracies)
     ratio = float(errors.max() / errors.min()) if errors.min() > 0 else None
-    return Spread(float(errors.std(ddof=1)), ratio)
+    return Spread(float(np.mean(accuracies)), float(errors.std(ddof=1)), ratio)
 
 
 def read_groups(path: Path, pairs: int, target: str) -> list[str]:
@@ -125,6 +148,10 @@ def _alone(distances: Scores, same: Answers) -> tuple[Optional[float], Optional[
         return None, None
     accuracies, thresholds = accuracies_of_folds(distances, same, folds_of(len(same), FOLDS))
     return float(accuracies.mean()), float(thresholds.mean())
+
+
+def _rates(accepted: Answers, same: Answers, own: Answers) -> Rates:
+    return Rates(_rate(accepted[own & ~same]), _rate(accepted[own & same]))
 
 
 def _rate(accepted: Answers) -> Optional[Rate]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional, Union
+from typing import Optional
 
+from evaluation.network import add_network
 from evaluation.output_files import check_output
-from evaluation.verification import checkpoint
-from runtime.command_line import Parser, positive_integer
-
-Model = Union[tuple[str, int], Path]
-"""Prefix and epoch of a checkpoint, or an ONNX file."""
+from runtime.command_line import Parser
 
 
 def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -48,28 +45,15 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 
 def _add_inputs(parser: Parser) -> None:
+    add_network(parser)
     add = parser.add_argument
-    model_help = (
-        "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0; or an "
-        "ONNX file"
+    gpu_help = (
+        "refuse a host without a GPU, instead of embedding on its processor; of several the one "
+        "that CUDA_VISIBLE_DEVICES shows first is taken"
     )
-    add("--model", required=True, type=_model, metavar="PREFIX,EPOCH|FILE.onnx", help=model_help)
+    add("--gpu", action="store_true", help=gpu_help)
     target_help = "the pairs; of several sets each"
     add("--target", required=True, nargs="+", type=Path, metavar="FILE.bin", help=target_help)
-    batch_help = "images per batch (default %(default)s)"
-    add("--batch-size", type=_at_least_1, default=64, metavar="N", help=batch_help)
-    add("--no-flip", action="store_true", help="do not embed mirror images")
-    add(
-        "--image-size",
-        nargs=2,
-        type=_at_least_1,
-        metavar=("HEIGHT", "WIDTH"),
-        help="what the network was trained with (default 112 112, or what an ONNX file says)",
-    )
-    dtype_help = "of feature maps and products; bfloat16 on a CPU with AMX (default float32)"
-    add("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype_help)
-    gpu_help = "embed on the first GPU that CUDA_VISIBLE_DEVICES shows (default: the processor)"
-    add("--gpu", action="store_true", help=gpu_help)
 
 
 def _add_outputs(parser: Parser) -> None:
@@ -80,6 +64,8 @@ def _add_outputs(parser: Parser) -> None:
     add("--far", nargs="+", type=_far, default=[], metavar="X", help=far_help)
     groups_help = "the group of each pair, a line per pair; a file for each set: print a table"
     add("--groups", nargs="+", type=Path, metavar="FILE", help=groups_help)
+    by_set_help = "each set is a group, as the four of RFW: print one table of them"
+    add("--by-set", action="store_true", help=by_set_help)
     add("--json", type=Path, metavar="FILE", help="write all of this as JSON")
     add("--roc", type=Path, metavar="FILE.png", help="draw the ROC of all sets")
     bad_cases_help = "write the wrongly judged pairs there: a list, and a sheet of each kind"
@@ -100,35 +86,15 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         )
     if options.roc is not None and options.roc.suffix.lower() != ".png":
         parser.error(f"--roc: {options.roc} is no PNG; give a name that ends with .png")
-    if isinstance(options.model, Path):
-        for name, given in (("--gpu", options.gpu), ("--dtype bfloat16", _is_narrow(options))):
-            if given:
-                parser.error(
-                    f"{name} is for checkpoints of MXNet; leave it out for {options.model}, which "
-                    "ONNX Runtime computes on the processor"
-                )
-    elif options.gpu and _is_narrow(options):
-        parser.error("--dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU; leave out one")
-
-
-def _is_narrow(options: argparse.Namespace) -> bool:
-    return bool(options.dtype == "bfloat16")
-
-
-def _model(value: str) -> Model:
-    if value.lower().endswith(".onnx"):
-        return Path(value)
-    try:
-        return checkpoint(value)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}, and no FILE.onnx") from None
-
-
-def _at_least_1(value: str) -> int:
-    try:
-        return positive_integer(value)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}: it must be at least 1") from None
+    if options.by_set and options.groups is not None:
+        parser.error("--by-set: each set is a group, and --groups names others; leave out one")
+    if options.by_set and len(names) == 1:
+        parser.error("--by-set: one set is one group; name several sets as --target, or --groups")
+    if options.gpu and isinstance(options.model, Path):
+        parser.error(
+            f"--gpu: ONNX Runtime computes {options.model} on the processor; leave it out, or name "
+            "a checkpoint"
+        )
 
 
 def _far(value: str) -> float:

@@ -10,21 +10,23 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.folds import FOLDS, Features, distances_of_pairs
+from evaluation.folds import Features
 from evaluation.verification import VerificationResult, verify
 from evaluation.verification.curves import (
     FARS,
     Curve,
     FarThreshold,
+    Pairs,
     Rate,
     area_under,
-    cosines_of_pairs,
     equal_error_rate,
     hold_out,
+    joined,
+    pairs_of,
     roc,
     tar_at,
 )
-from evaluation.verification.groups import Group, compare_groups, spread_of
+from evaluation.verification.groups import Group, Rates, compare_groups, spread_of
 
 _NONE = "-"
 
@@ -35,38 +37,28 @@ class SetReport:
     Attributes:
         name: of the set.
         result: accuracy, rates and XNorm by the protocol of ten folds.
-        same: whether pair ``i`` shows one person [P].
-        cosines: of the pairs [P].
+        pairs: its cosines and folds.
     """
 
     def __init__(
         self, name: str, embeddings: Features, same: NDArray[np.bool_], *, xnorm: float
     ) -> None:
-        self.name, self.same = name, same
+        self.name = name
         self.result: VerificationResult = verify(embeddings, same, xnorm=xnorm)
-        self.cosines = cosines_of_pairs(embeddings)
-        self._distances, self._fold = distances_of_pairs(embeddings, same, FOLDS)
+        self.pairs: Pairs = pairs_of(embeddings, same)
 
     @cached_property
     def curve(self) -> Curve:
         """The ROC over all pairs."""
-        return roc(self.cosines, self.same)
-
-    def thresholds(self, fars: Sequence[float]) -> dict[float, Optional[FarThreshold]]:
-        """Return the threshold for each FAR; None where the set has too few pairs for it."""
-        return {far: hold_out(self.cosines, self.same, self._fold, far) for far in fars}
-
-    def by_group(self, groups: Sequence[str]) -> list[Group]:
-        """Return a row for each group; ``groups`` has a name for each pair [P]."""
-        return compare_groups(self._distances, self.same, self._fold, groups)
+        return roc(self.pairs.cosines, self.pairs.same)
 
     def to_json(self) -> dict[str, Any]:
         """Return what is known without thresholds and groups."""
         result = self.result
         return {
             "name": self.name,
-            "pairs": len(self.same),
-            "pairs_of_one_person": int(self.same.sum()),
+            "pairs": len(self.pairs.same),
+            "pairs_of_one_person": int(self.pairs.same.sum()),
             "pairs_of_two_people": self.curve.different,
             "accuracy": result.accuracy,
             "accuracy_std": result.accuracy_std,
@@ -81,12 +73,57 @@ class SetReport:
         }
 
 
+class GroupReport:
+    """Thresholds for wanted FARs, and how groups of the pairs that chose them fare with these.
+
+    Attributes:
+        name: of the pairs.
+        thresholds: the threshold for each FAR; None where the pairs are too few for it.
+        groups: a row for each group; none if there are no groups.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pairs: Pairs,
+        fars: Sequence[float],
+        groups: Optional[Sequence[str]] = None,
+    ) -> None:
+        """Args: what the attributes say, and ``groups`` with a name for each pair [P]."""
+        self.name = name
+        self.thresholds = {far: hold_out(pairs, far) for far in fars}
+        self.groups: list[Group] = (
+            [] if groups is None else compare_groups(pairs, groups, self.thresholds)
+        )
+
+    def lines(self) -> list[str]:
+        """Return what it says to people."""
+        lines = threshold_lines(self.name, self.thresholds)
+        return lines + group_lines(self.name, self.groups) if self.groups else lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what it says to programs."""
+        table: dict[str, Any] = {"thresholds_for_far": threshold_table(self.thresholds)}
+        if self.groups:
+            table["by_group"] = group_table(self.groups)
+        return table
+
+
+def compare_sets(reports: Sequence[SetReport], fars: Sequence[float]) -> GroupReport:
+    """Return the report of several sets as one, of which each is a group."""
+    names = [report.name for report in reports for _ in report.pairs.same]
+    return GroupReport("all sets", joined([report.pairs for report in reports]), fars, names)
+
+
 def roc_lines(name: str, curve: Curve) -> list[str]:
     """Return AUC, EER and a table of TAR at FAR."""
     rates = [tar_at(curve, far) for far in FARS]
     table = [["FAR", *(f"{far:g}" for far in FARS)], ["TAR", *map(_share, rates)]]
-    heading = f"{name}: AUC {area_under(curve):.5f}, EER {equal_error_rate(curve):.4f}"
-    return [heading, *_aligned(table)]
+    lines = [f"{name}: AUC {area_under(curve):.5f}, EER {equal_error_rate(curve):.4f}"]
+    lines += _aligned(table)
+    if None in rates:
+        lines.append(f"{_NONE}: below one of the {curve.different:,} pairs of two people")
+    return lines
 
 
 def threshold_lines(name: str, thresholds: dict[float, Optional[FarThreshold]]) -> list[str]:
@@ -101,8 +138,10 @@ def threshold_lines(name: str, thresholds: dict[float, Optional[FarThreshold]]) 
             )
             continue
         held_out = found.held_out
+        lowest, highest = min(found.fold_thresholds), max(found.fold_thresholds)
         lines.append(
-            f"{beginning}cosine {found.threshold:.4f}, TAR {found.tar:.4f}; on held-out folds FAR "
+            f"{beginning}cosine {found.threshold:.4f} ({lowest:.4f} to {highest:.4f} by nine "
+            f"folds), TAR {found.tar:.4f}; on held-out folds FAR "
             f"{held_out.share:.3g} ({held_out.accepted:,} of {held_out.pairs:,}, 95 % interval "
             f"{held_out.low:.2g} to {held_out.high:.2g}), TAR {found.held_out_tar:.4f}"
         )
@@ -111,7 +150,9 @@ def threshold_lines(name: str, thresholds: dict[float, Optional[FarThreshold]]) 
 
 def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
     """Return a table with a row for each group, and the spread of the accuracies."""
+    fars = list(groups[0].rates_for_far)
     header = ["group", "pairs", "accuracy", "own accuracy", "own threshold", "FAR", "TAR"]
+    header += [f"{rate} for {far:g}" for far in fars for rate in ("FAR", "TAR")]
     table = [
         [
             group.name,
@@ -119,7 +160,8 @@ def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
             f"{group.accuracy:.4f}",
             _share(group.own_accuracy),
             _NONE if group.own_threshold is None else f"{group.own_threshold:.3f}",
-            *(_share(found.share if found else None) for found in (group.far, group.tar)),
+            *_cells(group.rates),
+            *(cell for far in fars for cell in _cells(group.rates_for_far[far])),
         ]
         for group in groups
     ]
@@ -129,9 +171,12 @@ def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
         if spread is not None:
             ratio = f"{spread.error_ratio:.2f}" if spread.error_ratio else _NONE
             lines.append(
-                f"spread of {heading.replace('_', ' ')}: standard deviation "
-                f"{spread.deviation:.4f}, largest over smallest error {ratio}"
+                f"{heading.replace('_', ' ')} over {len(accuracies)} groups: mean "
+                f"{spread.mean:.4f}, standard deviation {spread.deviation:.4f}, largest over "
+                f"smallest error {ratio}"
             )
+    if any(_NONE in row for row in table):
+        lines.append(f"{_NONE}: too few pairs of one person or of two people to say")
     return lines
 
 
@@ -162,8 +207,10 @@ def group_table(groups: Sequence[Group]) -> dict[str, Any]:
             "accuracy": group.accuracy,
             "own_accuracy": group.own_accuracy,
             "own_threshold_squared_distance": group.own_threshold,
-            "far": _counted(group.far),
-            "tar": _counted(group.tar),
+            **_rates_table(group.rates),
+            "for_far": [
+                {"wanted": far, **_rates_table(rates)} for far, rates in group.rates_for_far.items()
+            ],
         }
         for group in groups
     ]
@@ -177,6 +224,16 @@ def group_table(groups: Sequence[Group]) -> dict[str, Any]:
 def _kinds_of_accuracy(groups: Sequence[Group]) -> dict[str, list[float]]:
     own = [group.own_accuracy for group in groups if group.own_accuracy is not None]
     return {"accuracy": [group.accuracy for group in groups], "own_accuracy": own}
+
+
+def _cells(rates: Optional[Rates]) -> list[str]:
+    found = (None, None) if rates is None else rates
+    return [_share(one.share if one else None) for one in found]
+
+
+def _rates_table(rates: Optional[Rates]) -> dict[str, Any]:
+    far, tar = (None, None) if rates is None else rates
+    return {"far": _counted(far), "tar": _counted(tar)}
 
 
 def _counted(found: Optional[Rate]) -> Optional[dict[str, Any]]:
