@@ -62,9 +62,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         )
         _print([*(roc_lines(report.name, report.curve) * options.roc_table), *found.lines()])
         if options.hardest:
-            pairs = report.pairs
-            draw = _sheets(target)
-            _print(write_hardest(options.hardest, target.name, pairs.cosines, pairs.same, draw))
+            found_pairs = report.pairs, report.threshold
+            _print(write_hardest(options.hardest, target.name, *found_pairs, _sheets(target)))
         reports.append(report)
         if options.json:
             tables.append({**report.to_json(), **found.to_json(), "file": str(target.path)})

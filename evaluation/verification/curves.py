@@ -208,7 +208,8 @@ def accepted_by_folds(
     cosines: Scores, fold: NDArray[np.int64], thresholds: Sequence[float]
 ) -> Answers:
     """Return whether the threshold of its fold accepts each pair [P]."""
-    return cosines >= np.array(thresholds)[fold]
+    accepted: Answers = cosines >= np.array(thresholds)[fold]
+    return accepted
 
 
 def rate(accepted: int, pairs: int) -> Rate:

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from evaluation.bad_cases import PAIRS_ON_A_SHEET, DrawPairs
 from evaluation.output_files import write_output
-from evaluation.verification.curves import Answers, Curve, Scores, area_under
+from evaluation.verification.curves import Answers, Curve, Pairs, Scores, area_under
 
 _INCHES, _DPI = (8, 6), 110
+# Of the axis of the TAR: the least that it spans, and a share of what it spans around the curves.
+_LEAST_HEIGHT, _MARGIN = 0.01, 0.05
 # More than a picture has pixels beside one another.
 _POINTS = 2000
 
@@ -33,14 +35,26 @@ def draw_roc(curves: Mapping[str, Curve]) -> bytes:
 
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="false accept rate (FAR)", ylabel="true accept rate (TAR)")
-    for name, curve in curves.items():
+    axes = figure.add_subplot(
+        title="receiver operating characteristic (ROC)",
+        xlabel="false accept rate (FAR)",
+        ylabel="true accept rate (TAR)",
+    )
+    lowest = 1.0
+    for curve in curves.values():
         far, tar = steps_of(curve)
-        # The name stands last: a label that begins with an underscore would be left out.
-        axes.plot(far, tar, label=f"AUC {area_under(curve):.5f}  {name}", drawstyle="steps-post")
+        axes.plot(far, tar, label="its text comes below", drawstyle="steps-post")
+        lowest = min(lowest, float(tar[0]))
     axes.set_xscale("log")
+    axes.set_xlim(right=1)
+    # No space for shares above 1, which matplotlib would leave for a curve that lies on it.
+    height = max(1 - lowest, _LEAST_HEIGHT)
+    axes.set_ylim(1 - (1 + _MARGIN) * height, 1 + _MARGIN * height)
     axes.grid(which="major", alpha=0.4)
-    for text in axes.legend(loc="lower right").get_texts():
+    texts = axes.legend(loc="lower right").get_texts()
+    for text, (name, curve) in zip(texts, curves.items()):
+        # Here, because a label that begins with an underscore is left out.
+        text.set_text(f"{name}: AUC {area_under(curve):.5f}, {curve.different:,} pairs of two people")
         # A dollar in a name is no formula.
         text.set_parse_math(False)
     target = io.BytesIO()
@@ -69,22 +83,31 @@ def hardest_pairs(
 
 
 def write_hardest(
-    folder: Path, name: str, cosines: Scores, same: Answers, draw: DrawPairs
+    folder: Path, name: str, pairs: Pairs, threshold: float, draw: DrawPairs
 ) -> list[str]:
     """Write a sheet of the hardest pairs of each kind; return a line about each.
 
     ``NAME-hardest-same.png`` and ``NAME-hardest-different.png``, with the cosine below each pair.
+
+    Args:
+        folder: is made if it does not exist.
+        name: of the set.
+        pairs: of the set.
+        threshold: the cosine that the title names for comparison, that of the accuracy.
+        draw: makes a sheet.
 
     Raises:
         DataError: a file cannot be written.
     """
     lines = []
     kinds = (("same", "least", "one person"), ("different", "most", "two people"))
-    for (kind, extreme, people), pairs in zip(kinds, hardest_pairs(cosines, same)):
+    found = hardest_pairs(pairs.cosines, pairs.same)
+    for (kind, extreme, people), chosen in zip(kinds, found):
         sheet = folder / f"{name}-hardest-{kind}.png"
-        said = f"the {len(pairs):,} {extreme} similar pairs of {people}"
-        notes = [f"{pair}: cosine {cosines[pair]:.3f}" for pair in pairs]
-        content = draw(pairs.tolist(), notes, f"{name}: {said}; pair: cosine")
+        said = f"the {len(chosen):,} {extreme} similar pairs of {people}"
+        notes = [f"pair {pair}: cosine {pairs.cosines[pair]:.3f}" for pair in chosen]
+        title = f"{name}: {said}; threshold of the accuracy: {threshold:.3f}"
+        content = draw(chosen.tolist(), notes, title)
         write_output(sheet, content, "--hardest")
         lines.append(f"{sheet}: {said}")
     return lines

@@ -52,6 +52,12 @@ class SetReport:
         """The ROC over all pairs."""
         return roc(self.pairs.cosines, self.pairs.same)
 
+    @property
+    def threshold(self) -> float:
+        """The threshold of the accuracy, as a cosine."""
+        # Of unit vectors, |a - b|^2 = 2 - 2 a·b.
+        return 1 - self.result.threshold / 2
+
     def to_json(self) -> dict[str, Any]:
         """Return what is known without thresholds and groups."""
         result = self.result
@@ -63,8 +69,7 @@ class SetReport:
             "accuracy": result.accuracy,
             "accuracy_std": result.accuracy_std,
             "threshold_squared_distance": result.threshold,
-            # Of unit vectors, |a - b|^2 = 2 - 2 a·b.
-            "threshold_cosine": 1 - result.threshold / 2,
+            "threshold_cosine": self.threshold,
             "xnorm": result.xnorm if math.isfinite(result.xnorm) else None,
             "tar_at_far_over_folds": _by_far(result.tar_at_far),
             "tar_at_far": _by_far({far: tar_at(self.curve, far) for far in FARS}),
@@ -150,9 +155,7 @@ def threshold_lines(name: str, thresholds: dict[float, Optional[FarThreshold]]) 
 
 def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
     """Return a table with a row for each group, and the spread of the accuracies."""
-    fars = list(groups[0].rates_for_far)
     header = ["group", "pairs", "accuracy", "own accuracy", "own threshold", "FAR", "TAR"]
-    header += [f"{rate} for {far:g}" for far in fars for rate in ("FAR", "TAR")]
     table = [
         [
             group.name,
@@ -161,7 +164,6 @@ def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
             _share(group.own_accuracy),
             _NONE if group.own_threshold is None else f"{group.own_threshold:.3f}",
             *_cells(group.rates),
-            *(cell for far in fars for cell in _cells(group.rates_for_far[far])),
         ]
         for group in groups
     ]
@@ -175,7 +177,16 @@ def group_lines(name: str, groups: Sequence[Group]) -> list[str]:
                 f"{spread.mean:.4f}, standard deviation {spread.deviation:.4f}, largest over "
                 f"smallest error {ratio}"
             )
-    if any(_NONE in row for row in table):
+    # A FAR without a threshold has been said before.
+    fars = [far for far, rates in groups[0].rates_for_far.items() if rates]
+    rows = [
+        [group.name, *(cell for far in fars for cell in _cells(group.rates_for_far[far]))]
+        for group in groups
+    ]
+    if fars:
+        header = ["group", *(f"{rate} for {far:g}" for far in fars for rate in ("FAR", "TAR"))]
+        lines += [f"{name} by group, on held-out folds:", *_aligned([header, *rows])]
+    if any(_NONE in row for row in table + rows):
         lines.append(f"{_NONE}: too few pairs of one person or of two people to say")
     return lines
 

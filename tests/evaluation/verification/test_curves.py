@@ -32,7 +32,8 @@ def arrays(drawn):
 
 
 def pairs(cosines: np.ndarray, same: np.ndarray, fold: np.ndarray) -> Pairs:
-    return Pairs(same, cosines, 2 - 2 * cosines, fold)
+    distances: np.ndarray = 2 - 2 * cosines
+    return Pairs(same, cosines, distances, fold)
 
 
 def test_a_curve_by_hand() -> None:
