@@ -54,7 +54,8 @@ def draw_roc(curves: Mapping[str, Curve]) -> bytes:
     texts = axes.legend(loc="lower right").get_texts()
     for text, (name, curve) in zip(texts, curves.items()):
         # Here, because a label that begins with an underscore is left out.
-        text.set_text(f"{name}: AUC {area_under(curve):.5f}, {curve.different:,} pairs of two people")
+        size = f"{curve.different:,} pairs of two people"
+        text.set_text(f"{name}: AUC {area_under(curve):.5f}, {size}")
         # A dollar in a name is no formula.
         text.set_parse_math(False)
     target = io.BytesIO()
