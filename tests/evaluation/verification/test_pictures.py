@@ -56,7 +56,8 @@ def test_the_sheets_say_what_they_show(tmp_path: Path) -> None:
         drawn.append((list(pairs), list(notes), title))
         return b"png"
 
-    pairs = Pairs(SAME, COSINES, 2 - 2 * COSINES, folds_of(6, 2))
+    distances: np.ndarray = 2 - 2 * COSINES
+    pairs = Pairs(SAME, COSINES, distances, folds_of(6, 2))
     lines = write_hardest(tmp_path / "new", "lfw", pairs, 0.25, draw)
     assert lines == [
         f"{tmp_path}/new/lfw-hardest-same.png: the 3 least similar pairs of one person",
