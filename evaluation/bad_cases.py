@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.folds import FOLDS, Features, accuracies_of_folds, distances_of_pairs
-from runtime.errors import DataError
-from runtime.files import write_atomically
+from evaluation.output_files import write_output
 
 DrawPairs = Callable[[Sequence[int], Sequence[str], str], bytes]
 """From pairs, a note for each, and a title to a sheet of them, a PNG."""
 
 PAIRS_ON_A_SHEET = 40
+_OPTION = "--bad-cases"
 
 
 class Judgment(NamedTuple):
@@ -92,7 +92,7 @@ def write_bad_cases(
         for one in wrong
     ]
     header = "pair\tfold\tperson\tdistance\tthreshold\n"
-    _write(listing, "".join([header, *rows]).encode())
+    write_output(listing, "".join([header, *rows]).encode(), _OPTION)
     lines = [f"{listing}: {len(wrong):,} of {len(judgments):,} pairs are judged wrongly"]
     for kind in _KINDS:
         sheet = folder / f"{name}-{kind.name}.png"
@@ -104,16 +104,6 @@ def write_bad_cases(
         notes = [f"{one.pair}: {one.distance:.3f} {kind.sign} {one.threshold:.2f}" for one in shown]
         count = sum(one.same == kind.same for one in judgments)
         title = f"{name}: {len(chosen):,} of {count:,} pairs {kind.said}; pair: distance, threshold"
-        _write(sheet, draw([one.pair for one in shown], notes, title))
+        write_output(sheet, draw([one.pair for one in shown], notes, title), _OPTION)
         lines.append(f"{sheet}: {len(chosen):,} {kind.said}")
     return lines
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be written: {error.strerror}; choose another folder with --bad-cases"
-        ) from None

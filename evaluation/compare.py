@@ -8,7 +8,6 @@ both.
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -18,12 +17,11 @@ from numpy.typing import NDArray
 
 from evaluation.network import FaceNetwork, add_network, open_network
 from evaluation.verification import Target, embed
+from evaluation.verification.curves import cosines_of_pairs, threshold_for
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError, run_program
 
 _FAR = 1e-3
-# Thresholds are multiples of this: what is printed is what is used.
-_STEP = 1e-4
 
 
 def different_cosines(
@@ -44,13 +42,11 @@ def different_cosines(
         return target.decode(distinct[start:stop].tolist(), network.image_size)
 
     embeddings, _ = embed(network.extract, decode, len(distinct), batch_size, flip=flip)
-    sides = embeddings[places].astype(np.float64)
-    cosines: NDArray[np.float64] = (sides[0::2] * sides[1::2]).sum(axis=1)
-    return cosines
+    return cosines_of_pairs(embeddings[places])
 
 
 def threshold_at(far: float, cosines: NDArray[np.float64], name: str) -> float:
-    """Return the smallest threshold at which at most a share ``far`` of pairs is accepted.
+    """Return the threshold of ``curves.threshold_for``.
 
     Args:
         far: false accept rate.
@@ -60,14 +56,16 @@ def threshold_at(far: float, cosines: NDArray[np.float64], name: str) -> float:
     Raises:
         DataError: ``far`` is less than one of the pairs.
     """
-    allowed = math.floor(far * len(cosines) + 1e-9)
-    if not allowed:
+    threshold = threshold_for(cosines, far)
+    if threshold is None:
+        # Rounded up, because a share that is given so has to be one of the pairs.
+        scale = 10 ** (len(str(len(cosines))) + 1)
+        least = -(-scale // len(cosines)) / scale
         raise DataError(
             f"{name} has {len(cosines):,} pairs of two people, of which {far:g} is less than one; "
-            f"give --far {1 / len(cosines):.2g} or more, or a larger set"
+            f"give --far {least:g} or more, or a larger set"
         )
-    first_refused = np.sort(cosines)[::-1][min(allowed, len(cosines) - 1)]
-    return float((math.floor(first_refused / _STEP) + 1) * _STEP)
+    return threshold
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:

@@ -30,8 +30,13 @@ def distances_of_pairs(
     """
     assert len(embeddings) == 2 * len(same), (len(embeddings), len(same))
     first, second = embeddings[0::2].astype(np.float64), embeddings[1::2].astype(np.float64)
-    fold = np.repeat(np.arange(folds), [len(part) for part in np.array_split(same, folds)])
-    return np.square(first - second).sum(axis=1), fold
+    return np.square(first - second).sum(axis=1), folds_of(len(same), folds)
+
+
+def folds_of(pairs: int, folds: int) -> NDArray[np.int64]:
+    """Return the fold [P] of each of so many pairs: consecutive parts, of equal size or nearly."""
+    sizes = [len(part) for part in np.array_split(np.empty(pairs), folds)]
+    return np.repeat(np.arange(folds), sizes)
 
 
 def accuracies_of_folds(

@@ -14,7 +14,7 @@ ROOMS = ("partial_fc", "backbones", "data", "evaluation", "parallel")
 PROGRAMS = ("train.py", "classify.py")
 # Programs among the modules: their main is where rooms meet.
 ROOMS_OF_PROGRAMS = {
-    "evaluation/verification.py": {"data"},
+    "evaluation/verification/__main__.py": {"data", "parallel"},
     # What several of the programs of this room begin with.
     "evaluation/network.py": {"backbones"},
     "evaluation/export/__main__.py": {"backbones"},

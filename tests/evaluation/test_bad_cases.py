@@ -8,7 +8,7 @@ import pytest
 from evaluation.bad_cases import Judgment, judge, write_bad_cases
 from evaluation.verification import verify
 from runtime.errors import DataError
-from tests.evaluation.test_verification import bools, embedded
+from tests.evaluation.verification.test_verification import bools, embedded
 
 # Of the pairs 0 to 3 the threshold is 0.21, of the others 0.11.
 DISTANCES = (0.105, 0.315, 0.205, 0.405, 0.105, 0.205, 0.305, 0.405)

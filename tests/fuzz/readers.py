@@ -27,6 +27,7 @@ from data.records.recordio import BrokenRecordError, RecordFile, encode
 from data.records.writer import RecordWriter
 from data.verification.bin_file import read_bin, write_bin
 from data.verification.pairs import read_pairs
+from evaluation.verification.groups import read_groups
 from runtime.errors import DataError
 from tests.fuzz.model_readers import MODEL_READERS
 from tests.fuzz.reader import Reader
@@ -171,6 +172,15 @@ def _read_list(folder: Path, content: bytes) -> None:
             (folder / name / f"{name}_{number + 1:04d}.jpg").touch()
     (folder / "pairs.lst").write_bytes(content)
     read_pairs(folder / "pairs.lst", folder)
+
+
+def _groups_seeds(_: Path) -> list[bytes]:
+    return [b"African\nAsian\n", "a\r\n\u00e9\r\n".encode()]
+
+
+def _read_groups(folder: Path, content: bytes) -> None:
+    (folder / "groups.txt").write_bytes(content)
+    read_groups(folder / "groups.txt", 2, "rfw")
 
 
 def _points_seeds(_: Path) -> list[bytes]:
@@ -325,6 +335,7 @@ READERS = {
     "property": Reader(_property_seeds, _beside_a_set("property"), 8),
     "cache": Reader(_cache_seeds, _read_cache, 8),
     "lst": Reader(_list_seeds, _read_list, 10),
+    "groups": Reader(_groups_seeds, _read_groups, 3),
     "points": Reader(_points_seeds, _read_points, 8),
     "bin": Reader(_bin_seeds, _read_bin, 18),
     "image": Reader(_image_seeds, _read_image, 12),

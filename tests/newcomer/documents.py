@@ -139,6 +139,9 @@ RUN_BY: dict[str, Run] = {
     "python -m data.pack": Run("tests/newcomer/test_documents.py", "SESSION"),
     "python -m data.unpack": Run("tests/newcomer/test_documents.py", "SESSION"),
     "python -m data.inspect": Run("tests/newcomer/test_documents.py", "SESSION"),
+    "python -m evaluation.verification --model models/run/model": Run(
+        "tests/evaluation/verification/test_command.py", "--far"
+    ),
     "python -m evaluation.verification": Run("make newcomer"),
     "python -m evaluation.embed": Run(
         "tests/evaluation/embed/test_command.py", "evaluation.embed"

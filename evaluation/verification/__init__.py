@@ -5,16 +5,16 @@ test, squared Euclidean distance of L2-normalized embeddings, and ten folds in f
 judged with the threshold that is best on the nine others (the protocol of LFW, Huang et al. 2007,
 in the form of InsightFace). Network and images are arguments. The ranks of a run share the pairs,
 so that none waits while another embeds them.
+
+Here is what training needs. The modules beside this one are for the command
+``python -m evaluation.verification``, which says more about a network that is trained.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import NamedTuple, Optional, Protocol
 
 import numpy as np
@@ -28,9 +28,7 @@ from evaluation.folds import (
     distances_of_pairs,
     true_accept_rate,
 )
-from evaluation.network import add_network, open_network
-from runtime.command_line import Parser
-from runtime.errors import DataError, run_program
+from runtime.errors import DataError
 
 Allgather = Callable[[Features, str], Features]
 """From this rank's rows and a stable name to the rows of all ranks, in rank order."""
@@ -106,6 +104,20 @@ def evaluate(
     return verify(embeddings, target.same, xnorm=xnorm)
 
 
+def check_pairs(target: Target) -> None:
+    """Check that ten folds can judge the pairs of a set.
+
+    Raises:
+        DataError: the set has fewer pairs than folds, or pairs of one kind only.
+    """
+    pairs = len(target.same)
+    if pairs < FOLDS or target.same.all() or not target.same.any():
+        raise DataError(
+            f"verification set {target.name!r} has {pairs} pairs, {np.sum(target.same)} of one "
+            f"person; {FOLDS} folds need at least {FOLDS} pairs, and both kinds of them"
+        )
+
+
 def embed_pairs(
     extract: Extract,
     target: Target,
@@ -131,12 +143,7 @@ def embed_pairs(
     Raises:
         DataError: the set has fewer pairs than folds, or pairs of one kind only.
     """
-    pairs = len(target.same)
-    if pairs < FOLDS or target.same.all() or not target.same.any():
-        raise DataError(
-            f"verification set {target.name!r} has {pairs} pairs, {np.sum(target.same)} of one "
-            f"person; {FOLDS} folds need at least {FOLDS} pairs, and both kinds of them"
-        )
+    check_pairs(target)
     distinct, places = np.unique(target.firsts, return_inverse=True)
     rank, size = ranks.rank, ranks.world_size
     own = distinct[len(distinct) * rank // size : len(distinct) * (rank + 1) // size].tolist()
@@ -224,44 +231,3 @@ def verify(
         tar_at_far={far: true_accept_rate(distances, same, fold, far) for far in rates},
         xnorm=xnorm,
     )
-
-
-def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    parser = Parser(
-        prog="python -m evaluation.verification",
-        description="Verify pairs of faces with a trained network.",
-    )
-    add_network(parser)
-    add = parser.add_argument
-    add("--target", required=True, metavar="FILE.bin", help="the pairs")
-    bad_cases_help = "write the wrongly judged pairs there: a list, and a sheet of each kind"
-    add("--bad-cases", type=Path, metavar="DIR", help=bad_cases_help)
-    return parser.parse_args(argv)
-
-
-def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Verify the pairs of a file with a checkpoint and print the result."""
-    options = _parse(argv)
-    # Here, because the rest of this module, which training imports, may not know other rooms.
-    from data.inspect.sheets import draw_chosen_pairs
-    from data.verification.bin_file import read_bin
-    from evaluation.bad_cases import judge, write_bad_cases
-
-    target = read_bin(options.target)
-    network = open_network(options)
-    embeddings, xnorm = embed_pairs(
-        network.extract,
-        target,
-        batch_size=options.batch_size,
-        flip=not options.no_flip,
-        image_size=network.image_size,
-    )
-    print(f"{target.name}: {verify(embeddings, target.same, xnorm=xnorm)}")
-    if options.bad_cases:
-        judgments = judge(embeddings, target.same)
-        draw = partial(draw_chosen_pairs, target)
-        print("\n".join(write_bad_cases(options.bad_cases, target.name, judgments, draw)))
-
-
-if __name__ == "__main__":
-    run_program(main)

@@ -11,8 +11,8 @@ import pytest
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from data.verification.bin_file import VerificationSet, write_bin
-from evaluation import verification
 from evaluation.verification import EmbeddingRanks, embed, evaluate, verify
+from evaluation.verification import __main__ as command
 from runtime.errors import ConfigError, DataError
 
 
@@ -280,7 +280,7 @@ class TestProgram:
             BackboneOptions(network="tiny", embedding_size=8), image_size=(32, 32)
         ).export(tmp_path / "m", 4)
         arguments = ["--model", f"{tmp_path}/m,4", "--target", str(pairs_file)]
-        verification.main([*arguments, "--batch-size", "7", "--image-size", "32", "32"])
+        command.main([*arguments, "--batch-size", "7", "--image-size", "32", "32"])
         printed = capsys.readouterr().out
         assert printed.startswith("squares: accuracy 1.0000 ± 0.0000, TAR 1.0000 @ FAR 0.001")
 
@@ -297,7 +297,7 @@ class TestProgram:
         Backbone.create(options, image_size=(32, 32)).export(tmp_path / "m")
         arguments = ["--model", f"{tmp_path}/m,0", "--target", f"{tmp_path}/squares.bin"]
         arguments += ["--image-size", "32", "32", "--bad-cases", f"{tmp_path}/wrong"]
-        verification.main(arguments)
+        command.main(arguments)
         printed = capsys.readouterr().out.splitlines()
         assert "accuracy 0.8000" in printed[0]
         assert printed[1] == f"{tmp_path}/wrong/squares-wrong.tsv: 2 of 10 pairs are judged wrongly"
@@ -319,13 +319,13 @@ class TestProgram:
     )
     def test_wrong_options(self, options: list[str], message: str) -> None:
         with pytest.raises(ConfigError, match=message):
-            verification.main(options)
+            command.main(options)
 
     def test_missing_files(self, pairs_file, tmp_path) -> None:
         with pytest.raises(DataError, match="nowhere.bin"):
-            verification.main(["--model", "m,0", "--target", f"{tmp_path}/nowhere.bin"])
+            command.main(["--model", "m,0", "--target", f"{tmp_path}/nowhere.bin"])
         with pytest.raises(DataError, match="m-symbol.json"):
-            verification.main(["--model", f"{tmp_path}/m,0", "--target", str(pairs_file)])
+            command.main(["--model", f"{tmp_path}/m,0", "--target", str(pairs_file)])
 
 
 def test_published_checkpoint_on_real_faces(toolkit_data: Path) -> None:

@@ -1,0 +1,151 @@
+"""Verify sets of pairs with a trained network.
+
+    python -m evaluation.verification --model models/run/model,0 --target lfw.bin cfp_fp.bin
+
+prints a line for each set. The options add what the line cannot say: the whole ROC, thresholds for
+use, groups of people, and pictures of what is hard.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from evaluation.bad_cases import judge, write_bad_cases
+from evaluation.network import FaceNetwork, open_network
+from evaluation.output_files import write_output
+from evaluation.verification import check_pairs, embed_pairs
+from evaluation.verification.groups import read_groups
+from evaluation.verification.options import check_outputs, parse
+from evaluation.verification.pictures import draw_roc, write_hardest
+from evaluation.verification.report import (
+    GroupReport,
+    SetReport,
+    compare_sets,
+    roc_lines,
+)
+from runtime.errors import ConfigError, run_program
+
+if TYPE_CHECKING:
+    from data.verification.bin_file import VerificationSet
+
+# As MXNet writes it.
+_HOST = "cpu(0)"
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Verify the pairs of files with a network, print the results and write what is asked for."""
+    options = parse(argv)
+    # Here, because rooms meet in programs only.
+    from data.verification.bin_file import read_bin
+
+    # What is wrong with any file is said before the first set is embedded, which takes minutes.
+    check_outputs(options)
+    targets = [read_bin(path) for path in options.target]
+    for target in targets:
+        check_pairs(target)
+    groups = [
+        read_groups(path, len(target.same), target.name)
+        for path, target in zip(options.groups or [], targets)
+    ]
+    device = _device(options)
+    network = open_network(options, device)
+    reports, tables = [], []
+    for number, target in enumerate(targets):
+        report = _verify(network, target, options)
+        found = GroupReport(
+            report.name, report.pairs, options.far, groups[number] if groups else None
+        )
+        _print([*(roc_lines(report.name, report.curve) * options.roc_table), *found.lines()])
+        if options.hardest:
+            found_pairs = report.pairs, report.threshold
+            _print(write_hardest(options.hardest, target.name, *found_pairs, _sheets(target)))
+        reports.append(report)
+        if options.json:
+            tables.append({**report.to_json(), **found.to_json(), "file": str(target.path)})
+    by_set = compare_sets(reports, options.far) if options.by_set else None
+    if by_set is not None:
+        _print(by_set.lines())
+    if options.roc:
+        curves = {report.name: report.curve for report in reports}
+        write_output(options.roc, draw_roc(curves), "--roc")
+        print(f"{options.roc}: the ROC of {', '.join(curves)}")
+    if options.json:
+        results = {"device": str(device or _HOST), "sets": tables, **_all_sets(by_set)}
+        _write_json(options, network, results)
+
+
+def _device(options: argparse.Namespace) -> Any:
+    """Return MXNet's context, or None for an ONNX file, which is computed on the processor."""
+    if isinstance(options.model, Path):
+        return None
+    from parallel.world import LoneWorld
+    from runtime import devices
+
+    device = devices.choose(LoneWorld(), options.dtype)
+    if options.gpu and devices.is_host(device):
+        raise ConfigError(
+            "--gpu: this process sees no GPU; leave it out, or see python -m runtime.gpu_check"
+        )
+    return device
+
+
+def _verify(
+    network: FaceNetwork, target: VerificationSet, options: argparse.Namespace
+) -> SetReport:
+    """Embed a set, print its line and write its bad cases."""
+    embeddings, xnorm = embed_pairs(
+        network.extract,
+        target,
+        batch_size=options.batch_size,
+        flip=not options.no_flip,
+        image_size=network.image_size,
+    )
+    report = SetReport(target.name, embeddings, target.same, xnorm=xnorm)
+    print(f"{target.name}: {report.result}", flush=True)
+    if options.bad_cases:
+        judgments = judge(embeddings, target.same)
+        _print(write_bad_cases(options.bad_cases, target.name, judgments, _sheets(target)))
+    return report
+
+
+def _all_sets(found: Optional[GroupReport]) -> dict[str, Any]:
+    return {} if found is None else {"all_sets": found.to_json()}
+
+
+def _sheets(target: VerificationSet) -> Any:
+    from data.inspect.sheets import draw_chosen_pairs
+
+    return partial(draw_chosen_pairs, target)
+
+
+def _write_json(
+    options: argparse.Namespace, network: FaceNetwork, results: dict[str, Any]
+) -> None:
+    content = {
+        "model": network.name,
+        "options": {
+            "flip": not options.no_flip,
+            "image_size": list(network.image_size),
+            "batch_size": options.batch_size,
+            "dtype": options.dtype,
+        },
+        **results,
+    }
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    write_output(options.json, text.encode(), "--json")
+    count = len(results["sets"])
+    print(f"{options.json}: {count} verified set{'s' * (count > 1)}")
+
+
+def _print(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(line)
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,220 @@
+"""What the cosines of pairs say: the ROC, its area, and thresholds for a wanted FAR.
+
+The accuracy of a balanced set says little about use, where nearly all pairs show two people and a
+false acceptance costs most. There one chooses a false accept rate (FAR, the share of accepted pairs
+of two people), and asks for the true accept rate (TAR, that of one person) and for the threshold
+that keeps it. Nothing here reads or prints.
+
+A pair is accepted if its cosine is at least the threshold. P pairs have P cosines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.folds import FOLDS, Features, distances_of_pairs
+
+Scores = NDArray[np.float64]
+Answers = NDArray[np.bool_]
+
+FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+CONFIDENCE = 0.95
+# A count that is a product, such as 0.001 * 3000, may be too small by a rounding.
+_ROUNDING = 1e-6
+# Thresholds are multiples of this: what is printed is what is used.
+_DIGITS = 4
+_STEP = 10.0**-_DIGITS
+# Of a network that diverged: no threshold but the lowest accepts the pair.
+_LEAST = -1.0
+
+
+class Pairs(NamedTuple):
+    """Embedded pairs of one set, or of several."""
+
+    same: Answers
+    """Whether pair ``i`` shows one person [P]; there are pairs of both kinds."""
+    cosines: Scores
+    """Of the embeddings of each pair [P]."""
+    distances: Scores
+    """Their squared distances [P], by which the protocol of ten folds judges."""
+    fold: NDArray[np.int64]
+    """Of each pair [P], from 0 on; the last pair is in the last fold."""
+
+
+class Curve(NamedTuple):
+    """A receiver operating characteristic, from the point (0, 0) to (1, 1)."""
+
+    far: Scores
+    """Share of accepted pairs of two people, ascending [N]."""
+    tar: Scores
+    """Share of accepted pairs of one person, ascending [N]."""
+    different: int
+    """The number of pairs of two people."""
+
+
+class Rate(NamedTuple):
+    """A share that was counted, and where the true one lies."""
+
+    accepted: int
+    pairs: int
+    low: float
+    """The 95 % confidence interval of Clopper and Pearson (1934): its lower end."""
+    high: float
+    """Its upper end."""
+
+    @property
+    def share(self) -> float:
+        """Accepted pairs over all."""
+        return self.accepted / self.pairs
+
+
+class FarThreshold(NamedTuple):
+    """The cosine for a wanted FAR, and whether pairs that did not choose it keep that FAR."""
+
+    wanted: float
+    threshold: float
+    """Chosen on all pairs; of four decimals."""
+    tar: float
+    """Share of all pairs of one person that it accepts."""
+    fold_thresholds: tuple[float, ...]
+    """Of each fold: chosen on the others."""
+    held_out: Rate
+    """Pairs of two people that the threshold of their fold accepts."""
+    held_out_tar: float
+    """Share of pairs of one person that the threshold of their fold accepts."""
+
+
+def cosines_of_pairs(embeddings: Features) -> Scores:
+    """Return the cosine [P] of each pair, -1 where a network that diverged gives no number.
+
+    Args:
+        embeddings: L2-normalized [2 P, D]; rows ``2 i`` and ``2 i + 1`` are pair ``i``.
+    """
+    first, second = embeddings[0::2].astype(np.float64), embeddings[1::2].astype(np.float64)
+    cosines: Scores = np.einsum("pd,pd->p", first, second)
+    return np.where(np.isfinite(cosines), cosines, _LEAST)
+
+
+def pairs_of(embeddings: Features, same: Answers) -> Pairs:
+    """Return the pairs [P] of a set's embeddings [2 P, D], in the folds of its verification."""
+    distances, fold = distances_of_pairs(embeddings, same, FOLDS)
+    return Pairs(same, cosines_of_pairs(embeddings), distances, fold)
+
+
+def joined(sets: Sequence[Pairs]) -> Pairs:
+    """Return the pairs of all sets; those in a fold of their set are in that one of all."""
+    return Pairs(*map(np.concatenate, zip(*sets)))
+
+
+def roc(cosines: Scores, same: Answers) -> Curve:
+    """Return the ROC of pairs [P] of both kinds; ``same`` says which show one person [P]."""
+    # Its import takes longer than a wrong option may take to be answered.
+    from sklearn.metrics import roc_curve
+
+    far, tar, _ = roc_curve(same, cosines, drop_intermediate=False)
+    return Curve(far, tar, int(np.sum(~same)))
+
+
+def area_under(curve: Curve) -> float:
+    """Return the AUC: how often a pair of one person is more similar than one of two people."""
+    from sklearn.metrics import auc
+
+    return float(auc(curve.far, curve.tar))
+
+
+def equal_error_rate(curve: Curve) -> float:
+    """Return the EER: the FAR that is equal to the share of refused pairs of one person.
+
+    Between the two points of the ROC around it, it is interpolated linearly.
+    """
+    excess = (1 - curve.tar) - curve.far
+    # It falls from 1 to -1.
+    after = int(np.argmax(excess <= 0))
+    before = after - 1
+    share = excess[before] / (excess[before] - excess[after])
+    return float(curve.far[before] + share * (curve.far[after] - curve.far[before]))
+
+
+def is_measurable(far: float, different: int) -> bool:
+    """Whether a FAR is at least one of so many pairs of two people."""
+    return far * different + _ROUNDING >= 1
+
+
+def tar_at(curve: Curve, far: float) -> Optional[float]:
+    """Return the largest TAR of all thresholds with at most this FAR.
+
+    None for a FAR below one of the pairs of two people, of which the set says nothing.
+    """
+    if not is_measurable(far, curve.different):
+        return None
+    counts = curve.far * curve.different
+    last = np.searchsorted(counts, far * curve.different + _ROUNDING, side="right") - 1
+    return float(curve.tar[last])
+
+
+def threshold_for(different: Scores, far: float) -> Optional[float]:
+    """Return the threshold for a FAR, of the cosines of pairs of two people in any order.
+
+    It lies in the middle between the least similar pair that may be accepted and the next one, so
+    that another processor's rounding moves no pair to its other side; rounded to four decimals,
+    but never to where that next one is accepted. Pairs with equal cosines are accepted together or
+    not at all. None for a FAR below one of the pairs.
+    """
+    if not is_measurable(far, len(different)):
+        return None
+    allowed = min(int(far * len(different) + _ROUNDING), len(different) - 1)
+    # The most similar pair that must be refused.
+    refused = np.partition(different, len(different) - 1 - allowed)[len(different) - 1 - allowed]
+    accepted = different[different > refused]
+    middle = (accepted.min() + refused) / 2 if len(accepted) else refused
+    # Rounded as its digits are read, so that the printed number is the same one.
+    threshold = round(float(middle), _DIGITS)
+    return threshold if threshold > refused else round(threshold + _STEP, _DIGITS)
+
+
+def hold_out(pairs: Pairs, far: float) -> Optional[FarThreshold]:
+    """Choose a threshold for a FAR on all folds but one, and count on that one; for each fold.
+
+    Args:
+        pairs: of both kinds.
+        far: the wanted one, between 0 and 1.
+
+    Returns:
+        None where the folds that choose have fewer than 1 / ``far`` pairs of two people.
+    """
+    same, cosines, fold = pairs.same, pairs.cosines, pairs.fold
+    folds = range(int(fold[-1]) + 1)
+    chosen = [threshold_for(cosines[~same & (fold != one)], far) for one in folds]
+    threshold = threshold_for(cosines[~same], far)
+    thresholds = tuple(value for value in chosen if value is not None)
+    if threshold is None or len(thresholds) < len(chosen):
+        return None
+    accepted = accepted_by_folds(cosines, fold, thresholds)
+    return FarThreshold(
+        wanted=far,
+        threshold=threshold,
+        tar=float((cosines >= threshold)[same].mean()),
+        fold_thresholds=thresholds,
+        held_out=rate(int(accepted[~same].sum()), int(np.sum(~same))),
+        held_out_tar=float(accepted[same].mean()),
+    )
+
+
+def accepted_by_folds(
+    cosines: Scores, fold: NDArray[np.int64], thresholds: Sequence[float]
+) -> Answers:
+    """Return whether the threshold of its fold accepts each pair [P]."""
+    accepted: Answers = cosines >= np.array(thresholds)[fold]
+    return accepted
+
+
+def rate(accepted: int, pairs: int) -> Rate:
+    """Return a share with the interval of Clopper and Pearson (Biometrika 26, 1934)."""
+    from scipy.stats import binomtest
+
+    interval = binomtest(accepted, pairs).proportion_ci(CONFIDENCE, method="exact")
+    return Rate(accepted, pairs, float(interval.low), float(interval.high))

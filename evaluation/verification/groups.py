@@ -1,0 +1,158 @@
+"""Accuracy by group of people: whether a network errs more often on some than on others.
+
+The form is that of Racial Faces in the Wild (Wang et al. 2019): a group's accuracy with a threshold
+of its own, and the spread over the groups (Wang and Deng 2020, Mitigating Bias in Face Recognition
+using Skewness-Aware Reinforcement Learning). A program in use has one threshold for all, at which
+a group can be accepted wrongly ten times as often and still have a good accuracy of its own; so the
+rates at the common threshold stand beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+import numpy as np
+
+from evaluation.folds import FOLDS, accuracies_of_folds, folds_of
+from evaluation.verification.curves import (
+    Answers,
+    FarThreshold,
+    Pairs,
+    Rate,
+    Scores,
+    accepted_by_folds,
+    rate,
+)
+from runtime.errors import DataError
+
+_LONGEST_NAME = 60
+
+
+class Rates(NamedTuple):
+    """Which of a group's pairs a common threshold accepts."""
+
+    far: Optional[Rate]
+    """Of pairs of two people; None if there are none."""
+    tar: Optional[Rate]
+    """Of pairs of one person; None if there are none."""
+
+
+class Group(NamedTuple):
+    """What is said of the pairs of one group."""
+
+    name: str
+    pairs: int
+    accuracy: float
+    """Share of pairs that are judged correctly with the common thresholds, those of the folds."""
+    own_accuracy: Optional[float]
+    """Mean over ten folds of the group alone; None if it has too few pairs, or one kind only."""
+    own_threshold: Optional[float]
+    """Mean of these folds' thresholds on the squared distance."""
+    rates: Rates
+    """With the common thresholds of the accuracy."""
+    rates_for_far: dict[float, Optional[Rates]]
+    """With the common thresholds for each wanted FAR; None where there is no such threshold."""
+
+
+class Spread(NamedTuple):
+    """How far the accuracies of the groups lie apart; of two groups or more."""
+
+    mean: float
+    """Mean of the accuracies; each group counts the same."""
+    deviation: float
+    """Standard deviation of the accuracies, of a sample: divided by the groups less one."""
+    error_ratio: Optional[float]
+    """The largest share of errors over the smallest; None where a group has no error."""
+
+
+def compare_groups(
+    pairs: Pairs, groups: Sequence[str], thresholds: Mapping[float, Optional[FarThreshold]]
+) -> list[Group]:
+    """Return a row for each group, in the order of their first pairs.
+
+    Args:
+        pairs: of all groups.
+        groups: the name of each pair's group [P].
+        thresholds: for wanted FARs, which all of these pairs have chosen.
+    """
+    distances, same, fold = pairs.distances, pairs.same, pairs.fold
+    accepted = distances < accuracies_of_folds(distances, same, fold)[1][fold]
+    accepted_for_far = {
+        far: found and accepted_by_folds(pairs.cosines, fold, found.fold_thresholds)
+        for far, found in thresholds.items()
+    }
+    names = np.array(groups)
+    rows = []
+    for name in dict.fromkeys(groups):
+        own = names == name
+        rows.append(
+            Group(
+                name,
+                int(own.sum()),
+                float((accepted == same)[own].mean()),
+                *_alone(distances[own], same[own]),
+                _rates(accepted, same, own),
+                {
+                    far: None if found is None else _rates(found, same, own)
+                    for far, found in accepted_for_far.items()
+                },
+            )
+        )
+    return rows
+
+
+def spread_of(accuracies: Sequence[float]) -> Optional[Spread]:
+    """Return how far accuracies lie apart; None of fewer than two."""
+    if len(accuracies) < 2:
+        return None
+    errors = 1 - np.array(accuracies)
+    ratio = float(errors.max() / errors.min()) if errors.min() > 0 else None
+    return Spread(float(np.mean(accuracies)), float(errors.std(ddof=1)), ratio)
+
+
+def read_groups(path: Path, pairs: int, target: str) -> list[str]:
+    """Read the group of each pair of a set, a line per pair.
+
+    Raises:
+        DataError: the file cannot be read, has another number of lines, or a line is no name.
+    """
+    try:
+        # A pipe, which is not a file, may never end.
+        if path.exists() and not path.is_file():
+            raise OSError("it is no file")
+        names = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(
+            f"--groups {path} cannot be read ({reason}); give a text file with a line per pair"
+        ) from None
+    for number, name in enumerate(names, 1):
+        if not (name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
+            raise DataError(
+                f"--groups {path}, line {number}: {name!r:.80} is no name of a group; write 1 to "
+                f"{_LONGEST_NAME} printable characters"
+            )
+    if len(names) != pairs:
+        raise DataError(
+            f"--groups {path} has {len(names):,} lines, and the set {target!r} {pairs:,} pairs; "
+            "give a line for each pair, in the order of the set"
+        )
+    return names
+
+
+def _alone(distances: Scores, same: Answers) -> tuple[Optional[float], Optional[float]]:
+    """Return accuracy and threshold of a group as if it were a set of its own."""
+    if len(same) < FOLDS or same.all() or not same.any():
+        return None, None
+    accuracies, thresholds = accuracies_of_folds(distances, same, folds_of(len(same), FOLDS))
+    return float(accuracies.mean()), float(thresholds.mean())
+
+
+def _rates(accepted: Answers, same: Answers, own: Answers) -> Rates:
+    return Rates(_rate(accepted[own & ~same]), _rate(accepted[own & same]))
+
+
+def _rate(accepted: Answers) -> Optional[Rate]:
+    return rate(int(accepted.sum()), len(accepted)) if len(accepted) else None

@@ -1,0 +1,185 @@
+"""The options of the command, on small sets with an untrained network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from backbones.model import Backbone
+from backbones.options import BackboneOptions
+from data.verification.bin_file import read_bin, write_bin
+from evaluation.export.__main__ import main as export
+from evaluation.verification import __main__ as command
+from runtime import devices
+from runtime.errors import ConfigError, DataError
+from runtime.mxnet import mx
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an untrained network, ``m``."""
+    folder = tmp_path_factory.mktemp("network")
+    options = BackboneOptions(network="tiny", embedding_size=8)
+    Backbone.create(options, image_size=(32, 32)).export(folder / "m")
+    return folder
+
+
+@pytest.fixture
+def folder(network: Path, tmp_path: Path) -> Path:
+    """Two sets of twenty pairs of each kind, and a copy of the network."""
+    shutil.copytree(network, tmp_path, dirs_exist_ok=True)
+    generator = np.random.default_rng(5)
+    for name in ("one", "two"):
+        images = []
+        for pair in range(40):
+            first, other = generator.integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
+            images += [first, first if pair % 2 == 0 else other]
+        encoded = [cv2.imencode(".png", image)[1].tobytes() for image in images]
+        write_bin(tmp_path / f"{name}.bin", encoded, [pair % 2 == 0 for pair in range(40)])
+    (tmp_path / "groups.txt").write_text("a\na\nb\nb\n" * 10)
+    return tmp_path
+
+
+def line_of(folder: Path, *more: str) -> list[str]:
+    sets = ["--target", f"{folder}/one.bin", f"{folder}/two.bin"]
+    return ["--model", f"{folder}/m,0", *sets, "--image-size", "32", "32", *more]
+
+
+def test_everything_at_once(folder: Path, capsys) -> None:
+    groups = ["--groups", *[f"{folder}/groups.txt"] * 2]
+    outputs = ["--json", f"{folder}/new/v.json", "--roc", f"{folder}/roc.png"]
+    more = [*groups, *outputs, "--roc-table", "--far", "0.1", "0.001", "--hardest", f"{folder}/h"]
+    command.main(line_of(folder, *more))
+    printed = capsys.readouterr().out.splitlines()
+    assert [line[:13] for line in printed if " ± " in line] == ["one: accuracy", "two: accuracy"]
+    assert sum(line.startswith("two: FAR 0.001: no threshold") for line in printed) == 1
+    content = json.loads((folder / "new/v.json").read_text())
+    assert [one["name"] for one in content["sets"]] == ["one", "two"]
+    found = content["sets"][0]
+    assert found["pairs"] == 40 and found["accuracy"] == 1.0 and found["auc"] == 1.0
+    assert found["tar_at_far"]["0.1"] == 1.0 and found["tar_at_far"]["0.01"] is None
+    assert [row["threshold_cosine"] is None for row in found["thresholds_for_far"]] == [False, True]
+    assert [row["name"] for row in found["by_group"]["groups"]] == ["a", "b"]
+    assert cv2.imread(f"{folder}/roc.png") is not None
+    kinds = ("same", "different")
+    names = {f"{one}-hardest-{kind}.png" for one in ("one", "two") for kind in kinds}
+    assert {path.name for path in (folder / "h").iterdir()} == names
+
+
+def test_an_onnx_file_has_the_accuracy_of_its_checkpoint(folder: Path, capsys) -> None:
+    export(["--model", f"{folder}/m,0", "--image-size", "32", "32"])
+    capsys.readouterr()
+    target = ["--target", f"{folder}/one.bin"]
+    command.main(["--model", f"{folder}/m.onnx", *target])
+    command.main(["--model", f"{folder}/m,0", *target, "--image-size", "32", "32"])
+    onnx, mxnet = capsys.readouterr().out.splitlines()
+    assert onnx == mxnet
+    with pytest.raises(ConfigError, match="takes images of 32 x 32; leave it out"):
+        command.main(["--model", f"{folder}/m.onnx", *target, "--image-size", "8", "8"])
+
+
+def test_sets_are_groups_of_one_table(folder: Path, capsys) -> None:
+    more = ["--by-set", "--far", "0.1", "--json", f"{folder}/v.json"]
+    command.main(line_of(folder, *more))
+    printed = capsys.readouterr().out.splitlines()
+    start = printed.index("all sets by group:")
+    assert printed[start - 1].startswith("all sets: FAR 0.1: cosine ")
+    assert [line.split()[:3] for line in printed[start + 2 : start + 4]] == [
+        ["one", "40", "1.0000"], ["two", "40", "1.0000"],
+    ]  # fmt: skip
+    content = json.loads((folder / "v.json").read_text())
+    rows = content["all_sets"]["by_group"]["groups"]
+    assert [row["name"] for row in rows] == ["one", "two"]
+    held_out = content["all_sets"]["thresholds_for_far"][0]["held_out_far"]
+    accepted = [row["for_far"][0]["far"]["accepted"] for row in rows]
+    assert held_out["pairs"] == 40 and sum(accepted) == held_out["accepted"]
+
+
+def test_images_of_another_size_are_scaled(folder: Path, capsys) -> None:
+    """A set of larger images, which the network's size is made of by scaling."""
+    target = read_bin(folder / "one.bin")
+    larger = target.decode(range(80), (32, 32)).repeat(2, axis=2).repeat(2, axis=3)
+    pixels = larger.transpose(0, 2, 3, 1)[..., ::-1]
+    images = [cv2.imencode(".png", image)[1].tobytes() for image in pixels]
+    (folder / "large").mkdir()
+    write_bin(folder / "large/one.bin", images, target.same.tolist())
+    line = ["--model", f"{folder}/m,0", "--image-size", "32", "32", "--roc-table", "--target"]
+    command.main([*line, f"{folder}/one.bin"])
+    expected = capsys.readouterr().out
+    command.main([*line, f"{folder}/large/one.bin"])
+    assert capsys.readouterr().out == expected
+
+
+def broken(folder: Path) -> str:
+    """The second set has an image that is cut off."""
+    target = read_bin(folder / "two.bin")
+    images = [*target.images[:79], target.images[79][:200]]
+    write_bin(folder / "two.bin", images, target.same.tolist())
+    return r"two.bin: image 79: .*; copy it again"
+
+
+def no_set(folder: Path) -> str:
+    (folder / "two.bin").write_bytes(b"no pickle")
+    return "two.bin is no verification set"
+
+
+def one_kind(folder: Path) -> str:
+    write_bin(folder / "two.bin", read_bin(folder / "two.bin").images, [True] * 40)
+    return "'two' has 40 pairs, 40 of one person; 10 folds need .* both kinds of them"
+
+
+@pytest.mark.parametrize("damage", [broken, no_set, one_kind])
+def test_sets_that_cannot_be_judged_are_one_line(damage, folder: Path, capsys) -> None:
+    """What is known without the network is said before it computes; nothing is written."""
+    message = damage(folder)
+    with pytest.raises(DataError, match=message) as caught:
+        command.main(line_of(folder, "--json", f"{folder}/v.json"))
+    assert "\n" not in str(caught.value)
+    assert ("one: accuracy" in capsys.readouterr().out) == (damage is broken)
+    assert not (folder / "v.json").exists()
+
+
+def test_a_gpu_is_taken_without_being_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the other programs of this room do it; ``--gpu`` only refuses a host without one."""
+    taken = []
+
+    def open_it(options, context):
+        taken.append(context)
+        raise DataError("no network")
+
+    monkeypatch.setattr(command, "open_network", open_it)
+    monkeypatch.setattr(devices, "choose", lambda ranks, dtype: mx.gpu(0))
+    for more in ([], ["--gpu"]):
+        with pytest.raises(DataError, match="no network"):
+            command.main(line_of(folder, *more))
+    assert taken == [mx.gpu(0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--far", "1"], "'1' is no share between 0 and 1"),
+        (["--roc", "roc.pdf"], "is no PNG"),
+        (["--groups", "g.txt"], "1 files for 2 sets"),
+        (["--groups", "g.txt", "g.txt", "--by-set"], "--groups names others; leave out one"),
+        (["--target", "x.bin", "--by-set"], "one set is one group"),
+        (["--gpu"], "sees no GPU"),
+        (["--json", "/"], "is a folder"),
+        (["--target", "a/x.bin", "b/x.bin"], "two sets are called 'x'"),
+        (["--model", "m.onnx", "--gpu"], "--gpu: ONNX Runtime computes m.onnx on the processor"),
+    ],
+)
+def test_options_that_are_refused(more: list[str], message: str, folder: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        command.main(line_of(folder, *more))
+
+
+def test_a_file_that_cannot_be_written_is_said_first(folder: Path) -> None:
+    (folder / "m-0000.params").unlink()
+    with pytest.raises(DataError, match="choose another folder with --json"):
+        command.main(line_of(folder, "--json", f"{folder}/one.bin/v.json"))

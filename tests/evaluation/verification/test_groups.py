@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from typing import Optional
+
+import numpy as np
+import pytest
+
+from evaluation.folds import accuracies_of_folds, folds_of
+from evaluation.verification import verify
+from evaluation.verification.curves import Pairs, Rate, hold_out, joined
+from evaluation.verification.groups import compare_groups, read_groups, spread_of
+from evaluation.verification.report import SetReport, compare_sets, group_lines
+from runtime.errors import DataError
+from tests.evaluation.verification.test_verification import embedded
+
+
+def share(rate: Optional[Rate]) -> float:
+    assert rate is not None
+    return rate.share
+
+
+def test_each_group_by_the_common_threshold_and_by_its_own() -> None:
+    generator = np.random.default_rng(7)
+    same, groups = np.arange(400) % 2 == 0, ["b", "b", "a", "a"] * 100
+    shift = np.array([0.0, 0.0, 0.4, 0.4] * 100)
+    distances = np.clip(generator.normal(np.where(same, 1.0, 1.6) + shift, 0.2), 0, 4)
+    pairs = Pairs(same, 1 - distances / 2, distances, folds_of(400, 10))
+    thresholds = {far: hold_out(pairs, far) for far in (0.1, 1e-3)}
+    rows = compare_groups(pairs, groups, thresholds)
+    assert [(row.name, row.pairs) for row in rows] == [("b", 200), ("a", 200)]
+    whole = verify(embedded(*distances), same, xnorm=1.0)
+    assert np.mean([row.accuracy for row in rows]) == pytest.approx(whole.accuracy)
+    for row in rows:
+        own = np.array(groups) == row.name
+        alone = verify(embedded(*distances[own]), same[own], xnorm=1.0)
+        assert row.own_accuracy == pytest.approx(alone.accuracy)
+        assert row.own_threshold == pytest.approx(alone.threshold)
+        far, tar = row.rates
+        assert far is not None and tar is not None
+        assert row.accuracy == pytest.approx((tar.share + 1 - far.share) / 2)
+    few, many = (share(row.rates.far) for row in reversed(rows))
+    assert many > few
+    # What all groups together accept by the threshold for a FAR is what its report counts.
+    whole_set = thresholds[0.1]
+    assert whole_set is not None and thresholds[1e-3] is None
+    found = [row.rates_for_far[0.1] for row in rows]
+    fars = [share(one and one.far) for one in found]
+    assert fars[0] > fars[1] and np.mean(fars) == pytest.approx(whole_set.held_out.share)
+    tars = [share(one and one.tar) for one in found]
+    assert np.mean(tars) == pytest.approx(whole_set.held_out_tar)
+    assert [row.rates_for_far[1e-3] for row in rows] == [None, None]
+
+
+def test_a_small_group_has_no_threshold_of_its_own() -> None:
+    same = np.array([True, False] * 10)
+    distances, names = np.where(same, 0.5, 1.5), ["few"] + ["many"] * 19
+    pairs = Pairs(same, 1 - distances / 2, distances, folds_of(20, 10))
+    few, many = compare_groups(pairs, names, {})
+    assert (few.accuracy, few.own_accuracy, few.rates.far) == (1.0, None, None)
+    lines = group_lines("set", [few, many])
+    assert lines[2].split() == ["few", "1", "1.0000", "-", "-", "-", "1.0000"]
+    assert lines[-1] == "-: too few pairs of one person or of two people to say"
+
+
+def test_several_sets_are_groups_of_all() -> None:
+    """Each set keeps its folds, so its own accuracy is that of its line."""
+    generator = np.random.default_rng(1)
+    reports = []
+    for name, count in (("African", 60), ("Asian", 100)):
+        same = np.arange(count) % 2 == 0
+        distances = generator.normal(np.where(same, 1.0, 1.6), 0.2)
+        reports.append(SetReport(name, embedded(*distances), same, xnorm=1.0))
+    found = compare_sets(reports, [0.1])
+    assert [(row.name, row.pairs) for row in found.groups] == [("African", 60), ("Asian", 100)]
+    for row, report in zip(found.groups, reports):
+        assert row.own_accuracy == pytest.approx(report.result.accuracy)
+        assert row.own_threshold == pytest.approx(report.result.threshold)
+    together = joined([report.pairs for report in reports])
+    assert np.bincount(together.fold).tolist() == [16] * 10
+    thresholds = accuracies_of_folds(together.distances, together.same, together.fold)[1]
+    right = (together.distances < thresholds[together.fold]) == together.same
+    assert [row.accuracy for row in found.groups] == [right[:60].mean(), right[60:].mean()]
+    assert found.lines()[0].startswith("all sets: FAR 0.1: cosine ")
+    assert found.to_json()["thresholds_for_far"][0]["held_out_far"]["pairs"] == 80
+
+
+def test_the_spread_by_hand() -> None:
+    found = spread_of([0.9, 0.8, 0.7])
+    assert found == pytest.approx((0.8, 0.1, 3.0))
+    assert spread_of([0.9]) is None
+    perfect = spread_of([1.0, 0.9])
+    assert perfect is not None and perfect.error_ratio is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a\nb\n", "has 2 lines, and the set 'lfw' 3 pairs"), ("a\n\nb\n", "line 2: '' is no name")],
+)
+def test_files_that_do_not_fit(text: str, message: str, tmp_path) -> None:
+    (tmp_path / "g.txt").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_groups(tmp_path / "g.txt", 3, "lfw")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_groups(tmp_path / "none.txt", 3, "lfw")

@@ -1,0 +1,76 @@
+"""Thresholds on real faces: what nine folds of LFW promise, the tenth keeps."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from backbones.model import Backbone
+from data.verification.bin_file import VerificationSet
+from evaluation.folds import FOLDS
+from evaluation.verification import embed_pairs
+from evaluation.verification.curves import accepted_by_folds, hold_out
+from evaluation.verification.report import SetReport
+from tests.evaluation.verification.test_verification import bools
+
+# Of ten folds, each is within such an interval in 98 of 100 cases.
+CONFIDENCE_OF_A_FOLD = 0.998
+
+
+def lfw_pairs(folder: Path, same: int, different: int) -> VerificationSet:
+    """The first pairs of each of LFW's ten folds, so many of one person and of two."""
+    lines = (folder / "lfw_pairs.txt").read_text().splitlines()[1:]
+    names = []
+    for fold in range(FOLDS):
+        start = 600 * fold
+        for line in [*lines[start:][:same], *lines[start + 300 :][:different]]:
+            # NAME 1 4, or NAME 1 OTHER 4.
+            first, number, *other, last = line.split()
+            sides = (first, number), ([*other, first][0], last)
+            names += [f"{person}_{int(image):04d}.jpg" for person, image in sides]
+    found: dict[str, bytes] = {}
+    wanted = set(names)
+    with tarfile.open(folder / "lfw_112x112.tar.gz") as archive:
+        for member in archive:
+            if Path(member.name).name in wanted:
+                file = archive.extractfile(member)
+                assert file is not None
+                found[Path(member.name).name] = file.read()
+    answers = bools(("S" * same + "D" * different) * FOLDS)
+    return VerificationSet(Path("lfw.bin"), [found[name] for name in names], answers)
+
+
+@pytest.mark.parametrize(
+    ("same", "different", "fars"),
+    [
+        (6, 60, (0.1, 0.02)),
+        pytest.param(
+            300, 300, (0.1, 0.01, 0.001), marks=[pytest.mark.models, pytest.mark.timeout(1800)]
+        ),
+    ],
+)
+def test_a_threshold_keeps_its_rate_on_the_fold_that_did_not_choose_it(
+    toolkit_data: Path, same: int, different: int, fars: tuple[float, ...]
+) -> None:
+    target = lfw_pairs(toolkit_data, same, different)
+    backbone = Backbone.load(toolkit_data / "mobilefacenet_y1" / "model")
+    backbone.hybridize()
+    embeddings, xnorm = embed_pairs(backbone.inference(), target, batch_size=64, flip=False)
+    report = SetReport("lfw", embeddings, target.same, xnorm=xnorm)
+    pairs = report.pairs
+    for far in fars:
+        found = hold_out(pairs, far)
+        assert found is not None
+        held_out = found.held_out
+        assert held_out.pairs == FOLDS * different
+        assert held_out.low <= far <= held_out.high, (far, held_out)
+        accepted = accepted_by_folds(pairs.cosines, pairs.fold, found.fold_thresholds)
+        counts = np.bincount(pairs.fold[accepted & ~pairs.same], minlength=FOLDS)
+        assert counts.sum() == held_out.accepted
+        low, high = binom.interval(CONFIDENCE_OF_A_FOLD, different, far)
+        assert np.all((low <= counts) & (counts <= high)), (far, counts)
+        assert found.held_out_tar > 0.9, (far, found.held_out_tar)
