@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -27,7 +29,7 @@ _META = "meta"
 _POINT_NUMBERS = 10
 # At most 18 digits fit into 64 bits.
 _MAX_DIGITS = 18
-_DIGITS_AND_SPACE = b"0123456789 \t\r\n"
+_DIGITS_AND_SPACE = b"0123456789 \t\n"
 _BLOCK_BYTES = 4 << 20
 # As data.align has it: what determines a transform is far above.
 _SMALLEST_SPREAD = 1e-6
@@ -180,20 +182,20 @@ def read_faces(lists: Lists) -> Faces:
 
 def _read_points(path: Path) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
     names: list[str] = []
-    rows: list[NDArray[np.float64]] = []
+    numbers = array("d")
     for number, line in _lines(path):
         words = line.split()
         try:
-            row = np.array(words[1:], np.float64)
+            row = [float(word) for word in words[1:]]
         except ValueError:
-            row = np.empty(0)
-        if len(row) != _POINT_NUMBERS + 1 or not np.isfinite(row).all():
+            row = []
+        if len(row) != _POINT_NUMBERS + 1 or not all(map(math.isfinite, row)):
             raise _wrong(path, number, line, "the name of an image, x and y of five points, score")
         names.append(words[0])
-        rows.append(row)
+        numbers.extend(row)
     if not names:
         raise DataError(f"{path} is empty; take it from InsightFace's release")
-    table = np.stack(rows)
+    table = np.array(numbers).reshape(len(names), -1)
     points = table[:, :_POINT_NUMBERS].reshape(-1, 5, 2)
     _check_spread(path, points)
     return names, points, table[:, _POINT_NUMBERS]
@@ -279,7 +281,7 @@ class _Block(NamedTuple):
         return self.first_line + [n for n, line in enumerate(self._lines()) if line.strip()][row]
 
     def _lines(self) -> list[str]:
-        return self.content.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
+        return self.content.decode("utf-8", "replace").split("\n")
 
     def _refusal(self) -> DataError:
         expected = "two templates and a label"
@@ -300,12 +302,16 @@ def _blocks(path: Path) -> Iterator[_Block]:
             end = content.rfind(b"\n") + 1
             if not end:
                 raise _wrong(path, line, repr(content[:40]), "two templates and a label")
-            block, rest = _Block(path, line, content[:end]), content[end:]
+            block, rest = _block(path, line, content[:end]), content[end:]
             line += block.content.count(b"\n")
             if block.content.strip():
                 yield block
         if rest.strip():
-            yield _Block(path, line, rest)
+            yield _block(path, line, rest)
+
+
+def _block(path: Path, line: int, content: bytes) -> _Block:
+    return _Block(path, line, content.replace(b"\r\n", b"\n"))
 
 
 def read_subjects(path: Path, template_ids: Ints) -> Subjects:
