@@ -222,15 +222,16 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
             f"rank {world.rank} sees another model or other lists than rank 0; all ranks have to "
             "see the same files under the same paths"
         )
-    folder = FeaturesFolder(options.out, description)
-    protocols = _Protocols(None, [], None)
-    if world.rank == 0:
-        protocols = _read_protocols(options, lists, faces)
-        folder.claim()
-    _embed(options, world, lists, faces, folder)
-    if world.rank == 0:
-        weighting = Weighting(not options.no_detector_score, not options.no_norm_score)
-        _compare(options, lists, protocols, template_features(folder.read(), faces, weighting))
+    with FeaturesFolder(options.out, description) as folder:
+        protocols = _Protocols(None, [], None)
+        if world.rank == 0:
+            protocols = _read_protocols(options, lists, faces)
+            folder.claim()
+        _embed(options, world, lists, faces, folder)
+        if world.rank == 0:
+            weighting = Weighting(not options.no_detector_score, not options.no_norm_score)
+            features = template_features(folder.read(), faces, weighting)
+            _compare(options, lists, protocols, features)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def describe(
         dtype: of the network's products.
 
     Raises:
-        DataError: a file cannot be read.
+        DataError: a file of the model cannot be read.
     """
     return {
         "model": _checksum(_files(model)),
@@ -79,20 +79,30 @@ def _checksum(paths: Sequence[Path]) -> str:
                 while chunk := file.read(_CHUNK):
                     checksum.update(chunk)
         except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from None
+            raise DataError(
+                f"{path} cannot be read: {error.strerror}; give --model PREFIX,EPOCH of a "
+                "checkpoint that is there, or an ONNX file"
+            ) from None
     return checksum.hexdigest()
 
 
 class FeaturesFolder:
-    """A folder of parts; ``claim`` makes it, or checks what it holds."""
+    """A folder of parts; a context manager, at whose end other processes may claim it."""
 
     def __init__(self, path: Path, description: dict[str, Any]) -> None:
         """Args: the folder, and what ``describe`` says about its features."""
         self._path, self._description = path, description
         self._lock: Optional[BinaryIO] = None
 
+    def __enter__(self) -> FeaturesFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock:
+            self._lock.close()
+
     def claim(self) -> None:
-        """Make the folder, or check that it has these features; no other process may claim it then.
+        """Make the folder, or check that it has these features, alone among the processes.
 
         Raises:
             DataError: it has other features or files, another process writes into it, or it cannot

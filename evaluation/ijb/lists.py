@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +30,8 @@ _POINT_NUMBERS = 10
 _MAX_DIGITS = 18
 _DIGITS_AND_SPACE = b"0123456789 \t\n"
 _BLOCK_BYTES = 4 << 20
+# Images have at most 2^20 pixels in a row; not a number is not smaller either.
+_LARGEST = 1e9
 # As data.align has it: what determines a transform is far above.
 _SMALLEST_SPREAD = 1e-6
 
@@ -189,7 +190,7 @@ def _read_points(path: Path) -> tuple[list[str], NDArray[np.float64], NDArray[np
             row = [float(word) for word in words[1:]]
         except ValueError:
             row = []
-        if len(row) != _POINT_NUMBERS + 1 or not all(map(math.isfinite, row)):
+        if len(row) != _POINT_NUMBERS + 1 or not all(abs(x) <= _LARGEST for x in row):
             raise _wrong(path, number, line, "the name of an image, x and y of five points, score")
         names.append(words[0])
         numbers.extend(row)
@@ -206,8 +207,7 @@ def _check_spread(path: Path, points: NDArray[np.float64]) -> None:
     means = points.mean(axis=1, keepdims=True)
     spreads = np.square(points - means).sum(axis=(1, 2))
     least = _SMALLEST_SPREAD * np.maximum(1.0, np.square(means).sum(axis=(1, 2)))
-    # Of overflowing numbers neither is smaller.
-    wrong = np.flatnonzero(~(spreads > least))
+    wrong = np.flatnonzero(spreads <= least)
     if len(wrong):
         line = next(n for face, (n, _) in enumerate(_lines(path)) if face == wrong[0])
         raise DataError(
