@@ -101,8 +101,8 @@ def _write_lists(made: MadeSet, ids: np.ndarray, prefix: str) -> None:
         for start in range(0, len(made.pairs), _LINES):
             rows = made.pairs[start : start + _LINES].tolist()
             file.write("".join(f"{a} {b} {label}\n" for a, b, label in rows))
-    words = ("gallery_S1", "gallery_S2") if prefix == "ijbb" else ("gallery_G1", "gallery_G2")
-    for word, places in zip((*words, "probe_mixed"), (*made.galleries, made.probes)):
+    tables = ("gallery_S1", "gallery_S2") if prefix == "ijbb" else ("gallery_G1", "gallery_G2")
+    for word, places in zip((*tables, "probe_mixed"), (*made.galleries, made.probes)):
         lines = ["TEMPLATE_ID,SUBJECT_ID,FILENAME,SIGHTING_ID"]
         for place in places.tolist():
             # A line per image, of which a template has several.
