@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, BinaryIO, Optional
 
 import numpy as np
 
-from evaluation.embed.index import read_embeddings
+from evaluation.embed.rows_file import pack_rows, unpack_rows
 from evaluation.folds import Features
 from evaluation.network import Source
 from runtime.errors import DataError
@@ -163,10 +162,8 @@ class FeaturesFolder:
             DataError: the disk is full.
         """
         assert len(rows) == len(self.faces(part)), (part, rows.shape)
-        content = io.BytesIO()
-        np.save(content, rows, allow_pickle=False)
         try:
-            write_atomically(self._file(part), content.getvalue())
+            write_atomically(self._file(part), pack_rows(rows))
         except OSError as error:
             raise _unwritable(self._path, error) from None
 
@@ -180,12 +177,13 @@ class FeaturesFolder:
         for part in range(self._parts):
             path = self._file(part)
             try:
-                rows = read_embeddings(path).rows
-            except DataError:
+                rows = unpack_rows(path.read_bytes(), len(self.faces(part)))
+            except OSError as error:
+                raise DataError(f"{path} cannot be read: {error.strerror}") from None
+            except ValueError:
                 raise _damaged(path) from None
-            if width is None:
-                width = rows.shape[1]
-            if rows.shape != (len(self.faces(part)), width) or not np.isfinite(rows).all():
+            width = width or rows.shape[1]
+            if rows.shape[1] != width or not np.isfinite(rows).all():
                 raise _damaged(path)
             yield rows
 

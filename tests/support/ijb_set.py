@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 
 from data.align.similarity import TEMPLATE
+from evaluation.embed.rows_file import pack_rows
 from evaluation.ijb import features_folder
 from evaluation.ijb.features_folder import describe
 from evaluation.ijb.lists import find_lists
@@ -120,7 +121,8 @@ def write_features(made: MadeSet, out: Path, model: Path, width: int) -> np.ndar
     for start in range(0, len(made.scores), features_folder.PART):
         count = min(features_folder.PART, len(made.scores) - start)
         rows = rng.standard_normal((count, width), dtype=np.float32)
-        np.save(out / f"part-{start // features_folder.PART:05d}.npy", rows)
+        path = out / f"part-{start // features_folder.PART:05d}.npy"
+        path.write_bytes(pack_rows(rows))
         parts.append(rows)
     return np.concatenate(parts)
 

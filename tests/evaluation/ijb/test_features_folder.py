@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evaluation.embed.rows_file import pack_rows
 from evaluation.ijb import features_folder
 from evaluation.ijb.features_folder import FeaturesFolder, describe
 from runtime.errors import DataError
@@ -49,7 +50,7 @@ def again(tmp_path: Path, **changes) -> FeaturesFolder:
 def test_a_folder_continues(folder: FeaturesFolder, tmp_path: Path) -> None:
     assert folder.missing() == [1]
     assert [folder.faces(part) for part in range(3)] == [range(10), range(10, 20), range(20, 25)]
-    with pytest.raises(DataError, match="part-00001.npy is damaged"):
+    with pytest.raises(DataError, match="part-00001.npy cannot be read: No such file"):
         list(folder.read())
     folder.__exit__()
     unfinished = tmp_path / "a" / "out" / ".part-00001.npy.77.part"
@@ -60,6 +61,7 @@ def test_a_folder_continues(folder: FeaturesFolder, tmp_path: Path) -> None:
     other.write(1, ROWS[10:20])
     assert other.missing() == []
     np.testing.assert_array_equal(np.concatenate(list(other.read())), ROWS)
+    np.testing.assert_array_equal(np.load(unfinished.with_name("part-00001.npy")), ROWS[10:20])
 
 
 def test_a_checkpoint_is_known_by_both_files(tmp_path: Path) -> None:
@@ -116,19 +118,20 @@ def test_one_command_at_a_time(folder: FeaturesFolder, tmp_path: Path) -> None:
     assert folder.missing() == [1]
 
 
-@pytest.mark.parametrize("kind", ["cut", "rows", "width", "nan", "type", "empty"])
+@pytest.mark.parametrize("kind", ["cut", "rows", "width", "nan", "long", "head", "empty"])
 def test_a_damaged_part(folder: FeaturesFolder, tmp_path: Path, kind: str) -> None:
     folder.write(1, ROWS[10:20])
     path = tmp_path / "a" / "out" / "part-00001.npy"
     content, rows = path.read_bytes(), ROWS[10:20].copy()
     if kind == "cut":
         path.write_bytes(content[:-1])
-    elif kind == "empty":
-        path.write_bytes(b"")
+    elif kind in ("empty", "long", "head"):
+        made = {"empty": b"", "long": content + b"\0", "head": content.replace(b"<f4", b"<f8")}
+        path.write_bytes(made[kind])
     else:
         rows[3, 1] = np.nan if kind == "nan" else rows[3, 1]
-        kinds = {"rows": rows[:9], "width": rows[:, :2], "type": rows.astype(int)}
-        np.save(path, kinds.get(kind, rows))
+        kinds = {"rows": rows[:9], "width": rows[:, :2]}
+        path.write_bytes(pack_rows(kinds.get(kind, rows)))
     with pytest.raises(DataError, match="part-00001.npy is damaged or has features of an"):
         list(folder.read())
 
