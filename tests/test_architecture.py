@@ -20,6 +20,7 @@ ROOMS_OF_PROGRAMS = {
     "evaluation/export/__main__.py": {"backbones"},
     "evaluation/embed/__main__.py": {"data", "parallel"},
     "evaluation/compare.py": {"data", "parallel"},
+    "evaluation/ijb/__main__.py": {"data", "parallel"},
 }
 MODULES_PER_ROOM = 16
 LINES_PER_FUNCTION = 60

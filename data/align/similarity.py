@@ -34,13 +34,18 @@ TEMPLATE: FivePoints = np.array(
 _SMALLEST_SPREAD = 1e-6
 
 
-def estimate(points: FivePoints) -> NDArray[np.float64]:
+def estimate(points: FivePoints, *, any_order: bool = False) -> NDArray[np.float64]:
     """Return the similarity transform from points to the template, float64 ``[2, 3]``.
 
     It has the least sum of squared distances, as that of Umeyama (Least-squares estimation of
     transformation parameters between two point patterns, PAMI 1991, eq. 39 to 43), which
     scikit-image's ``SimilarityTransform.estimate`` computes. In a plane, with rotation and scale as
     one complex factor, the minimum is a quotient of two sums.
+
+    Args:
+        points: of the face.
+        any_order: take points, too, that fit the template's mirror image better. In a list that
+            comes from a detector they are those of a face in profile.
 
     Raises:
         DataError: the points are not finite, lie in one place, or fit the template's mirror image
@@ -55,7 +60,7 @@ def estimate(points: FivePoints) -> NDArray[np.float64]:
     if spread <= _SMALLEST_SPREAD * max(1.0, float(np.square(source_mean).sum())):
         raise DataError("its five points lie in one place")
     # The determinant of the covariance is negative if a reflection fits better than a rotation.
-    if (x @ u) * (y @ v) < (x @ v) * (y @ u):
+    if not any_order and (x @ u) * (y @ v) < (x @ v) * (y @ u):
         raise DataError(
             "its points are those of a mirrored face: the order is left eye, right eye, nose, left "
             "and right corner of the mouth, as seen in the image"
@@ -65,15 +70,15 @@ def estimate(points: FivePoints) -> NDArray[np.float64]:
     return np.column_stack([rotation, target_mean - rotation @ source_mean])
 
 
-def align(image: Image, points: FivePoints) -> Image:
+def align(image: Image, points: FivePoints, *, any_order: bool = False) -> Image:
     """Return the face with these points, uint8 ``[112, 112, 3]``; black beyond the image.
 
     ``image`` is uint8 ``[height, width, 3]``. Bilinear without a filter, as everywhere, also where
-    a large face shrinks.
+    a large face shrinks. ``any_order`` is that of ``estimate``.
 
     Raises:
         DataError: the points determine no transform.
     """
-    matrix = estimate(points)
+    matrix = estimate(points, any_order=any_order)
     aligned: Image = cv2.warpAffine(image, matrix, (SIDE, SIDE), flags=cv2.INTER_LINEAR)
     return aligned

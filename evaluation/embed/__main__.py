@@ -12,16 +12,16 @@ import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Protocol, Union
+from typing import Any, Optional, Protocol, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.embed.embedder import Embedder, batches
 from evaluation.embed.index import write_index
 from evaluation.embed.rows_file import RowsFile, reserve, write_safetensors
-from evaluation.features import Images, normalized, sums_of_views
-from evaluation.folds import Features
-from evaluation.network import FaceNetwork, add_network, open_network
+from evaluation.features import Images
+from evaluation.network import add_network, open_network
 from runtime.command_line import Parser
 from runtime.errors import DataError, is_launched
 from runtime.files import StagedFiles
@@ -38,42 +38,6 @@ class _Faces(Protocol):
 
     def read(self, number: int) -> Images:
         """Return planes, uint8 [3, height, width]."""
-
-
-class Embedder(NamedTuple):
-    """How images become rows.
-
-    Attributes:
-        network: from images to features.
-        batch_size: images per batch.
-        flip: whether the features of mirror images are added.
-        normalizes: whether rows get the length 1.
-    """
-
-    network: FaceNetwork
-    batch_size: int
-    flip: bool = True
-    normalizes: bool = True
-
-    def rows(self, images: Images) -> Features:
-        """Return the rows [b, D] of at most ``batch_size`` images.
-
-        Raises:
-            DataError: they are not finite.
-        """
-        features, _ = sums_of_views(
-            self.network.extract, images, self.batch_size, flip=self.flip
-        )
-        if not np.isfinite(features).all():
-            raise DataError(
-                f"{self.network.name} gives embeddings that are not finite; it has diverged, or "
-                "its type is too small for them"
-            )
-        return normalized(features) if self.normalizes else features
-
-    def width(self) -> int:
-        """Return D, which only the network knows."""
-        return self.rows(np.zeros((1, 3, *self.network.image_size), np.uint8)).shape[1]
 
 
 def embed_part(
@@ -110,21 +74,10 @@ def embed_part(
             has_row.append(not isinstance(result, DataError))
 
     written = 0
-    for images in _batches(readable(), embedder.batch_size):
+    for images in batches(readable(), embedder.batch_size):
         file.write(first + written, embedder.rows(images))
         written += len(images)
     return np.array(has_row, np.bool_)
-
-
-def _batches(images: Iterable[Images], size: int) -> Iterator[Images]:
-    waiting: list[Images] = []
-    for image in images:
-        waiting.append(image)
-        if len(waiting) == size:
-            yield np.stack(waiting)
-            waiting = []
-    if waiting:
-        yield np.stack(waiting)
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:

@@ -29,6 +29,7 @@ from data.verification.bin_file import read_bin, write_bin
 from data.verification.pairs import read_pairs
 from evaluation.verification.groups import read_groups
 from runtime.errors import DataError
+from tests.fuzz.ijb_readers import IJB_READERS
 from tests.fuzz.model_readers import MODEL_READERS
 from tests.fuzz.reader import Reader
 from tests.support.oriented_images import file_with
@@ -340,6 +341,7 @@ READERS = {
     "bin": Reader(_bin_seeds, _read_bin, 18),
     "image": Reader(_image_seeds, _read_image, 12),
     **MODEL_READERS,
+    **IJB_READERS,
     "manifest": Reader(_manifest_seeds, _read_manifest, 8),
     "hosts": Reader(_hosts_seeds, _read_hosts, 5),
     "hostfile": Reader(_hostfile_seeds, _read_hostfile, 3),

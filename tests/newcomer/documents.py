@@ -149,6 +149,10 @@ RUN_BY: dict[str, Run] = {
     "horovodrun -np 2 python -m evaluation.embed": Run(
         "tests/evaluation/embed/test_command.py", "test_two_ranks_under_horovodrun"
     ),
+    "python -m evaluation.ijb": Run("tests/evaluation/ijb/test_command.py", "evaluation.ijb"),
+    "horovodrun -np 2 python -m evaluation.ijb": Run(
+        "tests/evaluation/ijb/test_command.py", "test_two_ranks_under_horovodrun"
+    ),
     "python -m evaluation.compare": Run("tests/evaluation/test_compare.py", "compare.main"),
     "python -m evaluation.search": Run("tests/evaluation/test_search.py", "command.main"),
     "python -m evaluation.export --model models/run/model,0 --dtype": Run(

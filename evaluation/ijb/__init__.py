@@ -1,0 +1,1 @@
+"""The protocols of IJB-B and IJB-C: ``python -m evaluation.ijb``."""

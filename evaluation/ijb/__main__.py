@@ -1,0 +1,238 @@
+"""The protocols of IJB-B and IJB-C with a trained network.
+
+    python -m evaluation.ijb IJBC --model models/run/model,0 --out ijbc-features
+
+Features of all faces go to a folder first, which several ranks share and which a killed command
+continues. Then rank 0 makes templates of them, compares pairs (1:1) and searches galleries (1:N).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.embed.embedder import Embedder, batches
+from evaluation.features import FACE_SIZE, Images
+from evaluation.ijb.features_folder import PART, FeaturesFolder, describe
+from evaluation.ijb.identification import identify
+from evaluation.ijb.lists import (
+    Faces,
+    Lists,
+    Pairs,
+    Subjects,
+    find_lists,
+    read_faces,
+    read_pairs,
+    read_subjects,
+)
+from evaluation.ijb.report import as_json, identification_table, verification_table
+from evaluation.ijb.templates import Weighting, template_features
+from evaluation.ijb.verification import cosines_of_pairs, verify
+from evaluation.network import add_network, open_network
+from runtime.command_line import Parser
+from runtime.errors import ConfigError, DataError, is_launched
+from runtime.files import write_atomically
+from runtime.stopping import run_stoppable
+
+_ONE_TO_ONE, _ONE_TO_MANY = "1:1", "1:N"
+
+
+class _Protocols(NamedTuple):
+    """What is to be compared, read before hours of work so that a wrong line is named first."""
+
+    pairs: Optional[Pairs]
+    galleries: list[Subjects]
+    probes: Optional[Subjects]
+
+
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    from data.worker_threads import add_workers
+
+    parser = Parser(
+        prog="python -m evaluation.ijb",
+        description="Verify (1:1) and identify (1:N) the templates of IJB-B or IJB-C with a "
+        "trained network. Under horovodrun or mpirun the ranks share the faces, each on the GPU "
+        "of its local rank if there is one; all of them have to see the same files under the same "
+        "paths.",
+    )
+    add = parser.add_argument
+    folder_help = "IJBB or IJBC of InsightFace's release, with loose_crop and meta"
+    add("folder", type=Path, metavar="FOLDER", help=folder_help)
+    out_help = (
+        "the folder of the features; what it has of this model is not computed again, so a command "
+        "that was stopped continues"
+    )
+    add("--out", required=True, type=Path, metavar="DIR", help=out_help)
+    add_network(parser)
+    protocol_help = "one of the protocols (both)"
+    add("--protocol", choices=(_ONE_TO_ONE, _ONE_TO_MANY), help=protocol_help)
+    score_help = "do not multiply the features of a face by the detector's score"
+    add("--no-detector-score", action="store_true", help=score_help)
+    norm_help = "normalize the features of each face, which otherwise counts by their length"
+    add("--no-norm-score", action="store_true", help=norm_help)
+    add("--json", type=Path, metavar="FILE", help="write the results there, too")
+    add_workers(parser)
+    options = parser.parse_args(argv)
+    if options.image_size and tuple(options.image_size) != FACE_SIZE:
+        raise _wrong_size("--image-size", tuple(options.image_size))
+    if options.json and not options.json.parent.is_dir():
+        raise ConfigError(
+            f"--json {options.json}: there is no folder {options.json.parent}; make it before"
+        )
+    return options
+
+
+def _wrong_size(what: str, size: tuple[int, int]) -> ConfigError:
+    height, width = FACE_SIZE
+    return ConfigError(
+        f"faces are aligned to {height} x {width}, and {what} says {size[0]} x {size[1]}; give a "
+        "network for that size"
+    )
+
+
+def _read_protocols(options: argparse.Namespace, lists: Lists, faces: Faces) -> _Protocols:
+    """Read the lists of the protocols that are asked for."""
+    only, ids = options.protocol, faces.template_ids
+    for name, paths in (
+        (_ONE_TO_ONE, [lists.pairs]),
+        (_ONE_TO_MANY, [*lists.galleries, lists.probes]),
+    ):
+        gone = [path for path in paths if not path.exists()]
+        if gone and only in (None, name):
+            other = _ONE_TO_MANY if name == _ONE_TO_ONE else _ONE_TO_ONE
+            raise DataError(
+                f"{gone[0]} does not exist; the protocol {name} needs it: take it from "
+                f"InsightFace's release, or give --protocol {other}"
+            )
+    pairs = read_pairs(lists.pairs, ids) if only != _ONE_TO_MANY else None
+    if only == _ONE_TO_ONE:
+        return _Protocols(pairs, [], None)
+    galleries = [read_subjects(path, ids) for path in lists.galleries]
+    return _Protocols(pairs, galleries, read_subjects(lists.probes, ids))
+
+
+def _embed(
+    options: argparse.Namespace, world: Any, lists: Lists, faces: Faces, folder: FeaturesFolder
+) -> None:
+    """Embed what the folder lacks; the ranks share its parts."""
+    missing = world.broadcast_object(folder.missing(), "ijb.missing")
+    if not missing:
+        return
+    from data.align.listed_faces import ListedFaces
+    from data.worker_threads import map_in_order, track
+    from runtime import devices
+
+    context = None if isinstance(options.model, Path) else devices.choose(world, options.dtype)
+    network = open_network(options, context)
+    if network.image_size != FACE_SIZE:
+        raise _wrong_size(network.name, network.image_size)
+    batch_size = min(options.batch_size, PART)
+    embedder = Embedder(network, batch_size, not options.no_flip, normalizes=False)
+    listed = ListedFaces(lists.images, faces.names, faces.points)
+    own = missing[world.rank :: world.size]
+    numbers = list(chain.from_iterable(map(folder.faces, own)))
+    try:
+        with map_in_order(listed.read, numbers, options.workers) as images:
+            shown: Iterator[Images] = images
+            if world.rank == 0:
+                shown = track(images, len(numbers), "embedding")
+            for part in own:
+                found = islice(shown, len(folder.faces(part)))
+                rows = [embedder.rows(batch) for batch in batches(found, batch_size)]
+                folder.write(part, np.concatenate(rows))
+    except DataError as error:
+        raise DataError(
+            f"{error} (what is embedded stays in {options.out}: the command continues there)"
+        ) from None
+    world.barrier()
+
+
+def _compare(
+    options: argparse.Namespace,
+    lists: Lists,
+    protocols: _Protocols,
+    features: NDArray[np.float64],
+) -> None:
+    """Print the results of the protocols, and write them."""
+    name, what = _model_name(options), lists.release.name
+    verified = None
+    if protocols.pairs is not None:
+        verified = verify(cosines_of_pairs(features, protocols.pairs), protocols.pairs.same)
+        print(
+            f"{what} 1:1, {verified.pairs:,} pairs of {len(features):,} templates, "
+            f"{verified.same:,} of one person; in percent"
+        )
+        print(verification_table(name, verified))
+    words = lists.release.galleries
+    identified = []
+    if protocols.probes is not None:
+        identified = [identify(features, one, protocols.probes) for one in protocols.galleries]
+        print(f"{what} 1:N, {len(protocols.probes.templates):,} mixed probes; in percent")
+        print(identification_table(words, identified))
+    if options.json:
+        head = {
+            "set": what,
+            "model": name,
+            "flip": not options.no_flip,
+            "detector_score": not options.no_detector_score,
+            "norm_score": not options.no_norm_score,
+        }
+        content = json.dumps({**head, **as_json(verified, identified, words)}, indent=1) + "\n"
+        try:
+            write_atomically(options.json, content.encode())
+        except OSError as error:
+            raise DataError(
+                f"{options.json} cannot be written: {error.strerror}; choose another place with "
+                "--json"
+            ) from None
+
+
+def _model_name(options: argparse.Namespace) -> str:
+    if isinstance(options.model, Path):
+        return str(options.model)
+    prefix, epoch = options.model
+    return f"{prefix},{epoch}"
+
+
+def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
+    """Embed the faces and print the results; ``world`` is that of a test."""
+    options = _parse(argv)
+    lists = find_lists(options.folder)
+    faces = read_faces(lists)
+    description = describe(
+        options.model,
+        lists.points,
+        len(faces.names),
+        flip=not options.no_flip,
+        dtype=options.dtype,
+    )
+    # Here, because rooms meet in programs only.
+    from parallel.world import HorovodWorld, LoneWorld
+
+    world = world or (HorovodWorld() if is_launched() else LoneWorld())
+    if world.broadcast_object(description, "ijb.description") != description:
+        raise DataError(
+            f"rank {world.rank} sees another model or other lists than rank 0; all ranks have to "
+            "see the same files under the same paths"
+        )
+    with FeaturesFolder(options.out, description) as folder:
+        protocols = _Protocols(None, [], None)
+        if world.rank == 0:
+            protocols = _read_protocols(options, lists, faces)
+            folder.claim()
+        _embed(options, world, lists, faces, folder)
+        if world.rank == 0:
+            weighting = Weighting(not options.no_detector_score, not options.no_norm_score)
+            features = template_features(folder.read(), faces, weighting)
+            _compare(options, lists, protocols, features)
+
+
+if __name__ == "__main__":
+    run_stoppable(main)

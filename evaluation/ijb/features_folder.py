@@ -1,0 +1,210 @@
+"""The features of all faces, in a folder that a killed command continues.
+
+To embed 469,375 faces takes hours. So features are written in parts, each as a file that appears
+when it is complete, and what has a file is not embedded again. A part always has the same faces in
+the same batches: the files do not depend on where a command was stopped, nor on how many ranks
+share the parts. What the features are of is written beside them, and a folder with those of another
+model or other lists is refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Optional
+
+import numpy as np
+
+from evaluation.embed.rows_file import pack_rows, unpack_rows
+from evaluation.folds import Features
+from evaluation.network import Source
+from runtime.errors import DataError
+from runtime.files import write_atomically
+
+PART = 1024
+"""Faces of a part, a minute's work of a processor."""
+
+_DESCRIPTION = "features.json"
+_CHUNK = 1 << 20
+_WHAT = {
+    "model": "the model, whose file has another content",
+    "faces": "the list of faces, which has another content",
+    "count": "the number of faces",
+    "flip": "--no-flip",
+    "dtype": "--dtype",
+}
+
+
+def describe(
+    model: Source, faces: Path, count: int, *, flip: bool, dtype: str
+) -> dict[str, Any]:
+    """Return what features depend on, for ``FeaturesFolder``.
+
+    Args:
+        model: its files.
+        faces: the list of images and points.
+        count: of the faces.
+        flip: whether the features of mirror images are added.
+        dtype: of the network's products.
+
+    Raises:
+        DataError: a file of the model cannot be read.
+    """
+    return {
+        "model": _checksum(_files(model)),
+        "faces": _checksum([faces]),
+        "count": count,
+        "flip": flip,
+        "dtype": dtype,
+    }
+
+
+def _files(model: Source) -> list[Path]:
+    if isinstance(model, Path):
+        return [model]
+    prefix, epoch = model
+    return [Path(f"{prefix}-symbol.json"), Path(f"{prefix}-{epoch:04d}.params")]
+
+
+def _checksum(paths: Sequence[Path]) -> str:
+    """Return SHA-256 of the contents of files, one behind the other."""
+    checksum = hashlib.sha256()
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                while chunk := file.read(_CHUNK):
+                    checksum.update(chunk)
+        except OSError as error:
+            raise DataError(
+                f"{path} cannot be read: {error.strerror}; give --model PREFIX,EPOCH of a "
+                "checkpoint that is there, or an ONNX file"
+            ) from None
+    return checksum.hexdigest()
+
+
+class FeaturesFolder:
+    """A folder of parts; a context manager, at whose end other processes may claim it."""
+
+    def __init__(self, path: Path, description: dict[str, Any]) -> None:
+        """Args: the folder, and what ``describe`` says about its features."""
+        self._path, self._description = path, description
+        self._lock: Optional[BinaryIO] = None
+
+    def __enter__(self) -> FeaturesFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock:
+            self._lock.close()
+
+    def claim(self) -> None:
+        """Make the folder, or check that it has these features, alone among the processes.
+
+        Raises:
+            DataError: it has other features or files, another process writes into it, or it cannot
+                be written.
+        """
+        path = self._path / _DESCRIPTION
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                if any(not one.name.startswith(".") for one in self._path.iterdir()):
+                    raise DataError(
+                        f"{self._path} is not empty, and has no {_DESCRIPTION}; choose another "
+                        "folder with --out"
+                    )
+                content = json.dumps(self._description, indent=1) + "\n"
+                write_atomically(path, content.encode())
+            self._lock = path.open("r+b")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(
+                f"another command writes into {self._path}; wait for its end, or choose another "
+                "folder with --out"
+            ) from None
+        except OSError as error:
+            raise _unwritable(self._path, error) from None
+        self._check(self._lock.read())
+        for unfinished in self._path.glob(".part-*.part"):
+            unfinished.unlink(missing_ok=True)
+
+    def _check(self, content: bytes) -> None:
+        try:
+            found = json.loads(content)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise DataError(
+                f"{self._path / _DESCRIPTION} is damaged; choose another folder with --out"
+            )
+        for key, value in self._description.items():
+            if found.get(key) != value:
+                raise DataError(
+                    f"{self._path} has features that differ in {_WHAT[key]}; choose another folder "
+                    "with --out"
+                )
+
+    def faces(self, part: int) -> range:
+        """Return the numbers of the faces of a part."""
+        return range(part * PART, min((part + 1) * PART, self._description["count"]))
+
+    def missing(self) -> list[int]:
+        """Return the parts that have no file."""
+        return [part for part in range(self._parts) if not self._file(part).exists()]
+
+    def write(self, part: int, rows: Features) -> None:
+        """Write the features float32 [b, D] of a part.
+
+        Raises:
+            DataError: the disk is full.
+        """
+        assert len(rows) == len(self.faces(part)), (part, rows.shape)
+        try:
+            write_atomically(self._file(part), pack_rows(rows))
+        except OSError as error:
+            raise _unwritable(self._path, error) from None
+
+    def read(self) -> Iterator[Features]:
+        """Yield the features of all parts, in order.
+
+        Raises:
+            DataError: a part is missing or damaged, or its features are not finite.
+        """
+        width: Optional[int] = None
+        for part in range(self._parts):
+            path = self._file(part)
+            try:
+                rows = unpack_rows(path.read_bytes(), len(self.faces(part)))
+            except OSError as error:
+                raise DataError(f"{path} cannot be read: {error.strerror}") from None
+            except ValueError:
+                raise _damaged(path) from None
+            width = width or rows.shape[1]
+            if rows.shape[1] != width or not np.isfinite(rows).all():
+                raise _damaged(path)
+            yield rows
+
+    @property
+    def _parts(self) -> int:
+        count: int = self._description["count"]
+        return -(-count // PART)
+
+    def _file(self, part: int) -> Path:
+        return self._path / f"part-{part:05d}.npy"
+
+
+def _damaged(path: Path) -> DataError:
+    return DataError(
+        f"{path} is damaged or has features of another network; delete it and start the command "
+        "again, which embeds its faces again"
+    )
+
+
+def _unwritable(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"{path} cannot be written: {error.strerror}; make room and start the command again, which "
+        "continues, or choose another folder with --out"
+    )

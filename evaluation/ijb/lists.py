@@ -1,0 +1,392 @@
+"""The lists of IJB-B and IJB-C, in the form in which InsightFace distributes them.
+
+A folder has the images in ``loose_crop`` and the lists in ``meta``, named after the set: a line per
+face with its image, five points and the detector's score; a line per face with its template and its
+media; the pairs of templates; and tables of the templates of galleries and probes. Whoever made
+them is not the user: every line is checked, and the first wrong one is named. IJB-C's 15,658,489
+pairs are read in blocks.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.errors import DataError
+
+Ints = NDArray[np.int64]
+
+IMAGES = "loose_crop"
+_META = "meta"
+_POINT_NUMBERS = 10
+# At most 18 digits fit into 64 bits.
+_MAX_DIGITS = 18
+_DIGITS_AND_SPACE = b"0123456789 \t\n"
+_BLOCK_BYTES = 4 << 20
+# Images have at most 2^20 pixels in a row; not a number is not smaller either.
+_LARGEST = 1e9
+# As data.align has it: what determines a transform is far above.
+_SMALLEST_SPREAD = 1e-6
+
+
+class Release(NamedTuple):
+    """One of the two sets, and how its lists are called.
+
+    Attributes:
+        name: as publications write it.
+        prefix: of the names of its lists.
+        galleries: the words in the names of its two galleries.
+    """
+
+    name: str
+    prefix: str
+    galleries: tuple[str, str]
+
+
+RELEASES = (
+    Release("IJB-B", "ijbb", ("gallery_S1", "gallery_S2")),
+    Release("IJB-C", "ijbc", ("gallery_G1", "gallery_G2")),
+)
+
+
+class Lists(NamedTuple):
+    """Where the lists of a folder are.
+
+    Attributes:
+        release: whose they are.
+        images: the folder of the images.
+        points: image, five points and score of each face.
+        media: image, template and media of each face.
+        pairs: two templates and whether they show one person.
+        galleries: tables of templates and subjects.
+        probes: likewise.
+    """
+
+    release: Release
+    images: Path
+    points: Path
+    media: Path
+    pairs: Path
+    galleries: tuple[Path, Path]
+    probes: Path
+
+
+class Faces(NamedTuple):
+    """All faces, in the order of their lines.
+
+    Attributes:
+        names: of the images, n.
+        points: of each face, [n, 5, 2].
+        scores: the detector's [n].
+        template_ids: of the templates, ascending [T].
+        templates: for each face the row of its template [n].
+        media: for each face the number of its image or video [n].
+    """
+
+    names: list[str]
+    points: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    template_ids: Ints
+    templates: Ints
+    media: Ints
+
+
+class Pairs(NamedTuple):
+    """The pairs of the 1:1 protocol; nine bytes each.
+
+    Attributes:
+        first: row of the first template, int32 [P].
+        second: of the second one.
+        same: whether they show one person, bool [P].
+    """
+
+    first: NDArray[np.int32]
+    second: NDArray[np.int32]
+    same: NDArray[np.bool_]
+
+
+class Subjects(NamedTuple):
+    """The templates of a gallery, or the probes.
+
+    Attributes:
+        templates: their rows, ascending [S].
+        subjects: the number of the person of each [S].
+    """
+
+    templates: Ints
+    subjects: Ints
+
+
+def find_lists(folder: Path) -> Lists:
+    """Return the names of the lists in a folder, which is IJB-B's or IJB-C's by their prefix.
+
+    Raises:
+        DataError: the folder has the lists of neither, or of both.
+    """
+    meta = folder / _META
+    found = [one for one in RELEASES if (meta / f"{one.prefix}_name_5pts_score.txt").is_file()]
+    if len(found) != 1:
+        what = "those of both sets" if found else "neither of these"
+        names = " or ".join(f"{one.prefix}_name_5pts_score.txt" for one in RELEASES)
+        raise DataError(
+            f"{meta} has to hold {names}, and has {what}; give the folder IJBB or IJBC of "
+            "InsightFace's release"
+        )
+    (release,) = found
+    first, second = (meta / f"{release.prefix}_1N_{word}.csv" for word in release.galleries)
+    return Lists(
+        release,
+        folder / IMAGES,
+        meta / f"{release.prefix}_name_5pts_score.txt",
+        meta / f"{release.prefix}_face_tid_mid.txt",
+        meta / f"{release.prefix}_template_pair_label.txt",
+        (first, second),
+        meta / f"{release.prefix}_1N_probe_mixed.csv",
+    )
+
+
+def read_faces(lists: Lists) -> Faces:
+    """Read the two lists with a line per face, which have the same images in the same order.
+
+    Raises:
+        DataError: a list is missing, empty, or has a wrong line, or they do not fit.
+    """
+    names, points, scores = _read_points(lists.points)
+    templates: list[int] = []
+    media: list[int] = []
+    for number, line in _lines(lists.media):
+        words = line.split()
+        if len(words) != 3 or not all(map(_is_number, words[1:])):
+            raise _wrong(lists.media, number, line, "the name of an image, a template and a media")
+        if len(templates) < len(names) and words[0] != names[len(templates)]:
+            raise DataError(
+                f"{lists.media}, line {number}: {words[0]!r:.80} stands where {lists.points} has "
+                f"{names[len(templates)]!r:.80}; take both lists from one release"
+            )
+        templates.append(int(words[1]))
+        media.append(int(words[2]))
+    if len(templates) != len(names):
+        raise DataError(
+            f"{lists.media} has {len(templates):,} faces, {lists.points} {len(names):,}; take both "
+            "lists from one release, and download what is cut off again"
+        )
+    ids, rows = np.unique(np.array(templates, np.int64), return_inverse=True)
+    return Faces(names, points, scores, ids, rows.astype(np.int64), np.array(media, np.int64))
+
+
+def _read_points(path: Path) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
+    names: list[str] = []
+    numbers = array("d")
+    for number, line in _lines(path):
+        words = line.split()
+        try:
+            row = [float(word) for word in words[1:]]
+        except ValueError:
+            row = []
+        if len(row) != _POINT_NUMBERS + 1 or not all(abs(x) <= _LARGEST for x in row):
+            raise _wrong(path, number, line, "the name of an image, x and y of five points, score")
+        names.append(words[0])
+        numbers.extend(row)
+    if not names:
+        raise DataError(f"{path} is empty; take it from InsightFace's release")
+    table = np.array(numbers).reshape(len(names), -1)
+    points = table[:, :_POINT_NUMBERS].reshape(-1, 5, 2)
+    _check_spread(path, points)
+    return names, points, table[:, _POINT_NUMBERS]
+
+
+def _check_spread(path: Path, points: NDArray[np.float64]) -> None:
+    """Refuse before hours of work what no face can be aligned by."""
+    means = points.mean(axis=1, keepdims=True)
+    spreads = np.square(points - means).sum(axis=(1, 2))
+    least = _SMALLEST_SPREAD * np.maximum(1.0, np.square(means).sum(axis=(1, 2)))
+    wrong = np.flatnonzero(spreads <= least)
+    if len(wrong):
+        line = next(n for face, (n, _) in enumerate(_lines(path)) if face == wrong[0])
+        raise DataError(
+            f"{path}, line {line}: the five points lie in one place, so that no face can be "
+            "aligned; take the list from InsightFace's release"
+        )
+
+
+def read_pairs(path: Path, template_ids: Ints) -> Pairs:
+    """Read the pairs of templates.
+
+    Args:
+        path: a list; each line has two templates, and 1 if both show one person, otherwise 0.
+        template_ids: all there are, ascending.
+
+    Raises:
+        DataError: the list is missing or has a wrong line, or pairs of one kind only.
+    """
+    firsts: list[NDArray[np.int32]] = []
+    seconds: list[NDArray[np.int32]] = []
+    sames: list[NDArray[np.bool_]] = []
+    for block in _blocks(path):
+        table = block.table()
+        rows = np.searchsorted(template_ids, table[:, :2])
+        known = template_ids[np.minimum(rows, len(template_ids) - 1)] == table[:, :2]
+        wrong = np.flatnonzero(~known.all(axis=1) | (table[:, 2] > 1))
+        if len(wrong):
+            first = wrong[0]
+            where = f"{path}, line {block.line_of(first)}"
+            if table[first, 2] > 1:
+                raise DataError(f"{where}: the label {table[first, 2]} is neither 0 nor 1")
+            template = table[first, :2][~known[first]][0]
+            raise DataError(
+                f"{where}: the template {template} has no face in the list of faces; take both "
+                "lists from one release"
+            )
+        firsts.append(rows[:, 0].astype(np.int32))
+        seconds.append(rows[:, 1].astype(np.int32))
+        sames.append(table[:, 2] == 1)
+    same = np.concatenate([np.empty(0, np.bool_), *sames])
+    if same.all() or not same.any():
+        raise DataError(
+            f"{path} has {len(same):,} pairs, {int(same.sum()):,} of one person; both kinds of "
+            "pairs are needed"
+        )
+    return Pairs(np.concatenate(firsts), np.concatenate(seconds), same)
+
+
+class _Block(NamedTuple):
+    """Some whole lines of a list of pairs."""
+
+    path: Path
+    first_line: int
+    content: bytes
+
+    def table(self) -> Ints:
+        """Return the three numbers of each line that is not empty [n, 3]; they are not negative."""
+        if not self.content.translate(None, _DIGITS_AND_SPACE):
+            try:
+                text = io.StringIO(self.content.decode("ascii"))
+                table: Ints = np.loadtxt(text, np.int64, comments=None, ndmin=2)
+                if table.shape[1] == 3:
+                    return table
+            # Another number of words in a line, or a number that is too large.
+            except (ValueError, OverflowError):
+                pass
+        raise self._refusal()
+
+    def line_of(self, row: int) -> int:
+        """Return the number of the line of a row of the table."""
+        return self.first_line + [n for n, line in enumerate(self._lines()) if line.strip()][row]
+
+    def _lines(self) -> list[str]:
+        return self.content.decode("utf-8", "replace").split("\n")
+
+    def _refusal(self) -> DataError:
+        expected = "two templates and a label"
+        for number, line in enumerate(self._lines(), self.first_line):
+            words = line.split()
+            if words and (len(words) != 3 or not all(map(_is_number, words))):
+                return _wrong(self.path, number, line, expected)
+        return _wrong(self.path, self.first_line, "this line or one behind it", expected)
+
+
+def _blocks(path: Path) -> Iterator[_Block]:
+    """Yield the lines of a file; blocks without any are left out."""
+    line = 1
+    with _open(path) as file:
+        rest = b""
+        while content := file.read(_BLOCK_BYTES):
+            content = rest + content
+            end = content.rfind(b"\n") + 1
+            if not end:
+                raise _wrong(path, line, repr(content[:40]), "two templates and a label")
+            block, rest = _block(path, line, content[:end]), content[end:]
+            line += block.content.count(b"\n")
+            if block.content.strip():
+                yield block
+        if rest.strip():
+            yield _block(path, line, rest)
+
+
+def _block(path: Path, line: int, content: bytes) -> _Block:
+    return _Block(path, line, content.replace(b"\r\n", b"\n"))
+
+
+def read_subjects(path: Path, template_ids: Ints) -> Subjects:
+    """Read a gallery or the probes.
+
+    Args:
+        path: a table, separated by commas, with a heading; a line per image, that begins with its
+            template and its subject. A template may be there several times.
+        template_ids: all that have faces, ascending.
+
+    Raises:
+        DataError: the table is missing, empty or has a wrong line; a template has two subjects, or
+            no face.
+    """
+    subjects: dict[int, int] = {}
+    try:
+        with _open(path) as file, io.TextIOWrapper(file, "utf-8", newline="") as text:
+            rows = csv.reader(text)
+            next(rows, None)
+            for row in rows:
+                if not row:
+                    continue
+                if len(row) < 2 or not all(map(_is_number, row[:2])):
+                    line = ",".join(row)
+                    raise _wrong(path, rows.line_num, line, "a template, a subject, and others")
+                template, subject = int(row[0]), int(row[1])
+                if subjects.setdefault(template, subject) != subject:
+                    raise DataError(
+                        f"{path}, line {rows.line_num}: the template {template} is of the subject "
+                        f"{subject}, and of {subjects[template]} in a line before"
+                    )
+                if len(template_ids) <= (at := int(np.searchsorted(template_ids, template))) or (
+                    template_ids[at] != template
+                ):
+                    raise DataError(
+                        f"{path}, line {rows.line_num}: the template {template} has no face in the "
+                        "list of faces; take both lists from one release"
+                    )
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as a table of templates: {error}") from None
+    if not subjects:
+        raise DataError(f"{path} has no templates; take it from InsightFace's release")
+    templates = np.array(sorted(subjects), np.int64)
+    return Subjects(
+        np.searchsorted(template_ids, templates),
+        np.array([subjects[template] for template in templates.tolist()], np.int64),
+    )
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        # A pipe, which is not a file, may never end.
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path} is no file; take it from InsightFace's release")
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read: {error.strerror}; take it from InsightFace's release"
+        ) from None
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not empty, with their numbers."""
+    try:
+        with _open(path) as file, io.TextIOWrapper(file, "utf-8") as text:
+            for number, line in enumerate(text, 1):
+                if line.strip():
+                    yield number, line
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} cannot be read as a list: {error}") from None
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdecimal() and len(word) <= _MAX_DIGITS
+
+
+def _wrong(path: Path, number: int, line: str, expected: str) -> DataError:
+    return DataError(f"{path}, line {number}: {line.strip()!r:.80} is not {expected}")

@@ -1,0 +1,89 @@
+"""Templates: several images and videos of one person, as one vector.
+
+As in InsightFace's evaluation, and in Whitelam et al. 2017 (IARPA Janus Benchmark-B) with averages
+over the frames of a video: the features of the faces of one media (an image, or the frames of a
+video) are averaged, the averages of a template's media are added, and the sum gets the length 1.
+A face of which the detector is not sure, or whose features are short, counts less.
+
+Features come in parts, because those of 469,375 faces are 1 GB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.folds import Features
+from evaluation.ijb.lists import Faces
+
+
+class Weighting(NamedTuple):
+    """What a face counts in its template.
+
+    Attributes:
+        detector_score: whether its features are multiplied by the detector's score
+            (InsightFace's ``use_detector_score``).
+        norm: whether they keep their length, otherwise they get the length 1 before
+            (``use_norm_score``).
+    """
+
+    detector_score: bool = True
+    norm: bool = True
+
+
+def template_features(
+    parts: Iterable[Features], faces: Faces, weighting: Weighting
+) -> NDArray[np.float64]:
+    """Return the vector of each template, float64 [T, D], of length 1; zeros stay zeros.
+
+    Args:
+        parts: the features [b, D] of all faces, in their order.
+        faces: which belong together.
+        weighting: of the faces.
+    """
+    weights = 1 / _faces_of_media(faces)
+    if weighting.detector_score:
+        weights *= faces.scores
+    sums = np.zeros((len(faces.template_ids), 0))
+    start = 0
+    for part in parts:
+        rows = part.astype(np.float64)
+        if not weighting.norm:
+            rows = _unit(rows)
+        if not sums.size:
+            sums = np.zeros((len(sums), rows.shape[1]))
+        stop = start + len(rows)
+        rows *= weights[start:stop, np.newaxis]
+        _add_rows(sums, faces.templates[start:stop], rows)
+        start = stop
+    assert start == len(faces.names), (start, len(faces.names))
+    return _unit(sums)
+
+
+def _faces_of_media(faces: Faces) -> NDArray[np.float64]:
+    """Return for each face how many faces its media has in its template [n]."""
+    order = np.lexsort((faces.media, faces.templates))
+    templates, media = faces.templates[order], faces.media[order]
+    begins = np.flatnonzero((np.diff(templates) != 0) | (np.diff(media) != 0)) + 1
+    counts = np.diff(np.concatenate([[0], begins, [len(order)]]))
+    found = np.empty(len(order))
+    found[order] = np.repeat(counts, counts)
+    return found
+
+
+def _add_rows(
+    sums: NDArray[np.float64], places: NDArray[np.int64], rows: NDArray[np.float64]
+) -> None:
+    """Add each row [b, D] to the sum at its place; several may have the same one."""
+    order = np.argsort(places, kind="stable")
+    begins = np.flatnonzero(np.diff(places[order], prepend=-1))
+    sums[places[order][begins]] += np.add.reduceat(rows[order], begins, axis=0)
+
+
+def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    rows /= np.where(lengths > 0, lengths, 1)[:, np.newaxis]
+    return rows

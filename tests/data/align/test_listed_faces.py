@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from data.align.listed_faces import ListedFaces
+from data.align.similarity import TEMPLATE, align, estimate
+from runtime.errors import DataError
+from tests.data.align.test_similarity import umeyama
+
+MIRRORED = TEMPLATE[[1, 0, 2, 4, 3]] / 2 + np.array([3.0, -2.0])
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> np.ndarray:
+    """RGB, in the file a/1.png."""
+    pixels = np.random.default_rng(0).integers(0, 256, (80, 70, 3), dtype=np.uint8)
+    (tmp_path / "a").mkdir()
+    cv2.imwrite(str(tmp_path / "a" / "1.png"), pixels[..., ::-1])
+    return pixels
+
+
+def test_faces_are_cut_out_as_planes(tmp_path: Path, image: np.ndarray) -> None:
+    """Two faces of one image, of which one looks mirrored."""
+    points = np.stack([TEMPLATE / 2, MIRRORED])
+    faces = ListedFaces(tmp_path, ["a/1.png", "a/1.png"], points)
+    assert len(faces) == 2
+    expected = align(image, TEMPLATE / 2).transpose(2, 0, 1)
+    np.testing.assert_array_equal(faces.read(0), expected)
+    matrix = umeyama(MIRRORED, TEMPLATE)
+    turned = cv2.warpAffine(image, matrix, (112, 112)).transpose(2, 0, 1)
+    np.testing.assert_allclose(faces.read(1).astype(int), turned.astype(int), atol=1)
+    with pytest.raises(DataError, match="mirrored"):
+        estimate(MIRRORED)
+    assert estimate(MIRRORED, any_order=True) == pytest.approx(matrix, abs=1e-9)
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path, image: np.ndarray) -> None:
+    (tmp_path / "b.png").write_bytes(b"\x89PNG nothing")
+    points = np.stack([TEMPLATE, TEMPLATE, np.ones((5, 2))])
+    faces = ListedFaces(tmp_path, ["gone.png", "b.png", "a/1.png"], points)
+    for number, message in enumerate(
+        ("gone.png cannot be read: No such file", "b.png: the image", "1.png: its five points lie")
+    ):
+        with pytest.raises(DataError, match=message):
+            faces.read(number)

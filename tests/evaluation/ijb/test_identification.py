@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.ijb.identification import identify
+from evaluation.ijb.lists import Subjects
+from runtime.errors import DataError
+from tests.support import reference_ijb
+from tests.support.ijb_set import MadeSet
+
+
+def subjects(*pairs: tuple[int, int]) -> Subjects:
+    templates, people = np.array(pairs, np.int64).T
+    return Subjects(templates, people)
+
+
+def test_by_hand() -> None:
+    """Two people at right angles; three mated probes and ten strangers."""
+    angles = [0.0, 90.0, 10.0, 50.0, 75.0, *range(100, 110)]
+    radians = np.radians(angles)
+    features = np.column_stack([np.cos(radians), np.sin(radians)])
+    gallery = subjects((0, 1), (1, 2))
+    # The second probe is nearer to the other person; the third is 15 degrees away from its own.
+    mated = [(2, 1), (3, 1), (4, 2)]
+    strangers = [(5 + n, 100 + n) for n in range(10)]
+    found = identify(features, gallery, subjects(*mated, *strangers))
+    assert (found.templates, found.mated, found.strangers) == (2, 3, 10)
+    assert found.ranks == [2, 3, 3]
+    # The nearest stranger is 10 degrees away, as the first probe, which is not more similar.
+    assert found.thresholds == pytest.approx([np.cos(np.radians(10))] * 2)
+    features[2] = np.cos(np.radians(9)), np.sin(np.radians(9))
+    assert identify(features, gallery, subjects(*mated, *strangers)).rates == [1 / 3, 1 / 3]
+    # Of 30 strangers the third is the threshold at 0.1.
+    more = [(5 + n % 10, 200 + n) for n in range(20)]
+    found = identify(features, gallery, subjects(*mated, *strangers, *more))
+    assert found.thresholds[1] == pytest.approx(np.cos(np.radians(10)))
+    strangers = [(14, 100 + n) for n in range(30)]
+    found = identify(features, gallery, subjects(*mated, *strangers))
+    assert found.rates == [2 / 3, 2 / 3] and found.thresholds == pytest.approx(
+        [np.cos(np.radians(19))] * 2
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(2, 12), st.integers(1, 30), st.integers(1, 25), st.integers(1, 9),
+    st.integers(0, 1000),
+)  # fmt: skip
+def test_equals_the_loops_with_ties(people: int, mated: int, others: int, block: int, seed: int):
+    """Templates of small whole numbers, many of which are equal: cosines are exact."""
+    rng = np.random.default_rng(seed)
+    count = people + mated + others
+    features = rng.integers(-1, 2, (count, 3)).astype(np.float64)
+    owners = np.concatenate(
+        [np.arange(people), rng.integers(0, people, mated), 50 + np.arange(others)]
+    )
+    gallery, probes = np.arange(people), np.arange(people, count)
+    rng.shuffle(gallery)
+    nothing = np.empty(0)
+    made = MadeSet(
+        Path(), nothing, nothing, nothing, nothing, nothing, owners, [gallery], probes
+    )
+    found = identify(
+        features, Subjects(gallery, owners[gallery]), Subjects(probes, owners[probes]), block
+    )
+    vectors = dict(enumerate(features))
+    ranks, rates = reference_ijb.identification(vectors, made, np.arange(count), gallery)
+    assert [one / found.mated for one in found.ranks] == pytest.approx(list(ranks.values()))
+    assert found.rates == pytest.approx(list(rates.values()))
+
+
+@pytest.mark.parametrize(
+    ("gallery", "probes", "message"),
+    [
+        ([(0, 5), (1, 5)], [(1, 5), (2, 6)], "the subject 5 has several templates in one gallery"),
+        ([(0, 5), (1, 6)], [(1, 5), (2, 6)], "2 of 2 probes are of subjects in a gallery of 2; "),
+        ([(0, 5)], [(1, 7)], "0 of 1 probes are of subjects in a gallery of 1; the protocol needs"),
+    ],
+)
+def test_what_the_protocol_is_not_for(gallery, probes, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        identify(np.eye(3), subjects(*gallery), subjects(*probes))

@@ -1,0 +1,133 @@
+"""Made sets in the form of InsightFace's release of IJB-B and IJB-C."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from data.align.similarity import TEMPLATE
+from evaluation.embed.rows_file import pack_rows
+from evaluation.ijb import features_folder
+from evaluation.ijb.features_folder import describe
+from evaluation.ijb.lists import find_lists
+
+_LINES = 100_000
+
+
+class Sizes(NamedTuple):
+    """How much a made set has; a template has a subject, of each person there are several."""
+
+    faces: int = 60
+    templates: int = 24
+    people: int = 8
+    pairs: int = 400
+
+
+SMALL = Sizes()
+
+
+class MadeSet(NamedTuple):
+    """What the lists say, as arrays of the same names."""
+
+    folder: Path
+    templates: np.ndarray
+    media: np.ndarray
+    scores: np.ndarray
+    points: np.ndarray
+    pairs: np.ndarray
+    """Two templates and a label in each row."""
+    subjects: np.ndarray
+    """Of the template 10 + 3 n at place n."""
+    galleries: list[np.ndarray]
+    probes: np.ndarray
+
+
+def template_ids(sizes: Sizes) -> np.ndarray:
+    """Numbers with gaps, as in the release."""
+    return 10 + 3 * np.arange(sizes.templates)
+
+
+def write_set(
+    folder: Path, sizes: Sizes = SMALL, prefix: str = "ijbc", *, images: bool = False
+) -> MadeSet:
+    """Write lists of faces and pairs, tables of galleries and probes, and images of noise."""
+    rng = np.random.default_rng(sizes.faces)
+    ids = template_ids(sizes)
+    # Every template has a face.
+    templates = np.concatenate([ids, rng.choice(ids, sizes.faces - len(ids))])
+    rng.shuffle(templates)
+    media = rng.integers(0, 3, sizes.faces) + 7
+    scores = rng.integers(100, 1000, sizes.faces) / 1000
+    points = 0.4 * TEMPLATE + 5 + rng.integers(-2000, 2000, (sizes.faces, 5, 2)) / 1000
+    points = np.round(points, 3)
+    subjects = np.arange(sizes.templates) % sizes.people
+    chosen = rng.integers(0, sizes.templates, (sizes.pairs, 2))
+    labels = subjects[chosen[:, 0]] == subjects[chosen[:, 1]]
+    pairs = np.column_stack([ids[chosen], labels])
+    # The first template of each person is in a gallery, all others are probes.
+    firsts = np.arange(sizes.people)
+    galleries = [firsts[: sizes.people // 2], firsts[sizes.people // 2 :]]
+    probes = np.arange(sizes.people, sizes.templates)
+    made = MadeSet(
+        folder, templates, media, scores, points, pairs, subjects, galleries, probes
+    )
+    _write_lists(made, ids, prefix)
+    if images:
+        (folder / "loose_crop").mkdir()
+        for number in range(sizes.faces):
+            cv2.imwrite(str(folder / "loose_crop" / f"{number + 1}.png"), noise(number))
+    return made
+
+
+def noise(number: int) -> np.ndarray:
+    """The image of a face, BGR, [60, 60, 3]."""
+    return np.random.default_rng(number).integers(0, 256, (60, 60, 3), dtype=np.uint8)
+
+
+def _write_lists(made: MadeSet, ids: np.ndarray, prefix: str) -> None:
+    meta = made.folder / "meta"
+    meta.mkdir(parents=True)
+    with (meta / f"{prefix}_name_5pts_score.txt").open("w") as file:
+        for number, (points, score) in enumerate(zip(made.points, made.scores), 1):
+            words = " ".join(f"{value:.3f}" for value in points.ravel().tolist())
+            file.write(f"{number}.png {words} {score:.3f}\n")
+    with (meta / f"{prefix}_face_tid_mid.txt").open("w") as file:
+        for number, (template, media) in enumerate(zip(made.templates, made.media), 1):
+            file.write(f"{number}.png {template} {media}\n")
+    with (meta / f"{prefix}_template_pair_label.txt").open("w") as file:
+        for start in range(0, len(made.pairs), _LINES):
+            rows = made.pairs[start : start + _LINES].tolist()
+            file.write("".join(f"{a} {b} {label}\n" for a, b, label in rows))
+    tables = ("gallery_S1", "gallery_S2") if prefix == "ijbb" else ("gallery_G1", "gallery_G2")
+    for word, places in zip((*tables, "probe_mixed"), (*made.galleries, made.probes)):
+        lines = ["TEMPLATE_ID,SUBJECT_ID,FILENAME,SIGHTING_ID"]
+        for place in places.tolist():
+            # A line per image, of which a template has several.
+            lines += [f"{ids[place]},{made.subjects[place]},img/{n}.png,7" for n in range(2)]
+        (meta / f"{prefix}_1N_{word}.csv").write_text("\n".join(lines) + "\n")
+
+
+def write_features(made: MadeSet, out: Path, model: Path, width: int) -> np.ndarray:
+    """Write random features of a made set, as the command would for a model; return those."""
+    rng = np.random.default_rng(width)
+    description = describe_set(made, model)
+    out.mkdir()
+    (out / "features.json").write_text(json.dumps(description))
+    parts = []
+    for start in range(0, len(made.scores), features_folder.PART):
+        count = min(features_folder.PART, len(made.scores) - start)
+        rows = rng.standard_normal((count, width), dtype=np.float32)
+        path = out / f"part-{start // features_folder.PART:05d}.npy"
+        path.write_bytes(pack_rows(rows))
+        parts.append(rows)
+    return np.concatenate(parts)
+
+
+def describe_set(made: MadeSet, model: Path) -> dict:
+    """What the command says about the features of a made set."""
+    lists = find_lists(made.folder)
+    return describe(model, lists.points, len(made.scores), flip=True, dtype="float32")
