@@ -1,0 +1,87 @@
+"""The cosines from which on two things show one person, chosen from the set itself.
+
+Pairs of images with different labels nearly all show two people, whatever share of the labels is
+wrong; pairs with one label do not nearly all show one. So every threshold comes from the cosines of
+different people, and says how often it is reached by chance.
+
+Where an image or a center is compared with all classes, the largest of many cosines counts. The
+largest of many is distributed as Gumbel's extreme value distribution (Gumbel 1958, Statistics of
+Extremes); two quartiles fix it, which identities that are in the set twice hardly change.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.clean.faces import BLOCK, EmbeddedFaces
+from runtime.errors import DataError
+
+_PAIRS = 1 << 21
+_QUARTILES = (0.25, 0.75)
+
+
+class Thresholds(NamedTuple):
+    """Cosines.
+
+    Attributes:
+        own: an image below it is far from its class.
+        agree: an image from it on agrees with its class.
+        home: another class whose center is as near as this claims an image.
+        merge: classes whose centers are as near as this are one identity.
+        overlap: a class that is as near as this to a person of a verification set is this person.
+    """
+
+    own: float
+    agree: float
+    home: float
+    merge: float
+    overlap: float
+
+
+def cosines_of_strangers(faces: EmbeddedFaces, seed: int = 0) -> NDArray[np.float32]:
+    """Return the cosines of random pairs of images with two labels, float32, ascending.
+
+    Raises:
+        DataError: there are no two classes.
+    """
+    if len(faces.present) < 2:
+        raise DataError(
+            f"the set has {len(faces.present)} identities with images; cleaning compares several"
+        )
+    generator = np.random.default_rng(seed)
+    labeled = np.flatnonzero(faces.labels >= 0)
+    found = []
+    # Pairs within a block of random images, so that each embedding is read once for many pairs.
+    size = min(len(labeled), BLOCK // 8)
+    for _ in range(max(1, _PAIRS // (size * size))):
+        chosen = np.sort(generator.choice(labeled, size, replace=False))
+        rows, labels = faces.unit(chosen), faces.labels[chosen]
+        cosines = rows @ rows.T
+        upper = np.triu_indices(size, 1)
+        found.append(cosines[upper][(labels[:, None] != labels)[upper]])
+    every: NDArray[np.float32] = np.sort(np.concatenate(found))
+    return every
+
+
+def at_far(strangers: NDArray[np.float32], far: float) -> float:
+    """Return the cosine that the share ``far`` of pairs of two people exceeds."""
+    return float(np.quantile(strangers, 1 - far))
+
+
+def exceeded_by_chance(largest: NDArray[np.float32], share: float) -> float:
+    """Return the cosine that the largest of many cosines exceeds by chance with this probability.
+
+    Args:
+        largest: for each of some images or centers the cosine with the nearest of other classes.
+            Less than a quarter of them may be of the same person.
+        share: the probability.
+    """
+    low, high = np.quantile(largest.astype(np.float64), _QUARTILES)
+    # Of the cumulative distribution exp(-exp(-(x - location) / scale)).
+    q_low, q_high = -np.log(-np.log(_QUARTILES))
+    scale = (high - low) / (q_high - q_low)
+    location = low - scale * q_low
+    return float(min(1.0, location - scale * np.log(-np.log1p(-share))))
