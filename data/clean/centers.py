@@ -64,7 +64,7 @@ def _core(rows: Rows, agree: float) -> NDArray[np.bool_]:
     """Return which images of a class are in its core; none if no two of them agree."""
     if len(rows) == 1:
         return np.ones(1, np.bool_)
-    core = rows @ rows[_most_agreeing(rows, agree)] >= agree
+    core: NDArray[np.bool_] = rows @ rows[_most_agreeing(rows, agree)] >= agree
     if core.sum() < 2:
         return np.zeros(len(rows), np.bool_)
     for _ in range(_ROUNDS):

@@ -63,10 +63,10 @@ class Plan(NamedTuple):
         out = np.bincount(self.reasons[self.classes < 0], minlength=len(_REASONS))
         return {reason: int(count) for reason, count in zip(_REASONS, out) if count}
 
-    def write_table(self, file: BinaryIO, records: RecordSet, labels: NDArray[np.int64]) -> None:
+    def write_table(self, file: BinaryIO, records: RecordSet) -> None:
         """Write a line for each image: key, class, class in the new set, reason."""
         file.write(b"key\tclass\tnew class\treason\n")
-        columns = (column.tolist() for column in (labels, self.classes, self.reasons))
+        columns = (column.tolist() for column in (records.labels(), self.classes, self.reasons))
         for image, (label, new, reason) in enumerate(zip(*columns)):
             shown = "" if new < 0 else new
             line = f"{records.key(image)}\t{label}\t{shown}\t{_REASONS[reason]}\n"
