@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.errors import DataError
+
 Rows = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 
@@ -44,6 +46,12 @@ class EmbeddedFaces:
         members: Numbers = self._order[self._starts[label] : self._starts[label + 1]]
         return members
 
+    def one_of_each(self, classes: Numbers, generator: np.random.Generator) -> Numbers:
+        """Return a random embedding of each of some classes that have one."""
+        places = generator.random(len(classes)) * np.diff(self._starts)[classes]
+        chosen: Numbers = self._order[self._starts[classes] + places.astype(np.int64)]
+        return chosen
+
     def sizes(self) -> Numbers:
         """Return the number of embeddings of each class, int64 [num_classes]."""
         sizes: Numbers = np.diff(self._starts)
@@ -52,6 +60,18 @@ class EmbeddedFaces:
     def unit(self, numbers: Any) -> Rows:
         """Return embeddings of length 1, float32; ``numbers`` are a slice or an array."""
         return unit_rows(self.embeddings[numbers])
+
+    def check(self) -> None:
+        """Refuse embeddings that are not finite.
+
+        Raises:
+            DataError: there is one.
+        """
+        for block in blocks(len(self)):
+            is_finite = np.isfinite(self.embeddings[block]).all(axis=1)
+            if not is_finite.all():
+                number = block.start + int(np.argmin(is_finite))
+                raise DataError(f"embedding {number} is not finite; embed the images again")
 
     def with_labels(self, labels: Numbers) -> EmbeddedFaces:
         """Return the same embeddings in other classes."""

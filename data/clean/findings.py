@@ -81,13 +81,16 @@ def find_all(
     Raises:
         DataError: there are no two classes, or an embedding is not finite.
     """
+    faces.check()
     strangers = cosines_of_strangers(faces)
     own = _or(given["own"], at_far(strangers, OWN_FAR))
     agree = _or(given["agree"], at_far(strangers, AGREE_FAR))
     centers = find_centers(faces, agree)
     nearest = nearest_others(faces.embeddings, faces.labels, centers.centers, search)
-    home = _or(given["home"], exceeded_by_chance(nearest.cosines, HOME_CHANCE))
-    overlap = _or(given["overlap"], exceeded_by_chance(nearest.cosines, OVERLAP_CHANCE))
+    # Of one image of each class: if a large class has images in another, many are near to that.
+    by_chance = nearest.cosines[[faces.members(label)[0] for label in faces.present.tolist()]]
+    home = _or(given["home"], exceeded_by_chance(by_chance, HOME_CHANCE))
+    overlap = _or(given["overlap"], exceeded_by_chance(by_chance, OVERLAP_CHANCE))
     limits = Thresholds(own, agree, home, merge=1.0, overlap=overlap)
     wrong = find_wrong_labels(faces, centers, nearest, limits, _or(given["margin"], MARGIN))
     cleaned = _centers_without(faces, wrong, agree)

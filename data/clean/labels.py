@@ -79,6 +79,8 @@ def nearest_others(
     """
     present = np.flatnonzero(centers.any(axis=1))
     classes, cosines = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.float32)
+    if not len(present):
+        return Nearest(classes, cosines)
     # Of the two nearest one is of another class, if there are two.
     for matches in search(centers[present], rows, min(2, len(present))):
         block = slice(matches.first, matches.first + len(matches.rows))

@@ -98,7 +98,7 @@ class Report:
 
         header = ("key", "class", "cosine", "other class", "its cosine")
         name = kind.name.lower()
-        said = f"images {_SAID[kind]}: first the image, then its class, then the nearest other"
+        said = f"images {_SAID[kind]}: the image, its class, the nearest other; cosines with it"
         return Finding(name, said, header, lines, row, len(lines))
 
     def _merges(self) -> Finding:
@@ -118,7 +118,7 @@ class Report:
             return SheetRow(heading, shown)
 
         header = ("group", "class", "images", "smallest cosine")
-        said = "groups of classes are one identity"
+        said = "groups of classes are one identity: cosines with the first image"
         return Finding("merges", said, header, lines, row, len(merges.groups))
 
     def _persons(self, found: Overlap, target: VerificationSet) -> Finding:
@@ -136,8 +136,8 @@ class Report:
 
         header = ("image of the verification set", "class", "images", "cosine")
         said = (
-            f"classes show one of the {found.people:,} people of {found.name}: first an image "
-            "from there, then the class"
+            f"classes show one of the {found.people:,} people of {found.name}: an image from "
+            "there, then the class"
         )
         return Finding(f"{found.name}-people", said, header, lines, row, len(lines))
 
@@ -163,7 +163,7 @@ class Report:
             )
 
         header = ("image of the verification set", "key", "class", "cosine", "equal bytes")
-        said = f"images are copies of images of {found.name}: first the image from there"
+        said = f"images are copies of images of {found.name}: the image from there, the copy"
         return Finding(f"{found.name}-copies", said, header, lines, row, len(lines))
 
     def _examples(
@@ -180,7 +180,8 @@ class Report:
             return [(self._payload(int(image)), "") for image in chosen]
         cosines = self._faces.unit(chosen) @ self._faces.unit([beside])[0]
         return [
-            (self._payload(int(image)), f"{cosine:.2f}") for image, cosine in zip(chosen, cosines)
+            (self._payload(image), "" if image == beside else f"{cosine:.2f}")
+            for image, cosine in zip(chosen.tolist(), cosines)
         ]
 
     def _key(self, image: int) -> int:
@@ -245,7 +246,8 @@ def _sheets(found: Finding, most: int) -> Iterable[bytes]:
     numbers = np.linspace(0, found.total - 1, shown).round().astype(np.int64).tolist()
     for start in range(0, shown, _ROWS):
         chosen = numbers[start : start + _ROWS]
-        title = f"{found.name}: {chosen[0] + 1:,} to {chosen[-1] + 1:,} of {found.total:,}"
+        title = f"{found.name}, {chosen[0] + 1:,} to {chosen[-1] + 1:,} of {found.total:,}"
+        title += found.said[found.said.find(":") :]
         yield draw_rows([found.rows(number) for number in chosen], title)
 
 

@@ -16,10 +16,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.clean.faces import BLOCK, EmbeddedFaces
+from data.clean.faces import EmbeddedFaces
 from runtime.errors import DataError
 
-_PAIRS = 1 << 21
+_PAIRS = 1 << 22
+# Images that are compared with each other, and how often: in a small set pairs come again.
+_CLASSES, _ROUNDS = 1024, 64
 _QUARTILES = (0.25, 0.75)
 
 
@@ -42,7 +44,7 @@ class Thresholds(NamedTuple):
 
 
 def cosines_of_strangers(faces: EmbeddedFaces, seed: int = 0) -> NDArray[np.float32]:
-    """Return the cosines of random pairs of images with two labels, float32, ascending.
+    """Return the cosines of random images of two random classes, float32, ascending.
 
     Raises:
         DataError: there are no two classes.
@@ -52,16 +54,15 @@ def cosines_of_strangers(faces: EmbeddedFaces, seed: int = 0) -> NDArray[np.floa
             f"the set has {len(faces.present)} identities with images; cleaning compares several"
         )
     generator = np.random.default_rng(seed)
-    labeled = np.flatnonzero(faces.labels >= 0)
+    size = min(len(faces.present), _CLASSES)
+    upper = np.triu_indices(size, 1)
     found = []
-    # Pairs within a block of random images, so that each embedding is read once for many pairs.
-    size = min(len(labeled), BLOCK // 8)
-    for _ in range(max(1, _PAIRS // (size * size))):
-        chosen = np.sort(generator.choice(labeled, size, replace=False))
-        rows, labels = faces.unit(chosen), faces.labels[chosen]
-        cosines = rows @ rows.T
-        upper = np.triu_indices(size, 1)
-        found.append(cosines[upper][(labels[:, None] != labels)[upper]])
+    for _ in range(min(_ROUNDS, 1 + _PAIRS // len(upper[0]))):
+        # One image of each: the images of a large class that have wrong labels, each paired with
+        # the whole class, would be many pairs of one person.
+        chosen = generator.choice(faces.present, size, replace=False)
+        rows = faces.unit(np.sort(faces.one_of_each(chosen, generator)))
+        found.append((rows @ rows.T)[upper])
     every: NDArray[np.float32] = np.sort(np.concatenate(found))
     return every
 
@@ -78,7 +79,12 @@ def exceeded_by_chance(largest: NDArray[np.float32], share: float) -> float:
         largest: for each of some images or centers the cosine with the nearest of other classes.
             Less than a quarter of them may be of the same person.
         share: the probability.
+
+    Returns:
+        At most 1, which is the answer without any cosine, too.
     """
+    if not len(largest):
+        return 1.0
     low, high = np.quantile(largest.astype(np.float64), _QUARTILES)
     # Of the cumulative distribution exp(-exp(-(x - location) / scale)).
     q_low, q_high = -np.log(-np.log(_QUARTILES))
