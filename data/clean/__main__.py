@@ -32,7 +32,7 @@ from runtime.stopping import run_stoppable
 _COSINES = (
     ("--own-cosine", "own", "images below this with their class are far from it (at FAR 0.01)"),
     ("--agree-cosine", "agree", "images from this on agree (at FAR 0.001)"),
-    ("--home-cosine", "home", "another class as near as this claims an image (1%% by chance)"),
+    ("--home-cosine", "home", "another class as near as this claims an image (5%% by chance)"),
     ("--margin", "margin", f"and is nearer than the own class by this ({MARGIN})"),
     ("--merge-cosine", "merge", "classes as near as this are one (one pair by chance)"),
     ("--overlap-cosine", "overlap", "a class as near as this is a person of a verification set"),

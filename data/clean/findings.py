@@ -31,8 +31,9 @@ from data.clean.thresholds import (
 OWN_FAR = 1e-2
 # The same for images that agree with each other.
 AGREE_FAR = 1e-3
-# Of images, the share that a class of another person claims by chance.
-HOME_CHANCE = 1e-2
+# Of images, the share that a class of another person claims by chance; few images do not agree with
+# their own class, so that few of those are claimed wrongly.
+HOME_CHANCE = 5e-2
 # Of people of a verification set, the share of which a class is taken for them by chance.
 OVERLAP_CHANCE = 1e-3
 COPY = 0.95

@@ -4,7 +4,8 @@ Two things speak against a label: the image is far from the others of its class,
 another class. An image that another class claims is *moved*; one that is far from its class and
 near to none is *junk*: another person, a part of the background, a drawing. In a class in which no
 two images agree, nothing says which of them is right: those that another class claims are moved,
-and if several are left, these are *unsure*. An image that is alone in its class cannot be judged.
+but for the one that is claimed least, and if several are left, these are *unsure*. An image that is
+alone in its class cannot be judged.
 """
 
 from __future__ import annotations
@@ -115,6 +116,8 @@ def find_wrong_labels(
         & (nearest.cosines >= own + margin)
     )
     has_core = centers.centers.any(axis=1)[faces.labels]
+    # A class keeps one image: of those that are all claimed, the one that is claimed least.
+    claimed[_least_claimed(faces.labels, claimed, judged & ~has_core, nearest)] = False
     kinds = np.full(len(faces), -1, np.int64)
     kinds[judged & has_core & (own < limits.own)] = Kind.JUNK
     kinds[claimed] = Kind.MOVED
@@ -129,3 +132,14 @@ def find_wrong_labels(
         found, kinds[found].astype(np.uint8), own[found].astype(np.float32),
         nearest.classes[found], nearest.cosines[found],
     )  # fmt: skip
+
+
+def _least_claimed(
+    labels: Numbers, claimed: NDArray[np.bool_], among: NDArray[np.bool_], nearest: Nearest
+) -> Numbers:
+    """Return the least claimed image of each class of which all images are claimed."""
+    left = np.unique(labels[among & ~claimed])
+    numbers = np.flatnonzero(among & claimed & ~np.isin(labels, left))
+    numbers = numbers[np.lexsort((nearest.cosines[numbers], labels[numbers]))]
+    least: Numbers = numbers[np.unique(labels[numbers], return_index=True)[1]]
+    return least

@@ -60,6 +60,15 @@ def test_of_two_images_that_disagree_the_one_with_another_class_is_wrong() -> No
     assert len(wrong.images) == 3
 
 
+def test_a_class_in_which_all_are_claimed_keeps_the_one_that_is_claimed_least() -> None:
+    rows, owners = people([*[5] * 40])
+    labels = np.append(owners, [40, 40])
+    # Both are people of other classes; the second is less sure.
+    rows = np.concatenate([rows, rows[:1], rows[[6]] + 0.6 * rows[[11]]])
+    wrong = find(rows, labels).wrong
+    assert wrong.images.tolist() == [200] and wrong.others.tolist() == [0]
+
+
 def test_a_center_is_not_drawn_to_wrong_images() -> None:
     rows, owners = people([5, 4], seed=3)
     faces = EmbeddedFaces(rows, np.zeros(9, np.int64), 1)
