@@ -210,11 +210,11 @@ def test_a_network_embeds_the_set(faces: np.ndarray) -> None:
 def plant(labels: np.ndarray, least: int, seed: int) -> np.ndarray:
     """Labels of which 5 % of those of people with at least ``least`` images are another's."""
     generator, counts = np.random.default_rng(seed), np.bincount(labels)
-    candidates, people = np.flatnonzero(counts[labels] >= least), np.flatnonzero(counts >= least)
+    candidates = np.flatnonzero(counts[labels] >= least)
     planted = labels.copy()
     for number in generator.choice(candidates, round(0.05 * len(candidates)), replace=False):
         while planted[number] == labels[number]:
-            planted[number] = generator.choice(people)
+            planted[number] = generator.integers(len(counts))
     return planted
 
 
