@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models kernels classification grouping device hosts cluster bench fuzz faults hostfaults mutants endurance soak newcomer pythons clean
+.PHONY: help env train test lint models kernels classification grouping device cleaning hosts cluster bench fuzz faults hostfaults mutants endurance soak newcomer pythons clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh examples/*.sh setup-utils/*.sh setup-utils/*/* .ci/run
@@ -49,6 +49,10 @@ grouping: ## test jobs with parameter servers on MNIST, and examples/: killed pr
 device: ## test what runs on a GPU without one: on MXNet's second CPU context, half an hour
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "device or not device" tests/device
+
+cleaning: ## test data.clean on all of LFW with planted wrong labels; TOOLKIT_DATA
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) python -m pytest -m "cleaning or not cleaning" tests/data/clean
 
 hosts: ## test every launcher on two hosts, made of network namespaces: as root, with iproute2 and openssh-server
 	@bash setup-utils/install.sh --dev

@@ -38,15 +38,20 @@ class FaceNetwork(NamedTuple):
     name: str
 
 
-def add_network(parser: argparse.ArgumentParser) -> None:
-    """Add the options that ``open_network`` obeys, and those of how images are given to it."""
+def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Add the options that ``open_network`` obeys, and those of how images are given to it.
+
+    Args:
+        parser: gets the options.
+        required: whether a network has to be named.
+    """
     add = parser.add_argument
     model_help = (
         "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0, or an "
         "ONNX file"
     )
     metavar = "PREFIX,EPOCH|FILE.onnx"
-    add("--model", required=True, type=checkpoint_or_onnx, metavar=metavar, help=model_help)
+    add("--model", required=required, type=checkpoint_or_onnx, metavar=metavar, help=model_help)
     batch_help = "images per batch (default %(default)s)"
     add("--batch-size", type=positive_integer, default=64, metavar="N", help=batch_help)
     add("--no-flip", action="store_true", help="do not embed mirror images")

@@ -21,6 +21,8 @@ ROOMS_OF_PROGRAMS = {
     "evaluation/embed/__main__.py": {"data", "parallel"},
     "evaluation/compare.py": {"data", "parallel"},
     "evaluation/ijb/__main__.py": {"data", "parallel"},
+    # A network judges the set, and its embeddings are searched.
+    "data/clean/__main__.py": {"evaluation", "parallel"},
 }
 MODULES_PER_ROOM = 16
 LINES_PER_FUNCTION = 60

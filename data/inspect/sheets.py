@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -25,6 +25,7 @@ _CHOSEN_COLUMNS = 4
 _TILE_SIDE = 112
 _GAP, _WIDE_GAP = 4, 24
 _HEADING_HEIGHT, _LINE_HEIGHT, _TITLE_WIDTH, _NAME_WIDTH = 32, 20, 720, 124
+_HEADING_WIDTH = 200
 _FONT, _FONT_SCALE = cv2.FONT_HERSHEY_SIMPLEX, 0.45
 _WHITE, _DARK, _PALE, _RED = (255, 255, 255), (30, 30, 30), (228, 228, 228), (200, 30, 30)
 
@@ -35,6 +36,18 @@ _SIDE_MARGIN = 5
 # An axis is linear if the largest number is at most so many times the smallest.
 _LINEAR_RATIO = 30
 _INCHES, _DPI = (9, 5), 110
+
+
+class SheetRow(NamedTuple):
+    """Images in a row, in groups.
+
+    Attributes:
+        heading: lines that stand before them.
+        groups: encoded images, each with a note that stands below it.
+    """
+
+    heading: Sequence[str]
+    groups: Sequence[Sequence[tuple[Payload, str]]]
 
 
 def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
@@ -126,6 +139,26 @@ def draw_chosen_pairs(
         for start in range(0, len(drawn), _CHOSEN_COLUMNS)
     ]
     return _sheet(rows, title)
+
+
+def draw_rows(rows: Sequence[SheetRow], title: str) -> bytes:
+    """Return a sheet with these rows, at least one, a PNG."""
+    drawn = []
+    for row in rows:
+        groups = [
+            _join_row([_noted_tile(payload, note) for payload, note in group], _GAP)
+            for group in row.groups
+            if group
+        ]
+        heading = _text(row.heading, _TILE_SIDE, _HEADING_WIDTH)
+        heading = _pad(heading, 0, groups[0].shape[0] - _TILE_SIDE, 0, 0)
+        drawn.append(_join_row([heading, _join_row(groups, _WIDE_GAP)], _GAP))
+    return _sheet(drawn, title)
+
+
+def _noted_tile(payload: Payload, note: str) -> Image:
+    tile = _tile(lambda _: payload, 0)
+    return np.concatenate([tile, _text([note], _LINE_HEIGHT, _TILE_SIDE)])
 
 
 def _tiles_of_pair(pairs: VerificationSet, pair: int) -> Image:

@@ -238,9 +238,17 @@ def _check_inputs(faces: Any, world: Any) -> None:
         )
 
 
-def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
-    """Write the files and print a line about them; ``world`` is that of a test."""
-    options = _parse(argv)
+def embed(options: argparse.Namespace, world: Any = None) -> None:
+    """Write the files and print a line about them.
+
+    Args:
+        options: of the command line: ``inputs``, ``out``, ``workers``, those of ``add_network``,
+            and the switches ``raw``, ``safetensors``, ``skip_broken`` and ``resize``.
+        world: the ranks that share the images; without it, those that a launcher has started.
+
+    Raises:
+        DataError: an input is missing or broken, or a file cannot be written.
+    """
     # Here, because rooms meet in programs only.
     from data.named_images import NamedImages, Size, open_sources
     from parallel.world import HorovodWorld, LoneWorld
@@ -266,6 +274,11 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
         left_out = len(faces) - rows
         without = f", without {left_out:,} that cannot be embedded" if left_out else ""
         print(f"{options.out}.npy, {options.out}.tsv: {rows:,} embeddings of {width}{without}")
+
+
+def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
+    """Embed what the command line asks for; ``world`` is that of a test."""
+    embed(_parse(argv), world)
 
 
 if __name__ == "__main__":

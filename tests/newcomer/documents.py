@@ -138,6 +138,7 @@ RUN_BY: dict[str, Run] = {
     "python -m data.align": Run("tests/newcomer/test_documents.py", "SESSION"),
     "python -m data.pack": Run("tests/newcomer/test_documents.py", "SESSION"),
     "python -m data.unpack": Run("tests/newcomer/test_documents.py", "SESSION"),
+    "python -m data.clean": Run("tests/data/clean/test_command.py", "command.main"),
     "python -m data.inspect": Run("tests/newcomer/test_documents.py", "SESSION"),
     "python -m evaluation.verification --model models/run/model": Run(
         "tests/evaluation/verification/test_command.py", "--far"

@@ -1,0 +1,209 @@
+"""Clean a set of faces with a trained network: what is wrong in it, and a new set without that.
+
+    python -m data.clean datasets/faces --model models/run/model,0 --out datasets/faces_clean
+
+Finds images with a wrong label, classes that are one identity, and what the set has in common with
+verification sets; ``docs/cleaning.md`` says how. The set itself is never changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Optional
+
+from data.clean.embedded import EmbeddingFile
+from data.clean.faces import EmbeddedFaces
+from data.clean.findings import AGREE_FAR, COPY, MARGIN, OWN_FAR, Findings, find_all
+from data.clean.plan import Actions, Plan, make_plan
+from data.clean.report import Report, write_report
+from data.records.record_set import RecordSet
+from data.verification.bin_file import VerificationSet, read_bin
+from data.worker_threads import add_workers
+from runtime.command_line import Parser, positive_integer
+from runtime.errors import ConfigError, DataError, is_launched
+from runtime.files import StagedFiles, new_folder
+from runtime.stopping import run_stoppable
+
+# Option, name in the findings, and what it says.
+_COSINES = (
+    ("--own-cosine", "own", "images below this with their class are far from it (at FAR 0.01)"),
+    ("--agree-cosine", "agree", "images from this on agree (at FAR 0.001)"),
+    ("--home-cosine", "home", "another class as near as this claims an image (5%% by chance)"),
+    ("--margin", "margin", f"and is nearer than the own class by this ({MARGIN})"),
+    ("--merge-cosine", "merge", "classes as near as this are one (one pair by chance)"),
+    ("--overlap-cosine", "overlap", "a class as near as this is a person of a verification set"),
+    ("--copy-cosine", "copy", f"an image as near as this is a copy ({COPY})"),
+)
+
+
+def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    # Here, because rooms meet in programs only.
+    from evaluation.network import add_network
+
+    parser = Parser(
+        prog="python -m data.clean",
+        description="Find wrong labels, identities that are in a set twice, and overlap with "
+        "verification sets, and write a new set without them. Without --out, only the report.",
+    )
+    add = parser.add_argument
+    add("path", type=Path, help="a .rec file, or a folder with one; it is not changed")
+    out_help = "the folder for the new set; an existing one has to be empty"
+    add("--out", type=Path, metavar="DIR", help=out_help)
+    add("--dry-run", action="store_true", help="write the report, and no new set in any case")
+    report_help = "the folder for the report (%(default)s)"
+    add("--report", type=Path, default=Path("cleaning"), metavar="DIR", help=report_help)
+    features_help = (
+        "embeddings of the set, and of the verification sets, that python -m evaluation.embed has "
+        "written, in place of --model"
+    )
+    add("--features", type=Path, metavar="FILE.npy", help=features_help)
+    verification_help = "look for the people and images of these sets, too"
+    add("--verification", nargs="+", type=Path, default=[], metavar="FILE.bin",
+        help=verification_help)  # fmt: skip
+    switch = argparse.BooleanOptionalAction
+    drop_help = "leave out images with a wrong label; the default, --no-drop keeps them"
+    add("--drop", action=switch, default=True, help=drop_help)
+    move_help = "give images that another class claims to that class, instead of leaving them out"
+    add("--move", action="store_true", help=move_help)
+    add("--merge", action="store_true", help="make one class of those that are one identity")
+    overlap_help = "leave out the identities and the images of the verification sets"
+    add("--drop-overlap", action="store_true", help=overlap_help)
+    for option, _, said in _COSINES:
+        add(option, type=float, metavar="X", help=said)
+    sheets_help = "at most so many sheets of each finding (%(default)s)"
+    add("--sheets", type=positive_integer, default=5, metavar="N", help=sheets_help)
+    add_network(parser, required=False)
+    add_workers(parser)
+    options = parser.parse_args(argv)
+    _check(options)
+    return options
+
+
+def _attribute(option: str) -> str:
+    return option[2:].replace("-", "_")
+
+
+def _check(options: argparse.Namespace) -> None:
+    if (options.model is None) == (options.features is None):
+        raise ConfigError("name either a network, --model, or embeddings, --features")
+    if options.model is not None and is_launched():
+        raise ConfigError(
+            "data.clean runs in one process; have the ranks embed the set (evaluation.embed), and "
+            "name what they write as --features"
+        )
+    if options.drop_overlap and not options.verification:
+        raise ConfigError("--drop-overlap needs verification sets; name them with --verification")
+    for option, _, _ in _COSINES:
+        value = getattr(options, _attribute(option))
+        if value is not None and not -1 <= value <= 1:
+            raise ConfigError(f"{option} {value:g} is no cosine; take one of -1 to 1")
+
+
+def _check_places(options: argparse.Namespace, records: RecordSet) -> None:
+    """Refuse to write into the set."""
+    if options.out is None:
+        return
+    out, source = options.out.resolve(), records.path.resolve().parent
+    if out == source or source in out.parents:
+        raise ConfigError(
+            f"--out {options.out} is, or lies in, {source}, the set that is cleaned; choose "
+            "another place"
+        )
+    report = options.report.resolve()
+    if report == out or out in report.parents:
+        raise ConfigError(
+            f"--report {options.report} lies in --out {options.out}; choose another place for one"
+        )
+
+
+def _embeddings(options: argparse.Namespace, records: RecordSet) -> EmbeddingFile:
+    """Compute the embeddings, or take those that are named."""
+    from evaluation.embed.__main__ import embed
+    from evaluation.embed.index import read_embeddings
+    from parallel.world import LoneWorld
+
+    path: Path = options.features
+    if path is None:
+        path = options.report / "features.npy"
+        wanted = vars(options) | {
+            "inputs": [str(records.path), *map(str, options.verification)],
+            "out": str(path.with_suffix("")),
+            **dict.fromkeys(("raw", "safetensors", "resize"), False),
+            "skip_broken": True,
+        }
+        embed(argparse.Namespace(**wanted), LoneWorld())
+    return EmbeddingFile(read_embeddings(path))
+
+
+def _summary(
+    records: RecordSet, faces: EmbeddedFaces, findings: Findings, plan: Plan
+) -> list[tuple[str, str]]:
+    limits = findings.limits
+    out = ", ".join(f"{count:,} {reason}" for reason, count in plan.counts().items()) or "none"
+    return [
+        ("set", str(records.path)),
+        ("images", f"{len(records):,} of {len(faces.present):,} identities"),
+        ("cannot be judged", f"{int((faces.sizes() == 1).sum()):,} are alone in their class"),
+        ("far from the own class", f"cosine below {limits.own:.3f}, FAR {OWN_FAR:g}"),
+        ("two images agree", f"from {limits.agree:.3f}, FAR {AGREE_FAR:g}"),
+        ("another class claims an image", f"from {limits.home:.3f}"),
+        ("two classes are one", f"from {limits.merge:.3f}"),
+        ("a class is a person of a verification set", f"from {limits.overlap:.3f}"),
+        ("left out", out),
+        ("new set", f"{plan.kept:,} images of {plan.num_classes:,} identities"),
+    ]
+
+
+def _write_new(
+    plan: Plan, records: RecordSet, hidden: Path, targets: Sequence[VerificationSet]
+) -> None:
+    if not plan.num_classes:
+        raise DataError(f"nothing of {records.path} is left; choose other thresholds or actions")
+    plan.write_set(records, hidden)
+    for pairs in sorted(records.path.parent.glob("*.bin")):
+        shutil.copyfile(pairs, hidden / pairs.name)
+
+
+def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Path]) -> None:
+    """Find, report, and write the new set into a folder if there is one."""
+    from evaluation.search import search
+
+    pairs = [read_bin(path) for path in options.verification]
+    file = _embeddings(options, records)
+    faces, images = file.faces_of(records)
+    given = {name: getattr(options, _attribute(option)) for option, name, _ in _COSINES}
+    findings = find_all(faces, [file.targets_of(one) for one in pairs], given, search)
+    actions = Actions(options.drop, options.move, options.merge, options.drop_overlap)
+    plan = make_plan(faces, images, len(records), findings, actions)
+    found = Report(records, images, faces, findings, pairs).findings()
+    summary = _summary(records, faces, findings, plan)
+    lines = write_report(options.report, found, summary, options.sheets)
+    table = options.report / "images.tsv"
+    with StagedFiles() as files:
+        plan.write_table(files.open(table), records)
+    for name, value in summary:
+        print(f"{name:<42}{value}")
+    print(*lines, f"{table}: what becomes of each image", sep="\n")
+    if hidden is not None:
+        _write_new(plan, records, hidden, pairs)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Clean what the command line names."""
+    options = _parse(argv)
+    records = RecordSet(options.path)
+    _check_places(options, records)
+    writes = options.out is not None and not options.dry_run
+    place: Any = new_folder(options.out) if writes else nullcontext()
+    with place as hidden:
+        _clean(options, records, hidden)
+    if writes:
+        print(f"{options.out}: the new set")
+
+
+if __name__ == "__main__":
+    run_stoppable(main)

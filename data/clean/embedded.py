@@ -1,0 +1,114 @@
+"""The embeddings of a record set and of verification sets, found in a file of ``evaluation.embed``.
+
+Its index names each image by the path of its set and its key there. A file of another version of a
+set would judge the wrong images, so keys and labels are compared with those of the set.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.clean.faces import EmbeddedFaces, Numbers
+from data.clean.overlap import Targets
+from data.records.record_set import RecordSet
+from data.verification.bin_file import VerificationSet
+from runtime.errors import DataError
+
+_REMEDY = "embed it again: python -m evaluation.embed, or leave --features out and give --model"
+
+
+class Embeddings(Protocol):
+    """What ``evaluation.embed.index.read_embeddings`` returns."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def rows(self) -> NDArray[Any]:
+        """The embeddings [n, D]."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the images, n."""
+
+    @property
+    def labels(self) -> list[str]:
+        """Their labels, n, or empty."""
+
+
+class EmbeddingFile:
+    """A file of embeddings, whose rows are found by set and key."""
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        self._embeddings = embeddings
+        self._sets: dict[Path, tuple[list[int], list[str]]] = {}
+        paths: dict[str, Path] = {}
+        for row, name in enumerate(embeddings.names):
+            path, _, key = name.rpartition(":")
+            if path not in paths:
+                paths[path] = Path(path).resolve()
+            rows, keys = self._sets.setdefault(paths[path], ([], []))
+            rows.append(row)
+            keys.append(key)
+
+    def faces_of(self, records: RecordSet) -> tuple[EmbeddedFaces, Numbers]:
+        """Return the embeddings of a record set, and the number in the set of each.
+
+        Raises:
+            DataError: there are none, or they are of another version of the set.
+        """
+        rows, keys = self._find(records.path)
+        known = np.fromiter((records.key(image) for image in range(len(records))), np.int64)
+        images: Numbers = np.searchsorted(known, keys)
+        labels = records.labels().astype(np.int64)
+        if (images >= len(known)).any() or (known[images] != keys).any():
+            raise self._other_version(records.path)
+        # A file that was given labels by another program may have none.
+        if self._embeddings.labels:
+            named = [self._embeddings.labels[row] for row in rows.tolist()]
+            if named != list(map(str, labels[images].tolist())):
+                raise self._other_version(records.path)
+        faces = EmbeddedFaces(self._rows(rows), labels[images], records.num_classes)
+        return faces, images
+
+    def targets_of(self, pairs: VerificationSet) -> Targets:
+        """Return the embeddings of a verification set.
+
+        Raises:
+            DataError: some are missing.
+        """
+        rows, keys = self._find(pairs.path)
+        if not np.array_equal(keys, np.arange(len(pairs))):
+            raise self._other_version(pairs.path)
+        return Targets(pairs.name, self._rows(rows), pairs.same, pairs.firsts)
+
+    def _find(self, path: Path) -> tuple[Numbers, Numbers]:
+        found = self._sets.get(path.resolve())
+        if found is None:
+            raise DataError(f"{self._embeddings.path} has no embeddings of {path}; {_REMEDY}")
+        rows, keys = found
+        if not all(key.isascii() and key.isdecimal() and len(key) < 19 for key in keys):
+            raise self._other_version(path)
+        # A set that was named twice has its rows twice.
+        numbers, first = np.unique(np.array(keys, np.int64), return_index=True)
+        return np.array(rows, np.int64)[first], numbers
+
+    def _rows(self, rows: Numbers) -> NDArray[Any]:
+        """Return rows, without reading them if they follow each other."""
+        first, last = int(rows[0]), int(rows[-1])
+        if last - first + 1 == len(rows) and (np.diff(rows) == 1).all():
+            consecutive: NDArray[Any] = self._embeddings.rows[first : last + 1]
+            return consecutive
+        chosen: NDArray[Any] = self._embeddings.rows[rows]
+        return chosen
+
+    def _other_version(self, path: Path) -> DataError:
+        return DataError(
+            f"{self._embeddings.path} has embeddings of another version of {path}, or not of all "
+            f"its images; {_REMEDY}"
+        )

@@ -1,0 +1,125 @@
+"""What becomes of each image: its class in the new set, or why it is left out.
+
+The findings say what looks wrong; the user says what is to be done about it. Both together are one
+table, which is written whether or not a new set is, and from which the new set follows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.clean.faces import EmbeddedFaces, Numbers
+from data.clean.findings import Findings
+from data.clean.labels import Kind
+from data.records.record_set import RecordSet
+from data.records.writer import RecordWriter
+from data.worker_threads import track
+
+NO_CLASS = -1
+_KEPT, _UNREADABLE, _JUNK, _MOVED, _OVERLAP = range(5)
+_REASONS = ("", "unreadable", "junk", "moved", "overlap")
+
+
+class Actions(NamedTuple):
+    """What is done about the findings.
+
+    Attributes:
+        drop: whether images with a wrong label are left out.
+        move: whether those that another class claims go there instead.
+        merge: whether classes that are one identity become one class.
+        drop_overlap: whether identities and images of verification sets are left out.
+    """
+
+    drop: bool
+    move: bool
+    merge: bool
+    drop_overlap: bool
+
+
+class Plan(NamedTuple):
+    """The new set.
+
+    Attributes:
+        classes: int64 [N]: the class of each image in the new set, -1 if it is left out.
+        reasons: uint8 [N]: why an image is left out or has another class, for ``reason``.
+        num_classes: of the new set.
+    """
+
+    classes: NDArray[np.int64]
+    reasons: NDArray[np.uint8]
+    num_classes: int
+
+    @property
+    def kept(self) -> int:
+        """The number of images of the new set."""
+        return int((self.classes >= 0).sum())
+
+    def counts(self) -> dict[str, int]:
+        """Return how many images are left out, by the reason."""
+        out = np.bincount(self.reasons[self.classes < 0], minlength=len(_REASONS))
+        return {reason: int(count) for reason, count in zip(_REASONS, out) if count}
+
+    def write_table(self, file: BinaryIO, records: RecordSet) -> None:
+        """Write a line for each image: key, class, class in the new set, reason."""
+        file.write(b"key\tclass\tnew class\treason\n")
+        columns = (column.tolist() for column in (records.labels(), self.classes, self.reasons))
+        for image, (label, new, reason) in enumerate(zip(*columns)):
+            shown = "" if new < 0 else new
+            line = f"{records.key(image)}\t{label}\t{shown}\t{_REASONS[reason]}\n"
+            file.write(line.encode())
+
+    def write_set(self, records: RecordSet, folder: Path) -> None:
+        """Write the new set; the images of a class stay in their order, byte for byte.
+
+        Raises:
+            DataError: a record is broken, or the folder cannot be written.
+        """
+        images = np.flatnonzero(self.classes >= 0)
+        images = images[np.argsort(self.classes[images], kind="stable")]
+        numbered = zip(images.tolist(), self.classes[images].tolist())
+        with RecordWriter(folder, image_size=records.image_size) as writer:
+            for image, label in track(numbered, len(images), "writing images"):
+                writer.write(records.image(image)[0], label)
+
+
+def make_plan(
+    faces: EmbeddedFaces, images: Numbers, total: int, findings: Findings, actions: Actions
+) -> Plan:
+    """Decide what becomes of each image.
+
+    Args:
+        faces: the images that could be embedded [n].
+        images: their numbers in the record set [n].
+        total: the number N of images in the record set.
+        findings: what is wrong.
+        actions: what is done about it.
+    """
+    wrong = findings.wrong
+    classes, reasons = faces.labels.copy(), np.full(len(faces), _KEPT, np.uint8)
+    moved, junk = wrong.of_kind(Kind.MOVED), wrong.of_kind(Kind.JUNK)
+    if actions.drop or actions.move:
+        classes[moved.images] = moved.others if actions.move else NO_CLASS
+        reasons[moved.images] = _MOVED
+    if actions.drop:
+        classes[junk.images], reasons[junk.images] = NO_CLASS, _JUNK
+    if actions.drop_overlap:
+        is_out = np.zeros(len(faces), np.bool_)
+        for overlap in findings.overlaps:
+            is_out[overlap.copies] = True
+            is_out |= np.isin(classes, overlap.classes)
+        is_out &= classes >= 0
+        classes[is_out], reasons[is_out] = NO_CLASS, _OVERLAP
+    if actions.merge:
+        of_class = np.arange(faces.num_classes)
+        for group in findings.merges.groups:
+            of_class[list(group)] = min(group)
+        classes = np.where(classes >= 0, of_class[classes], NO_CLASS)
+    left = np.unique(classes[classes >= 0])
+    every, why = np.full(total, NO_CLASS, np.int64), np.full(total, _UNREADABLE, np.uint8)
+    every[images] = np.where(classes >= 0, np.searchsorted(left, classes), NO_CLASS)
+    why[images] = reasons
+    return Plan(every, why, len(left))

@@ -1,0 +1,274 @@
+"""The command: on drawn embeddings, with a network, and on real faces with planted labels."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from backbones.model import Backbone
+from backbones.options import BackboneOptions
+from data.clean import __main__ as command
+from data.records.record_set import RecordSet
+from data.records.writer import RecordWriter
+from data.verification.bin_file import write_bin
+from evaluation.embed import __main__ as embed
+from evaluation.embed.index import write_index
+from runtime.errors import ConfigError, DataError
+from tests.data.clean.clusters import people
+from tests.support.launch import clean_environment
+
+ROOT = Path(__file__).resolve().parents[3]
+SIDE = 16
+# Person 1 is two classes, 1 and 30; image 12 has the label of class 9; image 40 is of none.
+COUNTS = [5] * 30
+
+
+def image(number: int) -> bytes:
+    rgb = np.random.default_rng(number).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+    return cv2.imencode(".png", rgb)[1].tobytes()
+
+
+@pytest.fixture
+def faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """A set in ``faces``, a verification set ``v.bin``, and their embeddings in ``f.npy``.
+
+    Returns the number of each image of the set, in its order; it is what the image is drawn from.
+    """
+    monkeypatch.chdir(tmp_path)
+    rows, owners = people([*COUNTS, 1])
+    labels = owners.copy()
+    labels[[8, 9]], labels[12], labels[150] = 30, 9, 8
+    order = np.argsort(labels, kind="stable")
+    with RecordWriter(Path("faces"), image_size=(SIDE, SIDE)) as writer:
+        for number in order:
+            writer.write(image(int(number)), int(labels[number]))
+    # Person 3 by a copy and another image of it, and two strangers.
+    strangers = people([1, 1], seed=9)[0]
+    shown = [image(17), image(500), image(501), image(502)]
+    write_bin(Path("v.bin"), shown, [True, False])
+    (Path("faces") / "holdout.bin").write_bytes(b"kept")
+    np.save("f.npy", np.concatenate([rows[order], rows[[17, 16]], strangers]))
+    names = [(f"faces/train.rec:{n + 1}", str(labels[m])) for n, m in enumerate(order)]
+    with open("f.tsv", "wb") as file:
+        write_index(file, [*names, *((f"v.bin:{n}", "") for n in range(4))])
+    return order
+
+
+def clean(*words: str) -> None:
+    command.main(["faces", "--features", "f.npy", "--workers", "1", *words])
+
+
+def contents(path: str) -> list[tuple[bytes, int]]:
+    records = RecordSet(path)
+    return [(bytes(payload), label) for payload, label in map(records.image, range(len(records)))]
+
+
+def table(name: str) -> list[list[str]]:
+    lines = (Path("cleaning") / name).read_text().splitlines()
+    return [line.split("\t") for line in lines[1:]]
+
+
+def test_only_the_report(faces: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.read_bytes() for path in Path("faces").iterdir()}
+    clean("--verification", "v.bin", "--sheets", "1")
+    key = int(np.flatnonzero(faces == 12)[0]) + 1
+    ((found, label, own, other, cosine),) = table("moved.tsv")
+    assert (found, label, other) == (str(key), "9", "2") and float(own) < 0.4 < float(cosine)
+    assert [line[1] for line in table("junk.tsv")] == ["8"]
+    assert not table("unsure.tsv")
+    assert [line[:3] for line in table("merges.tsv")] == [["0", "1", "3"], ["0", "30", "2"]]
+    ((person, label, images, _),) = table("v-people.tsv")
+    assert (person, label, images) == ("0", "3", "5")
+    copies = [(original, *words) for original, _, *words in table("v-copies.tsv")]
+    assert copies == [("0", "3", "1.0000", "yes"), ("1", "3", "1.0000", "no")]
+    sheet = cv2.imread("cleaning/moved-1.png")
+    assert sheet is not None and sheet.std() > 10
+    assert 'src="moved-1.png"' in Path("cleaning/report.html").read_text()
+    lines = table("images.tsv")
+    assert len(lines) == 151 and [line[3] for line in lines].count("") == 149
+    assert {path.name for path in Path().iterdir()} == {
+        "faces", "v.bin", "f.npy", "f.tsv", "cleaning",
+    }  # fmt: skip
+    assert {path: path.read_bytes() for path in before} == before
+    assert "149 images of 31 identities" in capsys.readouterr().out
+    clean("--dry-run", "--out", "new")
+    assert not Path("new").exists()
+
+
+def test_a_new_set_without_wrong_labels(faces: np.ndarray) -> None:
+    clean("--out", "new/set")
+    old, new = contents("faces"), contents("new/set")
+    out = {image(12), image(150)}
+    assert new == [(payload, label) for payload, label in old if payload not in out]
+    assert RecordSet("new/set").num_classes == 31 and RecordSet("new/set").image_size == (16, 16)
+    assert Path("new/set/holdout.bin").read_bytes() == b"kept"
+    assert (Path("new/set") / "property").read_text() == "31,16,16\n"
+    with pytest.raises(ConfigError, match="new/set exists already"):
+        clean("--out", "new/set")
+
+
+def test_what_is_done_is_chosen(faces: np.ndarray) -> None:
+    clean("--out", "moved", "--no-drop", "--move", "--merge")
+    label_of = dict(contents("moved"))
+    assert len(label_of) == 151 and max(label_of.values()) == 29
+    assert label_of[image(12)] == label_of[image(10)] and label_of[image(8)] == label_of[image(5)]
+    assert label_of[image(150)] == label_of[image(40)]
+    clean("--out", "without", "--drop-overlap", "--verification", "v.bin", "--no-drop")
+    label_of = dict(contents("without"))
+    assert len(label_of) == 146 and sorted(set(label_of.values())) == list(range(30))
+    assert not {image(number) for number in range(15, 20)} & set(label_of)
+    assert [line[3] for line in table("images.tsv")].count("overlap") == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "faces"], "--out faces is, or lies in, .*choose another place"),
+        (["--out", "faces/new"], "--out faces/new is, or lies in"),
+        (["--out", "link/new"], "--out link/new is, or lies in"),
+        (["--out", "new", "--report", "new/report"], "--report new/report lies in --out new"),
+        (["--model", "m,0"], "name either a network, --model, or embeddings, --features"),
+        (["--own-cosine", "2"], "--own-cosine 2 is no cosine"),
+        (["--drop-overlap"], "--drop-overlap needs verification sets"),
+        (["--verification", "gone.bin"], "gone.bin cannot be read"),
+        (["--verification", "w.bin"], "f.npy has no embeddings of w.bin; embed it again"),
+        (["--own-cosine", "1", "--out", "new"], "nothing of faces/train.rec is left"),
+    ],
+)
+def test_mistakes_are_one_line(faces: np.ndarray, words: list[str], message: str) -> None:
+    Path("link").symlink_to("faces")
+    write_bin(Path("w.bin"), [image(1), image(2)], [True])
+    before = {path.name for path in Path("faces").iterdir()}
+    with pytest.raises((ConfigError, DataError), match=message) as caught:
+        clean(*words)
+    assert "\n" not in str(caught.value)
+    assert not Path("new").exists() and not Path(".new.part").exists()
+    assert {path.name for path in Path("faces").iterdir()} - before <= {
+        "train.idx.cache", "train.labels.cache",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("change", ["label", "key", "missing"])
+def test_embeddings_of_another_version_are_refused(faces: np.ndarray, change: str) -> None:
+    lines = Path("f.tsv").read_text().splitlines()
+    if change == "label":
+        lines[4] = lines[4].rpartition("\t")[0] + "\t7"
+    elif change == "key":
+        lines[150] = lines[150].replace(":151", ":999")
+    else:
+        lines[152] = lines[152].replace("v.bin", "x.bin")
+    Path("f.tsv").write_text("".join(f"{line}\n" for line in lines))
+    with pytest.raises(DataError, match="f.npy has embeddings of another version of"):
+        clean("--verification", "v.bin")
+
+
+def test_a_killed_command_leaves_no_set(faces: np.ndarray) -> None:
+    """Killed while it writes images."""
+    script = (
+        "import os, signal, sys\n"
+        "from data.clean import __main__ as command\n"
+        "from data.records.writer import RecordWriter\n"
+        "write, calls = RecordWriter.write, []\n"
+        "def killed(self, *arguments):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) == 50:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    write(self, *arguments)\n"
+        "RecordWriter.write = killed\n"
+        "command.main(['faces', '--features', 'f.npy', '--out', 'new', '--sheets', '1'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**clean_environment(), "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not Path("new").exists()
+
+
+def test_a_network_embeds_the_set(faces: np.ndarray) -> None:
+    """Untrained: what it finds is not looked at, but which images were embedded."""
+    options = BackboneOptions(network="tiny", embedding_size=8)
+    Backbone.create(options, image_size=(SIDE, SIDE)).export(Path("m"))
+    words = ["--image-size", str(SIDE), str(SIDE), "--batch-size", "16", "--workers", "1"]
+    words += ["--model", "m,0", "--verification", "v.bin", "--sheets", "1"]
+    with open("faces/train.rec", "r+b") as file:
+        content = file.read()
+        file.seek(content.index(b"\x89PNG"))
+        file.write(b"junk")
+    command.main(["faces", *words, "--out", "new", "--no-drop"])
+    assert np.load("cleaning/features.npy").shape == (150 + 4, 8)
+    assert [line[3] for line in table("images.tsv")].count("unreadable") == 1
+    assert contents("new") == contents("faces")[1:]
+
+
+def plant(labels: np.ndarray, least: int, seed: int) -> np.ndarray:
+    """Labels of which 5 % of those of people with at least ``least`` images are another's."""
+    generator, counts = np.random.default_rng(seed), np.bincount(labels)
+    candidates = np.flatnonzero(counts[labels] >= least)
+    planted = labels.copy()
+    for number in generator.choice(candidates, round(0.05 * len(candidates)), replace=False):
+        while planted[number] == labels[number]:
+            planted[number] = generator.integers(len(counts))
+    return planted
+
+
+def find_planted(
+    images: list[bytes], labels: np.ndarray, planted: np.ndarray, features: np.ndarray
+) -> tuple[float, float]:
+    """Recall and precision of the images that the command leaves out; LFW's mistakes count."""
+    order = np.argsort(planted, kind="stable")
+    dense = np.unique(planted, return_inverse=True)[1]
+    with RecordWriter(Path("planted"), image_size=(112, 112)) as writer:
+        for number in order.tolist():
+            writer.write(images[number], int(dense[number]))
+    np.save("planted.npy", features[order])
+    with open("planted.tsv", "wb") as file:
+        names = (f"planted/train.rec:{n}" for n in range(1, len(order) + 1))
+        write_index(file, zip(names, map(str, dense[order].tolist())))
+    command.main(["planted", "--features", "planted.npy", "--sheets", "1"])
+    is_out = np.array([line[2] == "" for line in table("images.tsv")])
+    is_wrong = (planted != labels)[order]
+    return is_out[is_wrong].mean(), is_wrong[is_out].mean()
+
+
+def embedded(
+    folder: Path, data: Path, least: int, most: int
+) -> tuple[list[bytes], np.ndarray, np.ndarray]:
+    """Images, people and embeddings of LFW's people with ``least`` images, ``most`` people."""
+    found = sorted(path for path in folder.iterdir() if len(list(path.iterdir())) >= least)[:most]
+    paths = [path for person in found for path in sorted(person.iterdir())]
+    words = ["--model", f"{data}/mobilefacenet_y1/model,0", "--out", "lfw"]
+    embed.main([*words, *map(str, paths)])
+    labels = np.repeat(np.arange(len(found)), [len(list(person.iterdir())) for person in found])
+    return [path.read_bytes() for path in paths], labels, np.load("lfw.npy")
+
+
+def test_planted_labels_of_real_faces(
+    lfw_folder: Path, toolkit_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images, labels, features = embedded(lfw_folder, toolkit_data, least=4, most=40)
+    recall, precision = find_planted(images, labels, plant(labels, 4, seed=1), features)
+    assert recall >= 0.95 and precision >= 0.9
+
+
+@pytest.mark.cleaning
+@pytest.mark.timeout(3600)
+def test_planted_labels_of_lfw(
+    lfw_folder: Path, toolkit_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of LFW; the people with one image are there, and nobody can say of whom they are."""
+    monkeypatch.chdir(tmp_path)
+    images, labels, features = embedded(lfw_folder, toolkit_data, least=1, most=10_000)
+    assert len(images) == 13_233
+    for least in (2, 3):
+        for seed in range(3):
+            found = find_planted(images, labels, plant(labels, least, seed), features)
+            print(least, seed, "recall %.4f precision %.4f" % found)
+            assert found[0] >= 0.95 and found[1] >= 0.9
