@@ -41,7 +41,7 @@ from tests.support.witness import (
     stop,
     updates,
 )
-from training import dry_run, model_saver, run, verifier
+from training import best_model, dry_run, model_saver, run, verifier
 from training.checkpoint import resume
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import resolve
@@ -291,10 +291,20 @@ ROWS: dict[str, Row] = {
     "verbose": Row(
         "records", "--verbose 3", lambda seen: reports(seen, have_targets=True), [0, 3, 5]
     ),
+    "best": Row(
+        "records", "--best seen", lambda seen: seen.call("BestModel")["deciding"], "seen"
+    ),
     "save_interval": Row(
         "records",
         "--save-interval 2",
-        lambda seen: [updates(seen, "ModelSaver.save"), updates(seen, "Checkpointer.save")],
+        lambda seen: [
+            [
+                call["update"]
+                for call in seen.calls("ModelSaver.save")
+                if call["self"] is seen.calls("ModelSaver")[1].result
+            ],
+            updates(seen, "Checkpointer.save"),
+        ],
         [[2, 4, 5], [2, 4, 5]],
     ),
     "keep": Row(
@@ -439,6 +449,8 @@ def watch(seen: Witness) -> None:
     seen.watch(resume, "find")
     seen.watch(verifier, "Verifier")
     seen.watch(finite_guard, "FiniteGuard")
+    seen.watch(best_model, "BestModel")
+    seen.watch(model_saver, "ModelSaver")
     seen.watch(model_saver.ModelSaver, "save")
     seen.watch(Checkpointer, "save")
     seen.watch(environment, "prepare_stall_check")

@@ -183,6 +183,11 @@ def check(config: FaceConfig) -> None:
             f"--accumulate {parts} does not divide the {data.batch_size} images of --batch-size "
             "into equal parts; choose one that divides the other"
         )
+    if config.run.best is not None and config.run.best not in data.val_targets:
+        known = ", ".join(data.val_targets) or "none are given"
+        raise ConfigError(
+            f"--best {config.run.best} is no set of --val-targets ({known}); name one of these"
+        )
     if data.dataset is None and not data.rec:
         raise ConfigError(
             f"no data: give --dataset NAME ({', '.join(presets.PRESETS)}) or --rec DIR; "

@@ -126,6 +126,8 @@ def test_margins(preset: str, line: str, margins: tuple[float, ...]) -> None:
 def test_parts_of_a_batch_are_equal() -> None:
     parts = parse_line("--dataset synthetic --batch-size 64 --accumulate 4")
     assert (parts.images_per_rank, parts.images_per_pass) == (64, 16)
+    with pytest.raises(ConfigError, match=r"--best cfp is no set of --val-targets \(lfw, age\)"):
+        parse(["--dataset", "emore", "--debug", *"--best cfp --val-targets lfw,age".split()])
     with pytest.raises(ConfigError, match="--accumulate 5 does not divide the 64 images"):
         parse_line("--dataset synthetic --batch-size 64 --accumulate 5")
 
