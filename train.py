@@ -62,6 +62,7 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     from training.update.face_step import FaceStep
     from training.update.finite_guard import FiniteGuard
     from training.update.optimizer import BackboneOptimizer
+    from training.update.teacher import Teacher
     from training.verifier import Verifier
 
     data, seed, dtype = config.data, config.run.seed, config.backbone.dtype
@@ -89,13 +90,18 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
             best.verify(0)
     guard, factor = FiniteGuard(config.run.on_nan, run.last_checkpoint), config.center_lr_factor
     saver = ModelSaver(backbone, run.world, run.folder)
+    step = FaceStep(backbone, head, optimizer, factor, stopwatch=clock, guard=guard)
+    teacher = Teacher.create(config.teacher, backbone, size, run.world)
+    if teacher is not None:
+        step.learn_from(teacher)
     status = run.fit(
-        FaceStep(backbone, head, optimizer, factor, stopwatch=clock, guard=guard),
+        step,
         [
             Every(best.verify, updates=config.run.verbose),
             Every(saver.save, updates=config.run.save_interval),
             Every(run.save_checkpoint, updates=config.run.save_interval, on_stop=True),
         ],
+        teacher.averages if teacher is not None else dict,
     )
     run.log.summarize(debug=data.debug)
     verifier.summarize()

@@ -46,7 +46,7 @@ from training.checkpoint import resume
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import resolve
 from training.log import run_log
-from training.update import finite_guard, optimizer, parameter_updates
+from training.update import finite_guard, optimizer, parameter_updates, teacher
 
 
 def of_graph(argument: str) -> Callable[[Witness], Any]:
@@ -294,6 +294,16 @@ ROWS: dict[str, Row] = {
     "best": Row(
         "records", "--best seen", lambda seen: seen.call("BestModel")["deciding"], "seen"
     ),
+    "teacher": Row(
+        # Frozen parameters and parts of a batch are of the same run.
+        "records",
+        "--teacher {folder}/earlier,3",
+        lambda seen: [call["prefix"][-8:] for call in seen.calls("Backbone.load")],
+        ["/earlier"],
+    ),
+    "teacher_weight": Row(
+        "records", "--teacher-weight 0.5", given("Teacher", "weight"), 0.5
+    ),
     "save_interval": Row(
         "records",
         "--save-interval 2",
@@ -432,7 +442,8 @@ def watch(seen: Witness) -> None:
     """Watch whatever obeys an option."""
     seen.watch(face_loader, "Augmentation", "FaceLoader", "MemoryBatches")
     seen.watch(loader, "Prefetcher")
-    seen.watch(Backbone, "create", "load_pretrained")
+    seen.watch(Backbone, "create", "load", "load_pretrained")
+    seen.watch(teacher, "Teacher")
     seen.watch(backbones, "build")
     seen.watch(head, "PartialFC")
     seen.watch(head.PartialFC, "create", "step")

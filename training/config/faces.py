@@ -30,6 +30,8 @@ from training.config.schedule import (
     OptimizerOptions,
     with_schedule,
 )
+from training.config.teacher import TeacherOptions
+from training.config.teacher import check_given as check_given_teacher
 
 # SGD's weight decay would outweigh the gradients when Adam normalizes their sum.
 _ADAM_RECIPES = {"adam": "--lr 1e-3 --wd 0", "adamw": "--lr 1e-3 --wd 0.05"}
@@ -57,6 +59,7 @@ class FaceConfig:
     data: FaceDataOptions
     backbone: BackboneOptions
     head: HeadOptions
+    teacher: TeacherOptions
     optimizer: FaceOptimizerOptions
     schedule: FaceScheduleOptions
     run: FaceRunOptions
@@ -113,6 +116,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
     saved = _as_given(saved)
     check_same_dataset(given, saved)
     check_given_head(given)
+    check_given_teacher(given, saved)
     _check_recipe_of_optimizer(given, saved)
     dataset = given.get("dataset", saved.get("dataset"))
     preset = presets.OWN_DATA if dataset is None else presets.find(dataset)

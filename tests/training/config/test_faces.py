@@ -132,6 +132,19 @@ def test_parts_of_a_batch_are_equal() -> None:
         parse_line("--dataset synthetic --batch-size 64 --accumulate 5")
 
 
+def test_a_weight_needs_a_teacher(tmp_path: Path) -> None:
+    (tmp_path / "strong-0000.params").touch()
+    line = f"--dataset synthetic --teacher {tmp_path}/strong,0 --teacher-weight 0"
+    assert parse_line(line).teacher.checkpoint == (f"{tmp_path}/strong", 0)
+    for line, message in (
+        ("--teacher-weight 2", "--teacher-weight 2 goes with --teacher PREFIX,EPOCH"),
+        (f"--teacher {tmp_path}/strong,1", "--teacher .*strong,1 names .*0001.params, which does"),
+        ("--teacher strong", "--teacher 'strong' is not PREFIX,EPOCH"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            parse_line(f"--dataset synthetic {line}")
+
+
 def test_center_lr_follows_lr_unless_given() -> None:
     assert parse_line("--dataset synthetic --lr 0.3").center_lr_factor == 1.0
     assert parse_line("--dataset synthetic --lr 0.3 --center-lr 0.6").center_lr_factor == 2.0
