@@ -55,7 +55,7 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     from backbones.model import Backbone
     from partial_fc import optimizers
     from partial_fc.head import PartialFC
-    from training import face_data
+    from training import class_means, face_data
     from training.best_model import BestModel
     from training.model_saver import ModelSaver
     from training.run import Every
@@ -87,6 +87,8 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     run.restore(backbone=backbone, optimizer=optimizer, head=head, verifier=verifier, best=best)
     if run.is_new:
         with run.log.paused():
+            if config.head.starts_from_means:
+                class_means.start_from_means(head, backbone, faces, run.log.end_updates)
             best.verify(0)
     guard, factor = FiniteGuard(config.run.on_nan, run.last_checkpoint), config.center_lr_factor
     saver = ModelSaver(backbone, run.world, run.folder)

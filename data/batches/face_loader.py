@@ -93,6 +93,39 @@ class FaceLoader(Loader):
         global_batch = options.batch_size * world_size
         self._set_length(str(dataset.path), len(self._selection), global_batch)
 
+    def images_of(self, start: int, stop: int) -> Iterator[Batch]:
+        """Yield the images of the classes ``[start, stop)`` once, as they are, in the set's order.
+
+        The last batch is shorter. An image that cannot be read counts for class -1.
+
+        Raises:
+            DataError: too many images cannot be read.
+        """
+        size = self._rows.stop - self._rows.start
+        return self._prefetcher.run(
+            self._plain_filling(indices[first : first + size])
+            for indices in self._selection.of_classes(self._dataset, start, stop)
+            for first in range(0, len(indices), size)
+        )
+
+    def _plain_filling(self, indices: NDArray[np.int32]) -> Filling:
+        shape = (len(indices), 3, *self.image_size)
+        batch = Batch(np.empty(shape, np.uint8), np.empty(len(indices), np.int64))
+
+        def fill(rows: slice) -> None:
+            for row in range(*rows.indices(len(indices))):
+                index = int(indices[row])
+                try:
+                    image, label = self._decode(index)
+                except BrokenRecordError as error:
+                    self._count_bad(index, error)
+                    batch.images[row], batch.labels[row] = 0, -1
+                else:
+                    batch.images[row] = image.transpose(2, 0, 1)
+                    batch.labels[row] = self._selection.classes[label]
+
+        return Filling(batch, fill)
+
     @override
     def _filling(self, update: int, position: Position) -> Filling:
         batch_size = self._rows.stop - self._rows.start
@@ -257,6 +290,18 @@ class Selection:
                 filled += len(chosen)
         rng.shuffle(order)
         return order
+
+    def of_classes(
+        self, dataset: LabeledRecords, start: int, stop: int
+    ) -> Iterator[NDArray[np.int32]]:
+        """Yield the images of the classes ``[start, stop)``, by their new numbers, in pieces."""
+        labels = dataset.labels()
+        for chunk in _chunks(self._total):
+            own = labels[chunk]
+            # Unreadable images (-1) are of no class.
+            classes = np.where(own < 0, -1, self.classes[own])
+            chosen = np.flatnonzero((classes >= start) & (classes < stop))
+            yield (chosen + chunk.start).astype(np.int32)
 
     def following(self, index: int) -> int:
         """Return the first chosen image after ``index``; after the last comes the first."""

@@ -192,6 +192,12 @@ def check(config: FaceConfig) -> None:
         raise ConfigError(
             f"--best {config.run.best} is no set of --val-targets ({known}); name one of these"
         )
+    if config.head.starts_from_means and (config.backbone.pretrained is None or data.debug):
+        raise ConfigError(
+            "--pretrained-centers without a folder takes the means of the embeddings that the "
+            "backbone of --pretrained has of a record set; give --pretrained PREFIX,EPOCH, without "
+            "--debug"
+        )
     if data.dataset is None and not data.rec:
         raise ConfigError(
             f"no data: give --dataset NAME ({', '.join(presets.PRESETS)}) or --rec DIR; "

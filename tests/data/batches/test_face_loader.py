@@ -72,6 +72,21 @@ def test_batches_hold_rgb_planes_and_their_labels(records: RecordSet) -> None:
         assert label == owner[number]
 
 
+def test_the_images_of_some_classes_come_once_in_their_order_and_as_they_are(records) -> None:
+    with open_loader(records, rank=1, world_size=2, cutout=1.0) as loader:
+        batches = list(loader.images_of(1, 4))
+        assert not list(loader.images_of(2, 2))
+    assert [len(batch.labels) for batch in batches] == [4, 4, 4, 3]
+    found = [number for batch in batches for number in numbers(batch.images)]
+    assert found == [*range(3, 18)]
+    labels = np.concatenate([batch.labels for batch in batches])
+    assert labels.tolist() == [1] * 4 + [2] * 5 + [3] * 6
+    # By their new numbers, where some are left out.
+    with open_loader(records, min_images=5) as loader:
+        found = [number for batch in loader.images_of(0, 1) for number in numbers(batch.images)]
+        assert found == [*range(7, 12)]
+
+
 def test_an_epoch_holds_every_image_at_most_once_and_leaves_the_tail_out(records) -> None:
     with open_loader(records) as loader:
         assert loader.updates_per_epoch == 25 // 4

@@ -145,6 +145,16 @@ def test_a_weight_needs_a_teacher(tmp_path: Path) -> None:
             parse_line(f"--dataset synthetic {line}")
 
 
+def test_centers_from_means_need_a_backbone_and_images(tmp_path: Path) -> None:
+    (tmp_path / "trained-0000.params").touch()
+    line = f"--dataset synthetic --pretrained {tmp_path}/trained,0 --pretrained-centers"
+    assert parse_line(line).head.starts_from_means
+    assert not parse_line(f"{line} {tmp_path}").head.starts_from_means
+    for wrong in ("--dataset synthetic --pretrained-centers", f"{line} --debug"):
+        with pytest.raises(ConfigError, match="--pretrained-centers without a folder takes the me"):
+            parse_line(wrong)
+
+
 def test_center_lr_follows_lr_unless_given() -> None:
     assert parse_line("--dataset synthetic --lr 0.3").center_lr_factor == 1.0
     assert parse_line("--dataset synthetic --lr 0.3 --center-lr 0.6").center_lr_factor == 2.0
