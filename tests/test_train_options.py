@@ -22,7 +22,7 @@ from backbones.graph.recompute import Recomputation
 from backbones.graph.synchronized import SynchronizedPass
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
-from data.batches import face_loader, loader
+from data.batches import face_loader, loader, selection
 from data.drawn import face_set
 from data.records.writer import RecordWriter
 from data.verification import bin_file
@@ -99,6 +99,9 @@ ROWS: dict[str, Row] = {
         "--min-images 2",
         lambda seen: seen.call("PartialFC.create")["shape"][0],
         FOUND_CLASSES,
+    ),
+    "class_balance": Row(
+        "records", "--class-balance 0.5", given("Selection", "class_balance"), 0.5
     ),
     "color_jitter": Row(
         "records",
@@ -442,6 +445,7 @@ def watch(seen: Witness) -> None:
     """Watch whatever obeys an option."""
     seen.watch(face_loader, "Augmentation", "FaceLoader", "MemoryBatches")
     seen.watch(loader, "Prefetcher")
+    seen.watch(selection, "Selection")
     seen.watch(Backbone, "create", "load", "load_pretrained")
     seen.watch(teacher, "Teacher")
     seen.watch(backbones, "build")

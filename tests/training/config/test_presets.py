@@ -113,6 +113,7 @@ FACE_DEFAULTS = {
     "save_interval": 2000, "keep": 2, "resume": "auto", "on_nan": "stop", "stall_timeout": 600,
     "seed": 1, "debug": False, "dry_run": False, "world_size": None,
     "gpu": False, "best": None, "teacher": None, "teacher_weight": 1.0,
+    "class_balance": 0.0,
 }  # fmt: skip
 CLASSIFY_DEFAULTS = {
     "dataset": None, "data_dir": None, "rec_train": None, "rec_val": None, "num_classes": None,
