@@ -146,7 +146,23 @@ class ClassifierOptions(NetworkOptions):
     last_gamma: bool = False
     """Begin with every residual unit as the identity: the gamma of its last BatchNorm is 0."""
 
+    pretrained: Optional[str] = None
+    """Checkpoint PREFIX,EPOCH of the same model that the run starts from; with another number of
+    classes the last layer is new."""
+
+    @property
+    def pretrained_checkpoint(self) -> Optional[tuple[str, int]]:
+        """Prefix and epoch of ``--pretrained``."""
+        return None if self.pretrained is None else split_checkpoint("pretrained", self.pretrained)
+
     @override
     def check(self) -> None:
         super().check()
         classifiers.check(self.model)
+        if self.pretrained is not None:
+            check_checkpoint("pretrained", self.pretrained)
+            if self.last_gamma:
+                raise ConfigError(
+                    f"--last-gamma and --pretrained {self.pretrained} exclude each other: units "
+                    "that are trained are not to begin as the identity; leave one of them out"
+                )
