@@ -95,7 +95,8 @@ class Classifier(Network):
             if name not in parameters or name not in found:
                 where = "this --model" if name in found else "the file"
                 raise DataError(f"{path}: {where} has no tensor {name!r}; {remedy}")
-        fresh = [name for name in _last_layer(self.graph) if found[name].shape[:1] != parameters[name].shape[:1]]
+        last = _last_layer(self.graph)
+        fresh = [name for name in last if found[name].shape[:1] != parameters[name].shape[:1]]
         for name, parameter in parameters.items():
             # What a class has of the layer before is the same for all classes.
             first = 1 if name in fresh else 0
