@@ -25,12 +25,13 @@ from data.drawn import face_set
 
 _ROOT = Path(__file__).resolve().parents[1]
 _IDENTITIES, _IMAGES, _SIZE, _SEED = 200, 20, (32, 32), 3
-_TEACHER_SEED = 11
 _RECIPE = (
     *("--network", "tiny", "--embedding-size", "128", "--margins", "1,0,0.2", "--scale", "32"),
-    *("--lr", "0.1", "--lr-schedule", "cosine", "--batch-size", "64", "--val-targets", "unseen"),
+    *("--lr-schedule", "cosine", "--val-targets", "unseen"),
     *("--verbose", "100000", "--save-interval", "0", "--keep", "0", "--resume", "never"),
 )
+_TEACHER = ("--lr", "0.1", "--batch-size", "64", "--warmup", "50", "--seed", "11")
+_STUDENT = ("--lr", "0.05", "--batch-size", "32", "--warmup", "5")
 
 
 class Student(NamedTuple):
@@ -67,9 +68,10 @@ def report(teacher: float, students: Sequence[Student], chosen: argparse.Namespa
             measure.machine(),
             "",
             f"{_IDENTITIES} drawn people with {_IMAGES} images of {_SIZE[0]} x {_SIZE[1]} pixels; "
-            f"`{shlex.join(_RECIPE)}`. The teacher: {chosen.teacher_updates} updates, seed "
-            f"{_TEACHER_SEED}, accuracy {teacher:.4f} on unseen people. The students: "
-            f"{chosen.updates} updates, alone or with `--teacher-weight {chosen.weight:g}`.",
+            f"`{shlex.join(_RECIPE)}`. The teacher: {chosen.teacher_updates} updates with "
+            f"`{shlex.join(_TEACHER)}`, accuracy {teacher:.4f} on unseen people. The students: "
+            f"{chosen.updates} updates with `{shlex.join(_STUDENT)}`, alone or with "
+            f"`--teacher-weight {chosen.weight:g}`.",
             "",
             measure.markdown_table(("seed", "alone", "taught", "difference"), lines),
             "",
@@ -84,7 +86,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--folder", type=Path, required=True, help="for faces and runs; new")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--teacher-updates", type=int, default=372)
-    parser.add_argument("--updates", type=int, default=31)
+    parser.add_argument("--updates", type=int, default=40)
     parser.add_argument("--weight", type=float, default=32.0)
     chosen = parser.parse_args(argv)
     folder: Path = chosen.folder
@@ -95,11 +97,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         image_size=_SIZE,
         seed=_SEED,
     )
-    length = ("--max-update", str(chosen.teacher_updates), "--warmup", "50")
-    teacher = train(folder, folder / "teacher", *length, "--seed", str(_TEACHER_SEED))
+    length = ("--max-update", str(chosen.teacher_updates))
+    teacher = train(folder, folder / "teacher", *length, *_TEACHER)
     students = []
     for seed in chosen.seeds:
-        same = ("--max-update", str(chosen.updates), "--warmup", "5", "--seed", str(seed))
+        same = ("--max-update", str(chosen.updates), *_STUDENT, "--seed", str(seed))
         taught = ("--teacher", f"{folder / 'teacher' / 'model'},0")
         students.append(
             Student(
