@@ -40,7 +40,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
     from runtime import devices
     from training.exchange import workers
     from training.image_data import open_images
-    from training.model_saver import ModelSaver
+    from training.model_saver import BEST, LAST, ModelSaver
     from training.run import Every, open_run
     from training.update.classify_step import ClassifyStep
     from training.update.epoch_counts import EpochCounts
@@ -70,7 +70,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
         run.plan(batches)
         optimizer = ranks.optimizer(classifier.parameters, run.stopwatch)
         counts, clock = EpochCounts(run.world, run.epoch_plan), run.stopwatch
-        best, saver = (ModelSaver(classifier, run.world, run.folder, n) for n in ("best", "model"))
+        best, saver = (ModelSaver(classifier, run.world, run.folder, n) for n in (BEST, LAST))
         validation = partial(dataset.validation_batches, data, run.world)
         validator = Validator(classifier, validation, counts, run.world, run.log, best.save)
         run.restore(classifier=classifier, optimizer=optimizer, validator=validator)

@@ -7,16 +7,23 @@ Every rank runs this program from top to bottom: its own part of each global bat
 copy of the backbone, its own shard of the class centers makes its part of the softmax.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from runtime import launchers
 from runtime.errors import run_program
 from training import dry_run
-from training.config import faces
-from training.config.faces import FaceConfig
+from training.config.faces import FaceConfig, parse
+
+if TYPE_CHECKING:
+    from training.face_data import Batches
+    from training.run import Run
 
 
 def main() -> int:
     """Understand the command line; plan the run, or train."""
-    config = faces.parse()
+    config = parse()
     if config.dry_run.dry_run:
         print(dry_run.describe(config))
         return 0
@@ -24,64 +31,82 @@ def main() -> int:
 
 
 def train(config: FaceConfig) -> int:
-    """Build the parts of this rank and fit; returns the exit status."""
+    """Open what this rank needs and train; returns the exit status."""
     request = launchers.begin_rank(config.run.stall_timeout)
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
-    from backbones.model import Backbone
     from parallel.world import HorovodWorld
-    from partial_fc import optimizers
-    from partial_fc.head import PartialFC
     from runtime import devices
     from training import face_data
     from training.exchange.ranks import Ranks
+    from training.run import open_run
+
+    world = HorovodWorld()
+    device = devices.choose(world, config.backbone.dtype)
+    with (
+        open_run(config, Ranks(world), device, request) as run,
+        face_data.open_batches(config.data, config.run.seed, world) as faces,
+    ):
+        run.plan(faces)
+        return fit(config, run, faces, device)
+
+
+def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
+    """Build the parts of this rank and train them; returns the exit status."""
+    from backbones.model import Backbone
+    from partial_fc import optimizers
+    from partial_fc.head import PartialFC
+    from training import class_means, face_data
+    from training.best_model import BestModel
     from training.model_saver import ModelSaver
-    from training.run import Every, open_run
+    from training.run import Every
     from training.update.face_step import FaceStep
     from training.update.finite_guard import FiniteGuard
     from training.update.optimizer import BackboneOptimizer
+    from training.update.teacher import Teacher
     from training.verifier import Verifier
 
     data, seed, dtype = config.data, config.run.seed, config.backbone.dtype
-    world = HorovodWorld()
-    device = devices.choose(world, dtype)
-    with (
-        open_run(config, Ranks(world), device, request) as run,
-        face_data.open_batches(data, seed, world) as faces,
-    ):
-        run.plan(faces)
-        size, centers = faces.image_size, (faces.num_classes, config.backbone.embedding_size)
-        # The whole backbone on every rank, a shard of the class centers on each.
-        backbone = Backbone.create(config.backbone, image_size=size, seed=seed, ctx=device)
-        backbone.hybridize()
-        if config.backbone.sync_bn:
-            backbone.synchronize(run.timed_world)
-        rule = optimizers.build(config.optimizer)
-        head = PartialFC.create(
-            config.head, centers, run.timed_world, device, optimizer=rule, seed=seed
-        )
-        # Every rank begins with the weights of rank 0, and updates them by summed gradients.
-        weights, clock = backbone.parameters, run.stopwatch
-        optimizer = BackboneOptimizer(
-            config.optimizer, weights, run.timed_world, dtype=dtype, stopwatch=clock
-        )
-        targets, count = face_data.open_targets(data), data.batch_size
-        verifier = Verifier(backbone, targets, world, run.log, batch_size=count, image_size=size)
-        run.restore(backbone=backbone, optimizer=optimizer, head=head, verifier=verifier)
-        if run.is_new:
-            with run.log.paused():
-                verifier.verify(0)
-        guard, factor = FiniteGuard(config.run.on_nan, run.last_checkpoint), config.center_lr_factor
-        saver = ModelSaver(backbone, world, run.folder)
-        status = run.fit(
-            FaceStep(backbone, head, optimizer, factor, stopwatch=clock, guard=guard),
-            [
-                Every(verifier.verify, updates=config.run.verbose),
-                Every(saver.save, updates=config.run.save_interval),
-                Every(run.save_checkpoint, updates=config.run.save_interval, on_stop=True),
-            ],
-        )
-        run.log.summarize(debug=data.debug)
-        verifier.summarize()
+    world, clock = run.timed_world, run.stopwatch
+    size, centers = faces.image_size, (faces.num_classes, config.backbone.embedding_size)
+    # The whole backbone on every rank, a shard of the class centers on each.
+    backbone = Backbone.create(config.backbone, image_size=size, seed=seed, ctx=device)
+    backbone.hybridize()
+    if config.backbone.sync_bn:
+        backbone.synchronize(world)
+    rule = optimizers.build(config.optimizer)
+    head = PartialFC.create(config.head, centers, world, device, optimizer=rule, seed=seed)
+    # Every rank begins with the weights of rank 0, and updates them by summed gradients.
+    optimizer = BackboneOptimizer(
+        config.optimizer, backbone.parameters, world, dtype=dtype, stopwatch=clock
+    )
+    targets = face_data.open_targets(data, config.run.best)
+    verifier = Verifier(
+        backbone, targets, run.world, run.log, batch_size=data.batch_size, image_size=size
+    )
+    best = BestModel(backbone, run.world, run.folder, verifier.verify, config.run.best)
+    run.restore(backbone=backbone, optimizer=optimizer, head=head, verifier=verifier, best=best)
+    if run.is_new:
+        with run.log.paused():
+            if config.head.starts_from_means:
+                class_means.start_from_means(head, backbone, faces, run.log.end_updates)
+            best.verify(0)
+    guard, factor = FiniteGuard(config.run.on_nan, run.last_checkpoint), config.center_lr_factor
+    saver = ModelSaver(backbone, run.world, run.folder)
+    step = FaceStep(backbone, head, optimizer, factor, stopwatch=clock, guard=guard)
+    teacher = Teacher.create(config.teacher, backbone, size, run.world)
+    if teacher is not None:
+        step.learn_from(teacher)
+    status = run.fit(
+        step,
+        [
+            Every(best.verify, updates=config.run.verbose),
+            Every(saver.save, updates=config.run.save_interval),
+            Every(run.save_checkpoint, updates=config.run.save_interval, on_stop=True),
+        ],
+        teacher.averages if teacher is not None else dict,
+    )
+    run.log.summarize(debug=data.debug)
+    verifier.summarize()
     return status
 
 

@@ -90,6 +90,11 @@ class Network(Stateful):
         return self._ctx
 
     @property
+    def dtype(self) -> str:
+        """Of maps and products on a CPU, float32 or bfloat16."""
+        return self._dtype
+
+    @property
     def graph(self) -> Any:
         """The graph that is exported: plain, float32, of the same parameters."""
         return self._exported

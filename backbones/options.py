@@ -18,6 +18,31 @@ from runtime.options import POSITIVE_COUNT, Options, check_name, name, number
 DTYPES = ("float32", "float16", "bfloat16")
 
 
+def split_checkpoint(option: str, value: str) -> tuple[str, int]:
+    """Return prefix and epoch of an option's PREFIX,EPOCH.
+
+    Raises:
+        ConfigError: it has another form.
+    """
+    prefix, _, epoch = value.rpartition(",")
+    if not prefix or not re.fullmatch("[0-9]{1,9}", epoch):
+        raise ConfigError(
+            f"--{option} {value!r} is not PREFIX,EPOCH; PREFIX-0000.params is given as PREFIX,0"
+        )
+    return prefix, int(epoch)
+
+
+def check_checkpoint(option: str, value: str) -> None:
+    """Raise ``ConfigError`` if an option's PREFIX,EPOCH is of another form, or of no file."""
+    prefix, epoch = split_checkpoint(option, value)
+    path = Path(f"{prefix}-{epoch:04d}.params")
+    if not path.is_file():
+        raise ConfigError(
+            f"--{option} {value} names {path}, which does not exist; give the prefix of a "
+            "checkpoint and the number in its file's name, as in models/run/model,0"
+        )
+
+
 @dataclass(frozen=True)
 class NetworkOptions(Options):
     """Network."""
@@ -89,15 +114,7 @@ class BackboneOptions(NetworkOptions):
     @property
     def pretrained_checkpoint(self) -> Optional[tuple[str, int]]:
         """Prefix and epoch of ``--pretrained``."""
-        if self.pretrained is None:
-            return None
-        prefix, _, epoch = self.pretrained.rpartition(",")
-        if not prefix or not re.fullmatch("[0-9]{1,9}", epoch):
-            raise ConfigError(
-                f"--pretrained {self.pretrained!r} is not PREFIX,EPOCH; PREFIX-0000.params is "
-                "given as PREFIX,0"
-            )
-        return prefix, int(epoch)
+        return None if self.pretrained is None else split_checkpoint("pretrained", self.pretrained)
 
     @override
     def check(self) -> None:
@@ -115,15 +132,8 @@ class BackboneOptions(NetworkOptions):
                 f"--sync-bn and --accumulate {self.accumulate} exclude each other: parts that are "
                 "computed twice would need the statistics of all ranks twice; leave one of them out"
             )
-        if self.pretrained_checkpoint is not None:
-            prefix, epoch = self.pretrained_checkpoint
-            path = Path(f"{prefix}-{epoch:04d}.params")
-            if not path.is_file():
-                raise ConfigError(
-                    f"--pretrained {self.pretrained} names {path}, which does not exist; give the "
-                    "prefix of a checkpoint and the number in its file's name, as in "
-                    "models/run/model,0"
-                )
+        if self.pretrained is not None:
+            check_checkpoint("pretrained", self.pretrained)
 
 
 @dataclass(frozen=True)
@@ -136,7 +146,23 @@ class ClassifierOptions(NetworkOptions):
     last_gamma: bool = False
     """Begin with every residual unit as the identity: the gamma of its last BatchNorm is 0."""
 
+    pretrained: Optional[str] = None
+    """Checkpoint PREFIX,EPOCH of the same model that the run starts from; with another number of
+    classes the last layer is new."""
+
+    @property
+    def pretrained_checkpoint(self) -> Optional[tuple[str, int]]:
+        """Prefix and epoch of ``--pretrained``."""
+        return None if self.pretrained is None else split_checkpoint("pretrained", self.pretrained)
+
     @override
     def check(self) -> None:
         super().check()
         classifiers.check(self.model)
+        if self.pretrained is not None:
+            check_checkpoint("pretrained", self.pretrained)
+            if self.last_gamma:
+                raise ConfigError(
+                    f"--last-gamma and --pretrained {self.pretrained} exclude each other: units "
+                    "that are trained are not to begin as the identity; leave one of them out"
+                )

@@ -13,7 +13,8 @@ import numpy as np
 from typing_extensions import override
 
 from benchmarks.worker import Subject
-from data.batches.face_loader import FaceLoader, Selection
+from data.batches.face_loader import FaceLoader
+from data.batches.selection import Selection
 from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
 

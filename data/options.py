@@ -50,6 +50,12 @@ class FaceDataOptions(DataOptions):
     min_images: int = number(0, COUNT.saying("must not be negative; 0 keeps every identity"))
     """Leave out identities with fewer images than this."""
 
+    class_balance: float = number(
+        0.0, COUNT.saying("must not be negative; 0 draws images alike, 1 classes")
+    )
+    """Draw images with a probability of (images of their class) to the power of -ALPHA: 0 takes
+    each once per epoch, 0.5 is square-root sampling, 1 draws all classes alike."""
+
     color_jitter: float = number(0.0, _SHARE)
     """Strength of random changes of brightness, contrast and saturation, 0 to 1."""
 

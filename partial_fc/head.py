@@ -36,7 +36,7 @@ from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
 from partial_fc.options import HeadOptions
 from partial_fc.rows import Logits, Placed, Rows
-from partial_fc.shard import Sampler, Shard, initial_centers
+from partial_fc.shard import Sampler, Shard, centers_of, initial_centers
 from runtime import devices, processors
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
@@ -119,7 +119,7 @@ class PartialFC(Stateful):
         num_classes, embedding_size = shape
         options = replace(options, head_dtype=usable_dtype(options.head_dtype, context))
         shard = Shard(world.rank, world.size, num_classes)
-        if options.pretrained_centers is None:
+        if options.pretrained_centers is None or options.starts_from_means:
             centers = initial_centers(shard, embedding_size, seed)
         else:
             centers = read_centers(Path(options.pretrained_centers), shard, embedding_size)
@@ -132,6 +132,15 @@ class PartialFC(Stateful):
             shard,
             world,
         )
+
+    def start_from(self, directions: NDArray[np.float32]) -> None:
+        """Put centers in place of the initial ones, which they get the length of.
+
+        Args:
+            directions: of any length, float32 [shard.size, D]; where one is 0 the center stays.
+        """
+        centers = centers_of(directions, self.rows.export()["centers"])
+        self.rows.load("centers", 0, centers)
 
     @override
     def export_state(self, update: int) -> State:

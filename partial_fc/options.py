@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 from runtime.errors import ConfigError
-from runtime.options import POSITIVE, Options, Range, name, number
+from runtime.options import POSITIVE, Options, Range, name, number, with_bare
 
 Margins = tuple[float, float, float]
 
@@ -37,6 +37,8 @@ LOSSES: Mapping[str, Loss] = {
         "MagFace", collectives={"allgather head.norms": 1, "allreduce head.denominator": 3}
     ),
 }
+CLASS_MEANS = "means"
+"""``--pretrained-centers`` without a folder."""
 COMBINED = "combined"
 """The name of the loss of ``--margins`` in checkpoints and config.json."""
 
@@ -73,8 +75,14 @@ class HeadOptions(Options):
     head_dtype: str = name("float32", ("float32", "bfloat16"))
     """Number format of the head's products: float32, or bfloat16 (CPUs with AMX only)."""
 
-    pretrained_centers: Optional[str] = None
-    """Folder of an InsightFace run, whose N_centers.param files the class centers start from."""
+    pretrained_centers: Optional[str] = with_bare(None, bare=CLASS_MEANS)
+    """Start the class centers from the N_centers.param files of an InsightFace run in this folder,
+    or without one from the classes' means of the embeddings of --pretrained."""
+
+    @property
+    def starts_from_means(self) -> bool:
+        """Whether the centers start from the means of embeddings."""
+        return self.pretrained_centers == CLASS_MEANS
 
     @property
     def applied_margins(self) -> Optional[Margins]:

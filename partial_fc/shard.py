@@ -70,6 +70,24 @@ def initial_centers(shard: Shard, embedding_size: int, seed: int) -> NDArray[np.
     return centers
 
 
+def centers_of(
+    directions: NDArray[np.float32], drawn: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return centers of these directions, as long as drawn ones are on average.
+
+    The length decides how far an update turns a center, so it has to be that of drawn ones.
+
+    Args:
+        directions: of any length, float32 [rows, D]; 0 where there is none.
+        drawn: centers from ``initial_centers``, which are kept there.
+    """
+    norms = np.linalg.norm(directions, axis=1, keepdims=True)
+    length = np.float32(_DEVIATION * np.sqrt(directions.shape[1]))
+    scaled = directions * (length / np.where(norms > 0, norms, np.float32(1)))
+    centers: NDArray[np.float32] = np.where(norms > 0, scaled, drawn)
+    return centers
+
+
 class RowState(NamedTuple):
     """An array that an optimizer keeps: as wide as the centers, or a number for each row."""
 

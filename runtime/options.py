@@ -58,7 +58,7 @@ def repeatable() -> Any:
     return dataclasses.field(default=(), metadata={REPEATABLE: True})
 
 
-def with_bare(default: str, bare: str) -> Any:
+def with_bare(default: Optional[str], bare: str) -> Any:
     """Declare an option that may be given without a value, which then is ``bare``."""
     return dataclasses.field(default=default, metadata={BARE: bare})
 

@@ -67,6 +67,9 @@ class Saved(Protocol):
     ) -> Iterator[tuple[int, NDArray[Any]]]:
         """The rows ``[start, stop)`` of an array of ``total``, with the first row of each piece."""
 
+    def has(self, name: str) -> bool:
+        """Whether there is a value of this name; checkpoints of earlier versions lack some."""
+
     def count(self, name: str) -> int:
         """A value that is a whole number and not negative."""
 

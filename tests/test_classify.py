@@ -94,7 +94,7 @@ def test_one_rank_learns_and_what_it_exports_classifies(tmp_path):
     found = validations(tmp_path)
     assert [record["total"] for record in found] == [102, 102]
     assert found[-1]["best"] > 0.7
-    for name in ("model", "best"):
+    for name in ("model", "model-best"):
         network = mx.gluon.SymbolBlock.imports(
             str(tmp_path / f"{name}-symbol.json"), ["data"], str(tmp_path / f"{name}-0000.params")
         )

@@ -15,9 +15,10 @@ import pytest
 
 import classify
 from backbones import classifiers
-from backbones.classifiers import classifier
+from backbones.classifiers import Normalization, classifier
 from backbones.classifiers.classifier import Classifier
 from backbones.graph.synchronized import SynchronizedPass
+from backbones.options import ClassifierOptions
 from data.batches import image_loader, loader
 from data.drawn import patterns
 from data.images import imagenet, mnist
@@ -176,6 +177,13 @@ ROWS: dict[str, Row] = {
         "--clip-norm 0.75",
         lambda seen: {call["max_norm"] for call in seen.calls("parameter_updates.clip")},
         {0.75},
+    ),
+    "pretrained": Row(
+        # Of a network for three classes.
+        "two ranks",
+        "--pretrained {folder}/earlier,0",
+        lambda seen: seen.call("Classifier.load_pretrained").result,
+        ["output_weight", "output_bias"],
     ),
     "freeze": Row(
         "two ranks",
@@ -342,7 +350,7 @@ def watch(seen: Witness) -> None:
     seen.watch(image_loader, "ImageLoader")
     seen.watch(loader, "Prefetcher")
     seen.watch(image_data, "each_once")
-    seen.watch(Classifier, "create")
+    seen.watch(Classifier, "create", "load_pretrained")
     seen.watch(classifier, "_last_gammas")
     seen.watch(classifiers, "build")
     seen.watch(soft_targets, "SoftTargets")
@@ -394,6 +402,12 @@ def witnessed(tmp_path_factory) -> Callable[[str], Witness]:
     """Return a function that returns what was witnessed of a run, each of which runs once."""
     runs: dict[str, Witness] = {}
     folder = tmp_path_factory.mktemp("options")
+    Classifier.create(
+        ClassifierOptions(model="LeNet"),
+        classes=3,
+        image_shape=(3, 16, 16),
+        normalization=Normalization((0.5,) * 3, (0.5,) * 3),
+    ).export(folder / "earlier")
 
     def find(run: str) -> Witness:
         if run not in runs:

@@ -232,6 +232,23 @@ def test_frozen_tensors_keep_the_bytes_of_the_checkpoint_they_come_from(tmp_path
     for name, expected in parameters_of(tmp_path / "again/model").items():
         np.testing.assert_array_equal(expected, after[name], err_msg=name)
 
+    # A teacher that is only measured changes nothing.
+    teacher = ("--teacher", f"{tmp_path}/first/model,0", "--teacher-weight", 0, "--frequent", 1)
+    measured = run("measured", *tuned, *teacher, "--max-update", 4, "--save-interval", 2)
+    assert measured.returncode == 0 and "  teacher_loss " in measured.stdout
+    for path in ("model-0000.params", f"checkpoints/{newest.name}/rank-0000.bin"):
+        content = (tmp_path / "whole" / path).read_bytes()
+        assert (tmp_path / "measured" / path).read_bytes() == content, path
+    lines = (tmp_path / "measured/metrics.jsonl").read_text().splitlines()
+    distances = [json.loads(line)["teacher_loss"] for line in lines]
+    assert len(set(distances)) == 4 and all(0 < distance < 2 for distance in distances)
+    taught = run("taught", *tuned, *teacher[:2], "--teacher-weight", 100, "--max-update", 4)
+    assert taught.returncode == 0
+    found = parameters_of(tmp_path / "taught/model")
+    for name, expected in after.items():
+        same = name in frozen or name == "fc1_gamma"
+        assert (found[name] == expected).all() == same, name
+
     other = (*tuned[:3], "conv0_*", "--max-update", 5)
     there = "--freeze ['conv0_*', 'bn0_*', 'stage1_*'] there"
     assert_one_line(run("again", *other), there, "--resume never")

@@ -22,7 +22,7 @@ from backbones.graph.recompute import Recomputation
 from backbones.graph.synchronized import SynchronizedPass
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
-from data.batches import face_loader, loader
+from data.batches import face_loader, loader, selection
 from data.drawn import face_set
 from data.records.writer import RecordWriter
 from data.verification import bin_file
@@ -41,12 +41,12 @@ from tests.support.witness import (
     stop,
     updates,
 )
-from training import dry_run, model_saver, run, verifier
+from training import best_model, dry_run, model_saver, run, verifier
 from training.checkpoint import resume
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import resolve
 from training.log import run_log
-from training.update import finite_guard, optimizer, parameter_updates
+from training.update import finite_guard, optimizer, parameter_updates, teacher
 
 
 def of_graph(argument: str) -> Callable[[Witness], Any]:
@@ -99,6 +99,9 @@ ROWS: dict[str, Row] = {
         "--min-images 2",
         lambda seen: seen.call("PartialFC.create")["shape"][0],
         FOUND_CLASSES,
+    ),
+    "class_balance": Row(
+        "records", "--class-balance 0.5", given("Selection", "class_balance"), 0.5
     ),
     "color_jitter": Row(
         "records",
@@ -291,10 +294,30 @@ ROWS: dict[str, Row] = {
     "verbose": Row(
         "records", "--verbose 3", lambda seen: reports(seen, have_targets=True), [0, 3, 5]
     ),
+    "best": Row(
+        "records", "--best seen", lambda seen: seen.call("BestModel")["deciding"], "seen"
+    ),
+    "teacher": Row(
+        # Frozen parameters and parts of a batch are of the same run.
+        "records",
+        "--teacher {folder}/earlier,3",
+        lambda seen: [call["prefix"][-8:] for call in seen.calls("Backbone.load")],
+        ["/earlier"],
+    ),
+    "teacher_weight": Row(
+        "records", "--teacher-weight 0.5", given("Teacher", "weight"), 0.5
+    ),
     "save_interval": Row(
         "records",
         "--save-interval 2",
-        lambda seen: [updates(seen, "ModelSaver.save"), updates(seen, "Checkpointer.save")],
+        lambda seen: [
+            [
+                call["update"]
+                for call in seen.calls("ModelSaver.save")
+                if call["self"] is seen.calls("ModelSaver")[1].result
+            ],
+            updates(seen, "Checkpointer.save"),
+        ],
         [[2, 4, 5], [2, 4, 5]],
     ),
     "keep": Row(
@@ -422,7 +445,9 @@ def watch(seen: Witness) -> None:
     """Watch whatever obeys an option."""
     seen.watch(face_loader, "Augmentation", "FaceLoader", "MemoryBatches")
     seen.watch(loader, "Prefetcher")
-    seen.watch(Backbone, "create", "load_pretrained")
+    seen.watch(selection, "Selection")
+    seen.watch(Backbone, "create", "load", "load_pretrained")
+    seen.watch(teacher, "Teacher")
     seen.watch(backbones, "build")
     seen.watch(head, "PartialFC")
     seen.watch(head.PartialFC, "create", "step")
@@ -439,6 +464,8 @@ def watch(seen: Witness) -> None:
     seen.watch(resume, "find")
     seen.watch(verifier, "Verifier")
     seen.watch(finite_guard, "FiniteGuard")
+    seen.watch(best_model, "BestModel")
+    seen.watch(model_saver, "ModelSaver")
     seen.watch(model_saver.ModelSaver, "save")
     seen.watch(Checkpointer, "save")
     seen.watch(environment, "prepare_stall_check")

@@ -94,6 +94,8 @@ def collective_bytes(config: FaceConfig, world_size: int) -> dict[str, int]:
         "allreduce head.gradient": global_batch * _embedding(config) * _FLOAT,
         "allreduce of the backbone": gradients,
     }
+    if config.teacher.teacher is not None:
+        sizes["allreduce teacher.loss"] = _FLOAT
     for name, numbers in config.head.collectives.items():
         sizes[name] = numbers * global_batch * _FLOAT
     return sizes
@@ -122,6 +124,8 @@ def describe(config: FaceConfig) -> str:
     ]
     if config.backbone.sync_bn:
         sections.append(["not counted: the memory and the collectives of --sync-bn"])
+    if config.teacher.teacher is not None:
+        sections.append(["not counted: the memory of --teacher"])
     return "\n\n".join("\n".join(section) for section in sections)
 
 

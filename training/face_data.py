@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Union
+from typing import Optional, Union
 
 from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.drawn import face_set
@@ -17,7 +17,7 @@ from data.records.joined_set import JoinedSet
 from data.records.record_set import RecordSet, files_of
 from data.verification.bin_file import VerificationSet, read_bin
 from parallel.world import World
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, DataError
 from training import same_data
 
 _log = logging.getLogger(__name__)
@@ -101,19 +101,24 @@ def _draw_synthetic(data: FaceDataOptions, seed: int) -> None:
     )
 
 
-def open_targets(data: FaceDataOptions) -> list[VerificationSet]:
+def open_targets(data: FaceDataOptions, needed: Optional[str] = None) -> list[VerificationSet]:
     """Open the verification sets of ``--val-targets`` that lie beside the data.
 
     Of several folders with a set of this name the first counts. A set that is missing is named in a
-    warning: the run goes on without it.
+    warning: the run goes on without it, unless it is ``needed`` to choose the best model.
 
     Raises:
-        DataError: a set is there but broken.
+        DataError: a set is there but broken, or the needed one is missing.
     """
     targets = []
     for name in data.val_targets:
         paths = [folder / f"{name}.bin" for folder in _folders(data)]
         found = [path for path in paths if path.exists()]
+        if not found and name == needed:
+            raise DataError(
+                f"--best {name}: {' or '.join(map(str, paths))} does not exist; put the file there "
+                "or let another set choose the best model"
+            )
         if not found:
             _log.warning(
                 "VERIFICATION SET MISSING: %s does not exist, so %r will not be verified; "

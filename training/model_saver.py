@@ -13,6 +13,9 @@ from pathlib import Path
 from backbones.network import Network
 from parallel.world import World
 
+# The names of the files before "-symbol.json" and "-0000.params".
+LAST, BEST = "model", "model-best"
+
 _log = logging.getLogger(__name__)
 
 
@@ -25,7 +28,7 @@ class ModelSaver:
     """Writes ``model-symbol.json`` and ``model-0000.params`` into the run's folder, from rank 0."""
 
     def __init__(
-        self, backbone: Network, world: World, models_root: Path, name: str = "model"
+        self, backbone: Network, world: World, models_root: Path, name: str = LAST
     ) -> None:
         """Args: what to save, over which ranks, in which folder, under which name."""
         self._backbone = backbone

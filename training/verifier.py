@@ -39,8 +39,8 @@ class Verifier(Stateful):
         self.best: dict[str, float] = {}
         self.last: dict[str, float] = {}
 
-    def verify(self, update: int) -> None:
-        """Verify every target, and report and remember the accuracies."""
+    def verify(self, update: int) -> dict[str, float]:
+        """Verify every target, report and remember the accuracies, and return them by name."""
         average_statistics(self._backbone, self._world)
         gather = partial(allgather_numpy, self._world)
         ranks = verification.EmbeddingRanks(self._world.rank, self._world.size, gather)
@@ -57,6 +57,7 @@ class Verifier(Stateful):
             self.last[target.name] = result.accuracy
             self.best[target.name] = max(self.best.get(target.name, 0.0), result.accuracy)
             self._log.verification(target.name, result, best=self.best[target.name], update=update)
+        return {target.name: self.last[target.name] for target in self._targets}
 
     @override
     def export_state(self, update: int) -> State:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Union
 
 from backbones import classifiers
+from backbones.checkpoint import read_tensors
 from backbones.classifiers import Normalization
 from backbones.graph import frozen, gpu
 from backbones.graph.nodes import Shape, to_json
 from backbones.graph.onednn import form
-from backbones.network import Context, Network, initial_weights
+from backbones.network import Context, Network, checkpoint_paths, initial_weights
 from backbones.options import ClassifierOptions
 from runtime import devices
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
+
+_log = logging.getLogger(__name__)
 
 _SUMS = ("elemwise_add", "broadcast_add", "_Plus")
 
@@ -41,6 +46,7 @@ class Classifier(Network):
         Raises:
             ConfigError: there is no such classifier, the images are too small for it, or it has no
                 residual unit for ``last_gamma``, or nothing fits ``freeze``.
+            DataError: the checkpoint of ``pretrained`` is broken or of another model.
         """
         name = options.model
         build = partial(classifiers.build, name, classes=classes, normalization=normalization)
@@ -65,7 +71,62 @@ class Classifier(Network):
             trained = form.fill(trained, (1, *image_shape), dtype)
         else:
             trained = gpu.rewrite(trained)
-        return cls(trained, exported, weights, ctx, fixed, dtype)
+        classifier = cls(trained, exported, weights, ctx, fixed, dtype)
+        if options.pretrained_checkpoint:
+            classifier.load_pretrained(*options.pretrained_checkpoint)
+        return classifier
+
+    def load_pretrained(self, prefix: Union[str, Path], epoch: int) -> list[str]:
+        """Take the tensors of a checkpoint of the same model, possibly for other classes.
+
+        Only ``<prefix>-<epoch, four digits>.params`` is read. With another number of classes the
+        last layer keeps its initial values.
+
+        Returns:
+            The tensors of the last layer, if they were left out.
+
+        Raises:
+            DataError: the file is missing or broken, or has other tensors, or of other shapes.
+        """
+        path = checkpoint_paths(prefix, epoch)[1]
+        found, parameters = read_tensors(path), self.parameters
+        remedy = "give a checkpoint of this --model, for images of this size"
+        for name in [*parameters, *found]:
+            if name not in parameters or name not in found:
+                where = "this --model" if name in found else "the file"
+                raise DataError(f"{path}: {where} has no tensor {name!r}; {remedy}")
+        last = _last_layer(self.graph)
+        fresh = [name for name in last if found[name].shape[:1] != parameters[name].shape[:1]]
+        for name, parameter in parameters.items():
+            # What a class has of the layer before is the same for all classes.
+            first = 1 if name in fresh else 0
+            if found[name].shape[first:] != parameter.shape[first:]:
+                raise DataError(
+                    f"{path}: {name!r} has shape {found[name].shape}, this network's has "
+                    f"{parameter.shape}; {remedy}"
+                )
+        for name in parameters:
+            if name not in fresh:
+                value = mx.nd.array(found[name], dtype=found[name].dtype)
+                parameters[name].set_data(value.astype(parameters[name].dtype))
+        _log.info(
+            "pretrained %s: %d tensors loaded; %s",
+            *(path, len(found) - len(fresh)),
+            f"new for another number of classes: {' '.join(fresh)}" if fresh else "all of them",
+        )
+        return fresh
+
+
+def _last_layer(symbol: Any) -> list[str]:
+    """Return the names of the parameters of the layer that makes the logits."""
+    graph = to_json(symbol)
+    nodes, index = graph["nodes"], graph["heads"][0][0]
+    while True:
+        inputs = [entry[0] for entry in nodes[index]["inputs"]]
+        names = [nodes[one]["name"] for one in inputs if nodes[one]["op"] == "null"]
+        if names:
+            return names
+        index = inputs[0]
 
 
 def _last_gammas(name: str, symbol: Any) -> list[str]:

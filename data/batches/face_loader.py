@@ -22,6 +22,7 @@ from data.batches.loader import Batch, Filling, Loader
 from data.batches.memory import BatchMemory
 from data.batches.planes import write_planes
 from data.batches.position import Position
+from data.batches.selection import Selection
 from data.decoding import Image, decode_jpeg, decode_rgb
 from data.images.transforms import Augmentation
 from data.options import FaceDataOptions
@@ -36,8 +37,6 @@ _log = logging.getLogger("data")
 _SHUFFLE, _CHANGE, _LABELS = range(3)
 _MIRRORED_SHARE = 0.5
 _NO_AUGMENTATION = Augmentation()
-# Images whose labels are counted at once, a multiple of 8; bounds the memory that it takes.
-_CHUNK = 1 << 18
 # Images that a thread decodes before it writes them: more would not stay in the cache meanwhile.
 _IMAGES_AT_ONCE = 8
 
@@ -86,7 +85,7 @@ class FaceLoader(Loader):
             options.blur,
             options.gray,
         )
-        self._selection = Selection(dataset, options.min_images)
+        self._selection = Selection(dataset, options.min_images, options.class_balance)
         self.num_classes = self._selection.num_classes
         self.image_size = dataset.image_size
         self._max_bad_records = options.max_bad_records
@@ -96,6 +95,39 @@ class FaceLoader(Loader):
         super().__init__(options.threads or environment.visible_threads())
         global_batch = options.batch_size * world_size
         self._set_length(str(dataset.path), len(self._selection), global_batch)
+
+    def images_of(self, start: int, stop: int) -> Iterator[Batch]:
+        """Yield the images of the classes ``[start, stop)`` once, as they are, in the set's order.
+
+        The last batch is shorter. An image that cannot be read counts for class -1.
+
+        Raises:
+            DataError: too many images cannot be read.
+        """
+        size = self._rows.stop - self._rows.start
+        return self._prefetcher.run(
+            self._plain_filling(indices[first : first + size])
+            for indices in self._selection.of_classes(self._dataset, start, stop)
+            for first in range(0, len(indices), size)
+        )
+
+    def _plain_filling(self, indices: NDArray[np.int32]) -> Filling:
+        shape = (len(indices), 3, *self.image_size)
+        batch = Batch(np.empty(shape, np.uint8), np.empty(len(indices), np.int64))
+
+        def fill(rows: slice) -> None:
+            for row in range(*rows.indices(len(indices))):
+                index = int(indices[row])
+                try:
+                    image, label = self._decode(index)
+                except BrokenRecordError as error:
+                    self._count_bad(index, error)
+                    batch.images[row], batch.labels[row] = 0, -1
+                else:
+                    batch.images[row] = image.transpose(2, 0, 1)
+                    batch.labels[row] = self._selection.classes[label]
+
+        return Filling(batch, fill)
 
     @override
     def _filling(self, update: int, position: Position) -> Filling:
@@ -212,85 +244,3 @@ class MemoryBatches(Loader):
         rng = np.random.default_rng((_LABELS, self._seed, update))
         labels = rng.integers(0, self.num_classes, self.global_batch)
         return Filling(Batch(self._images, labels[self._rows]), lambda rows: None)
-
-
-class Selection:
-    """The images that are trained on, each known by its index in the set.
-
-    ``--min-images`` leaves out identities, and with them images all over the set. A list of the
-    images that are left would take as much memory as the order of an epoch; here each takes a bit.
-
-    Attributes:
-        classes: int32, for each class of the set its new number, -1 if it is left out.
-        num_classes: how many classes are left.
-    """
-
-    def __init__(self, dataset: LabeledRecords, min_images: int) -> None:
-        """Choose the images of all identities that have at least ``min_images``.
-
-        The identities that are left get new consecutive numbers. With ``min_images`` 0 all images
-        are chosen, without looking up their labels.
-
-        Raises:
-            DataError: no identity has as many images.
-        """
-        self._total = self._count = len(dataset)
-        self._bits: Optional[NDArray[np.uint8]] = None
-        self.num_classes = dataset.num_classes
-        self.classes = np.arange(dataset.num_classes, dtype=np.int32)
-        if min_images:
-            self._choose(dataset, min_images)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def shuffled(self, rng: np.random.Generator) -> NDArray[np.int32]:
-        """Return the chosen images in a random order, int32 ``[len(self)]``."""
-        if self._bits is None:
-            order = np.arange(self._total, dtype=np.int32)
-        else:
-            order = np.empty(self._count, np.int32)
-            filled = 0
-            for chunk in _chunks(self._total):
-                bits = np.unpackbits(self._bits[chunk.start // 8 : -(-chunk.stop // 8)])
-                chosen = np.flatnonzero(bits) + chunk.start
-                order[filled : filled + len(chosen)] = chosen
-                filled += len(chosen)
-        rng.shuffle(order)
-        return order
-
-    def following(self, index: int) -> int:
-        """Return the first chosen image after ``index``; after the last comes the first."""
-        while True:
-            index = (index + 1) % self._total
-            if self._bits is None or self._bits[index // 8] >> (7 - index % 8) & 1:
-                return index
-
-    def _choose(self, dataset: LabeledRecords, min_images: int) -> None:
-        labels = dataset.labels()
-        # Unreadable images (-1) count for an extra class before the others, which is never kept.
-        counts = np.zeros(dataset.num_classes + 1, np.int64)
-        for chunk in _chunks(self._total):
-            counts += np.bincount(labels[chunk] + 1, minlength=len(counts))
-        kept = counts >= min_images
-        kept[0] = False
-        if not kept.any():
-            raise DataError(
-                f"{dataset.path}: no identity has {min_images} images or more; choose a smaller "
-                "--min-images"
-            )
-        self._bits = np.concatenate(
-            [np.packbits(kept[labels[chunk] + 1]) for chunk in _chunks(self._total)]
-        )
-        self._count = int(counts[kept].sum())
-        self.num_classes = int(kept.sum())
-        self.classes = np.where(kept, np.cumsum(kept) - 1, -1)[1:].astype(np.int32)
-        _log.info(
-            "%s: kept the %d identities (%d images) with %d images or more of %d (%d)",
-            dataset.path, self.num_classes, self._count, min_images,
-            dataset.num_classes, self._total,
-        )  # fmt: skip
-
-
-def _chunks(total: int) -> Iterator[slice]:
-    return (slice(start, min(start + _CHUNK, total)) for start in range(0, total, _CHUNK))

@@ -16,7 +16,7 @@ HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 
 
 # Of softmax the gradients are clipped.
-LOSSES = ("arcface", "adaface", "curricularface", "softmax")
+LOSSES = ("arcface", "adaface", "curricularface", "softmax", "arcface+teacher")
 NETWORKS = ("tiny", "mbf")
 IN_PARTS = "arcface:2"
 
@@ -74,9 +74,15 @@ def assert_equal(found, expected, tolerance):
 
 
 def test_a_batch_in_parts_equals_the_batch(one_process, tmp_path):
-    several = run([], tmp_path / "parts.npz", ("arcface:3", "adaface:12"))
+    several = run([], tmp_path / "parts.npz", ("arcface:3", "adaface:12", "arcface:2+teacher"))
     assert_equal(several["arcface:3"], one_process["arcface"], 1e-5)
     assert_equal(several["adaface:12"], one_process["adaface"], 1e-5)
+    assert_equal(several["arcface:2+teacher"], one_process["arcface+teacher"], 1e-5)
+
+
+def test_a_teacher_changes_the_updates(one_process):
+    taught, alone = one_process["arcface+teacher"], one_process["arcface"]
+    assert np.abs(taught["conv1_weight"] - alone["conv1_weight"]).max() > 1e-3
 
 
 @pytest.mark.launcher

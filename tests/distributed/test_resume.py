@@ -131,6 +131,36 @@ def test_a_finished_run_trains_nothing_and_a_longer_one_goes_on(faces, tmp_path)
 
 
 @pytest.mark.launcher
+def test_the_best_model_after_a_kill(faces, tmp_path):
+    """The worst moment: a better model has just been written, and no checkpoint knows of it."""
+    options = ("--batch-size", 4, "--verbose", 2, "--lr", 0.02)
+    whole, copy = tmp_path / "whole", tmp_path / "copy"
+    result = train(1, faces, whole, *options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    accuracies = verified(whole)
+    best = max(accuracies, key=lambda update: (accuracies[update], -update))
+    assert f"update {best}: model saved in {whole}/model-best-*" in result.stdout
+
+    rest = train(1, faces, resume_from(whole, copy, INTERVAL), *options)
+    assert rest.returncode == 0, rest.stdout + rest.stderr
+    for name in ("model-best-symbol.json", "model-best-0000.params"):
+        assert (copy / name).read_bytes() == (whole / name).read_bytes(), name
+
+    # Two ranks know of it, too.
+    other = train(2, faces, copy, *options, "--batch-size", 2, "--max-update", UPDATES + 1)
+    assert other.returncode == 0, other.stdout + other.stderr
+    name = "model-best-0000.params"
+    is_kept = (copy / name).read_bytes() == (whole / name).read_bytes()
+    assert is_kept == (verified(copy)[UPDATES + 1] <= accuracies[best])
+
+
+def verified(models):
+    """The accuracy after each update that was verified."""
+    records = map(json.loads, (models / "metrics.jsonl").read_text().splitlines())
+    return {one["update"]: one["accuracy"] for one in records if one.get("target") == "unseen"}
+
+
+@pytest.mark.launcher
 def test_another_number_of_ranks(faces, tmp_path):
     models = tmp_path / "models"
     train(2, faces, models, "--batch-size", 6, "--max-update", 4)

@@ -2,7 +2,8 @@
 
 A run has the name of its loss, or of its network. The network of the former has no BatchNorm, whose
 statistics are those of a rank's own images; the others have ``--sync-bn``. A rank of ``arcface:3``
-computes its batch in three parts; ``softmax`` has its gradients clipped.
+computes its batch in three parts; ``softmax`` has its gradients clipped. ``arcface+teacher`` has a
+teacher.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from runtime.mxnet import mx
 from training.config.schedule import OptimizerOptions
 from training.update.face_step import FaceStep
 from training.update.optimizer import BackboneOptimizer
+from training.update.teacher import Teacher
 
 GLOBAL_BATCH, NUM_CLASSES, EMBEDDING, UPDATES = 12, 31, 16, 3
 SIDE, LR = 8, 0.05
@@ -34,11 +36,11 @@ NETWORK_LR = 2e-5
 CLIP_NORM = 5.0
 
 
-def make_backbone() -> Backbone:
+def make_backbone(seed: int = 0) -> Backbone:
     x = layers.relu(layers.convolution(layers.pixels("float32"), "conv0", 4, kernel=3), "relu0")
     x = layers.relu(layers.convolution(x, "conv1", 8, kernel=3, stride=2), "relu1")
     symbol = mx.sym.FullyConnected(x, num_hidden=EMBEDDING, name="fc1")
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(seed)
     shapes = dict(zip(symbol.list_arguments(), symbol.infer_shape(data=(1, 3, SIDE, SIDE))[0]))
     del shapes["data"]
     weights = {
@@ -57,6 +59,7 @@ def make_network(name: str, world: HorovodWorld) -> Backbone:
 
 def train(world: HorovodWorld, run: str) -> dict[str, np.ndarray]:
     """Train; returns what is left, on rank 0."""
+    run, _, teacher = run.partition("+")
     run, _, parts = run.partition(":")
     is_network = run in backbones.names()
     backbone = make_network(run, world) if is_network else make_backbone()
@@ -77,6 +80,8 @@ def train(world: HorovodWorld, run: str) -> dict[str, np.ndarray]:
         dtype="float32",
     )
     step = FaceStep(backbone, head, optimizer, center_lr_factor=2.0)
+    if teacher:
+        step.learn_from(Teacher(make_backbone(seed=2).inference(), 20.0, world))
 
     generator = np.random.default_rng(1)
     batch = GLOBAL_BATCH // world.size

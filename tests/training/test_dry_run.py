@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import backbones
@@ -82,6 +84,14 @@ def test_adaptive_losses_have_a_collective_of_their_own() -> None:
         config = options.replace(small_config(), loss=loss, margins=None)
         assert collective_bytes(config, 3)[name] == 12 * 4
         assert name not in collective_bytes(small_config(), 3)
+
+
+def test_a_teacher_sends_its_loss(tmp_path: Path) -> None:
+    (tmp_path / "strong-0000.params").touch()
+    config = options.replace(small_config(), teacher=f"{tmp_path}/strong,0")
+    assert collective_bytes(config, 3)["allreduce teacher.loss"] == 4
+    assert "not counted: the memory of --teacher" in describe(config)
+    assert "teacher" not in describe(small_config())
 
 
 def test_one_rank_is_the_default() -> None:

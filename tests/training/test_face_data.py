@@ -235,6 +235,12 @@ def test_verification_sets_lie_beside_the_data(folder: Path, tmp_path: Path, cap
     assert f"MISSING: {folder / 'none.bin'} or {tmp_path / 'more/none.bin'}" in missing
 
 
+def test_the_set_that_chooses_the_best_model_may_not_be_missing(folder: Path) -> None:
+    data = config_of("--rec", folder, "--val-targets", "none").data
+    with pytest.raises(DataError, match=r"--best none: .*none\.bin does not exist; put the file"):
+        face_data.open_targets(data, "none")
+
+
 def test_a_record_file_means_its_folder(folder: Path) -> None:
     write_bin(folder / "lfw.bin", [encoded(2)] * 2, [True])
     config = config_of("--rec", folder / "train.rec", "--val-targets", "lfw")

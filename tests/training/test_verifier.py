@@ -51,8 +51,8 @@ def make(monkeypatch):
 
 def test_first_last_and_best(make) -> None:
     verifier, log, _, _ = make({"lfw": [0.5, 0.9, 0.7], "cfp": [0.4, 0.4, 0.6]})
-    for update in (0, 10, 20):
-        verifier.verify(update)
+    found = [verifier.verify(update) for update in (0, 10, 20)]
+    assert found == [{"lfw": 0.5, "cfp": 0.4}, {"lfw": 0.9, "cfp": 0.4}, {"lfw": 0.7, "cfp": 0.6}]
     assert verifier.first == {"lfw": 0.5, "cfp": 0.4}
     assert verifier.last == {"lfw": 0.7, "cfp": 0.6}
     assert verifier.best == {"lfw": 0.9, "cfp": 0.6}

@@ -75,6 +75,10 @@ class SavedPart(Saved):
         return self._checkpoint.pieces(full, start, stop)
 
     @override
+    def has(self, name: str) -> bool:
+        return name in self._values
+
+    @override
     def count(self, name: str) -> int:
         value = self._values.get(name)
         if type(value) is not int or value < 0:

@@ -30,6 +30,8 @@ from training.config.schedule import (
     OptimizerOptions,
     with_schedule,
 )
+from training.config.teacher import TeacherOptions
+from training.config.teacher import check_given as check_given_teacher
 
 # SGD's weight decay would outweigh the gradients when Adam normalizes their sum.
 _ADAM_RECIPES = {"adam": "--lr 1e-3 --wd 0", "adamw": "--lr 1e-3 --wd 0.05"}
@@ -57,6 +59,7 @@ class FaceConfig:
     data: FaceDataOptions
     backbone: BackboneOptions
     head: HeadOptions
+    teacher: TeacherOptions
     optimizer: FaceOptimizerOptions
     schedule: FaceScheduleOptions
     run: FaceRunOptions
@@ -113,6 +116,7 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
     saved = _as_given(saved)
     check_same_dataset(given, saved)
     check_given_head(given)
+    check_given_teacher(given, saved)
     _check_recipe_of_optimizer(given, saved)
     dataset = given.get("dataset", saved.get("dataset"))
     preset = presets.OWN_DATA if dataset is None else presets.find(dataset)
@@ -182,6 +186,17 @@ def check(config: FaceConfig) -> None:
         raise ConfigError(
             f"--accumulate {parts} does not divide the {data.batch_size} images of --batch-size "
             "into equal parts; choose one that divides the other"
+        )
+    if config.run.best is not None and config.run.best not in data.val_targets:
+        known = ", ".join(data.val_targets) or "none are given"
+        raise ConfigError(
+            f"--best {config.run.best} is no set of --val-targets ({known}); name one of these"
+        )
+    if config.head.starts_from_means and (config.backbone.pretrained is None or data.debug):
+        raise ConfigError(
+            "--pretrained-centers without a folder takes the means of the embeddings that the "
+            "backbone of --pretrained has of a record set; give --pretrained PREFIX,EPOCH, without "
+            "--debug"
         )
     if data.dataset is None and not data.rec:
         raise ConfigError(

@@ -49,6 +49,10 @@ class FaceRunOptions(RunOptions):
     save_interval: int = number(2000, _SAVES)
     """Updates between saves of the model and checkpoints; 0 saves only at the end."""
 
+    best: Optional[str] = None
+    """Verification set whose accuracy chooses the model in model-best-*; the mean of all sets
+    unless given. Of equal models the earlier stays."""
+
     on_nan: str = name("stop", ON_NAN)
     """At a loss or gradient that is not finite: stop, or skip that update."""
 

@@ -17,6 +17,7 @@ from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
 from training.loop import Step
 from training.update.finite_guard import FiniteGuard
 from training.update.optimizer import BackboneOptimizer
+from training.update.teacher import Teacher
 
 
 class FaceStep(Step):
@@ -49,6 +50,11 @@ class FaceStep(Step):
         self._stopwatch = stopwatch or Stopwatch()
         self._guard = guard or FiniteGuard()
         self._upload = Uploads(backbone.context)
+        self._teacher: Optional[Teacher] = None
+
+    def learn_from(self, teacher: Teacher) -> None:
+        """Add the distance from a teacher's embeddings to the loss."""
+        self._teacher = teacher
 
     @override
     def __call__(self, batch: Batch, update: int, lr: float) -> Any:
@@ -68,6 +74,8 @@ class FaceStep(Step):
         with self._stopwatch.part(HEAD):
             result = self._head.step(features, batch.labels, update, center_lr, hold=guard.skips)
         with self._stopwatch.part(BACKBONE):
+            if self._teacher is not None:
+                result = self._teacher.add_to(result, features, batch.images)
             gradient = self._optimizer.loss_scale.scaled(result.gradient)
             self._backbone.backward(features, gradient)
             reduced = self._optimizer.reduce(update)

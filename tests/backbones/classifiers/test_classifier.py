@@ -5,9 +5,10 @@ import pytest
 
 from backbones import classifiers
 from backbones.classifiers import Normalization
+from backbones.classifiers import classifier as classifier_module
 from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 
 CIFAR = [name for name in classifiers._ARCHITECTURES if name != "LeNet"]
@@ -48,6 +49,68 @@ def train(classifier: Classifier, images: mx.nd.NDArray, steps: int = 1, lr: flo
         trainer.step(len(images))
         losses.append(float(loss.mean().asscalar()))
     return losses
+
+
+@pytest.mark.parametrize("name", ["ResNet18", "resnet18_v1"])
+def test_a_checkpoint_for_other_classes_gives_all_but_the_last_layer(name: str, tmp_path) -> None:
+    shape = (3, 64, 64)
+    first = make(name, classes=7, image_shape=shape, seed=5)
+    first.export(tmp_path / "first", 3)
+    plain = values(make(name, image_shape=shape, seed=9))
+    classifier = make(name, image_shape=shape, seed=9)
+    fresh = classifier.load_pretrained(tmp_path / "first", 3)
+    assert fresh and all(len(plain[one]) == 10 and len(values(first)[one]) == 7 for one in fresh)
+    for tensor, array in values(classifier).items():
+        expected = plain[tensor] if tensor in fresh else values(first)[tensor]
+        np.testing.assert_array_equal(array, expected, err_msg=tensor)
+    # With the same classes everything is taken.
+    assert make(name, classes=7, image_shape=shape).load_pretrained(tmp_path / "first", 3) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("squeezenet1.1", 224), ("densenet121", 224), ("MobileNetV2", 32)]
+)
+def test_the_last_layer_is_that_of_the_logits(name: str, size: int) -> None:
+    """Also where it is a convolution, with an activation and pooling behind it."""
+    symbol = classifiers.build(name, classes=13, normalization=COLOR)
+    arguments, _, _ = symbol.infer_shape(data=(1, 3, size, size))
+    shapes = dict(zip(symbol.list_arguments(), arguments))
+    names = classifier_module._last_layer(symbol)
+    assert names and all(shapes[one][0] == 13 for one in names)
+
+
+def test_a_run_starts_from_a_checkpoint(tmp_path) -> None:
+    make("LeNet", seed=5).export(tmp_path / "first")
+    options = ClassifierOptions(model="LeNet", pretrained=f"{tmp_path}/first,0")
+    options.check()
+    found = Classifier.create(options, classes=10, image_shape=(3, 32, 32), normalization=COLOR)
+    for tensor, array in values(found).items():
+        np.testing.assert_array_equal(array, values(make("LeNet", seed=5))[tensor])
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_its_first_tensor(tmp_path) -> None:
+    make("LeNet").export(tmp_path / "first")
+    (tensor, *_, last) = values(make("LeNet"))
+    with pytest.raises(DataError, match="first-0000.params: the file has no tensor '"):
+        make("ResNet18").load_pretrained(tmp_path / "first", 0)
+    arrays = mx.nd.load(str(tmp_path / "first-0000.params"))
+    mx.nd.save(str(tmp_path / "more-0000.params"), {**arrays, "arg:odd": mx.nd.zeros(3)})
+    with pytest.raises(DataError, match="this --model has no tensor 'odd'; give a checkpoint"):
+        make("LeNet").load_pretrained(tmp_path / "more", 0)
+    with pytest.raises(DataError, match=r"'.*' has shape \(.*\), this network's has"):
+        make("LeNet", image_shape=(3, 28, 28)).load_pretrained(tmp_path / "first", 0)
+    with pytest.raises(DataError, match=r"'.*' has shape"):
+        make("LeNet", image_shape=(3, 28, 28), classes=4).load_pretrained(tmp_path / "first", 0)
+
+
+def test_a_pretrained_classifier_has_a_file_and_does_not_begin_as_the_identity(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="--pretrained .*none,2 names .*none-0002.params, which"):
+        ClassifierOptions(model="LeNet", pretrained=f"{tmp_path}/none,2").check()
+    (tmp_path / "some-0002.params").touch()
+    with pytest.raises(ConfigError, match="--last-gamma and --pretrained .*some,2 exclude"):
+        ClassifierOptions(
+            model="ResNet18", pretrained=f"{tmp_path}/some,2", last_gamma=True
+        ).check()
 
 
 def reload(prefix) -> mx.gluon.SymbolBlock:

@@ -72,6 +72,46 @@ def test_batches_hold_rgb_planes_and_their_labels(records: RecordSet) -> None:
         assert label == owner[number]
 
 
+def test_classes_in_balance_on_any_number_of_ranks_and_from_the_middle_of_an_epoch(
+    write_set,
+) -> None:
+    records = RecordSet(write_set([1, 1, 1, 21]))
+    whole = load(records, 18, batch_size=4, class_balance=1.0)
+    # Three epochs of 24 images: each class has a quarter of them.
+    counts = np.bincount(whole[1])
+    assert counts.sum() == 72 and (np.abs(counts - 18) <= 3).all(), counts
+    second = load(records, 7, start=11, batch_size=4, class_balance=1.0)
+    np.testing.assert_array_equal(second[0], whole[0][44:])
+    shares = [
+        load(records, 18, rank=rank, world_size=2, batch_size=2, class_balance=1.0)
+        for rank in range(2)
+    ]
+    labels = np.stack([share[1].reshape(18, 2) for share in shares], axis=1)
+    np.testing.assert_array_equal(labels.reshape(-1), whole[1])
+    np.testing.assert_array_equal(load(records, 6, class_balance=0.0)[0], load(records, 6)[0])
+
+
+def test_an_unreadable_image_is_of_no_class(write_set) -> None:
+    with open_loader(damage(write_set([2, 3]), [2])) as loader:
+        labels = np.concatenate([batch.labels for batch in loader.images_of(0, 2)])
+    assert sorted(labels.tolist()) == [-1, 0, 1, 1, 1] and len(loader.bad_records) == 1
+
+
+def test_the_images_of_some_classes_come_once_in_their_order_and_as_they_are(records) -> None:
+    with open_loader(records, rank=1, world_size=2, cutout=1.0) as loader:
+        batches = list(loader.images_of(1, 4))
+        assert not list(loader.images_of(2, 2))
+    assert [len(batch.labels) for batch in batches] == [4, 4, 4, 3]
+    found = [number for batch in batches for number in numbers(batch.images)]
+    assert found == [*range(3, 18)]
+    labels = np.concatenate([batch.labels for batch in batches])
+    assert labels.tolist() == [1] * 4 + [2] * 5 + [3] * 6
+    # By their new numbers, where some are left out.
+    with open_loader(records, min_images=5) as loader:
+        found = [number for batch in loader.images_of(0, 1) for number in numbers(batch.images)]
+        assert found == [*range(7, 12)]
+
+
 def test_an_epoch_holds_every_image_at_most_once_and_leaves_the_tail_out(records) -> None:
     with open_loader(records) as loader:
         assert loader.updates_per_epoch == 25 // 4

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.batches import face_loader
-from data.batches.face_loader import Selection
+from data.batches import selection
+from data.batches.selection import Selection
 from data.records.record_set import RecordSet
 from data.records.writer import RecordWriter
 from runtime.errors import DataError
@@ -38,7 +38,7 @@ def set_of(labels: np.ndarray, num_classes: int) -> Any:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(face_loader, "_CHUNK", 64)
+    monkeypatch.setattr(selection, "_CHUNK", 64)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_no_identity_has_as_many_images(labels: np.ndarray) -> None:
 def test_a_run_keeps_at_most_16_bytes_per_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, min_images: int
 ) -> None:
-    monkeypatch.setattr(face_loader, "_CHUNK", 1 << 10)
+    monkeypatch.setattr(selection, "_CHUNK", 1 << 10)
     images = 100_000
     with RecordWriter(tmp_path, image_size=(16, 16)) as writer:
         for number in range(images):
@@ -104,3 +104,49 @@ def test_a_run_keeps_at_most_16_bytes_per_image(
         # The memory of the labels is free before the orders are made.
         assert chosen._bits is not None and chosen._bits.nbytes == images // 8
     assert peak + mapped <= 16 * images
+
+
+@pytest.mark.parametrize("balance", [0.5, 1.0, 1.5])
+@pytest.mark.parametrize("min_images", [0, 6])
+def test_images_come_by_the_size_of_their_class(
+    labels: np.ndarray, balance: float, min_images: int
+) -> None:
+    """Each w times on average, and never 2 or more away from that."""
+    labels = np.where(np.arange(len(labels)) % 3 > 1, 5, labels)
+    chosen = Selection(set_of(labels, 30), min_images, balance)
+    sizes = np.bincount(labels[labels >= 0], minlength=30)
+    is_kept = (labels >= 0) & (chosen.classes[labels] >= 0)
+    weights = np.where(is_kept, 1.0 / sizes[labels] ** balance, 0.0)
+    weights *= len(chosen) / weights.sum()
+    assert weights.max() > 3 * weights[is_kept].min()
+    total, epochs = np.zeros(len(labels)), 400
+    for epoch in range(epochs):
+        order = chosen.shuffled(np.random.default_rng(epoch))
+        assert order.dtype == np.int32 and len(order) == len(chosen)
+        times = np.bincount(order, minlength=len(labels))
+        assert (np.abs(times - weights) < 2).all() and not times[~is_kept].any()
+        total += times
+    # A number of hits has a variance below 1/2.
+    np.testing.assert_allclose(total / epochs, weights, atol=5 * np.sqrt(0.5 / epochs))
+
+
+def test_a_drawn_order_is_mixed_and_follows_its_generator(labels: np.ndarray) -> None:
+    chosen = Selection(set_of(labels, 30), 0, 1.0)
+    orders = [chosen.shuffled(np.random.default_rng(seed)).tolist() for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sum(first > second for first, second in zip(orders[0], orders[0][1:])) > 100
+
+
+def test_no_balance_looks_up_no_labels_and_is_the_order_without() -> None:
+    nothing: Any = Labels(np.zeros(50), 30)
+    nothing.labels = None
+    for options in ((), (0.0,)):
+        order = Selection(nothing, 0, *options).shuffled(np.random.default_rng(3))
+        expected = np.arange(50, dtype=np.int32)
+        np.random.default_rng(3).shuffle(expected)
+        np.testing.assert_array_equal(order, expected)
+
+
+def test_a_set_without_readable_labels_cannot_be_balanced() -> None:
+    with pytest.raises(DataError, match="made up: no image has a readable label"):
+        Selection(set_of(np.full(9, -1), 3), 0, 1.0)

@@ -126,8 +126,33 @@ def test_margins(preset: str, line: str, margins: tuple[float, ...]) -> None:
 def test_parts_of_a_batch_are_equal() -> None:
     parts = parse_line("--dataset synthetic --batch-size 64 --accumulate 4")
     assert (parts.images_per_rank, parts.images_per_pass) == (64, 16)
+    with pytest.raises(ConfigError, match=r"--best cfp is no set of --val-targets \(lfw, age\)"):
+        parse(["--dataset", "emore", "--debug", *"--best cfp --val-targets lfw,age".split()])
     with pytest.raises(ConfigError, match="--accumulate 5 does not divide the 64 images"):
         parse_line("--dataset synthetic --batch-size 64 --accumulate 5")
+
+
+def test_a_weight_needs_a_teacher(tmp_path: Path) -> None:
+    (tmp_path / "strong-0000.params").touch()
+    line = f"--dataset synthetic --teacher {tmp_path}/strong,0 --teacher-weight 0"
+    assert parse_line(line).teacher.checkpoint == (f"{tmp_path}/strong", 0)
+    for line, message in (
+        ("--teacher-weight 2", "--teacher-weight 2 goes with --teacher PREFIX,EPOCH"),
+        (f"--teacher {tmp_path}/strong,1", "--teacher .*strong,1 names .*0001.params, which does"),
+        ("--teacher strong", "--teacher 'strong' is not PREFIX,EPOCH"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            parse_line(f"--dataset synthetic {line}")
+
+
+def test_centers_from_means_need_a_backbone_and_images(tmp_path: Path) -> None:
+    (tmp_path / "trained-0000.params").touch()
+    line = f"--dataset synthetic --pretrained {tmp_path}/trained,0 --pretrained-centers"
+    assert parse_line(line).head.starts_from_means
+    assert not parse_line(f"{line} {tmp_path}").head.starts_from_means
+    for wrong in ("--dataset synthetic --pretrained-centers", f"{line} --debug"):
+        with pytest.raises(ConfigError, match="--pretrained-centers without a folder takes the me"):
+            parse_line(wrong)
 
 
 def test_center_lr_follows_lr_unless_given() -> None:

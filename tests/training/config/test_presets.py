@@ -112,11 +112,13 @@ FACE_DEFAULTS = {
     "frequent": 20, "verbose": 2000,
     "save_interval": 2000, "keep": 2, "resume": "auto", "on_nan": "stop", "stall_timeout": 600,
     "seed": 1, "debug": False, "dry_run": False, "world_size": None,
-    "gpu": False,
+    "gpu": False, "best": None, "teacher": None, "teacher_weight": 1.0,
+    "class_balance": 0.0,
 }  # fmt: skip
 CLASSIFY_DEFAULTS = {
     "dataset": None, "data_dir": None, "rec_train": None, "rec_val": None, "num_classes": None,
     "num_images": None, "image_size": None, "threads": 0, "model": "", "last_gamma": False,
+    "pretrained": None,
     "dtype": "float32", "sync_bn": False, "batch_size": 64, "epochs": None, "lr": 0.1,
     "no_lr_scaling": False, "warmup_epochs": 0.0, "lr_schedule": "poly", "lr_steps": (),
     "lr_factor": None,

@@ -1,0 +1,176 @@
+"""Which model is kept, by which rule, and that a run that goes on keeps the same."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+
+from backbones.model import Backbone
+from backbones.options import BackboneOptions
+from parallel.world import LoneWorld, World
+from runtime.mxnet import mx
+from tests.support.thread_world import ThreadWorld, run_ranks
+from training.best_model import BestModel
+
+NAMES = {"model-best-symbol.json", "model-best-0000.params"}
+
+
+class Memory:
+    """What a checkpoint gives back."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+
+    def has(self, name: str) -> bool:
+        return name in self.values
+
+    def numbers(self, name: str) -> dict[str, float]:
+        return dict(self.values[name])
+
+
+class Training:
+    """A network whose first number is the update, and whose accuracies are given."""
+
+    def __init__(
+        self,
+        folder: Path,
+        accuracies: dict[int, dict[str, float]],
+        deciding: Optional[str] = None,
+        world: Optional[World] = None,
+    ) -> None:
+        self.folder = folder
+        self.backbone = Backbone.create(
+            BackboneOptions(network="tiny", embedding_size=8), image_size=(32, 32), seed=1
+        )
+        self.weight = next(iter(self.backbone.parameters.values()))
+        self.best = BestModel(
+            self.backbone, world or LoneWorld(), folder, accuracies.__getitem__, deciding
+        )
+
+    def verify(self, *updates: int) -> list[int]:
+        """Verify after each update; returns the one that is kept after each."""
+        kept = []
+        for update in updates:
+            self.weight.data()[:] = update
+            self.best.verify(update)
+            kept.append(kept_in(self.folder))
+        return kept
+
+
+def kept_in(folder: Path) -> int:
+    assert {path.name for path in folder.iterdir()} == NAMES
+    arrays = mx.nd.load(str(folder / "model-best-0000.params"))
+    name = next(iter(arrays))
+    return int(arrays[name].asnumpy().flat[0])
+
+
+def of(*accuracies: float) -> dict[int, dict[str, float]]:
+    return {update: {"lfw": accuracy} for update, accuracy in enumerate(accuracies)}
+
+
+def test_the_better_one_is_kept_and_of_equals_the_earlier(tmp_path: Path) -> None:
+    training = Training(tmp_path, of(0.5, 0.7, 0.6, 0.7, 0.71, 0.71))
+    assert training.verify(*range(6)) == [0, 1, 1, 1, 4, 4]
+    assert training.best.export_state(6).values == {"accuracies": {"lfw": 0.71}}
+
+
+def test_a_network_that_is_always_wrong_is_the_best_of_its_kind(tmp_path: Path) -> None:
+    assert Training(tmp_path, of(0.0, 0.0)).verify(0, 1) == [0, 0]
+
+
+SETS = {
+    0: {"lfw": 0.5, "cfp": 0.5},
+    1: {"lfw": 0.9, "cfp": 0.4},
+    2: {"lfw": 0.8, "cfp": 0.6},
+    3: {"lfw": 0.4, "cfp": 0.9},
+}
+
+
+@pytest.mark.parametrize(
+    ("deciding", "kept"), [(None, [0, 1, 2, 2]), ("lfw", [0, 1, 1, 1]), ("cfp", [0, 0, 2, 3])]
+)
+def test_the_mean_decides_or_the_set_that_is_named(
+    deciding: Optional[str], kept: list[int], tmp_path: Path
+) -> None:
+    assert Training(tmp_path, SETS, deciding).verify(*range(4)) == kept
+
+
+def test_without_a_set_there_is_no_best(tmp_path: Path) -> None:
+    Training(tmp_path, {0: {}}).best.verify(0)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_run_that_goes_on_neither_forgets_nor_keeps_a_worse_one(
+    size: int, tmp_path: Path
+) -> None:
+    """From a checkpoint after update 1; the kill came after the model of update 3 was written."""
+    accuracies = of(0.5, 0.8, 0.7, 0.9, 0.85)
+    folders = tmp_path / "whole", tmp_path / "killed"
+    whole = Training(folders[0], accuracies)
+    assert whole.verify(0, 1) == [0, 1]
+    state = whole.best.export_state(2)
+    killed = Training(folders[1], accuracies)
+    assert killed.verify(0, 1, 2, 3)[-1] == 3
+    assert whole.verify(2, 3, 4) == [1, 3, 3]
+
+    def go_on(world: ThreadWorld) -> None:
+        # What other ranks find out by themselves does not count.
+        found = of(0.5, 0.8, 0.7, 0.9, 0.85) if world.rank == 0 else of(1, 1, 0, 0, 1)
+        rest = Training(folders[1], found, world=world)
+        rest.best.load_state(Memory(dict(state.values)))
+        for update in (2, 3, 4):
+            rest.weight.data()[:] = update
+            rest.best.verify(update)
+        assert rest.best.accuracies == {"lfw": 0.9}
+
+    run_ranks(size, go_on)
+    for name in NAMES:
+        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+
+
+def test_another_rule_compares_with_the_model_that_is_kept(tmp_path: Path) -> None:
+    state = {"accuracies": SETS[1]}
+    for deciding, kept in (("lfw", 1), ("cfp", 2), (None, 2), ("new", 3)):
+        folder = tmp_path / str(deciding)
+        accuracies = {**SETS, 3: {"lfw": 0.0, "cfp": 0.0}}
+        if deciding == "new":
+            accuracies[3]["new"] = 0.1
+        first = Training(folder, accuracies)
+        first.verify(1)
+        rest = Training(folder, accuracies, deciding)
+        rest.best.load_state(Memory(state))
+        assert rest.verify(2, 3)[-1] == kept, deciding
+
+
+def test_a_model_that_is_gone_is_forgotten(tmp_path: Path, caplog) -> None:
+    rest = Training(tmp_path, of(0.5, 0.4))
+    with caplog.at_level(logging.WARNING):
+        rest.best.load_state(Memory({"accuracies": {"lfw": 0.9}}))
+    assert f"{tmp_path}/model-best-0000.params is gone: the best" in caplog.text
+    assert rest.verify(0, 1) == [0, 0]
+
+
+def test_a_checkpoint_of_an_earlier_version_knows_of_none(tmp_path: Path, caplog) -> None:
+    rest = Training(tmp_path, of(0.5))
+    rest.best.load_state(Memory({}))
+    assert rest.verify(0) == [0] and not caplog.messages
+
+
+def test_what_is_kept_is_the_network_of_all_ranks(tmp_path: Path) -> None:
+    def rank_main(world: ThreadWorld) -> None:
+        training = Training(tmp_path, of(0.5), world=world)
+        for array in training.backbone.statistics:
+            array[:] = 4.0 * world.rank
+        training.best.verify(0)
+
+    run_ranks(2, rank_main)
+    arrays = mx.nd.load(str(tmp_path / "model-best-0000.params"))
+    statistics = [array.asnumpy() for name, array in arrays.items() if name.startswith("aux:")]
+    assert len(statistics) > 1
+    for array in statistics:
+        np.testing.assert_array_equal(array, 2.0)

@@ -1,0 +1,123 @@
+"""Centers from the means of embeddings: of the right images, on any number of ranks, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import train as program
+from backbones.model import Backbone
+from backbones.options import BackboneOptions
+from data.batches.face_loader import FaceLoader
+from data.batches.loader import Batch
+from data.drawn import face_set
+from data.options import FaceDataOptions
+from data.records.record_set import RecordSet
+from partial_fc.head import PartialFC
+from partial_fc.optimizers import SGD
+from partial_fc.options import HeadOptions
+from partial_fc.shard import Shard, initial_centers
+from runtime.mxnet import mx
+from tests.support.alone import run_alone
+from tests.support.thread_world import ThreadWorld, run_ranks
+from training import class_means
+
+CLASSES, IMAGES, SIZE, EMBEDDING = 7, 5, 32, 16
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("means")
+    face_set.ensure(
+        root / "set", identities=CLASSES, images_per_identity=IMAGES,
+        image_size=(SIZE, SIZE), seed=3,
+    )  # fmt: skip
+    backbone().export(root / "trained")
+    return root
+
+
+def backbone() -> Backbone:
+    options = BackboneOptions(network="tiny", embedding_size=EMBEDDING)
+    return Backbone.create(options, image_size=(SIZE, SIZE), seed=5)
+
+
+def centers_on(world: ThreadWorld, folder: Path) -> np.ndarray:
+    head = PartialFC.create(
+        HeadOptions(pretrained_centers="means"), (CLASSES, EMBEDDING), world, mx.cpu(),
+        optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
+    )  # fmt: skip
+    data = FaceDataOptions(batch_size=4, threads=1)
+    ranks = {"rank": world.rank, "world_size": world.size}
+    beats: list[None] = []
+    with FaceLoader(RecordSet(folder / "set"), data, **ranks, seed=7) as faces:
+        class_means.start_from_means(head, backbone(), faces, lambda: beats.append(None))
+    assert len(beats) == -(-head.shard.size * IMAGES // 4)
+    return head.rows.export()["centers"].copy()
+
+
+def test_centers_are_the_mean_directions_as_long_as_drawn_ones(folder: Path) -> None:
+    records, network = RecordSet(folder / "set"), backbone()
+    (centers,) = run_ranks(1, lambda world: centers_on(world, folder))
+    with FaceLoader(records, FaceDataOptions(batch_size=4), rank=0, world_size=1, seed=1) as faces:
+        batches = list(faces.images_of(0, CLASSES))
+    images = np.concatenate([batch.images for batch in batches])
+    labels = np.concatenate([batch.labels for batch in batches])
+    assert np.bincount(labels).tolist() == [IMAGES] * CLASSES
+    embeddings = network.extract(images).astype(np.float64)
+    units = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    for label, center in enumerate(centers):
+        mean = units[labels == label].mean(axis=0)
+        expected = mean / np.linalg.norm(mean) * 0.01 * np.sqrt(EMBEDDING)
+        np.testing.assert_allclose(center, expected, rtol=1e-3, atol=1e-5)
+    drawn = initial_centers(Shard(0, 1, 1000), EMBEDDING, 3)
+    lengths = np.linalg.norm(centers, axis=1), np.linalg.norm(drawn, axis=1)
+    np.testing.assert_allclose(lengths[0], lengths[1].mean(), rtol=0.03)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_several_ranks_have_the_centers_of_one(size: int, folder: Path) -> None:
+    (one,) = run_ranks(1, lambda world: centers_on(world, folder))
+    several = np.concatenate(run_ranks(size, lambda world: centers_on(world, folder)))
+    np.testing.assert_allclose(several, one, rtol=1e-4, atol=1e-6)
+
+
+class OfClasses3And4:
+    """Images without a direction are black; one cannot be read."""
+
+    def images_of(self, start: int, stop: int) -> Iterator[Batch]:
+        assert (start, stop) == (3, 5)
+        images = np.zeros((4, 3, 2, 2), np.uint8)
+        images[:, 0, 0, 0] = [3, 0, 5, 9]
+        yield Batch(images, np.array([3, 4, 3, -1]))
+
+
+def test_a_class_without_readable_images_keeps_its_drawn_center(caplog) -> None:
+    caplog.set_level("INFO")
+
+    def infer(images: np.ndarray) -> np.ndarray:
+        return np.stack([images[:, 0, 0, 0], images[:, 0, 0, 0] * 0], axis=1).astype(np.float32)
+
+    means = class_means.class_means(infer, OfClasses3And4(), Shard(1, 3, 7), 2, lambda: None)
+    np.testing.assert_array_equal(means, [[2, 0], [0, 0]])
+    assert "means of 3 images of 2 classes" in caplog.text
+    assert "1 classes without a readable image keep random ones" in caplog.text
+
+
+def test_a_run_computes_them_once(folder: Path, tmp_path: Path) -> None:
+    """And a run that goes on has those of its checkpoint."""
+    words = (
+        *("--rec", folder / "set", "--network", "tiny", "--embedding-size", EMBEDDING),
+        *("--batch-size", 4, "--models-root", tmp_path, "--save-interval", 2, "--lr", 0.001),
+        *("--pretrained", f"{folder}/trained,0", "--frequent", 1),
+    )
+    first = run_alone(program, *words, "--pretrained-centers", "--max-update", 2)
+    assert first.returncode == 0, first.stderr
+    said = "initial class centers: means of 35 images of 7 classes"
+    log = tmp_path / "logs/rank-0000.log"
+    assert log.read_text().count(said) == 1
+    again = run_alone(program, *words, "--pretrained-centers", "--max-update", 4)
+    assert again.returncode == 0 and log.read_text().count(said) == 1
+    assert "resumed at update 2" in log.read_text()

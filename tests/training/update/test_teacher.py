@@ -1,0 +1,144 @@
+"""The teacher's part of loss and gradient, against float64; and what is no teacher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backbones.model import Backbone
+from backbones.options import BackboneOptions
+from data.batches.loader import Batch
+from parallel.world import LoneWorld
+from partial_fc.head import HeadStep, PartialFC
+from partial_fc.optimizers import SGD
+from partial_fc.options import HeadOptions
+from runtime.errors import ConfigError
+from runtime.mxnet import mx
+from tests.support.thread_world import ThreadWorld, run_ranks
+from training.config.schedule import OptimizerOptions
+from training.config.teacher import TeacherOptions
+from training.update.face_step import FaceStep
+from training.update.optimizer import BackboneOptimizer
+from training.update.teacher import Teacher
+
+BATCH, EMBEDDING, SIZE, WEIGHT = 6, 8, 32, 3.0
+IMAGES = np.random.default_rng(0).integers(256, size=(BATCH, 3, SIZE, SIZE), dtype=np.uint8)
+FEATURES = np.random.default_rng(1).normal(size=(BATCH, EMBEDDING))
+TAUGHT = np.random.default_rng(2).normal(size=(BATCH, EMBEDDING)).astype(np.float32)
+
+
+def distance(features: np.ndarray) -> float:
+    """The mean of 1 - cosine in float64."""
+    norms = np.linalg.norm(features, axis=1) * np.linalg.norm(TAUGHT.astype(np.float64), axis=1)
+    return float(np.mean(1 - (features * TAUGHT).sum(axis=1) / norms))
+
+
+def slopes(features: np.ndarray) -> np.ndarray:
+    """Its derivative, by differences."""
+    found = np.zeros_like(features)
+    for index in np.ndindex(features.shape):
+        moved = np.zeros_like(features)
+        moved[index] = 1e-6
+        found[index] = (distance(features + moved) - distance(features - moved)) / 2e-6
+    return found
+
+
+def lesson(world: ThreadWorld, weight: float) -> tuple[HeadStep, HeadStep, float]:
+    """What a rank's head has computed, with the teacher's part, and the reported distance."""
+    share = BATCH // world.size
+    own = slice(world.rank * share, (world.rank + 1) * share)
+
+    def infer(images: np.ndarray) -> np.ndarray:
+        np.testing.assert_array_equal(images, IMAGES[own])
+        return TAUGHT[own]
+
+    teacher = Teacher(infer, weight, world)
+    before = HeadStep(mx.nd.array([5.0]), mx.nd.ones((share, EMBEDDING)), lambda: None)
+    after = teacher.add_to(before, mx.nd.array(FEATURES[own]), IMAGES[own])
+    return before, after, teacher.averages()["teacher_loss"]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_loss_and_gradient_are_those_of_the_global_batch(ranks: int) -> None:
+    results = run_ranks(ranks, lambda world: lesson(world, WEIGHT))
+    for _, after, reported in results:
+        assert reported == pytest.approx(distance(FEATURES), rel=1e-5)
+        assert after.loss.asscalar() == pytest.approx(5 + WEIGHT * distance(FEATURES), rel=1e-5)
+    gradient = np.concatenate([after.gradient.asnumpy() for _, after, _ in results])
+    np.testing.assert_allclose(gradient, 1 + WEIGHT * slopes(FEATURES), rtol=1e-4, atol=1e-5)
+
+
+def test_a_weight_of_0_measures_alone() -> None:
+    ((before, after, reported),) = run_ranks(1, lambda world: lesson(world, 0.0))
+    assert after is before and reported == pytest.approx(distance(FEATURES), rel=1e-5)
+
+
+def test_embeddings_without_a_direction_teach_nothing() -> None:
+    teacher = Teacher(lambda images: np.zeros((BATCH, EMBEDDING), np.float32), 1.0, LoneWorld())
+    before = HeadStep(mx.nd.array([5.0]), mx.nd.ones((BATCH, EMBEDDING)), lambda: None)
+    after = teacher.add_to(before, mx.nd.array(FEATURES), IMAGES)
+    assert (after.gradient.asnumpy() == 1).all() and after.loss.asscalar() == 6
+
+
+def make(seed: int, size: int = EMBEDDING, **options) -> Backbone:
+    chosen = BackboneOptions(network="tiny", embedding_size=size, **options)
+    return Backbone.create(chosen, image_size=(SIZE, SIZE), seed=seed)
+
+
+def taught_step(weight: float, teacher: Backbone, **options) -> tuple[dict, list[float]]:
+    """What three updates leave of a network, and the distances."""
+    world, backbone = LoneWorld(), make(1, **options)
+    head = PartialFC.create(
+        HeadOptions(scale=16.0), (5, EMBEDDING), world, mx.cpu(),
+        optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
+    )  # fmt: skip
+    optimizer = BackboneOptimizer(
+        OptimizerOptions(momentum=0.9, wd=0.0), backbone.parameters, world, dtype="float32"
+    )
+    step, distances = FaceStep(backbone, head, optimizer, 1.0), []
+    taught = Teacher(teacher.inference(), weight, world)
+    step.learn_from(taught)
+    for update in range(3):
+        step(Batch(IMAGES, np.arange(BATCH) % 5), update, 0.02)
+        distances.append(taught.averages()["teacher_loss"])
+    step.finish()
+    return {name: one.data().asnumpy() for name, one in backbone.parameters.items()}, distances
+
+
+def test_a_network_comes_closer_to_its_teacher() -> None:
+    _, alone = taught_step(0.0, make(2))
+    _, taught = taught_step(50.0, make(2))
+    assert alone[0] == taught[0] and taught[-1] < alone[-1] - 0.05
+
+
+def test_the_teacher_is_not_changed_and_frozen_tensors_keep_their_bytes() -> None:
+    teacher = make(2)
+    weights = {name: one.data().asnumpy() for name, one in teacher.parameters.items()}
+    found, _ = taught_step(50.0, teacher, freeze=("conv0_*", "bn0_*", "stage1_*"))
+    for name, value in teacher.parameters.items():
+        np.testing.assert_array_equal(value.data().asnumpy(), weights[name])
+    before, kept = make(1).parameters, 0
+    for name, array in found.items():
+        if name.startswith(("conv0_", "bn0_", "stage1_")):
+            np.testing.assert_array_equal(array, before[name].data().asnumpy(), err_msg=name)
+            kept += 1
+    assert kept == 10
+
+
+def test_a_teacher_is_loaded(tmp_path: Path) -> None:
+    make(2).export(tmp_path / "strong", 4)
+    options = TeacherOptions(teacher=f"{tmp_path}/strong,4", teacher_weight=2.0)
+    teacher = Teacher.create(options, make(1), (SIZE, SIZE), LoneWorld())
+    assert teacher is not None
+    taught, expected = teacher._infer(IMAGES), make(2).extract(IMAGES)
+    np.testing.assert_allclose(taught, expected, rtol=1e-3, atol=1e-4)
+    assert Teacher.create(TeacherOptions(), make(1), (SIZE, SIZE), LoneWorld()) is None
+
+
+def test_embeddings_of_another_length_are_refused(tmp_path: Path) -> None:
+    make(2, size=12).export(tmp_path / "strong")
+    options = TeacherOptions(teacher=f"{tmp_path}/strong,0")
+    with pytest.raises(ConfigError, match=r"strong,0 has embeddings of 12 numbers, .* have 8; "):
+        Teacher.create(options, make(1), (SIZE, SIZE), LoneWorld())
