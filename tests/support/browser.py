@@ -37,10 +37,13 @@ class Browser:
         """Start it, with a profile of its own."""
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self._driver = subprocess.Popen(
-            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ["chromedriver", "--port=0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         try:
-            found = (re.search(r"on port (\d+)", line) for line in self._driver.stdout)
+            found = (re.search(r"successfully on port (\d+)", line) for line in self._driver.stdout)
             port = next(match[1] for match in found if match)
             self._url = f"http://127.0.0.1:{port}/session"
             options = {"args": [*_ARGUMENTS, f"--user-data-dir={self._profile.name}"]}
@@ -91,7 +94,9 @@ class Browser:
         content = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, content, method=method)
         request.add_header("Content-Type", "application/json")
-        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
+        # Not over a proxy that the machine may have.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=_SECONDS) as answer:
             return json.load(answer)["value"]
 
     def _end(self) -> None:
