@@ -9,9 +9,10 @@ are in the legends, which are HTML.
 
 from __future__ import annotations
 
+import html
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -31,17 +32,30 @@ _INCHES = (4.7, 3.0)
 _POINTS = 400
 _BINS = 50
 _FONT = 9.5
+# Of so many parts of a curve each has a mean.
 _SMOOTHING = 30
+_SMOOTH_NOTE = "Thin: each report; thick: running mean."
 
 
 class Series(NamedTuple):
-    """A curve: what it shows in the legend, its points, and an interval around each."""
+    """A curve.
+
+    Attributes:
+        label: what it shows, in the legend.
+        x: of its points.
+        y: of its points.
+        low: of the interval around each point.
+        high: of the interval around each point.
+        place: which color it has; that of its place in the chart if it is None. With one, it is in
+            the legend also if it is the only one.
+    """
 
     label: str
     x: Numbers
     y: Numbers
     low: Optional[Numbers] = None
     high: Optional[Numbers] = None
+    place: Optional[int] = None
 
 
 class Frame(NamedTuple):
@@ -67,8 +81,8 @@ class Picture(NamedTuple):
 
     frame: Frame
     svg: str
-    legend: Sequence[str]
-    """What each color shows, in the order of the colors; nothing for a single one."""
+    legend: Mapping[str, int]
+    """What each color shows; nothing for a single one."""
 
 
 def color(index: int) -> str:
@@ -93,20 +107,22 @@ def lines(
         marks: places on the horizontal axis with a vertical line.
         from_zero: whether the vertical axis begins at 0.
     """
+    windows = [len(one.y) // _SMOOTHING if smooths else 1 for one in series]
+    if max(windows, default=1) > 1:
+        frame = frame._replace(note=f"{_SMOOTH_NOTE} {frame.note}".strip())
 
     def plot(axes: Axes) -> None:
         for mark in marks:
             axes.axvline(mark, color=_MUTED, linewidth=1, linestyle=(0, (2, 3)))
-        for index, one in enumerate(series):
-            style = _style(index)
+        for index, (one, window) in enumerate(zip(series, windows)):
+            style = _style(_place(index, one))
             thinned = _thinned(one)
             if thinned.low is not None and thinned.high is not None:
                 axes.fill_between(
                     *(thinned.x, thinned.low, thinned.high),
                     color=style["color"], alpha=0.18, linewidth=0,
                 )  # fmt: skip
-            window = len(one.y) // _SMOOTHING
-            if smooths and window > 1:
+            if window > 1:
                 axes.plot(thinned.x, thinned.y, **style, alpha=0.35, linewidth=0.8)
                 smooth = _thinned(one._replace(y=_running_mean(one.y, window)))
                 axes.plot(smooth.x, smooth.y, **style, linewidth=1.8)
@@ -117,9 +133,9 @@ def lines(
                 )
         _count_updates(axes)
         if from_zero:
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.08 * max([1e-9, *(one.y.max() for one in series if len(one.y))]))
 
-    return _draw(frame, plot, [one.label for one in series])
+    return _draw(frame, plot, _legend(series))
 
 
 def shares(frame: Frame, x: Numbers, parts: Sequence[tuple[str, Numbers]]) -> Picture:
@@ -139,7 +155,7 @@ def shares(frame: Frame, x: Numbers, parts: Sequence[tuple[str, Numbers]]) -> Pi
         _count_updates(axes)
         _percent(axes)
 
-    return _draw(frame, plot, [name for name, _ in parts])
+    return _draw(frame, plot, {name: index for index, (name, _) in enumerate(parts)})
 
 
 def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> Picture:
@@ -148,7 +164,7 @@ def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> 
     def plot(axes: Axes) -> None:
         for index, one in enumerate(series):
             shown = one.x >= smallest
-            axes.plot(one.x[shown], one.y[shown], **_style(index), linewidth=1.8)
+            axes.plot(one.x[shown], one.y[shown], **_style(_place(index, one)), linewidth=1.8)
         diagonal = np.geomspace(smallest, 1, 50)
         axes.plot(diagonal, diagonal, color=_MUTED, linewidth=1, linestyle=(0, (2, 3)))
         axes.set_xscale("log")
@@ -159,7 +175,7 @@ def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> 
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
 
-    return _draw(frame, plot, [one.label for one in series])
+    return _draw(frame, plot, _legend(series))
 
 
 def histograms(
@@ -180,10 +196,19 @@ def histograms(
         axes.set_ylim(bottom=0)
         _percent(axes)
 
-    return _draw(frame, plot, [name for name, _ in groups])
+    return _draw(frame, plot, {name: index for index, (name, _) in enumerate(groups)})
 
 
-def _draw(frame: Frame, plot: Callable[[Axes], None], legend: Sequence[str]) -> Picture:
+def _legend(series: Sequence[Series]) -> Mapping[str, int]:
+    is_needed = len(series) > 1 or any(one.place is not None for one in series)
+    return {one.label: _place(index, one) for index, one in enumerate(series) if is_needed}
+
+
+def _place(index: int, one: Series) -> int:
+    return index if one.place is None else one.place
+
+
+def _draw(frame: Frame, plot: Callable[[Axes], None], legend: Mapping[str, int]) -> Picture:
     # Importing matplotlib takes longer than a wrong option may take to be answered.
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -205,7 +230,7 @@ def _draw(frame: Frame, plot: Callable[[Axes], None], legend: Sequence[str]) -> 
         plot(axes)
         names = ("Date", "Creator", "Format", "Type")
         figure.savefig(target, format="svg", transparent=True, metadata=dict.fromkeys(names))
-    return Picture(frame, _for_page(target.getvalue(), frame), legend if len(legend) > 1 else ())
+    return Picture(frame, _for_page(target.getvalue(), frame), legend)
 
 
 def _for_page(svg: str, frame: Frame) -> str:
@@ -215,7 +240,7 @@ def _for_page(svg: str, frame: Frame) -> str:
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
     box = re.search(r'viewBox="[-\d. ]+"', svg)
     assert box, "matplotlib writes one"
-    opening = f'<svg {box[0]} role="img" aria-label="{frame.title}">'
+    opening = f'<svg {box[0]} role="img" aria-label="{html.escape(frame.title)}">'
     svg = re.sub(r"^<svg[^>]*>", opening, svg)
     svg = re.sub(r"#0000([0-9a-f]{2})\b", r"var(--c\1)", svg)
     svg = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", svg)
@@ -256,7 +281,7 @@ def _thinned(series: Series) -> Series:
 
     x, y = mean(series.x), mean(series.y)
     assert x is not None and y is not None
-    return Series(series.label, x, y, mean(series.low), mean(series.high))
+    return series._replace(x=x, y=y, low=mean(series.low), high=mean(series.high))
 
 
 def _running_mean(values: Numbers, window: int) -> Numbers:

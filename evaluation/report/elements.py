@@ -84,11 +84,11 @@ def figures(pictures: Iterable[Picture], others: Iterable[str] = ()) -> str:
     return f'<div class="figures">{"".join(drawn)}</div>' if drawn else ""
 
 
-def legend(labels: Sequence[str]) -> str:
-    """Return what each color means, in the order of the colors."""
+def legend(places: Mapping[str, int]) -> str:
+    """Return what each color means: labels, and the place of each among the colors."""
     items = [
-        f'<li><span style="background:{color(index)}"></span>{text(label)}</li>'
-        for index, label in enumerate(labels)
+        f'<li><span style="background:{color(place)}"></span>{text(label)}</li>'
+        for label, place in places.items()
     ]
     return f'<ul class="legend">{"".join(items)}</ul>' if items else ""
 
@@ -108,7 +108,7 @@ def bar(shares: Mapping[str, float]) -> str:
         f'<span style="width:{share:.2%};background:{color(index)}"></span>'
         for index, share in enumerate(shares.values())
     ]
-    labels = [f"{name} {share:.1%}" for name, share in shares.items()]
+    labels = {f"{name} {share:.1%}": index for index, (name, share) in enumerate(shares.items())}
     return f'<div class="card"><div class="bar">{"".join(spans)}</div>{legend(labels)}</div>'
 
 
@@ -155,4 +155,4 @@ def said(value: Any) -> str:
 
 
 def _unset(value: Any) -> str:
-    return ' class="unset"' if value is None or value in ("", [], False) else ""
+    return ' class="unset"' if value is None or value is False or value in ("", []) else ""

@@ -25,7 +25,7 @@ from evaluation.report.charts import (
     lines,
     shares,
 )
-from evaluation.report.run_files import Record, RunFiles, column, number
+from evaluation.report.run_files import VALIDATION, Record, RunFiles, column, number
 from runtime.stopwatch import PARTS
 
 REST = "rest"
@@ -34,7 +34,6 @@ _NORMAL, _STUDENT = 1.960, 2.262
 assert FOLDS == 10
 _UPDATE = "update"
 _FOLDS_NOTE = "Bands: 95 % intervals of the mean over ten folds."
-_SMOOTH_NOTE = "Thin: each report; thick: running mean."
 
 
 class Interval(NamedTuple):
@@ -156,18 +155,20 @@ def last_update(run: RunFiles) -> int:
 def of_training(runs: Sequence[RunFiles]) -> list[Picture]:
     """The charts of loss, learning rate and images/s, and of one run where time went."""
     marks = [float(part[_UPDATE]) for part in runs[0].parts[1:]] if len(runs) == 1 else []
-    resumed = " Dotted lines: where the run went on." if marks else ""
+    resumed = "Dotted lines: where the run went on." if marks else ""
     frames = {
-        "loss": Frame("loss", "Loss", _UPDATE, "mean loss", _SMOOTH_NOTE + resumed),
+        "loss": Frame("loss", "Loss", _UPDATE, "mean loss", resumed),
         "lr": Frame("learning-rate", "Learning rate", _UPDATE, "learning rate"),
         "images_per_second": Frame(
             "throughput", "Throughput", _UPDATE, "images/s",
-            "All ranks together, without verifications and saves." + resumed,
+            f"All ranks together, without verifications and saves. {resumed}",
         ),
     }  # fmt: skip
     pictures = []
     for name, frame in frames.items():
-        series = [_series(run.name, run.training, name) for run in runs]
+        series = [
+            _series(run.name, run.training, name)._replace(place=_place(runs, run)) for run in runs
+        ]
         if any(len(one.x) for one in series):
             smooths, from_zero = name == "loss", name != "loss"
             pictures.append(
@@ -198,21 +199,28 @@ def of_accuracy(runs: Sequence[RunFiles]) -> list[Picture]:
     The sets of one run share a chart.
     """
     names = list(dict.fromkeys(name for run in runs for name in run.targets))
+    groups: list[tuple[list[str], list[tuple[str, Sequence[Record], Optional[int]]]]]
     if len(runs) == 1:
-        groups = [(names, [(name, runs[0].targets[name]) for name in names])] if names else []
+        groups = [(names, [(name, runs[0].targets[name], None) for name in names])] if names else []
     else:
-        groups = [([n], [(r.name, r.targets[n]) for r in runs if n in r.targets]) for n in names]
+        groups = [
+            ([n], [(r.name, r.targets[n], _place(runs, r)) for r in runs if n in r.targets])
+            for n in names
+        ]
     pictures = []
     for index, (shown, curves) in enumerate(groups):
-        is_validation = shown == ["validation"]
+        is_validation = shown == [VALIDATION]
         what = "Validation" if is_validation else "Verification"
         of = f" of {shown[0]}" if len(runs) > 1 and not is_validation else ""
         note = "Bands: 95 % intervals (Wilson)." if is_validation else _FOLDS_NOTE
         frame = Frame(f"accuracy-{index}", f"{what}{of}", _UPDATE, "accuracy", note)
-        series = [_accuracy_series(label, records) for label, records in curves]
+        series = [
+            _accuracy_series(label, records)._replace(place=place)
+            for label, records, place in curves
+        ]
         if is_validation and len(runs) == 1:
             series.append(_series("training", curves[0][1], "training_accuracy"))
-            series[0] = series[0]._replace(label="validation")
+            series[0] = series[0]._replace(label=VALIDATION)
         pictures.append(lines(frame, series))
         if is_validation:
             pictures.append(_validation_loss(runs))
@@ -220,11 +228,15 @@ def of_accuracy(runs: Sequence[RunFiles]) -> list[Picture]:
 
 
 def _validation_loss(runs: Sequence[RunFiles]) -> Picture:
-    records = [(run.name, run.targets.get("validation", ())) for run in runs]
-    series = [_series(name, found, "loss") for name, found in records]
+    name = VALIDATION
+    series = [
+        _series(run.name, run.targets[name], "loss")._replace(place=_place(runs, run))
+        for run in runs
+        if name in run.targets
+    ]
     if len(runs) == 1:
-        series[0] = series[0]._replace(label="validation")
-        series.append(_series("training", records[0][1], "training_loss"))
+        series[0] = series[0]._replace(label=name)
+        series.append(_series("training", runs[0].targets[name], "training_loss"))
     frame = Frame("validation-loss", "Loss by epoch", _UPDATE, "mean loss", "Over whole epochs.")
     return lines(frame, series)
 
@@ -257,7 +269,9 @@ def of_scores(runs: Sequence[RunFiles]) -> list[Picture]:
             title = f"ROC of {name}"
             frame = Frame(f"roc-{index}", title, "false accept rate", "true accept rate", note)
             smallest = min(_smallest_rate(run.scores[name]) for run, _ in curves[name])
-            series = [scores.curve for _, scores in curves[name]]
+            series = [
+                scores.curve._replace(place=_place(runs, run)) for run, scores in curves[name]
+            ]
             pictures.append(curves_of_rates(frame, series, smallest))
     return pictures
 
@@ -276,6 +290,11 @@ def _histogram(index: int, name: str, scores: Numbers, threshold: Optional[float
 def _smallest_rate(scores: Numbers) -> float:
     """The false accept rate of one pair, as a power of ten."""
     return float(10.0 ** math.floor(math.log10(1 / np.sum(scores[:, 1] == 0))))
+
+
+def _place(runs: Sequence[RunFiles], run: RunFiles) -> Optional[int]:
+    """The color of a run among several: the same in all charts, also where another is missing."""
+    return [one is run for one in runs].index(True) if len(runs) > 1 else None
 
 
 def _series(label: str, records: Sequence[Record], name: str) -> Series:

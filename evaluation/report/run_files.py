@@ -23,6 +23,8 @@ from runtime.errors import DataError
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 REPORT = "report.html"
+VALIDATION = "validation"
+"""What the records of a classifier's validation have as their target."""
 FOLDER = "report"
 PARTS = "parts.jsonl"
 SAMPLES = "samples.jpg"

@@ -9,9 +9,9 @@ from typing import Any
 
 from evaluation.report import elements, figures
 from evaluation.report.elements import Tile
-from evaluation.report.run_files import Record, RunFiles, number
+from evaluation.report.run_files import VALIDATION, Record, RunFiles, number
 
-_AGAIN = "Made from the files of the run; again with python -m evaluation.report"
+_AGAIN = "Made from the files of the run; python -m evaluation.report RUN makes it again."
 _PART_COLUMNS = {
     "ranks": "ranks", "host": "host", "device": "device", "processor": "processor",
     "processors": "processors",
@@ -73,7 +73,8 @@ def _tiles(run: RunFiles) -> Iterator[Tile]:
     for name, records in run.targets.items():
         last = figures.accuracy(records[-1])
         note = f"95 %: {last.low:.4f} to {last.high:.4f}" if math.isfinite(last.low) else ""
-        yield Tile(f"accuracy {name}", grouped(last.value, 4), note)
+        label = "validation accuracy" if name == VALIDATION else f"accuracy {name}"
+        yield Tile(label, grouped(last.value, 4), note)
     last_update = figures.last_update(run)
     yield Tile("updates", f"{last_update:,}", _length(run))
     yield Tile("loss", last_loss(run), "of the last report")
@@ -110,7 +111,9 @@ def _accuracy_rows(run: RunFiles) -> tuple[list[str], list[list[str]]]:
             found = figures.analyze(name, scores)
             row[-2:] = [f"{found.area:.4f}", f"{found.equal_error:.4f}"]
         rows.append(row)
-    return titles, rows
+    # Only a verification has pairs.
+    kept = [i for i in range(len(titles)) if any(row[i] != "–" for row in rows)]
+    return [titles[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def tar_at_far(record: Record) -> str:
@@ -166,7 +169,7 @@ def _footer(run: RunFiles) -> str:
     missing = [
         what
         for what, has in (
-            ("scores of the last verification", run.scores or "validation" in run.targets),
+            ("scores of the last verification", run.scores or VALIDATION in run.targets),
             ("training images", run.samples),
             ("host and versions", run.parts),
             ("configuration", run.config),
@@ -174,4 +177,4 @@ def _footer(run: RunFiles) -> str:
         if not has
     ]
     lacks = f" The folder has no {', '.join(missing)}." if missing else ""
-    return f"<footer>{elements.text(f'{_AGAIN} {run.name}.{lacks}')}</footer>"
+    return f"<footer>{elements.text(f'{_AGAIN}{lacks}')}</footer>"

@@ -36,7 +36,7 @@ h3 { margin: 0; font-size: 15px; }
 p { margin: 0 0 8px; }
 p, li, td, th, dd, dt { overflow-wrap: anywhere; }
 .muted { color: var(--c02); }
-.tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); }
+.tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(132px, 1fr)); }
 .tile, figure, .card { background: var(--card); border: 1px solid var(--line);
   border-radius: 10px; }
 .tile { padding: 12px 14px; min-width: 0; }
@@ -50,7 +50,7 @@ figure { margin: 0; padding: 14px 14px 12px; min-width: 0; display: flex; flex-d
 figure svg { display: block; width: 100%; height: auto; margin-top: 6px;
   stroke-linejoin: round; stroke-linecap: butt; }
 figure img { display: block; width: 100%; height: auto; margin-top: 8px; border-radius: 6px; }
-figcaption { color: var(--c02); font-size: 12.5px; margin-top: auto; padding-top: 6px; }
+figcaption { color: var(--c02); font-size: 12.5px; padding-top: 6px; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 14px; margin: 6px 0 0; padding: 0;
   list-style: none; font-size: 12.5px; }
 .legend span { display: inline-block; width: 11px; height: 11px; margin-right: 6px;
@@ -58,6 +58,8 @@ figcaption { color: var(--c02); font-size: 12.5px; margin-top: auto; padding-top
 .bar { display: flex; height: 16px; border-radius: 8px; overflow: hidden; }
 .bar span { min-width: 1px; }
 .card { padding: 14px; }
+.figures + .card { margin-top: 14px; }
+.card + p { margin-top: 10px; }
 .scroll { overflow-x: auto; padding: 0; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px;
   font-variant-numeric: tabular-nums; }

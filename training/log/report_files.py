@@ -35,7 +35,7 @@ from runtime.files import write_atomically
 
 _log = logging.getLogger(__name__)
 
-_SECONDS = 60
+_SECONDS = 120
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = (
     *("horovod", "numpy", "numba", "opencv-python-headless", "scikit-learn", "scipy"),
