@@ -79,7 +79,7 @@ def _final_rows(runs: Sequence[RunFiles]) -> list[list[str]]:
         ]
         rows.append([f"accuracy {name}, 95 % interval", *shown])
         rows.append([f"best accuracy {name}", *(_best(run, name) for run in runs)])
-        if any("tar" in key for last in lasts for key in last):
+        if any(key.startswith("tar_at_far") for last in lasts for key in last):
             rows.append([f"TAR@FAR {name}", *map(tar_at_far, lasts)])
         if any(name in run.scores for run in runs):
             rows.append([f"area under ROC {name}", *(_area(run, name) for run in runs)])
