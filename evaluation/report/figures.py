@@ -92,7 +92,6 @@ def analyze(label: str, scores: Numbers) -> Scores:
 
     cosines, same = scores[:, 0], scores[:, 1] == 1
     false_rates, true_rates, _ = roc_curve(same, cosines)
-    nearest = int(np.argmin(np.abs(1 - true_rates - false_rates)))
     threshold = None
     if len(same) >= FOLDS:
         fold = np.repeat(np.arange(FOLDS), [len(p) for p in np.array_split(same, FOLDS)])
@@ -101,7 +100,8 @@ def analyze(label: str, scores: Numbers) -> Scores:
     return Scores(
         Series(label, false_rates, true_rates),
         float(auc(false_rates, true_rates)),
-        float(1 - true_rates[nearest] + false_rates[nearest]) / 2,
+        # Where the falling rate of wrongly refused pairs crosses the rising one of accepted pairs.
+        float(np.interp(0.0, false_rates - (1 - true_rates), false_rates)),
         threshold,
     )
 
