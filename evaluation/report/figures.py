@@ -117,7 +117,7 @@ def time_shares(run: RunFiles) -> dict[str, float]:
     if not whole > 0:
         return {}
     found = {part: float((column(records, part) * seconds).sum() / whole) for part in PARTS}
-    found = {part: share for part, share in found.items() if math.isfinite(share)}
+    found = {part: share for part, share in found.items() if share > 0}
     return {**found, REST: max(0.0, 1 - sum(found.values()))}
 
 
