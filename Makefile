@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models kernels classification grouping device cleaning hosts cluster bench fuzz faults hostfaults mutants endurance soak newcomer pythons clean
+.PHONY: help env train test lint models kernels classification grouping device cleaning hosts cluster report bench fuzz faults hostfaults mutants endurance soak newcomer pythons clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh examples/*.sh setup-utils/*.sh setup-utils/*/* .ci/run
@@ -24,6 +24,15 @@ env: ## install everything into .venv; PYTHON=... and MXNET_PACKAGE=mxnet-cu112 
 
 train: env ## train on the synthetic faces with two ranks on this host; NP=... changes their number
 	@$(IN_VENV) NP="$${NP:-2}" bash run.sh
+
+# A page of a run, from its folder alone.
+RUN ?= models/synthetic-tiny
+report: env ## make the report of a run again and open it if there is a screen: RUN=models/synthetic-tiny
+	@$(IN_VENV) python -m evaluation.report "$(RUN)"
+	@if [[ -n "$${DISPLAY:-}$${WAYLAND_DISPLAY:-}" ]]; then \
+	    xdg-open "$(RUN)/report.html" 2>/dev/null \
+	    || $(IN_VENV) python -m webbrowser "file://$$(realpath "$(RUN)")/report.html"; \
+	fi
 
 # Two modules at a time: tests that start ranks mostly wait for processes.
 test: ## install everything and run all tests

@@ -35,6 +35,13 @@ def available() -> int:
     return bound if quota is None else max(1, min(bound, math.ceil(quota)))
 
 
+def model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the name of the first processor, or its architecture if the system has no name."""
+    lines = (line.partition(":") for line in _read_lines(cpuinfo))
+    names = (value.strip() for name, _, value in lines if name.strip() == "model name")
+    return next(names, platform.machine())
+
+
 @functools.lru_cache(maxsize=None)
 def request_tiles() -> bool:
     """Request the matrix tiles (AMX), which make bfloat16 products fast; returns success.

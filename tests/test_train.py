@@ -116,6 +116,9 @@ def assert_trained(result, models, ranks):
     assert result.returncode == 0, result.stdout + result.stderr
     for name in ("model-symbol.json", "model-0000.params", "config.json", "metrics.jsonl"):
         assert (models / name).stat().st_size > 0
+    report = (models / "report.html").read_text(encoding="utf-8")
+    for figure in ("accuracy-0", "roc", "scores-0", "loss", "throughput", "samples"):
+        assert f'<figure id="{figure}">' in report, figure
     logs = [path.read_text() for path in sorted((models / "logs").glob("rank-*.log"))]
     assert len(logs) == ranks
     losses = []

@@ -122,7 +122,10 @@ def open_run(config: RunConfig, ranks: Ranks, device: Any, request: StopRequest)
     ):
         if not devices.is_host(device):
             log.stopwatch.sample()
-        yield Run(config, ranks, request, log, storage)
+        yield Run(config, ranks, request, log, storage, str(device))
+        log.write_report()
+        # A launcher ends all ranks of a run that was told to end as soon as one has left.
+        ranks.wait_for_report()
 
 
 class Run:
@@ -147,9 +150,11 @@ class Run:
         request: StopRequest,
         log: RunLog,
         storage: Storage,
+        device: str = "",
     ) -> None:
         """Use ``open_run``."""
         self._config, self._ranks, self._request = config, ranks, request
+        self._device = device
         self.world, self.log, self.stopwatch = ranks.world, log, log.stopwatch
         self.timed_world = TimedWorld(ranks.world, log.stopwatch)
         self.folder, self._storage = storage.root, storage
@@ -218,6 +223,12 @@ class Run:
         if self._saved:
             self._saved.restore({**parts, "progress": self.progress})
         self._open_checkpoints(self._saved.path if self._saved else None)
+        self.log.begin_part(
+            self.progress.start_update,
+            total_updates=self.progress.total_updates,
+            ranks=self._ranks.size,
+            device=self._device,
+        )
 
     def fit(
         self,
@@ -260,7 +271,7 @@ class Run:
         ranks.start(progress, updates_per_epoch)
         return fit(
             step,
-            self._source.batches(progress.start_update, progress.start),
+            self._sampled(self._source.batches(progress.start_update, progress.start)),
             Updates(
                 ranks.schedule(schedule, progress),
                 total=end,
@@ -274,6 +285,13 @@ class Run:
                 stop=ranks.stop(self._request),
             ),
         )
+
+    def _sampled(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The same batches; the report gets images of the first."""
+        first = next(batches)
+        self.log.sample(first)
+        yield first
+        yield from batches
 
     def _rebalance(self, end: int) -> bool:
         """Form groups and shares anew; returns whether training goes on."""

@@ -22,6 +22,7 @@ from runtime.errors import DataError
 _ROWS, _COLUMNS = 10, 8
 _PAIR_ROWS, _PAIR_COLUMNS = 10, 3
 _CHOSEN_COLUMNS = 4
+_BATCH_SIDE = 4
 _TILE_SIDE = 112
 _GAP, _WIDE_GAP = 4, 24
 _HEADING_HEIGHT, _LINE_HEIGHT, _TITLE_WIDTH, _NAME_WIDTH = 32, 20, 720, 124
@@ -124,6 +125,31 @@ def draw_pairs(pairs: VerificationSet, title: str) -> bytes:
         ]
         halves.append(_join_column([_text([heading], _HEADING_HEIGHT, rows[0].shape[1]), *rows]))
     return _sheet([_join_row(halves, _WIDE_GAP)], title)
+
+
+def draw_batch(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bytes:
+    """Return a sheet with the first images of a batch and the class of each below, a JPEG.
+
+    Args:
+        images: uint8 ``[b, channels, height, width]``; one channel is gray, three are RGB.
+        labels: int64 ``[b]``.
+    """
+    cells = []
+    for planes, label in list(zip(images, labels.tolist()))[: _BATCH_SIDE**2]:
+        pixels = np.broadcast_to(planes.transpose(1, 2, 0), (*planes.shape[1:], 3))
+        # Small ones as they are, pixel by pixel.
+        is_small = max(pixels.shape) < _TILE_SIDE
+        tile = cv2.resize(
+            np.ascontiguousarray(pixels),
+            (_TILE_SIDE, _TILE_SIDE),
+            interpolation=cv2.INTER_NEAREST if is_small else cv2.INTER_AREA,
+        )
+        cells.append(_join_column([tile, _text([str(label)], _LINE_HEIGHT, _TILE_SIDE)]))
+    rows = [
+        _join_row(cells[start : start + _BATCH_SIDE], _GAP)
+        for start in range(0, len(cells), _BATCH_SIDE)
+    ]
+    return _encoded(_join_column(rows), ".jpg")
 
 
 def draw_chosen_pairs(
@@ -249,7 +275,10 @@ def _sheet(rows: Sequence[Image], title: str) -> bytes:
     """Return the rows under their title, with a margin around, as a PNG."""
     margin = 2 * _GAP
     drawn = _join_column([_text([title], _HEADING_HEIGHT, _TITLE_WIDTH), *rows])
-    sheet = _pad(drawn, margin, margin, margin, margin)
-    done, encoded = cv2.imencode(".png", cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR))
+    return _encoded(_pad(drawn, margin, margin, margin, margin), ".png")
+
+
+def _encoded(sheet: Image, suffix: str) -> bytes:
+    done, encoded = cv2.imencode(suffix, cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR))
     assert done
     return bytes(encoded)

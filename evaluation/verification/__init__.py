@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Optional, Protocol
 
 import numpy as np
@@ -79,6 +79,8 @@ class VerificationResult:
     """True accept rate by false accept rate: shares of accepted same-person and other pairs."""
     xnorm: float
     """Mean norm of the features before normalization; it shows when a network diverges."""
+    scores: Optional[NDArray[np.float64]] = field(default=None, repr=False, compare=False)
+    """Of each pair the cosine of its embeddings, and 1 if it shows one person, else 0: [P, 2]."""
 
     def __str__(self) -> str:
         rates = "".join(f", TAR {tar:.4f} @ FAR {far:g}" for far, tar in self.tar_at_far.items())
@@ -230,4 +232,6 @@ def verify(
         threshold=float(thresholds.mean()),
         tar_at_far={far: true_accept_rate(distances, same, fold, far) for far in rates},
         xnorm=xnorm,
+        # The squared distance of two unit vectors is 2 - 2 cos.
+        scores=np.stack([1 - distances / 2, same], axis=1),
     )

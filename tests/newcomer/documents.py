@@ -156,6 +156,9 @@ RUN_BY: dict[str, Run] = {
     ),
     "python -m evaluation.compare": Run("tests/evaluation/test_compare.py", "compare.main"),
     "python -m evaluation.search": Run("tests/evaluation/test_search.py", "command.main"),
+    "python -m evaluation.report": Run(
+        "tests/evaluation/report/test_command.py", "report.main"
+    ),
     "python -m evaluation.export --model models/run/model,0 --dtype": Run(
         "tests/evaluation/export/test_command.py", "test_forms"
     ),

@@ -149,3 +149,10 @@ def test_the_kernel_refuses_a_feature_that_no_processor_has(
     """The system call itself: feature 63 does not exist, on a kernel that knows tiles or not."""
     monkeypatch.setattr(processors, "_TILE_DATA", 63)
     assert processors._request_tiles_from_kernel() == -1
+
+
+def test_the_name_of_the_processor(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nmodel name\t: A processor: fast\nmodel name\t: another\n")
+    assert processors.model(info) == "A processor: fast"
+    assert processors.model(tmp_path / "missing") == os.uname().machine

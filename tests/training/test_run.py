@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +13,15 @@ import pytest
 
 from data.batches.position import EpochPlan, Position
 from parallel.world import LoneWorld
+from runtime.mxnet import mx
 from runtime.state import Saved, State, Stateful
 from runtime.stopwatch import Stopwatch
 from training.checkpoint.storage import Storage
 from training.config import images
 from training.exchange.ranks import Period, Ranks
+from training.log.run_log import RunLog
 from training.loop import Interlude
-from training.run import Every, Run
+from training.run import Every, Run, open_run
 
 
 class Source:
@@ -119,6 +121,37 @@ def test_periods_go_on_where_worker_0_is_and_through_their_own_share(tmp_path: P
     assert called == [10, 20, 125, 130]
     assert run.last_checkpoint() == tmp_path / "checkpoints/update-00000130"
     assert json.loads((tmp_path / "config.json").read_text()) == run._config.values()
+
+
+def test_the_report_gets_the_first_batch_and_where_the_run_begins(tmp_path: Path) -> None:
+    step, told, ranks = Recorder(), [], Ranks(LoneWorld())
+    run = make_run(tmp_path, ranks, epochs=1)
+    run.log.sample = lambda batch: told.append(batch)
+    run.log.begin_part = lambda update, **facts: told.append((update, facts))
+    run.plan(Source())
+    run.restore()
+    assert run.fit(step, []) == 0
+    assert told == [(0, {"total_updates": 10, "ranks": 1, "device": ""}), step.batches[0]]
+    assert [update for update, _ in step.batches] == list(range(10))
+
+
+@pytest.mark.parametrize("ends", ["in order", "by an error"])
+def test_all_ranks_wait_for_the_report_of_a_run_that_ends_in_order(
+    tmp_path: Path, monkeypatch, ends: str
+) -> None:
+    """A launcher kills the others as soon as one has left with the status of a signal."""
+    done: list[str] = []
+    ranks = Ranks(LoneWorld())
+    monkeypatch.setattr(RunLog, "write_report", lambda log: done.append("report"))
+    monkeypatch.setattr(ranks.world, "barrier", lambda: done.append("barrier"))
+    config = images.resolve({"dataset": "synthetic", "models_root": str(tmp_path)})
+    with suppress(ZeroDivisionError):
+        with open_run(config, ranks, mx.cpu(), SimpleNamespace(status=0)) as run:
+            assert run.folder == tmp_path
+            done.clear()
+            if ends == "by an error":
+                raise ZeroDivisionError
+    assert done == (["report", "barrier"] if ends == "in order" else [])
 
 
 def test_a_run_that_is_told_to_end_does_not_rebalance(tmp_path: Path) -> None:

@@ -17,11 +17,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Callable, Optional, SupportsFloat, Union
 
+from data.batches.loader import Batch
 from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError
 from runtime.stopwatch import Stopwatch
 from training.log.handlers import OFF_SCREEN, FileHandler, ScreenHandler, log_path
 from training.log.metric_files import MetricFiles
+from training.log.report_files import ReportFiles
 from training.log.throughput import Meter, Throughput
 from training.log.watchdog import Others, Watchdog
 
@@ -78,6 +80,7 @@ class RunLog:
                 f"--models-root {models_root} cannot be written ({error.strerror}); "
                 "give a folder in which you may write"
             ) from error
+        self._report_files = ReportFiles(root) if rank == 0 else None
         self._screen = ScreenHandler(rank)
         self._handlers = (file, self._screen)
         self._attach(rank)
@@ -89,6 +92,24 @@ class RunLog:
             others=others,
         )
         _log.info("rank %d of %d, files in %s", rank, world_size, root)
+
+    def begin_part(self, update: int, **facts: Union[str, float]) -> None:
+        """Note for the report where, with what and after which update the run begins or goes on."""
+        if self._report_files is not None:
+            self._report_files.begin_part(update, facts)
+
+    def sample(self, batch: Batch) -> None:
+        """Keep images of the first batch for the report."""
+        if self._report_files is not None:
+            self._report_files.sample(batch)
+
+    def write_report(self) -> None:
+        """Write the report of the run, on rank 0 only; nothing is watched any more."""
+        if self._watchdog:
+            self._watchdog.close()
+            self._watchdog = None
+        if self._report_files is not None:
+            self._report_files.write_report()
 
     def start(self, total_updates: int, update: int = 0) -> None:
         """Start the clock; call it right before the first update.
@@ -166,6 +187,8 @@ class RunLog:
             "xnorm": result.xnorm,
         }
         self.record(update, numbers, target=name)
+        if self._report_files is not None:
+            self._report_files.verification(name, result)
 
     def record(self, update: int, numbers: Mapping[str, float], *, target: str = "") -> None:
         """Write numbers to the metric files, on rank 0 only; see ``MetricFiles.write``."""

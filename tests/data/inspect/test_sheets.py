@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from data.decoding import decode_rgb
-from data.inspect.sheets import draw_chosen_pairs, draw_histogram, draw_identities, draw_pairs
+from data.inspect.sheets import (
+    draw_batch,
+    draw_chosen_pairs,
+    draw_histogram,
+    draw_identities,
+    draw_pairs,
+)
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin, write_bin
 
@@ -236,3 +242,18 @@ def test_chosen_pairs_are_drawn_in_their_order_with_notes(tmp_path: Path) -> Non
     # Four in the first row, from left to right, and the fifth below the first.
     assert places == sorted(places) and len({top for top, _ in places}) == 2
     assert places[4][1] == places[0][1]
+
+
+@pytest.mark.parametrize(("channels", "side", "count"), [(3, 112, 64), (1, 28, 5), (3, 224, 1)])
+def test_the_first_images_of_a_batch(channels: int, side: int, count: int) -> None:
+    """In rows of four, in their order and colors, each above its class."""
+    images = np.zeros((count, channels, side, side), np.uint8)
+    images[0, 0] = 200
+    before = images.copy()
+    sheet = decode_rgb(draw_batch(images, np.arange(count)))
+    assert (images == before).all()
+    first = [200, 200, 200] if channels == 1 else [200, 0, 0]
+    assert np.abs(sheet[20, 20].astype(int) - first).max() < 12
+    rows, columns = min(-(-count // 4), 4), min(count, 4)
+    # Four pixels below each image, each class and each row.
+    assert sheet.shape[:2] == (rows * (112 + 4 + 20 + 4 + 4), columns * 112 + (columns - 1) * 4)

@@ -295,6 +295,24 @@ def test_the_watchdog_has_its_short_limit_only_within_updates(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
+def test_nothing_is_watched_while_rank_0_makes_the_report(tmp_path: Path, rank: int) -> None:
+    """It may take longer than an update, and must not end the run with another status."""
+    watchdog, files = MagicMock(), MagicMock()
+    with (
+        patch.object(run_log, "Watchdog", lambda *_, **__: watchdog),
+        patch.object(run_log, "ReportFiles", lambda *_: files),
+        RunLog(tmp_path, rank=rank, world_size=2, frequent=9, stall_timeout=7) as log,
+    ):
+        files.write_report.side_effect = lambda: watchdog.close.assert_called_once_with()
+        log.begin_part(3, ranks=2)
+        log.verification("lfw", LFW_RESULT, best=0.9923, update=8)
+        log.write_report()
+    watchdog.close.assert_called_once_with()
+    called = [call[0] for call in files.mock_calls]
+    assert called == (["begin_part", "verification", "write_report"] if rank == 0 else [])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
 def test_only_rank_0_writes_records(tmp_path: Path, rank: int) -> None:
     with open_log(tmp_path, rank=rank) as log:
         log.record(8, {"accuracy": 0.75}, target="validation")

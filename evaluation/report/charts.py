@@ -1,0 +1,293 @@
+"""The charts of a report: lines with intervals, shares, ROC curves, histograms; as SVG for HTML.
+
+The page shows them in light and dark colors and at any width, so an SVG has no colors and no size
+of its own: matplotlib draws with numbers in place of colors, which become variables of the page's
+style, and text stays text in the page's font. All charts have one size, which is about that of a
+telephone; a wide screen shows several side by side. No text of a run gets into a chart: its names
+are in the legends, which are HTML.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Numbers = NDArray[np.float64]
+
+COLORS = 8
+"""Series that look different; the next ones are dashed."""
+_DASHES = ("-", "--", ":", "-.")
+# #0000xy becomes the variable --cxy of the page.
+_INK, _MUTED, _GRID, _FIRST = "#000001", "#000002", "#000003", 0x10
+_INCHES = (4.7, 3.0)
+_POINTS = 400
+_BINS = 50
+_FONT = 9.5
+# Of so many parts of a curve each has a mean.
+_SMOOTHING = 30
+_SMOOTH_NOTE = "Thin: each report; thick: running mean."
+
+
+class Series(NamedTuple):
+    """A curve.
+
+    Attributes:
+        label: what it shows, in the legend.
+        x: of its points.
+        y: of its points.
+        low: of the interval around each point.
+        high: of the interval around each point.
+        place: which color it has; that of its place in the chart if it is None. With one, it is in
+            the legend also if it is the only one.
+    """
+
+    label: str
+    x: Numbers
+    y: Numbers
+    low: Optional[Numbers] = None
+    high: Optional[Numbers] = None
+    place: Optional[int] = None
+
+
+class Frame(NamedTuple):
+    """What is around the curves of a chart.
+
+    Attributes:
+        name: of the chart, unique on a page; small letters and hyphens.
+        title: above it.
+        x: what the horizontal axis has.
+        y: what the vertical axis has.
+        note: what a reader has to know, a sentence or two.
+    """
+
+    name: str
+    title: str
+    x: str
+    y: str
+    note: str = ""
+
+
+class Picture(NamedTuple):
+    """A chart for the page."""
+
+    frame: Frame
+    svg: str
+    legend: Mapping[str, int]
+    """What each color shows; nothing for a single one."""
+
+
+def color(index: int) -> str:
+    """The color of a series, for a style in the page."""
+    return f"var(--c{_FIRST + index % COLORS:02x})"
+
+
+def lines(
+    frame: Frame,
+    series: Sequence[Series],
+    *,
+    smooths: bool = False,
+    marks: Sequence[float] = (),
+    from_zero: bool = False,
+) -> Picture:
+    """Return curves over updates.
+
+    Args:
+        frame: around them.
+        series: the curves.
+        smooths: whether long ones are drawn thin, with their running mean.
+        marks: places on the horizontal axis with a vertical line.
+        from_zero: whether the vertical axis begins at 0.
+    """
+    windows = [len(one.y) // _SMOOTHING if smooths else 1 for one in series]
+    if max(windows, default=1) > 1:
+        frame = frame._replace(note=f"{_SMOOTH_NOTE} {frame.note}".strip())
+
+    def plot(axes: Axes) -> None:
+        for mark in marks:
+            axes.axvline(mark, color=_MUTED, linewidth=1, linestyle=(0, (2, 3)))
+        for index, (one, window) in enumerate(zip(series, windows)):
+            style = _style(_place(index, one))
+            thinned = _thinned(one)
+            if thinned.low is not None and thinned.high is not None:
+                axes.fill_between(
+                    *(thinned.x, thinned.low, thinned.high),
+                    color=style["color"], alpha=0.18, linewidth=0,
+                )  # fmt: skip
+            if window > 1:
+                axes.plot(thinned.x, thinned.y, **style, alpha=0.35, linewidth=0.8)
+                smooth = _thinned(one._replace(y=_running_mean(one.y, window)))
+                axes.plot(smooth.x, smooth.y, **style, linewidth=1.8)
+            else:
+                marker = "o" if len(thinned.x) <= 40 else ""
+                axes.plot(
+                    thinned.x, thinned.y, **style, linewidth=1.8, marker=marker, markersize=3
+                )
+        _count_updates(axes)
+        if from_zero:
+            axes.set_ylim(0, 1.08 * max([1e-9, *(one.y.max() for one in series if len(one.y))]))
+
+    return _draw(frame, plot, _legend(series))
+
+
+def shares(frame: Frame, x: Numbers, parts: Sequence[tuple[str, Numbers]]) -> Picture:
+    """Return areas above one another, whose heights are shares of 1."""
+
+    def plot(axes: Axes) -> None:
+        thinned = [_thinned(Series(name, x, y)) for name, y in parts]
+        axes.stackplot(
+            thinned[0].x,
+            [one.y for one in thinned],
+            colors=[_style(index)["color"] for index in range(len(parts))],
+            alpha=0.85,
+            linewidth=0,
+        )
+        axes.set_ylim(0, 1)
+        axes.margins(x=0)
+        _count_updates(axes)
+        _percent(axes)
+
+    return _draw(frame, plot, {name: index for index, (name, _) in enumerate(parts)})
+
+
+def curves_of_rates(frame: Frame, series: Sequence[Series], smallest: float) -> Picture:
+    """Return ROC curves; ``smallest`` is where the logarithmic horizontal axis begins."""
+
+    def plot(axes: Axes) -> None:
+        for index, one in enumerate(series):
+            shown = one.x >= smallest
+            axes.plot(one.x[shown], one.y[shown], **_style(_place(index, one)), linewidth=1.8)
+        diagonal = np.geomspace(smallest, 1, 50)
+        axes.plot(diagonal, diagonal, color=_MUTED, linewidth=1, linestyle=(0, (2, 3)))
+        axes.set_xscale("log")
+        axes.set_xlim(smallest, 1)
+        axes.set_ylim(0, 1.01)
+        from matplotlib.ticker import FuncFormatter, NullFormatter
+
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+
+    return _draw(frame, plot, _legend(series))
+
+
+def histograms(
+    frame: Frame, groups: Sequence[tuple[str, Numbers]], threshold: Optional[float]
+) -> Picture:
+    """Return the histogram of each group in one chart; each has the area 1."""
+
+    def plot(axes: Axes) -> None:
+        everything = np.concatenate([values for _, values in groups])
+        low, high = float(everything.min()), float(everything.max())
+        edges = np.linspace(low, max(high, low + 1e-6), _BINS + 1)
+        for index, (_, values) in enumerate(groups):
+            heights = np.histogram(values, edges)[0] / len(values)
+            axes.stairs(heights, edges, fill=True, color=_style(index)["color"], alpha=0.35)
+            axes.stairs(heights, edges, color=_style(index)["color"], linewidth=1.4)
+        if threshold is not None:
+            axes.axvline(threshold, color=_INK, linewidth=1.2, linestyle=(0, (4, 2)))
+        axes.set_ylim(bottom=0)
+        _percent(axes)
+
+    return _draw(frame, plot, {name: index for index, (name, _) in enumerate(groups)})
+
+
+def _legend(series: Sequence[Series]) -> Mapping[str, int]:
+    is_needed = len(series) > 1 or any(one.place is not None for one in series)
+    return {one.label: _place(index, one) for index, one in enumerate(series) if is_needed}
+
+
+def _place(index: int, one: Series) -> int:
+    return index if one.place is None else one.place
+
+
+def _draw(frame: Frame, plot: Callable[[Axes], None], legend: Mapping[str, int]) -> Picture:
+    # Importing matplotlib takes longer than a wrong option may take to be answered.
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    settings = {
+        "svg.fonttype": "none", "svg.hashsalt": frame.name, "font.size": _FONT,
+        "text.color": _INK, "axes.labelcolor": _MUTED, "axes.edgecolor": _GRID,
+        "xtick.color": _GRID, "ytick.color": _GRID,
+        "xtick.labelcolor": _MUTED, "ytick.labelcolor": _MUTED,
+        "axes.spines.top": False, "axes.spines.right": False,
+        "axes.grid": True, "axes.axisbelow": True, "grid.color": _GRID, "grid.linewidth": 0.6,
+    }  # fmt: skip
+    target = io.StringIO()
+    with matplotlib.rc_context(settings):
+        figure = Figure(figsize=_INCHES, layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot(xlabel=frame.x, ylabel=frame.y)
+        plot(axes)
+        names = ("Date", "Creator", "Format", "Type")
+        figure.savefig(target, format="svg", transparent=True, metadata=dict.fromkeys(names))
+    return Picture(frame, _for_page(target.getvalue(), frame), legend)
+
+
+def _for_page(svg: str, frame: Frame) -> str:
+    """The SVG as a part of an HTML page: colors and fonts of the page, identifiers of its own."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
+    box = re.search(r'viewBox="[-\d. ]+"', svg)
+    assert box, "matplotlib writes one"
+    opening = f'<svg {box[0]} role="img" aria-label="{html.escape(frame.title)}">'
+    svg = re.sub(r"^<svg[^>]*>", opening, svg)
+    svg = re.sub(r"#0000([0-9a-f]{2})\b", r"var(--c\1)", svg)
+    svg = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", svg)
+    svg = re.sub(r'\bid="', f'id="{frame.name}-', svg)
+    svg = svg.replace("url(#", f"url(#{frame.name}-")
+    return svg.replace('xlink:href="#', f'href="#{frame.name}-')
+
+
+def _style(index: int) -> dict[str, Any]:
+    dashes = _DASHES[index // COLORS % len(_DASHES)]
+    return {"color": f"#0000{_FIRST + index % COLORS:02x}", "linestyle": dashes}
+
+
+def _count_updates(axes: Axes) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
+
+
+def _percent(axes: Axes) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+
+
+def _thinned(series: Series) -> Series:
+    """At most so many points, each the mean of those that it stands for."""
+    count = len(series.x)
+    if count <= _POINTS:
+        return series
+    starts = np.linspace(0, count, _POINTS, endpoint=False).astype(np.int64)
+    sizes = np.diff([*starts.tolist(), count])
+
+    def mean(values: Optional[Numbers]) -> Optional[Numbers]:
+        return None if values is None else np.add.reduceat(values, starts) / sizes
+
+    x, y = mean(series.x), mean(series.y)
+    assert x is not None and y is not None
+    return series._replace(x=x, y=y, low=mean(series.low), high=mean(series.high))
+
+
+def _running_mean(values: Numbers, window: int) -> Numbers:
+    """The mean of each value and those before it, ``window`` of them; of all at the beginning."""
+    sums = np.cumsum(np.concatenate([[0.0], values]))
+    stops = np.arange(1, len(values) + 1)
+    starts = np.maximum(stops - window, 0)
+    means: Numbers = (sums[stops] - sums[starts]) / (stops - starts)
+    return means

@@ -1,0 +1,92 @@
+"""The pages in headless Chromium, at the width of a screen and of a telephone, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluation.report import __main__ as report
+from tests.support import browser, made_up_runs
+from tests.support.browser import Browser
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not browser.is_installed(), reason="needs chromium and chromedriver"),
+]
+
+LONG = "a-name-" * 30
+# What a reader would miss: drawn, inside the window, and large enough to be read.
+_CHARTS = """
+return [...document.querySelectorAll("figure")].map(figure => {
+    const picture = figure.querySelector("svg, img").getBoundingClientRect();
+    const text = figure.querySelector("svg text");
+    return {
+        name: figure.id, left: picture.left, right: picture.right, height: picture.height,
+        loaded: [...figure.querySelectorAll("img")].every(image => image.naturalWidth > 0),
+        text: text ? text.getBoundingClientRect().height : 99,
+        color: text ? getComputedStyle(text).fill : "",
+    };
+});
+"""
+_WIDTHS = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+_BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with Browser() as window:
+        yield window
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Reports of runs with everything and with long names, and a comparison of all."""
+    folder = tmp_path_factory.mktemp("runs")
+    sets = ("lfw", "cfp_fp", "agedb_30")
+    faces = made_up_runs.write_faces(folder / LONG, updates=40_000, targets=sets, rec=[LONG] * 3)
+    images = made_up_runs.write_images(folder / "images")
+    report.main([str(faces)])
+    report.main([str(images)])
+    report.main([str(faces), str(images), str(faces), "--out", str(folder / "comparison.html")])
+    return {
+        "faces": faces / "report.html", "images": images / "report.html",
+        "comparison": folder / "comparison.html",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(
+    ("name", "charts"), [("faces", 10), ("images", 6), ("comparison", 11)]
+)
+def test_a_page_can_be_read(
+    chromium: Browser, pages: dict[str, Path], name: str, charts: int, width: int
+) -> None:
+    chromium.open(pages[name], width=width)
+    assert chromium.console() == []
+    content, window = chromium.ask(_WIDTHS)
+    assert content <= window <= width
+    found = chromium.ask(_CHARTS)
+    assert len(found) == charts
+    for chart in found:
+        assert chart["loaded"] and chart["height"] > 150, chart
+        assert 0 <= chart["left"] < chart["right"] <= window, chart
+        assert chart["text"] >= 9, chart
+
+
+def test_light_and_dark(chromium: Browser, pages: dict[str, Path]) -> None:
+    seen = {}
+    for scheme in ("light", "dark"):
+        chromium.open(pages["faces"], width=1280, scheme=scheme)
+        seen[scheme] = chromium.ask(_BACKGROUND), chromium.ask(_CHARTS)[0]["color"]
+    assert seen["light"][0] != seen["dark"][0] and seen["light"][1] != seen["dark"][1]
+
+
+def test_a_mistake_in_a_page_would_be_noticed(chromium: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "wide.html"
+    page.write_text("<body style='width:3000px'><script>missing()</script>")
+    chromium.open(page, width=390)
+    assert "missing" in "".join(chromium.console())
+    content, window = chromium.ask(_WIDTHS)
+    assert content > window

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from evaluation.report import charts
+from evaluation.report.charts import Frame, Series
+
+FRAME = Frame("a-chart", "A <chart>", "update", "loss")
+
+
+def series(count: int, label: str = "a", **rest) -> Series:
+    x = np.arange(1.0, count + 1)
+    return Series(label, x, 1 / x, **rest)
+
+
+def test_a_chart_has_the_colors_of_the_page_and_text() -> None:
+    picture = charts.lines(FRAME, [series(5), series(5, "b")], marks=[2.0])
+    assert set(re.findall(r"#[0-9a-fA-F]{6}", picture.svg)) == set()
+    assert {"var(--c10)", "var(--c11)", "var(--c02)", "var(--c03)"} <= set(
+        re.findall(r"var\(--c..\)", picture.svg)
+    )
+    assert ">loss</text>" in picture.svg and "font-family" not in picture.svg
+    assert picture.legend == {"a": 0, "b": 1}
+    assert 'aria-label="A &lt;chart&gt;"' in picture.svg
+
+
+def test_identifiers_are_the_charts_own_and_lead_somewhere() -> None:
+    svg = charts.histograms(FRAME, [("a", np.arange(9.0)), ("b", np.arange(9.0) / 2)], 3.0).svg
+    root = ElementTree.fromstring(svg)
+    names = [element.get("id") for element in root.iter() if element.get("id")]
+    assert len(names) == len(set(names)) and all(name.startswith("a-chart-") for name in names)
+    used = re.findall(r'url\(#([^)]*)\)|href="#([^"]*)"', svg)
+    assert used and {"".join(one) for one in used} <= set(names)
+
+
+def test_a_long_run_has_as_many_points_as_can_be_seen() -> None:
+    """Of 100,000 reports; each point is the mean of those that it stands for."""
+    long = charts.lines(FRAME, [series(100_000)], smooths=True)
+    assert len(long.svg) < 60_000 and "running mean" in long.frame.note
+    thinned = charts._thinned(series(100_000))
+    assert len(thinned.x) <= 400 and thinned.x[0] == np.arange(1, 251).mean()
+    assert "running mean" not in charts.lines(FRAME, [series(20)], smooths=True).frame.note
+
+
+def test_a_running_mean_is_of_what_has_gone_before() -> None:
+    assert charts._running_mean(np.array([4.0, 2, 6, 10]), 2).tolist() == [4, 3, 4, 8]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_the_first_reports_can_be_drawn(count: int) -> None:
+    assert "<svg" in charts.lines(FRAME, [series(count)], smooths=True, from_zero=True).svg
+
+
+def test_a_run_keeps_its_color_where_another_is_missing() -> None:
+    alone = charts.lines(FRAME, [series(3, "c", place=2)])
+    assert alone.legend == {"c": 2} and "var(--c12)" in alone.svg
+    assert charts.lines(FRAME, [series(3)]).legend == {}
+
+
+def test_more_runs_than_colors_are_dashed() -> None:
+    assert charts._style(1)["color"] == charts._style(9)["color"]
+    assert charts._style(1)["linestyle"] != charts._style(9)["linestyle"]

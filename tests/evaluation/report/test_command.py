@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evaluation.report import __main__ as report
+from runtime.errors import ConfigError, DataError
+from tests.support import made_up_runs
+from tests.support.launch import clean_environment
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_page_of_one_run_is_in_its_folder(tmp_path: Path, capsys) -> None:
+    run = made_up_runs.write_faces(tmp_path / "run")
+    report.main([str(run)])
+    first = (run / "report.html").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == f"{run / 'report.html'}\n" and "<svg" in first
+    report.main([str(run), "--out", str(tmp_path / "again.html")])
+    assert (tmp_path / "again.html").read_text(encoding="utf-8") == first
+
+
+def test_the_page_of_several_runs_is_where_one_is(tmp_path: Path, monkeypatch) -> None:
+    runs = [str(made_up_runs.write_images(tmp_path / name)) for name in "ab"]
+    monkeypatch.chdir(tmp_path)
+    report.main(runs)
+    assert "Comparison of runs" in (tmp_path / "comparison.html").read_text(encoding="utf-8")
+
+
+def test_mistakes_are_one_line(tmp_path: Path, monkeypatch) -> None:
+    run = made_up_runs.write_images(tmp_path / "run")
+    with pytest.raises(DataError, match="no folder of a run"):
+        report.main([str(tmp_path)])
+    with pytest.raises(DataError, match="missing/a.html cannot be written: .* with --out"):
+        report.main([str(run), "--out", str(tmp_path / "missing/a.html")])
+    with pytest.raises(ConfigError, match="RUN"):
+        report.main([])
+    monkeypatch.setattr(report, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs matplotlib, .* requirements.txt"):
+        report.main([str(run)])
+    assert not (run / "report.html").exists()
+
+
+def test_a_page_needs_neither_mxnet_nor_horovod(tmp_path: Path) -> None:
+    """On any machine with a copy of the folder; and a wrong one is answered before matplotlib."""
+    run = made_up_runs.write_faces(tmp_path / "run")
+    code = (
+        "import sys\nfrom evaluation.report.__main__ import main\n"
+        "assert 'matplotlib' not in sys.modules and 'sklearn' not in sys.modules\n"
+        "main(sys.argv[1:])\n"
+        "print(sorted({'mxnet', 'horovod', 'cv2', 'numba'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(run)],
+        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"

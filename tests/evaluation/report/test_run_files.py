@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evaluation.report import run_files
+from runtime.errors import DataError
+from tests.support import made_up_runs
+from tests.support.made_up_runs import training_record, verification
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return made_up_runs.write_faces(tmp_path / "run")
+
+
+def test_a_copy_of_the_folder_says_the_same(run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "elsewhere" / "run"))
+    shutil.rmtree(run)
+    found = run_files.read(copy)
+    assert found.name == "run" and found.config["loss"] == "arcface"
+    assert [record["update"] for record in found.training] == list(range(20, 2001, 20))
+    assert [record["update"] for record in found.targets["unseen"]] == [400, 800, 1200, 1600, 2000]
+    assert found.scores["unseen"].shape == (made_up_runs.PAIRS, 2)
+    assert found.samples is not None and len(found.parts) == 2
+
+
+def test_of_updates_that_were_made_again_the_later_report_counts(tmp_path: Path) -> None:
+    first = [training_record(update, loss=1.0) for update in (10, 20, 30, 40)]
+    again = [training_record(update, loss=2.0) for update in (30, 40, 50)]
+    first.insert(2, verification("lfw", 20, 0.5))
+    first.append(verification("lfw", 40, 0.6))
+    again.append(verification("lfw", 50, 0.7))
+    made_up_runs.write(tmp_path / "run", [*first, *again], {})
+    found = run_files.read(tmp_path / "run")
+    losses = {record["update"]: record["loss"] for record in found.training}
+    assert losses == {10: 1.0, 20: 1.0, 30: 2.0, 40: 2.0, 50: 2.0}
+    assert [record["update"] for record in found.targets["lfw"]] == [20, 50]
+
+
+def test_a_run_that_began_anew_in_the_folder_has_nothing_of_the_former(tmp_path: Path) -> None:
+    former = [training_record(10, 1.0), training_record(20, 1.0), verification("lfw", 20, 0.9)]
+    anew = [verification("lfw", 0, 0.5), training_record(15, 3.0)]
+    made_up_runs.write(tmp_path / "run", [*former, *anew], {})
+    found = run_files.read(tmp_path / "run")
+    assert [record["update"] for record in found.training] == [15]
+    assert [record["accuracy"] for record in found.targets["lfw"]] == [0.5]
+
+
+def test_what_an_earlier_version_has_not_written_is_missing(tmp_path: Path) -> None:
+    found = run_files.read(made_up_runs.write_images(tmp_path / "run"))
+    assert not found.scores and found.samples is None and not found.parts
+
+
+def test_a_last_line_that_is_still_being_written_is_left_out(run: Path) -> None:
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"time": 1.0, "upd')
+    assert run_files.read(run).training[-1]["update"] == 2000
+
+
+def test_a_folder_without_metrics_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no folder of a run: it has no metrics.jsonl; give the"):
+        run_files.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metrics.jsonl", b'{"update": 1}\nnonsense\n'),
+        ("metrics.jsonl", b"[1]\n"),
+        ("metrics.jsonl", b'{"update": -1}\n'),
+        ("metrics.jsonl", b'{"update": true}\n'),
+        ("metrics.jsonl", b'{"loss": 1}\n'),
+        ("metrics.jsonl", b"[" * 100_000 + b"\n"),
+        ("metrics.jsonl", b"\xff\n"),
+        ("config.json", b"[]"),
+        ("report/parts.jsonl", b'{"host": "a"}\n'),
+        ("report/samples.jpg", b"<svg onload='alert(1)'/>"),
+        ("report/scores-unseen.npy", b"nonsense"),
+        ("report/scores-unseen.npy", b""),
+    ],
+)
+def test_a_damaged_file_is_named(run: Path, name: str, content: bytes) -> None:
+    (run / name).write_bytes(content)
+    with pytest.raises(DataError, match=f"{Path(name).name} is damaged, .* or move it away"):
+        run_files.read(run)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        np.zeros(4), np.zeros((4, 3)), np.zeros((4, 2), int), np.full((4, 2), 0.5),
+        np.array([[{}, 1]], object),
+    ],
+    ids=["flat", "wide", "whole numbers", "other kinds", "objects"],
+)  # fmt: skip
+def test_scores_of_another_form_are_refused(run: Path, scores: np.ndarray) -> None:
+    np.save(run / "report/scores-unseen.npy", scores, allow_pickle=True)
+    with pytest.raises(DataError, match="scores-unseen.npy is damaged"):
+        run_files.read(run)
+
+
+def test_scores_without_both_kinds_of_pairs_are_left_out(run: Path) -> None:
+    np.save(run / "report/scores-unseen.npy", np.ones((4, 2)))
+    assert not run_files.read(run).scores
+
+
+def test_a_cut_off_file_is_refused_or_read_everywhere(run: Path) -> None:
+    """Whatever is left of a file, there is a page or one line."""
+    content = (run / "report/scores-unseen.npy").read_bytes()
+    for length in range(0, len(content), 97):
+        (run / "report/scores-unseen.npy").write_bytes(content[:length])
+        with pytest.raises(DataError, match="is damaged"):
+            run_files.read(run)
+
+
+def test_names_of_sets_make_no_other_folders() -> None:
+    assert run_files.scores_file("../../x y") == "scores-.._.._x_y.npy"
+
+
+def test_numbers_that_cannot_be_drawn_are_not_numbers() -> None:
+    values = [1, 2.5, None, "3", True, 1e305, json.loads("NaN"), 10**400]
+    found = run_files.column([{"loss": value} for value in values], "loss")
+    assert found[:2].tolist() == [1, 2.5] and np.isnan(found[2:]).all()
+
+

@@ -1,0 +1,106 @@
+"""Headless Chromium, told what to do by chromedriver (W3C WebDriver), without a package for it.
+
+It looks at a page in a window of a given width, in light or dark, and says what a reader would see
+and what its console says.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import Any, Optional
+
+PROGRAMS = ("chromium", "chromedriver")
+_ARGUMENTS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+_HEIGHT = 900
+_SECONDS = 60
+
+
+def is_installed() -> bool:
+    """Whether both programs are there."""
+    return all(map(shutil.which, PROGRAMS))
+
+
+class Browser:
+    """A browser with one window; a context manager."""
+
+    def __init__(self) -> None:
+        """Start it, with a profile of its own."""
+        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self._driver = subprocess.Popen(
+            ["chromedriver", "--port=0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            found = (re.search(r"successfully on port (\d+)", line) for line in self._driver.stdout)
+            port = next(match[1] for match in found if match)
+            self._url = f"http://127.0.0.1:{port}/session"
+            options = {"args": [*_ARGUMENTS, f"--user-data-dir={self._profile.name}"]}
+            wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+            session = self._post("", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
+            self._url += f"/{session}"
+        except BaseException:
+            self._end()
+            raise
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._request("DELETE", "", None)
+        finally:
+            self._end()
+
+    def open(self, page: Path, *, width: int, scheme: str = "light") -> None:
+        """Show a file in a window of this width; ``scheme`` is light or dark."""
+        size = {"width": width, "height": _HEIGHT, "deviceScaleFactor": 1, "mobile": width < 500}
+        self._command("Emulation.setDeviceMetricsOverride", size)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._command("Emulation.setEmulatedMedia", {"features": [feature]})
+        self._post("/url", {"url": page.resolve().as_uri()})
+
+    def ask(self, script: str) -> Any:
+        """What a script returns that runs in the page."""
+        return self._post("/execute/sync", {"script": script, "args": []})
+
+    def console(self) -> list[str]:
+        """What the console has said since it was asked last."""
+        return [entry["message"] for entry in self._post("/se/log", {"type": "browser"})]
+
+    def screenshot(self) -> bytes:
+        """The whole page as a PNG."""
+        taken = self._command("Page.captureScreenshot", {"captureBeyondViewport": True})
+        return base64.b64decode(taken["data"])
+
+    def _command(self, name: str, parameters: dict[str, Any]) -> Any:
+        return self._post("/goog/cdp/execute", {"cmd": name, "params": parameters})
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        return self._request("POST", path, body)
+
+    def _request(self, method: str, path: str, body: Optional[dict[str, Any]]) -> Any:
+        content = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url + path, content, method=method)
+        request.add_header("Content-Type", "application/json")
+        # Not over a proxy that the machine may have.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=_SECONDS) as answer:
+            return json.load(answer)["value"]
+
+    def _end(self) -> None:
+        self._driver.terminate()
+        self._driver.wait()
+        self._driver.stdout.close()
+        self._profile.cleanup()

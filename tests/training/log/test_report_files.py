@@ -1,0 +1,115 @@
+"""What a run writes for its report; whatever goes wrong with that is a line in its log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.batches.loader import Batch
+from data.decoding import decode_rgb
+from evaluation.report import run_files
+from evaluation.verification import verify
+from tests.support import made_up_runs
+from tests.support.made_up_runs import training_record
+from training.log import report_files
+from training.log.report_files import ReportFiles
+
+
+@pytest.fixture(autouse=True)
+def all_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    made_up_runs.write(tmp_path / "run", [training_record(1, 1.0)], {})
+    return tmp_path / "run"
+
+
+def test_each_start_of_a_run_is_a_line(run: Path) -> None:
+    for update in (0, 7):
+        ReportFiles(run).begin_part(update, {"ranks": 2, "device": "cpu(0)"})
+    parts = run_files.read(run).parts
+    assert [part["update"] for part in parts] == [0, 7]
+    for name in ("time", "ranks", "device", "host", "processor", "processors", "command"):
+        assert parts[1][name], name
+    assert parts[1]["versions"]["numpy"] == np.__version__
+    assert [name for name in parts[1]["versions"] if name.startswith("mxnet")]
+
+
+def test_images_of_the_first_batch_are_kept(run: Path) -> None:
+    files = ReportFiles(run)
+    for value in (200, 10):
+        images = np.full((20, 3, 112, 112), value, np.uint8)
+        files.sample(Batch(images, np.arange(20)))
+    sheet = decode_rgb((run / "report/samples.jpg").read_bytes())
+    assert abs(int(sheet[50, 50, 0]) - 200) < 5
+    assert run_files.read(run).samples is not None
+
+
+def test_scores_are_those_of_the_last_verification(run: Path) -> None:
+    generator = np.random.default_rng(1)
+    same = np.arange(20) % 2 == 0
+    for _ in range(2):
+        rows = generator.normal(size=(40, 8))
+        rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+        ReportFiles(run).verification("a set", verify(rows, same, xnorm=1.0))
+    found = np.load(run / "report/scores-a_set.npy")
+    assert found.dtype == np.float32
+    assert found[:, 0] == pytest.approx((rows[0::2] * rows[1::2]).sum(axis=1), abs=1e-6)
+    assert (found[:, 1] == same).all()
+
+
+def test_the_page_is_made_by_a_process_of_its_own(run: Path, caplog) -> None:
+    ReportFiles(run).write_report()
+    assert f"report in {run}/report.html" in caplog.text
+    assert "<svg" in (run / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("echo 'error: it needs matplotlib' >&2; exit 2", "no report: it needs matplotlib"),
+        ("kill -SEGV $$", "no report: status -11"),
+        ("sleep 100", "the report lacks the page: TimeoutExpired"),
+    ],
+    ids=["refuses", "crashes", "hangs"],
+)
+def test_a_process_that_fails_is_a_line_in_the_log(
+    run: Path, tmp_path: Path, monkeypatch, caplog, program: str, said: str
+) -> None:
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/bash\n{program.replace('sleep', 'exec sleep')}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(report_files.sys, "executable", str(script))
+    monkeypatch.setattr(report_files, "_SECONDS", 2)
+    ReportFiles(run).write_report()
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING and said in record.message
+    assert not (run / "report.html").exists()
+
+
+def test_what_cannot_be_written_is_a_line_in_the_log(run: Path, caplog) -> None:
+    (run / "report").rmdir()
+    (run / "report").write_text("a file")
+    files = ReportFiles(run)
+    files.begin_part(0, {})
+    files.sample(Batch(np.zeros((1, 3, 8, 8), np.uint8), np.zeros(1, np.int64)))
+    files.sample(Batch(np.zeros((1, 3, 8, 8), np.uint8), np.zeros(1, np.int64)))
+    for what in ("where the run was started", "training images"):
+        assert sum(f"the report lacks {what}: " in record.message for record in caplog.records) == 1
+
+
+def test_a_batch_of_another_kind_ends_no_run(run: Path, caplog) -> None:
+    ReportFiles(run).sample((1, 2))
+    assert "the report lacks training images: AttributeError" in caplog.text
+
+
+def test_parts_are_json_that_others_read(run: Path) -> None:
+    ReportFiles(run).begin_part(3, {"total_updates": 9})
+    (line,) = (run / "report/parts.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(line)["total_updates"] == 9
