@@ -72,7 +72,7 @@ tr:last-child td { border-bottom: 0; }
 dl { margin: 0; columns: 3 300px; column-gap: 28px; font-size: 13.5px; }
 dl div { display: flex; gap: 12px; justify-content: space-between; padding: 3px 0;
   border-bottom: 1px solid var(--line); break-inside: avoid; }
-dt { color: var(--c02); flex: 0 1 auto; }
+dt { color: var(--c02); flex: 0 0 auto; max-width: 60%; }
 dd { margin: 0; text-align: right; min-width: 0; font-family: ui-monospace, "SFMono-Regular",
   Menlo, Consolas, "Liberation Mono", monospace; font-size: 12.5px; }
 .unset dd { color: var(--c02); }
