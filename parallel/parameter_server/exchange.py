@@ -118,6 +118,9 @@ class Exchange:
             self._gather(gradients, tails, self._store.sent)
             self._trace.write("push")
             self._store.push()
+            if self._bound is None:
+                # No wait for others comes before it, so it may travel together with the table.
+                self._store.begin_pull()
             self._send_row()
             self._row[Column.LEAD] = self._detector.wait_for_slowest(
                 self._read_table, self._pusher, self._bound

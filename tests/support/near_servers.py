@@ -84,6 +84,7 @@ class _NearStore:
         self._rows = mx.nd.array(SharedTable.empty(pushers).rows.reshape(-1))
         self.sent = [mx.nd.zeros((bucket.size + TAIL,)) for bucket in buckets]
         self.received = [array.copy() for array in self.sent]
+        self._is_pulled = False
 
     def start(self, settings) -> None:
         self._servers.begin(
@@ -95,10 +96,17 @@ class _NearStore:
             self._servers.before("push", bucket)
             self._servers.push(key, array)
 
+    def begin_pull(self) -> None:
+        self._is_pulled = False
+        self.pull()
+        self._is_pulled = True
+
     def pull(self) -> None:
-        for bucket, (key, array) in enumerate(zip(self._keys, self.received)):
-            self._servers.before("pull", bucket)
-            self._servers.pull(key, array)
+        if not self._is_pulled:
+            for bucket, (key, array) in enumerate(zip(self._keys, self.received)):
+                self._servers.before("pull", bucket)
+                self._servers.pull(key, array)
+        self._is_pulled = False
 
     def add_to_table(self, change) -> None:
         self._servers.push(self._table_key, mx.nd.array(change.reshape(-1)))
