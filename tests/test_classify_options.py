@@ -183,7 +183,7 @@ ROWS: dict[str, Row] = {
         "two ranks",
         "--pretrained {folder}/earlier,0",
         lambda seen: seen.call("Classifier.load_pretrained").result,
-        ["output_weight", "output_bias"],
+        ["fc_output_weight", "fc_output_bias"],
     ),
     "freeze": Row(
         "two ranks",
