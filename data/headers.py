@@ -15,8 +15,12 @@ import struct
 from collections.abc import Iterator
 from typing import Optional
 
+import numpy as np
+from numpy.typing import NDArray
+
 from data import MAX_PIXELS
 from data.records.recordio import BrokenRecordError, Payload
+from runtime.compiled import unlocked_kernel
 
 UPRIGHT = 1
 """The orientation of an image that is stored as it is to be seen."""
@@ -25,17 +29,51 @@ _JPEG_BEGIN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 _PNG_MAGIC, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND"
 _PNG_BEGIN = _PNG_MAGIC + b"\0\0\0\rIHDR"
 _SEGMENT_BEGIN = 0xFF
+# Bytes before the first segment, of marker and length, and of the length, which counts itself.
+_SEGMENTS_BEGIN, _SEGMENT_HEAD, _LENGTH_BYTES = 2, 4, 2
+# The start of the pixels.
+_SCAN_MARKER = 0xDA
 # The segments that begin a frame are C0 to CF, but for these three (ITU-T T.81, table B.1).
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # The start of the pixels, and the end of the image: no EXIF block comes after them.
 _LAST_MARKERS = (0xDA, 0xD9)
-_EXIF_MARKER = 0xE1
-EXIF_BEGIN = b"Exif\0\0"
-"""What an EXIF block in a JPEG begins with."""
+_EXIF_MARKER, _EXIF_BEGIN = 0xE1, b"Exif\0\0"
 
 _BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 _ORIENTATION_TAG, _SHORT = 0x0112, 3
 _ENTRY_BYTES, _MAX_ENTRIES = 12, 1024
+
+
+@unlocked_kernel
+def may_have_exif(
+    content: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether JPEGs may have an EXIF block before their pixels, which turns them.
+
+    That is a segment of its kind, which OpenCV reads as one whatever it holds, or one that cannot
+    be followed.
+
+    Compiled, without Python's lock, for all JPEGs of a batch.
+
+    Args:
+        content: uint8, holds them.
+        starts: where they begin in it, int64 ``[n]``.
+        stops: where they end, at most the length of ``content``; 0 stands for none.
+    """
+    found = np.zeros(starts.size, np.bool_)
+    for i in range(starts.size):
+        place, stop = starts[i] + _SEGMENTS_BEGIN, stops[i]
+        found[i] = stop > 0
+        while place + _SEGMENT_HEAD <= stop and content[place] == _SEGMENT_BEGIN:
+            marker = content[place + 1]
+            if marker == _SCAN_MARKER:
+                found[i] = False
+                break
+            length = np.int64(content[place + 2]) << 8 | np.int64(content[place + 3])
+            if marker == _EXIF_MARKER or length < _LENGTH_BYTES:
+                break
+            place += _SEGMENT_HEAD - _LENGTH_BYTES + length
+    return found
 
 
 def is_copied(payload: bytes) -> bool:
@@ -116,8 +154,8 @@ def _exif_segments(content: memoryview) -> Iterator[memoryview]:
         if marker in _LAST_MARKERS:
             return
         segment = content[position + 4 : position + 2 + length]
-        if marker == _EXIF_MARKER and segment[: len(EXIF_BEGIN)] == EXIF_BEGIN:
-            yield segment[len(EXIF_BEGIN) :]
+        if marker == _EXIF_MARKER and segment[: len(_EXIF_BEGIN)] == _EXIF_BEGIN:
+            yield segment[len(_EXIF_BEGIN) :]
 
 
 def _chunks(content: memoryview, position: int, form: str, wanted: bytes) -> Iterator[memoryview]:
@@ -132,7 +170,7 @@ def _chunks(content: memoryview, position: int, form: str, wanted: bytes) -> Ite
         if kind == wanted:
             block = content[position : position + length]
             # Some tools write the beginning that only a JPEG's segment has.
-            yield block[len(EXIF_BEGIN) :] if block[: len(EXIF_BEGIN)] == EXIF_BEGIN else block
+            yield block[len(_EXIF_BEGIN) :] if block[: len(_EXIF_BEGIN)] == _EXIF_BEGIN else block
         position += length + (4 if is_png else length % 2)
 
 

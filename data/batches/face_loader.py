@@ -91,7 +91,7 @@ class FaceLoader(Loader):
         self._max_bad_records = options.max_bad_records
         self.bad_records: set[int] = set()
         self._bad_lock = threading.Lock()
-        self._memory = BatchMemory()
+        self._memory, self._own_memory = BatchMemory(), threading.local()
         super().__init__(options.threads or environment.visible_threads())
         global_batch = options.batch_size * world_size
         self._set_length(str(dataset.path), len(self._selection), global_batch)
@@ -158,11 +158,12 @@ class FaceLoader(Loader):
         mirrored, draws = self._draw_changes(update)
         own, planes, mirrored = indices[rows], batch.images[rows], mirrored[rows]
         payloads, labels = self._dataset.images(own)
-        images = np.empty((_IMAGES_AT_ONCE, *self.image_size, 3), np.uint8)
+        images = self._decoded()
+        places = list(images)
         # What stands in this loop keeps Python's lock, and with it the other threads from decoding.
         for first in range(0, len(own), _IMAGES_AT_ONCE):
             few = slice(first, first + _IMAGES_AT_ONCE)
-            for row, (payload, image) in enumerate(zip(payloads[few], images), first):
+            for row, (payload, image) in enumerate(zip(payloads[few], places), first):
                 if payload is None or not decode_jpeg(payload, image):
                     # This decodes it all the same or raises the reason.
                     image[:], labels[row] = self._load(int(own[row]))
@@ -170,6 +171,14 @@ class FaceLoader(Loader):
                     image[:] = self._augmentation.apply(image, draws[row + rows.start])
             write_planes(images, planes[few], mirrored[few])
         batch.labels[rows] = self._selection.classes[labels]
+
+    def _decoded(self) -> NDArray[np.uint8]:
+        """This thread's own memory for the images that it decodes and then writes into a batch."""
+        images: Optional[NDArray[np.uint8]] = getattr(self._own_memory, "images", None)
+        if images is None:
+            images = np.empty((_IMAGES_AT_ONCE, *self.image_size, 3), np.uint8)
+            self._own_memory.images = images
+        return images
 
     def _load(self, index: int) -> tuple[Image, int]:
         """Return an image and its label; the next readable image in place of a broken one."""

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.decoding import decode_rgb
+from data.headers import may_have_exif
 from data.records.index import MAX_KEY, RecordIndex
 from data.records.index_cache import Arrays, cached_arrays
 from data.records.recordio import (
@@ -81,8 +82,8 @@ class LabeledRecords(Protocol):
     ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
         """Return what ``image`` does, for many; int32 ``[len(indices)]`` are the identities.
 
-        None stands for an image that only ``image`` returns or refuses: it is no JPEG, or its
-        record is unusual, damaged, or has a wrong label.
+        None stands for an image that only ``image`` returns or refuses: it is no JPEG, or may have
+        an EXIF block, which turns it, or its record is unusual, damaged, or has a wrong label.
         """
 
     def where(self, index: int) -> str:
@@ -144,6 +145,7 @@ class RecordSet(LabeledRecords):
         starts, stops, labels = find_jpegs(
             self._file.words, len(self._file), self._index.offsets(indices), self.num_classes
         )
+        stops[may_have_exif(self._file.bytes, starts, stops)] = 0
         payloads = [
             self._file.bytes[start:stop] if stop else None
             for start, stop in zip(starts.tolist(), stops.tolist())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from data.decoding import FILE_ENDINGS, Image, decode_file, decode_jpeg, decode_rgb, turn_upright
 from data.records.recordio import BrokenRecordError
-from tests.support.oriented_images import SEEN, exif_block, jpeg_with, stored
+from tests.support.oriented_images import SEEN, stored
 
 
 def test_colors_come_as_rgb_and_gray_images_as_three_planes(make_image) -> None:
@@ -168,13 +168,6 @@ def test_a_plain_jpeg_has_the_same_pixels_in_place(
     found = decoded_in_place(payload, *size)
     assert found is not None
     np.testing.assert_array_equal(found, decode_rgb(payload))
-
-
-@pytest.mark.parametrize("number", range(1, 9))
-def test_a_jpeg_with_an_exif_block_is_not_decoded_in_place(number: int) -> None:
-    image = stored(number)
-    payload = jpeg_with(image, exif_block(number))
-    assert decoded_in_place(payload, *image.shape[:2]) is None
 
 
 @pytest.mark.parametrize(("height", "width"), [(24, 35), (24, 37), (23, 36), (36, 24), (1, 1)])

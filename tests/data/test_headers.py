@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.decoding import decode_file, decode_rgb
-from data.headers import encoded_size, is_copied, orientation
+from data.headers import encoded_size, is_copied, may_have_exif, orientation
 from data.records.recordio import BrokenRecordError
 from tests.support.oriented_images import (
     SEEN,
@@ -207,3 +207,44 @@ def test_opencv_finds_the_same(number: int, order: str, before: int, write) -> N
     payload = write(SEEN, exif_block(number, order, before))
     theirs = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
     np.testing.assert_array_equal(decode_file(payload), theirs)
+
+
+def has_exif(payload: bytes, before: bytes = b"other") -> bool:
+    content = np.frombuffer(before + payload + b"Exif\0\0", np.uint8)
+    start = np.array([len(before), 0])
+    return bool(may_have_exif(content, start, start + [len(payload), 0])[0])
+
+
+def test_a_jpeg_without_exif_block_has_none() -> None:
+    for options in ((), (cv2.IMWRITE_JPEG_PROGRESSIVE, 1), (cv2.IMWRITE_JPEG_RST_INTERVAL, 1)):
+        assert not has_exif(encode_noise(".jpg", IMAGE, *options))
+
+
+@pytest.mark.parametrize("other_first", [False, True])
+@pytest.mark.parametrize("number", ALL)
+def test_an_exif_block_of_a_jpeg_is_seen(number: int, other_first: bool) -> None:
+    assert has_exif(jpeg_with(SEEN, exif_block(number), other_first))
+
+
+@pytest.mark.parametrize("insert", [b"\xff", b"\x00", b"\xff\xe0\x00\x01", b"\xff\xe0\xff\xff"])
+def test_segments_that_cannot_be_followed_count_as_exif(insert: bytes) -> None:
+    plain = encode_noise(".jpg")
+    assert has_exif(plain[:2] + insert + plain[2:])
+
+
+def test_no_jpeg_has_no_exif_block() -> None:
+    starts, stops = np.array([0, 3, 0]), np.array([0, 0, 4])
+    assert may_have_exif(np.full(9, 0xFF, np.uint8), starts, stops).tolist() == [False, False, True]
+
+
+@given(st.binary(max_size=60), st.integers(0, 40), st.integers(1, 8))
+@settings(max_examples=200, deadline=None)
+def test_whatever_opencv_turns_has_an_exif_block(junk: bytes, place: int, number: int) -> None:
+    """Damaged in any way: what is taken for plain is decoded as it is stored."""
+    payload = bytearray(jpeg_with(IMAGE, exif_block(number)))
+    payload[place : place + len(junk)] = junk
+    turned = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR)
+    stored_flag = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    as_stored = cv2.imdecode(np.frombuffer(payload, np.uint8), stored_flag)
+    if turned is not None and not np.array_equal(turned, as_stored):
+        assert has_exif(bytes(payload))
