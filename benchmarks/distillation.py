@@ -31,7 +31,7 @@ _RECIPE = (
     *("--verbose", "100000", "--save-interval", "0", "--keep", "0", "--resume", "never"),
 )
 _TEACHER = ("--lr", "0.1", "--batch-size", "64", "--warmup", "50", "--seed", "11")
-_STUDENT = ("--lr", "0.05", "--batch-size", "32", "--warmup", "5")
+_STUDENT = ("--lr", "0.1", "--batch-size", "64", "--warmup", "20")
 
 
 class Student(NamedTuple):
@@ -85,9 +85,9 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.distillation")
     parser.add_argument("--folder", type=Path, required=True, help="for faces and runs; new")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--teacher-updates", type=int, default=372)
-    parser.add_argument("--updates", type=int, default=40)
-    parser.add_argument("--weight", type=float, default=32.0)
+    parser.add_argument("--teacher-updates", type=int, default=620)
+    parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--weight", type=float, default=8.0)
     chosen = parser.parse_args(argv)
     folder: Path = chosen.folder
     face_set.ensure(
