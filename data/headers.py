@@ -31,8 +31,6 @@ _PNG_BEGIN = _PNG_MAGIC + b"\0\0\0\rIHDR"
 _SEGMENT_BEGIN = 0xFF
 # Bytes before the first segment, of marker and length, and of the length, which counts itself.
 _SEGMENTS_BEGIN, _SEGMENT_HEAD, _LENGTH_BYTES = 2, 4, 2
-# The start of the pixels.
-_SCAN_MARKER = 0xDA
 # The segments that begin a frame are C0 to CF, but for these three (ITU-T T.81, table B.1).
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # The start of the pixels, and the end of the image: no EXIF block comes after them.
@@ -66,7 +64,7 @@ def may_have_exif(
         found[i] = stop > 0
         while place + _SEGMENT_HEAD <= stop and content[place] == _SEGMENT_BEGIN:
             marker = content[place + 1]
-            if marker == _SCAN_MARKER:
+            if marker in _LAST_MARKERS:
                 found[i] = False
                 break
             length = np.int64(content[place + 2]) << 8 | np.int64(content[place + 3])

@@ -86,6 +86,16 @@ def checkpoint_or_onnx(value: str) -> Source:
         raise argparse.ArgumentTypeError(f"{error}, nor a file that ends in {_ONNX}") from None
 
 
+def files_of(source: Source) -> list[Path]:
+    """Return the files that a network is read from."""
+    if isinstance(source, Path):
+        return [source]
+    # Here, because rooms meet in programs only, and this is a part of several.
+    from backbones.network import checkpoint_paths
+
+    return [*checkpoint_paths(*source)]
+
+
 def open_network(options: argparse.Namespace, context: Optional[object] = None) -> FaceNetwork:
     """Return the network that the options of ``add_network`` name.
 

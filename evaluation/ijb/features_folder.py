@@ -10,7 +10,6 @@ model or other lists is refused.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,15 +19,14 @@ import numpy as np
 
 from evaluation.embed.rows_file import pack_rows, unpack_rows
 from evaluation.folds import Features
-from evaluation.network import Source
+from evaluation.network import Source, files_of
 from runtime.errors import DataError
-from runtime.files import write_atomically
+from runtime.files import sha256, write_atomically
 
 PART = 1024
 """Faces of a part, a minute's work of a processor."""
 
 _DESCRIPTION = "features.json"
-_CHUNK = 1 << 20
 _WHAT = {
     "model": "the model, whose file has another content",
     "faces": "the list of faces, which has another content",
@@ -54,7 +52,7 @@ def describe(
         DataError: a file of the model cannot be read.
     """
     return {
-        "model": _checksum(_files(model)),
+        "model": _checksum(files_of(model)),
         "faces": _checksum([faces]),
         "count": count,
         "flip": flip,
@@ -62,27 +60,14 @@ def describe(
     }
 
 
-def _files(model: Source) -> list[Path]:
-    if isinstance(model, Path):
-        return [model]
-    prefix, epoch = model
-    return [Path(f"{prefix}-symbol.json"), Path(f"{prefix}-{epoch:04d}.params")]
-
-
 def _checksum(paths: Sequence[Path]) -> str:
-    """Return SHA-256 of the contents of files, one behind the other."""
-    checksum = hashlib.sha256()
-    for path in paths:
-        try:
-            with path.open("rb") as file:
-                while chunk := file.read(_CHUNK):
-                    checksum.update(chunk)
-        except OSError as error:
-            raise DataError(
-                f"{path} cannot be read: {error.strerror}; give --model PREFIX,EPOCH of a "
-                "checkpoint that is there, or an ONNX file"
-            ) from None
-    return checksum.hexdigest()
+    try:
+        return sha256(*paths)
+    except OSError as error:
+        raise DataError(
+            f"{error.filename} cannot be read: {error.strerror}; give --model PREFIX,EPOCH of a "
+            "checkpoint that is there, or an ONNX file"
+        ) from None
 
 
 class FeaturesFolder:

@@ -8,7 +8,6 @@ the former files one by one. No other file is touched, and none is removed.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import shlex
@@ -23,6 +22,7 @@ from typing import IO
 
 from parallel.launch import ssh
 from runtime.errors import ConfigError
+from runtime.files import sha256
 
 _PROJECT = Path(__file__).resolve().parents[2]
 PROJECT_NAMES = (
@@ -34,7 +34,6 @@ PROJECT_NAMES = (
 )
 """What the project consists of, in its folder; data sets and models may lie beside it."""
 _COMPILED = "__pycache__"
-_CHUNK = 1 << 20
 _MOST_NAMED = 5
 _SUMS, _FILES = "sums", "files"
 # "$1" is a folder, in which the files of the names on standard input are; those that it lacks are
@@ -113,7 +112,7 @@ def _named(name: str) -> Tree:
 def _tree(folder: Path, paths: Iterable[Path]) -> Tree:
     try:
         files = [file for path in paths for file in _files(path)]
-        checksums = {str(file.relative_to(folder)): _checksum(file) for file in files}
+        checksums = {str(file.relative_to(folder)): sha256(file) for file in files}
     except OSError as error:
         raise ConfigError(
             f"--sync: {error.filename} cannot be read here ({error.strerror})"
@@ -138,14 +137,6 @@ def _files(path: Path) -> Iterator[Path]:
                 yield from _files(child)
     elif path.is_file() or not path.exists():
         yield path
-
-
-def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _ask(host: str, tree: Tree) -> dict[str, str]:
