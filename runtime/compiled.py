@@ -8,9 +8,11 @@ is executed.
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -62,8 +64,39 @@ def _private_folder() -> Optional[Path]:
 # their meaning, so that a diverged run is detected.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 
-# A kernel whose prange is divided among the threads of this rank.
-parallel_kernel = _compiler(parallel=True, fastmath=_FAST)
+_compiled_in_parallel = _compiler(parallel=True, fastmath=_FAST)
+
+
+@functools.lru_cache(maxsize=None)
+def _launch() -> None:
+    """Load Numba's layer over OpenMP.
+
+    It allows the thread that loads it threads below threads. On that of MXNet's engine, operators
+    would get some, more than there are processors, for a tenth of a training step.
+    """
+    loader = threading.Thread(target=lambda: numba.set_num_threads(config.NUMBA_NUM_THREADS))
+    loader.start()
+    loader.join()
+
+
+def parallel_kernel(function: Any) -> Callable[..., Any]:
+    """A kernel whose prange is divided among the threads of this rank that MXNet's operators use.
+
+    MXNet's engine calls it, and the caller waits; arguments are positional.
+    """
+    kernel = _compiled_in_parallel(function)
+
+    @functools.wraps(function)
+    def call(*arrays: Any) -> Any:
+        _launch()
+        # Loaders of images use this module and do without MXNet.
+        from runtime.ndarray import run_on_engine
+
+        return run_on_engine(lambda: kernel(*arrays))
+
+    return call
+
+
 # A function of single numbers, compiled into the kernels that call it.
 inlined = _compiler(fastmath=_FAST, inline="always")
 # A kernel of one thread that releases Python's lock while it runs.

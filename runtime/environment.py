@@ -64,13 +64,14 @@ def _for_every_rank() -> tuple[Setting, ...]:
         Setting(
             "NUMBA_NUM_THREADS",
             threads,
-            "Numba takes all processors in every process; it runs when MXNet's threads are idle",
+            "Numba takes all processors in every process; with another number than MXNet's, OpenMP "
+            "would end and start threads for each kernel",
         ),
         Setting(
             "NUMBA_THREADING_LAYER",
-            "workqueue",
-            "with OpenMP's threads for Numba beside those of MXNet there are more than processors, "
-            "and libgomp lets all of them sleep after each operator: a tenth of a training step",
+            "omp",
+            "kernels are run by MXNet's engine on the threads of its operators; with threads of "
+            "their own they would wait for processors on which those of MXNet spin",
         ),
         Setting(
             "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION",

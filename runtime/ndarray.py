@@ -1,14 +1,17 @@
 """Access to MXNet's C interface that its Python interface lacks and kernels on a CPU need.
 
-It calls operators that have no Python function (the backward operators), and views the memory of a
-CPU array without a copy, so that Numba kernels and MXNet operators work on the same arrays.
+It calls operators that have no Python function (the backward operators), views the memory of a CPU
+array without a copy, so that Numba kernels and MXNet operators work on the same arrays, and runs
+kernels on the threads of the operators.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -112,3 +115,42 @@ def _wait_until_all_are_unused(arrays: Sequence[Any]) -> None:
         )
     )
     mx.base.check_call(mx.base._LIB.MXNDArrayWaitToRead(arrays[0].handle))
+
+
+# Calls that the engine's thread has not taken yet: what to call, and where its result goes.
+_calls: deque[tuple[Callable[[], Any], futures.Future[Any]]] = deque()
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+def _take_call(*_: Any) -> None:
+    call, result = _calls.popleft()
+    try:
+        result.set_result(call())
+    except BaseException as error:
+        result.set_exception(error)
+
+
+def run_on_engine(call: Callable[[], Any]) -> Any:
+    """Return what ``call`` returns, or raise what it raises, run by MXNet's thread for operators.
+
+    OpenMP's threads belong to the thread that started them. Those of the engine's thread spin for
+    some milliseconds after each operator, to take the next one at once. A kernel that is run by
+    this thread has them, at once; the threads of another one would wait for their processors.
+
+    Any number of threads may call it, but no ``call``: it would wait for itself.
+    """
+    result: futures.Future[Any] = futures.Future()
+    _calls.append((call, result))
+    context = (ctypes.c_int * 2)(mx.cpu().device_typeid, 0)
+    none = ctypes.c_void_p()
+    mx.base.check_call(
+        mx.base._LIB.MXEnginePushSync(
+            *(_take_call, none, none, context, none, ctypes.c_int(0), none, ctypes.c_int(0)),
+            *(none, ctypes.c_int(0), none),
+        )
+    )
+    try:
+        return result.result()
+    finally:
+        # After Ctrl-C, too: what the call works on is not to be freed before it ends.
+        futures.wait([result])

@@ -1,7 +1,7 @@
 """Ranks as threads of one process: the collectives of a World without Horovod.
 
-One rank computes at a time (the others wait for the lock), because the threading layer of Numba
-may not be entered twice; the order in which ranks run does not matter to a correct program.
+One rank computes at a time (the others wait for the lock), since the ranks share what a process has
+once, as MXNet's random numbers; the order in which they run does not matter to a correct program.
 """
 
 from __future__ import annotations

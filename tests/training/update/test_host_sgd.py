@@ -94,12 +94,3 @@ def test_waiting_for_others_is_not_counted_as_the_update() -> None:
         return before, parameter.data().asnumpy().tolist(), reduced.are_finite(())
 
     assert run_ranks(1, rank_main) == [([1.0], [0.5, 0.5], True)]
-
-
-def test_kernels_have_other_threads_than_mxnet() -> None:
-    """libgomp would count them among MXNet's, which then sleep after each operator."""
-    # Numba reads its settings when it is imported, which the project does.
-    import numba
-
-    assert all_finite([mx.nd.ones(8)])
-    assert numba.threading_layer() == "workqueue"

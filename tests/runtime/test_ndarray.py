@@ -1,0 +1,75 @@
+"""Kernels that MXNet's engine runs on its threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from runtime.compiled import parallel_kernel, prange
+from runtime.mxnet import mx
+from runtime.ndarray import run_on_engine
+
+
+@parallel_kernel
+def _add_one(numbers):
+    for n in prange(numbers.size):
+        numbers[n] += 1
+
+
+def test_the_thread_of_operators_runs_all_calls() -> None:
+    threads = {run_on_engine(threading.get_ident) for _ in range(8)}
+    assert len(threads) == 1 and threading.get_ident() not in threads
+
+
+def test_kernels_and_operators_have_the_same_threads() -> None:
+    # Numba reads its settings when it is imported, which the project does.
+    import numba
+
+    def tasks() -> set[str]:
+        return set(os.listdir("/proc/self/task"))
+
+    numbers = np.zeros(1 << 16)
+    big = mx.nd.ones((512, 512))
+    mx.nd.dot(big, big).wait_to_read()
+    mx.nd.exp(big).wait_to_read()
+    before = tasks()
+    _add_one(numbers)
+    assert numba.threading_layer() == "omp"
+    assert numbers.tolist() == [1.0] * numbers.size
+    assert tasks() == before
+    # Else an operator below a kernel's thread, or an operator's own, would start others.
+    openmp = ctypes.CDLL("libgomp.so.1")
+    assert run_on_engine(openmp.omp_get_nested) == 0
+
+
+def test_an_error_is_raised_where_the_call_came_from() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_on_engine(lambda: 1 // 0)
+    assert run_on_engine(lambda: 1) == 1
+
+
+def test_each_of_many_threads_gets_its_own_result() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: run_on_engine(lambda: n), range(400)))
+    assert found == [*range(400)]
+
+
+def test_ctrl_c_does_not_return_before_the_call_has_ended() -> None:
+    """The caller would free the arrays that a kernel still writes to."""
+    ended = []
+
+    def call() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.3)
+        ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_on_engine(call)
+    assert ended == [True]
