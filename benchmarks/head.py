@@ -223,8 +223,9 @@ def _introduction(rounds: int) -> str:
 {measure.machine()}
 
 Medians of {rounds} rounds, in each of which every head takes two steps, with their sampling; the
-second is measured, since the first wakes up threads that in training are awake. "÷ x" is the time of the row divided by that of x in the same round; the share of the floor is the part of a
-step that the three products alone would take. With bfloat16, ours in float32 is measured as well.
+second is measured, since the first wakes up threads that in training are awake. "÷ x" is the time
+of the row divided by that of x in the same round; the share of the floor is the part of a step that
+the three products alone would take. With bfloat16, ours in float32 is measured as well.
 Moved is computed: what the operators of a head read and write of matrices as large as the sampled
 rows or the logits. The peak memory is measured above that of the centers and momenta; the bound of
 ours is 1.3 · (2·S·D + B·S + 4·B·D) floats.{missing}"""
