@@ -37,8 +37,8 @@ LOSSES: Mapping[str, Loss] = {
         "MagFace", collectives={"allgather head.norms": 1, "allreduce head.denominator": 3}
     ),
 }
-CLASS_MEANS = "means"
-"""``--pretrained-centers`` without a folder."""
+CLASS_MEANS = "<class means>"
+"""``--pretrained-centers`` without a folder; no folder has such a name."""
 COMBINED = "combined"
 """The name of the loss of ``--margins`` in checkpoints and config.json."""
 

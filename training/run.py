@@ -291,6 +291,8 @@ class Run:
         first = next(batches)
         self.log.sample(first)
         yield first
+        # Not for the whole run: the loader uses its memory again.
+        del first
         yield from batches
 
     def _rebalance(self, end: int) -> bool:

@@ -122,20 +122,17 @@ def _check_places(options: argparse.Namespace, records: RecordSet) -> None:
 
 def _embeddings(options: argparse.Namespace, records: RecordSet) -> EmbeddingFile:
     """Compute the embeddings, or take those that are named."""
-    from evaluation.embed.__main__ import embed
+    from evaluation.embed.__main__ import EmbeddingJob, embed
     from evaluation.embed.index import read_embeddings
     from parallel.world import LoneWorld
 
     path: Path = options.features
     if path is None:
         path = options.report / "features.npy"
-        wanted = vars(options) | {
-            "inputs": [str(records.path), *map(str, options.verification)],
-            "out": str(path.with_suffix("")),
-            **dict.fromkeys(("raw", "safetensors", "resize"), False),
-            "skip_broken": True,
-        }
-        embed(argparse.Namespace(**wanted), LoneWorld())
+        inputs = [str(records.path), *map(str, options.verification)]
+        out = str(path.with_suffix(""))
+        job = EmbeddingJob(inputs, out, options.workers, skip_broken=True)
+        embed(job, options, LoneWorld())
     return EmbeddingFile(read_embeddings(path))
 
 

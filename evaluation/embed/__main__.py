@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Optional, Protocol, Union
 
@@ -28,6 +29,29 @@ from runtime.files import StagedFiles
 from runtime.stopping import run_stoppable, undisturbed
 
 _Read = Union[Images, DataError]
+
+
+@dataclass(frozen=True)
+class EmbeddingJob:
+    """What is embedded, and what is written.
+
+    Attributes:
+        inputs: files, folders, record sets or verification sets.
+        out: the files' name without its ending.
+        raw: whether rows are written as the network gives them, not normalized.
+        safetensors: whether these are written, too.
+        skip_broken: whether images that cannot be read are named and left out.
+        resize: whether images of another size are brought to the network's.
+        workers: threads that read.
+    """
+
+    inputs: Sequence[str]
+    out: str
+    workers: int
+    raw: bool = False
+    safetensors: bool = False
+    skip_broken: bool = False
+    resize: bool = False
 
 
 class _Faces(Protocol):
@@ -119,9 +143,9 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
 class _Output:
     """The files that are written, and the ranks that write them."""
 
-    def __init__(self, options: argparse.Namespace, world: Any) -> None:
-        self._options, self._world = options, world
-        self._name = options.out
+    def __init__(self, job: EmbeddingJob, world: Any) -> None:
+        self._job, self._world = job, world
+        self._name = job.out
 
     def write(self, faces: Any, embedder: Embedder) -> Optional[tuple[int, int]]:
         """Embed this rank's part; return rows and width on rank 0, when all ranks have done theirs.
@@ -168,9 +192,9 @@ class _Output:
             return image
 
         first, stop = part_of(len(faces), self._world.rank, self._world.size)
-        numbers, skip = range(first, stop), self._options.skip_broken
+        numbers, skip = range(first, stop), self._job.skip_broken
         with RowsFile(path, width) as file:
-            with map_in_order(read, numbers, self._options.workers) as results:
+            with map_in_order(read, numbers, self._job.workers) as results:
                 is_first = self._world.rank == 0
                 shown = track(results, len(numbers), "embedding") if is_first else results
                 own = embed_part(embedder, shown, first, file, skip)
@@ -208,7 +232,7 @@ class _Output:
         kept = np.flatnonzero(has_row).tolist()
         write_index(files.open(index), ((faces.name(n), faces.label(n)) for n in kept))
         former = [index, tensors]
-        if self._options.safetensors:
+        if self._job.safetensors:
             notes = {
                 "model": embedder.network.name,
                 "flip": str(embedder.flip).lower(),
@@ -238,12 +262,12 @@ def _check_inputs(faces: Any, world: Any) -> None:
         )
 
 
-def embed(options: argparse.Namespace, world: Any = None) -> None:
+def embed(job: EmbeddingJob, network_options: argparse.Namespace, world: Any = None) -> None:
     """Write the files and print a line about them.
 
     Args:
-        options: of the command line: ``inputs``, ``out``, ``workers``, those of ``add_network``,
-            and the switches ``raw``, ``safetensors``, ``skip_broken`` and ``resize``.
+        job: what is embedded and written.
+        network_options: those of ``add_network``.
         world: the ranks that share the images; without it, those that a launcher has started.
 
     Raises:
@@ -254,31 +278,34 @@ def embed(options: argparse.Namespace, world: Any = None) -> None:
     from parallel.world import HorovodWorld, LoneWorld
     from runtime import devices
 
-    sources = open_sources(options.inputs)
+    sources = open_sources(job.inputs)
     world = world or (HorovodWorld() if is_launched() else LoneWorld())
-    context = None if isinstance(options.model, Path) else devices.choose(world, options.dtype)
-    network = open_network(options, context)
-    faces = NamedImages(sources, Size(*network.image_size, options.resize))
+    asked = network_options
+    context = None if isinstance(asked.model, Path) else devices.choose(world, asked.dtype)
+    network = open_network(asked, context)
+    faces = NamedImages(sources, Size(*network.image_size, job.resize))
     _check_inputs(faces, world)
-    batch_size = min(options.batch_size, -(-len(faces) // world.size))
-    embedder = Embedder(network, batch_size, not options.no_flip, not options.raw)
+    batch_size = min(asked.batch_size, -(-len(faces) // world.size))
+    embedder = Embedder(network, batch_size, not asked.no_flip, not job.raw)
     try:
-        written = _Output(options, world).write(faces, embedder)
+        written = _Output(job, world).write(faces, embedder)
     except OSError as error:
         raise DataError(
-            f"{options.out}.npy cannot be written: {error.strerror}; make room, or choose another "
+            f"{job.out}.npy cannot be written: {error.strerror}; make room, or choose another "
             "place with --out"
         ) from None
     if written:
         rows, width = written
         left_out = len(faces) - rows
         without = f", without {left_out:,} that cannot be embedded" if left_out else ""
-        print(f"{options.out}.npy, {options.out}.tsv: {rows:,} embeddings of {width}{without}")
+        print(f"{job.out}.npy, {job.out}.tsv: {rows:,} embeddings of {width}{without}")
 
 
 def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
     """Embed what the command line asks for; ``world`` is that of a test."""
-    embed(_parse(argv), world)
+    options = _parse(argv)
+    job = EmbeddingJob(**{own.name: getattr(options, own.name) for own in fields(EmbeddingJob)})
+    embed(job, options, world)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD
-from partial_fc.options import HeadOptions
+from partial_fc.options import CLASS_MEANS, HeadOptions
 from partial_fc.shard import Shard, initial_centers
 from runtime.mxnet import mx
 from tests.support.alone import run_alone
@@ -46,7 +46,7 @@ def backbone() -> Backbone:
 
 def centers_on(world: ThreadWorld, folder: Path) -> np.ndarray:
     head = PartialFC.create(
-        HeadOptions(pretrained_centers="means"), (CLASSES, EMBEDDING), world, mx.cpu(),
+        HeadOptions(pretrained_centers=CLASS_MEANS), (CLASSES, EMBEDDING), world, mx.cpu(),
         optimizer=SGD(momentum=0.9, weight_decay=0.0), seed=3,
     )  # fmt: skip
     data = FaceDataOptions(batch_size=4, threads=1)
