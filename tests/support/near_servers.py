@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from parallel.parameter_server import exchange
 from parallel.parameter_server.assignment import WORKER, Assignment
@@ -21,7 +21,7 @@ from parallel.parameter_server.schemes import SCHEMES
 from parallel.parameter_server.server import Updater
 from parallel.parameter_server.shared_table import SharedTable
 from parallel.parameter_server.trace import Trace
-from parallel.world import LoneWorld
+from parallel.world import LoneWorld, World
 from runtime.mxnet import mx
 
 
@@ -50,11 +50,13 @@ class NearServers:
         self._updaters: list[Updater] = []
         monkeypatch.setattr(exchange, "Store", lambda *arguments: _NearStore(self, *arguments))
 
-    def worker(self, number: int, scheme: str = "dist_async", **options) -> WeightedExchange:
+    def worker(
+        self, number: int, scheme: str = "dist_async", group: Optional[World] = None, **options
+    ) -> WeightedExchange:
         """A worker that has the servers' weights: 0, 1, 2 ... in two parameters."""
         own = replace(self.assignment, worker=number)
         worker = WeightedExchange(
-            SCHEMES[scheme], own, LoneWorld(), staleness=None, images_per_step=1, **options
+            SCHEMES[scheme], own, group or LoneWorld(), staleness=None, images_per_step=1, **options
         )
         worker.weights = [mx.nd.arange(5), mx.nd.arange(5, 12)]
         worker.start(worker.weights, [1.0, 0.0], momentum=0.0, weight_decay=0.0, version=0)

@@ -11,6 +11,7 @@ from parallel.parameter_server.messages import TAIL
 from runtime.errors import DataError
 from tests.soak.replay import replay
 from tests.support.near_servers import NearServers, applied, gradients, in_random_turns
+from tests.support.thread_world import ThreadWorld, run_ranks
 
 
 def test_a_push_returns_each_buckets_own_version(tmp_path: Path, monkeypatch) -> None:
@@ -53,6 +54,25 @@ def test_the_version_of_the_weights_is_that_of_the_bucket_with_the_fewest(monkey
     fast.step(gradients(), lr=1.0)
     # The first bucket has had 2, 3 and 4 updates by then.
     assert [*seen, fast.version] == [1, 2, 4]
+
+
+def test_the_workers_of_a_group_have_the_same_weights_and_table(monkeypatch) -> None:
+    """Only the leader talks to the servers; the others get all buckets, the last one too."""
+    servers = NearServers(monkeypatch, workers=2, servers=1, groups=((0, 1),))
+
+    def work(group: ThreadWorld) -> tuple[list, int, list]:
+        worker = servers.worker(group.rank, "dist_gsync", group)
+        for _ in range(2):
+            worker.step(gradients(), lr=1.0)
+        numbers = [weight.asnumpy().tolist() for weight in worker.weights]
+        return numbers, worker.version, worker._table.rows.tolist()
+
+    leader, other = run_ranks(2, work)
+    assert leader == other
+    # Two updates of learning rate 1 and gradient 1, alone.
+    weights = [number - 2.0 for number in range(12)]
+    assert leader[:2] == ([weights[:5], weights[5:]], 2)
+    assert any(map(any, leader[2]))
 
 
 def test_a_worker_killed_between_two_buckets_leaves_usable_servers(
