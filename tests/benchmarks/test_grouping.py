@@ -39,6 +39,17 @@ def test_table_of_made_up_runs() -> None:
     ]
 
 
+def test_the_table_of_some_schemes() -> None:
+    without_bsp = {"dist_gsync": MEASURED["dist_gsync"]}
+    assert "| GSP | 10.0 (8.0, 10.0, 15.0) |  |" in grouping.table(without_bsp, 0.97)
+
+
+def test_a_scheme_that_is_none_or_comes_twice_is_refused() -> None:
+    for wrong in ("BSP,GSQ", "BSP,BSP", ""):
+        with pytest.raises(ConfigError, match="is no list of BSP, ASP, SSP, GSP"):
+            grouping.main(["--data-dir", "mnist", "--schemes", wrong])
+
+
 def test_without_a_scheme_that_reaches_the_target_there_is_no_gain() -> None:
     assert math.isnan(grouping.gain(MEASURED, "dist_sync", 0.999))
 
