@@ -1,8 +1,15 @@
 """The number format bfloat16 in NumPy and Numba, which lack it: the upper half of a float32.
 
 MXNet's arrays of this type appear as ``uint16`` (see ``runtime.ndarray.memory``). Each row kernel
-serves both types: it reads through ``widened`` and writes through ``narrowed``, which do nothing
-where the array is float32, so that sums, norms and updates are float32 in either case.
+serves both types: it reads through ``widened`` and writes through ``narrowed`` or ``rounded``,
+which do nothing where the array is float32, so that sums, norms and updates are float32 in either
+case.
+
+What is kept from update to update is rounded up or down at random, by its distance to both
+(stochastic rounding: Gupta et al., Deep Learning with Limited Numerical Precision, ICML 2015,
+equation 1). Most updates are smaller than half of the last of eight bits: rounded to the nearest,
+they would all be lost; at random they are kept in the mean. The random numbers are a hash of what
+they are for, so that a run that continues draws what it would have drawn.
 """
 
 from __future__ import annotations
@@ -12,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.compiled import overload, types
+from runtime.compiled import inlined, overload, types
 
 
 def widened(value: Any) -> Any:
@@ -22,6 +29,14 @@ def widened(value: Any) -> Any:
 
 def narrowed(value: Any, array: Any) -> Any:
     """In a kernel: a float32 as an entry of ``array``, rounded to the nearest, ties to even."""
+    raise NotImplementedError("compiled only")
+
+
+def rounded(value: Any, array: Any, random: Any) -> Any:
+    """In a kernel: a float32 as an entry of ``array``, rounded up or down.
+
+    ``random``, uint32, decides by its lower 16 bits.
+    """
     raise NotImplementedError("compiled only")
 
 
@@ -45,6 +60,42 @@ def _narrowed(value, array):  # type: ignore[no-untyped-def]
     return to_bfloat16
 
 
+@overload(rounded, inline="always")
+def _rounded(value, array, random):  # type: ignore[no-untyped-def]
+    if array.dtype != types.uint16:
+        return lambda value, array, random: value
+
+    def at_random(value, array, random):  # type: ignore[no-untyped-def]
+        bits = np.float32(value).view(np.uint32)
+        # An infinity or a NaN stays one: it is found where the run looks for them.
+        is_finite = np.uint32((bits & np.uint32(0x7F800000)) != np.uint32(0x7F800000))
+        lower = np.uint32(random & np.uint32(0xFFFF)) * is_finite
+        return np.uint16(np.uint32(bits + lower) >> np.uint32(16))
+
+    return at_random
+
+
+@inlined
+def hashed(x):  # type: ignore[no-untyped-def]
+    """A uint32 whose bits all depend on those of another (constants: Wellons, hash-prospector)."""
+    x = np.uint32(x ^ (x >> np.uint32(16))) * np.uint32(0x21F0AAAD)
+    x = np.uint32(x ^ (x >> np.uint32(15))) * np.uint32(0x735A2D97)
+    return np.uint32(x ^ (x >> np.uint32(15)))
+
+
+@inlined
+def row_key(key, row):  # type: ignore[no-untyped-def]
+    """The random number that those of a row (a class id) follow from, uint32."""
+    low, high = np.uint32(row & 0xFFFFFFFF), np.uint32(row >> 32)
+    return hashed(hashed(np.uint32(key) ^ low) + high)
+
+
+@inlined
+def random_bits(key, d):  # type: ignore[no-untyped-def]
+    """32 random bits for entry ``d`` of the row with this key, uint32."""
+    return hashed(np.uint32(key + np.uint32(d) * np.uint32(0x9E3779B9)))
+
+
 def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
     """The values of an array of float32 or bfloat16."""
     if values.dtype != np.uint16:
@@ -58,3 +109,16 @@ def from_float32(values: NDArray[np.float32], dtype: np.dtype[Any]) -> NDArray[A
         return values
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+# Rows that are rounded at a time: intermediate results shall not take the memory that is saved.
+_ROWS = 4096
+
+
+def narrow_rows(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """A matrix in bfloat16, rounded to the nearest."""
+    narrow = np.empty(values.shape, np.uint16)
+    for start in range(0, len(values), _ROWS):
+        part = slice(start, start + _ROWS)
+        narrow[part] = from_float32(values[part], narrow.dtype)
+    return narrow

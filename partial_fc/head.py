@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from partial_fc import bfloat16
 from partial_fc import margin as margins
 from partial_fc.blocks import Products
 from partial_fc.centers_file import read_centers
@@ -113,7 +114,7 @@ class PartialFC(Stateful):
             seed: of the centers and the samples.
 
         Raises:
-            ConfigError: the device has no products of that type.
+            ConfigError: the device has no products or no centers of that type.
             DataError: the centers to be read are missing, damaged, or of another shape.
         """
         num_classes, embedding_size = shape
@@ -123,11 +124,10 @@ class PartialFC(Stateful):
             centers = initial_centers(shard, embedding_size, seed)
         else:
             centers = read_centers(Path(options.pretrained_centers), shard, embedding_size)
-        on_host = devices.is_host(context)
         return cls(
             options,
             margins.build(options),
-            HostRows(centers, optimizer) if on_host else DeviceRows(centers, optimizer, context),
+            _rows(options.center_dtype, centers, optimizer, context, seed, shard),
             Sampler(shard, options.sample_ratio, seed),
             shard,
             world,
@@ -139,7 +139,7 @@ class PartialFC(Stateful):
         Args:
             directions: of any length, float32 [shard.size, D]; where one is 0 the center stays.
         """
-        centers = centers_of(directions, self.rows.export()["centers"])
+        centers = centers_of(directions, bfloat16.to_float32(self.rows.export()["centers"]))
         self.rows.load("centers", 0, centers)
 
     @override
@@ -271,6 +271,25 @@ class PartialFC(Stateful):
         labels_b = mx.nd.array(labels, ctx=mx.cpu(), dtype="int64")
         gathered: NDArray[np.int64] = self._world.allgather(labels_b, "head.labels").asnumpy()
         return gathered
+
+
+def _rows(
+    dtype: str,
+    centers: NDArray[np.float32],
+    optimizer: RowOptimizer,
+    context: Any,
+    seed: int,
+    shard: Shard,
+) -> Rows:
+    """The class centers where they are kept: on the host or on a GPU."""
+    if devices.is_host(context):
+        kept = bfloat16.narrow_rows(centers) if dtype == "bfloat16" else centers
+        return HostRows(kept, optimizer, seed=seed, first_class=shard.start)
+    if dtype == "bfloat16":
+        raise ConfigError(
+            "--center-dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU; use float32"
+        )
+    return DeviceRows(centers, optimizer, context)
 
 
 def _where_local(local_B: Any, values_B: Any, other: float) -> Any:

@@ -20,7 +20,7 @@ from typing_extensions import override
 from partial_fc import bfloat16
 from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.negatives import LEFT_OUT, NEVER, Negatives
-from partial_fc.optimizers import RowGradients, RowOptimizer
+from partial_fc.optimizers import Draws, RowGradients, RowOptimizer
 from partial_fc.rows import SMALLEST_NORM, Array, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
 from runtime.compiled import inlined, parallel_kernel, prange
@@ -32,23 +32,44 @@ _LARGE = 2**22
 
 
 class _Gathered(NamedTuple):
-    """A block of rows between ``gather`` and ``update``: which, 1 / their norms, the gradient."""
+    """A block of rows between ``gather`` and ``update``.
+
+    Which, 1 / their norms, the gradient, and the number of the update.
+    """
 
     rows: Int64Array
     inverse_norms_K: Array
     gradient_KD: Any
+    update: int
 
 
 class HostRows(Rows):
     """Rows of NumPy arrays."""
 
-    def __init__(self, centers_CD: Array, optimizer: RowOptimizer) -> None:
-        """Takes over ``centers_CD`` (float32 [C, D], contiguous) and updates it in place."""
-        assert centers_CD.dtype == np.float32 and centers_CD.flags.c_contiguous
+    def __init__(
+        self,
+        centers_CD: NDArray[Any],
+        optimizer: RowOptimizer,
+        *,
+        seed: int = 0,
+        first_class: int = 0,
+    ) -> None:
+        """Take over the centers and update them in place.
+
+        Args:
+            centers_CD: [C, D], contiguous, float32, or uint16 that holds bfloat16: then the states
+                that are as wide are of this type, too, and updates are rounded at random.
+            optimizer: of the centers.
+            seed: of the random rounding.
+            first_class: the class of row 0; a class is rounded alike on any number of ranks.
+        """
+        assert centers_CD.dtype in (np.float32, np.uint16) and centers_CD.flags.c_contiguous
         self._optimizer = optimizer
+        self._seed, self._first = seed, np.int64(first_class)
         self._arrays: dict[str, NDArray[Any]] = {"centers": centers_CD}
         for name, state in optimizer.states.items():
-            self._arrays[name] = _zeros(state.shape(*centers_CD.shape), state.dtype)
+            dtype = centers_CD.dtype if state.wide else state.dtype
+            self._arrays[name] = _zeros(state.shape(*centers_CD.shape), dtype)
         self._copies: dict[str, NDArray[Any]] = {}
 
     @property
@@ -58,19 +79,20 @@ class HostRows(Rows):
 
     @override
     def place(self, sample: Sample) -> Placed:
-        return Placed(sample.rows, sample.targets, mx.nd.array(sample.local))
+        return Placed(sample.rows, sample.targets, mx.nd.array(sample.local), sample.update)
 
     @override
     def gather(self, placed: Placed, part: slice, units_KD: Any, gradient_KD: Any) -> _Gathered:
         rows = placed.rows[part]
         inverse_norms_K = np.empty(rows.size, dtype=np.float32)
         _normalize(self._arrays["centers"], rows, memory(units_KD), inverse_norms_K)
-        return _Gathered(rows, inverse_norms_K, gradient_KD)
+        return _Gathered(rows, inverse_norms_K, gradient_KD, placed.update)
 
     @override
     def update(self, gathered: _Gathered, lr: float) -> None:
-        rows, inverse_norms_K, gradient_KD = gathered
-        gradients = RowGradients(rows, inverse_norms_K, memory(gradient_KD))
+        rows, inverse_norms_K, gradient_KD, update = gathered
+        draws = Draws(_key(self._seed, update), self._first)
+        gradients = RowGradients(rows, inverse_norms_K, memory(gradient_KD), draws)
         self._optimizer.update_host(self._arrays, gradients, lr)
 
     @override
@@ -119,7 +141,12 @@ class HostRows(Rows):
 
     @override
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
-        self._arrays[name][first : first + len(values)] = values
+        rows = self._arrays[name][first : first + len(values)]
+        if {values.dtype, rows.dtype} == {np.dtype(np.float32), np.dtype(np.uint16)}:
+            # Exact, or to the nearest.
+            floats = bfloat16.to_float32(values)
+            values = bfloat16.from_float32(floats, rows.dtype)
+        rows[:] = values
 
     @override
     def normalize(self, features_bD: Any) -> tuple[Any, Any]:
@@ -165,6 +192,12 @@ def _zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return np.frombuffer(pages, dtype).reshape(shape)
 
 
+def _key(seed: int, update: int) -> np.uint32:
+    """What the random numbers of an update follow from."""
+    key: np.uint32 = np.random.SeedSequence((seed, update)).generate_state(1)[0]
+    return key
+
+
 def _bounds(logits: Logits) -> Int64Array:
     """The first column of each block, and S."""
     return np.append(np.arange(0, logits.num_rows, logits.height), logits.num_rows)
@@ -185,11 +218,11 @@ def _normalize(vectors, rows, normalized, inverse_norms):  # type: ignore[no-unt
         vector = vectors[rows[s]]
         squares = np.float32(0.0)
         for d in range(vector.size):
-            squares += vector[d] * vector[d]
+            squares += widened(vector[d]) * widened(vector[d])
         inverse = np.float32(1.0) / max(np.sqrt(squares), np.float32(SMALLEST_NORM))
         inverse_norms[s] = inverse
         for d in range(vector.size):
-            normalized[s, d] = narrowed(vector[d] * inverse, normalized)
+            normalized[s, d] = narrowed(widened(vector[d]) * inverse, normalized)
 
 
 # Samples whose logits a thread passes over together: in a block their memory is one piece.

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from partial_fc.bfloat16 import widened
+from partial_fc.bfloat16 import random_bits, rounded, row_key, widened
 from partial_fc.shard import STATES, RowState
 from runtime.compiled import inlined, parallel_kernel, prange
 from runtime.mxnet import mx
@@ -32,6 +32,18 @@ HostArrays = Mapping[str, NDArray[Any]]
 DeviceArrays = Mapping[str, Any]
 
 
+class Draws(NamedTuple):
+    """What the random rounding of bfloat16 centers depends on, beside row and entry.
+
+    Attributes:
+        key: of the run's seed and the update, uint32.
+        first: the class id of row 0, int64.
+    """
+
+    key: np.uint32
+    first: np.int64
+
+
 class RowGradients(NamedTuple):
     """The gradient with respect to the unit vectors of sampled rows, on the host.
 
@@ -39,11 +51,13 @@ class RowGradients(NamedTuple):
         rows: int64 [S], which rows of the shard.
         inverse_norms: float32 [S], 1 / their norms.
         gradient: [S, D], float32 or bfloat16 (see ``partial_fc.bfloat16``).
+        draws: what random rounding depends on.
     """
 
     rows: NDArray[np.int64]
     inverse_norms: NDArray[np.float32]
     gradient: NDArray[Any]
+    draws: Draws
 
 
 class RowOptimizer(Protocol):
@@ -175,12 +189,12 @@ def _radial(slope, center):  # type: ignore[no-untyped-def]
     """The product of a gradient with the center itself."""
     total = np.float32(0.0)
     for d in range(center.size):
-        total += widened(slope[d]) * center[d]
+        total += widened(slope[d]) * widened(center[d])
     return total
 
 
 @parallel_kernel
-def _sgd(centers, momenta, rows, inverse_norms, gradient, rates):  # type: ignore[no-untyped-def]
+def _sgd(centers, momenta, rows, inverse_norms, gradient, draws, rates):  # type: ignore[no-untyped-def]
     lr, momentum, weight_decay = rates
     for s in prange(rows.size):
         center = centers[rows[s]]
@@ -188,15 +202,19 @@ def _sgd(centers, momenta, rows, inverse_norms, gradient, rates):  # type: ignor
         slope = gradient[s]
         inverse = inverse_norms[s]
         radial = _radial(slope, center) * inverse
+        key = row_key(draws.key, draws.first + rows[s])
         for d in range(center.size):
-            unit = center[d] * inverse
-            step = inverse * (widened(slope[d]) - radial * unit) + weight_decay * center[d]
-            velocity[d] = momentum * velocity[d] - lr * step
-            center[d] += velocity[d]
+            value = widened(center[d])
+            unit = value * inverse
+            step = inverse * (widened(slope[d]) - radial * unit) + weight_decay * value
+            moved = momentum * widened(velocity[d]) - lr * step
+            random = random_bits(key, d)
+            velocity[d] = rounded(moved, velocity, random)
+            center[d] = rounded(value + moved, center, random >> np.uint32(16))
 
 
 @parallel_kernel
-def _adam(centers, states, rows, inverse_norms, gradient, rates):  # type: ignore[no-untyped-def]
+def _adam(centers, states, rows, inverse_norms, gradient, draws, rates):  # type: ignore[no-untyped-def]
     first_moments, second_moments, counts = states
     lr, beta1, beta2, epsilon, decay, kept = rates
     first_share, second_share = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
@@ -210,15 +228,21 @@ def _adam(centers, states, rows, inverse_norms, gradient, rates):  # type: ignor
         radial = _radial(slope, center) * inverse
         counts[rows[s]] += 1
         steps = counts[rows[s]]
+        key = row_key(draws.key, draws.first + rows[s])
         # Once for a row and in float64, where 1 - beta2^t keeps its digits.
         rate = np.float32(lr / (1.0 - beta1**steps))
         correction = np.float32(1.0 / np.sqrt(1.0 - beta2**steps))
         for d in range(center.size):
-            unit = center[d] * inverse
-            step = inverse * (widened(slope[d]) - radial * unit) + decay * center[d]
-            first[d] = first_rest * first[d] + first_share * step
-            second[d] = second_rest * second[d] + second_share * step * step
+            value = widened(center[d])
+            unit = value * inverse
+            step = inverse * (widened(slope[d]) - radial * unit) + decay * value
+            random = random_bits(key, d)
+            mean = first_rest * widened(first[d]) + first_share * step
+            first[d] = rounded(mean, first, random)
+            square = second_rest * widened(second[d]) + second_share * step * step
+            second[d] = rounded(square, second, random >> np.uint32(16))
         # A loop of its own: LLVM vectorizes no loop over five arrays of which it writes three.
         for d in range(center.size):
-            root = np.sqrt(second[d]) * correction + epsilon
-            center[d] = kept * center[d] - rate * first[d] / root
+            root = np.sqrt(widened(second[d])) * correction + epsilon
+            value = kept * widened(center[d]) - rate * widened(first[d]) / root
+            center[d] = rounded(value, center, random_bits(key, d + center.size))

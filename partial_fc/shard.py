@@ -98,10 +98,11 @@ class RowState(NamedTuple):
         """The shape for ``num_rows`` centers of length ``embedding_size``."""
         return (num_rows, embedding_size) if self.wide else (num_rows,)
 
-    def num_bytes(self, num_rows: int, embedding_size: int) -> int:
-        """The memory that the array takes."""
-        elements = num_rows * embedding_size if self.wide else num_rows
-        return elements * np.dtype(self.dtype).itemsize
+    def num_bytes(self, num_rows: int, embedding_size: int, center_bytes: int) -> int:
+        """The memory that the array takes; as wide as centers, it has their bytes per number."""
+        if self.wide:
+            return num_rows * embedding_size * center_bytes
+        return num_rows * np.dtype(self.dtype).itemsize
 
 
 _ADAM = {
@@ -125,11 +126,13 @@ class Sample:
         rows: int64 [S], sorted and distinct rows of the shard (class id minus ``shard.start``).
         targets: int64 [B], the column of each label in ``rows``; 0 where the label is elsewhere.
         local: bool [B], whether the label belongs to this shard.
+        update: the number of the step.
     """
 
     rows: Int64Array
     targets: Int64Array
     local: NDArray[np.bool_]
+    update: int = 0
 
 
 class Sampler:
@@ -159,7 +162,7 @@ class Sampler:
         positives = np.unique(labels[local]) - self._shard.start
         rows = self._rows(positives, update)
         targets = np.where(local, np.searchsorted(rows, labels - self._shard.start), 0)
-        return Sample(rows, targets, local)
+        return Sample(rows, targets, local, update)
 
     def _rows(self, positives: Int64Array, update: int) -> Int64Array:
         if self.num_rows >= self._shard.size:

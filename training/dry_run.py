@@ -16,7 +16,7 @@ from partial_fc.shard import STATES, Shard
 from runtime.errors import ConfigError
 from training.config.faces import FaceConfig
 
-_FLOAT = 4
+_FLOAT, _BFLOAT16 = 4, 2
 _LABEL = 8
 # Measured on a CPU: the memory of Python, MXNet, Horovod and Numba before training starts, and the
 # copies of the backbone that they keep: oneDNN's of weights and gradients in its own layout,
@@ -56,9 +56,10 @@ def head_memory(config: FaceConfig, shard: Shard) -> HeadMemory:
     global_batch, embedding = config.data.batch_size * shard.world_size, _embedding(config)
     rows = sampled_rows(config, shard)
     states = STATES[config.optimizer.optimizer].values()
+    number = _BFLOAT16 if config.head.center_dtype == "bfloat16" else _FLOAT
     return HeadMemory(
-        centers=shard.size * embedding * _FLOAT,
-        states=sum(state.num_bytes(shard.size, embedding) for state in states),
+        centers=shard.size * embedding * number,
+        states=sum(state.num_bytes(shard.size, embedding, number) for state in states),
         rows=2 * rows * embedding * _FLOAT,
         logits=global_batch * rows * _FLOAT,
         features=4 * global_batch * embedding * _FLOAT,

@@ -86,7 +86,7 @@ def _head(config: FaceConfig, shard: Shard, num_rows: int) -> dict[str, int]:
     return {
         "class centers": pooled(shard.size * embedding * _FLOAT),
         "their optimizer states": sum(
-            pooled(state.num_bytes(shard.size, embedding)) for state in states
+            pooled(state.num_bytes(shard.size, embedding, _FLOAT)) for state in states
         ),
         f"{num_rows:,} sampled rows": (_ROW_BUFFERS + copies + _TEMPORARY_ROWS[optimizer]) * rows
         + places,

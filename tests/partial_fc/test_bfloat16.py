@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.toolkit_head import OneRank
 from partial_fc import bfloat16
-from partial_fc.bfloat16 import narrowed, widened
+from partial_fc.bfloat16 import narrowed, random_bits, rounded, row_key, widened
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
@@ -28,6 +28,18 @@ def _narrow_all(values, out):
 def _widen_all(values, out):
     for i in prange(values.size):
         out[i] = widened(values[i])
+
+
+@parallel_kernel
+def _round_all(values, key, row, out):
+    for i in prange(values.size):
+        out[i] = rounded(values[i], out, random_bits(row_key(key, row), i))
+
+
+def rounded_at_random(values, key=1, row=0):
+    out = np.empty(values.size, np.uint16)
+    _round_all(values, np.uint32(key), np.int64(row), out)
+    return bfloat16.to_float32(out)
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +85,50 @@ def test_nan_stays_nan():
     assert np.isnan(bfloat16.to_float32(out)).all()
 
 
-def test_training_centers_in_bfloat16_loses_nothing():
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_random_rounding_keeps_the_mean(share, sign):
+    """Between 1 and the next number, 1 + 2^-7, each is as likely as the other one is far."""
+    count = 100_000
+    found = rounded_at_random(np.full(count, sign * (1 + share * 2**-7), np.float32))
+    above = np.abs(found) > 1
+    assert set(np.abs(found).tolist()) <= {1.0, 1 + 2**-7}
+    # Five standard deviations.
+    assert abs(above.mean() - share) <= 5 * np.sqrt(share * (1 - share) / count)
+
+
+def test_what_fits_is_not_rounded_and_what_is_not_finite_stays_so(values):
+    fitting = bfloat16.to_float32(bfloat16.from_float32(values, np.dtype(np.uint16)))
+    assert np.array_equal(rounded_at_random(fitting), fitting)
+    lost = np.array([np.inf, -np.inf, np.nan] * 50, np.float32)
+    assert np.array_equal(rounded_at_random(lost), lost, equal_nan=True)
+
+
+def test_random_numbers_differ_by_update_row_and_entry():
+    """Two of four rows that share no number would share one entry in 2^15 by chance."""
+    half = np.full(1 << 15, 1 + 2**-8, np.float32)
+    rows = [(1, 0), (2, 0), (1, 1), (1, 2**32), (1, 2**32 + 1)]
+    drawn = np.array([rounded_at_random(half, key, row) > 1 for key, row in rows], float)
+    correlations = np.corrcoef(drawn) - np.eye(len(rows))
+    assert np.abs(correlations).max() < 5 / np.sqrt(half.size)
+    for shift in (1, 2, 16, 64, 512):
+        shifted = np.corrcoef(drawn[0], np.roll(drawn[0], shift))[0, 1]
+        assert abs(shifted) < 5 / np.sqrt(half.size)
+
+
+def test_narrow_rows_rounds_to_the_nearest(values):
+    matrix = np.resize(values, (9000, 3))
+    expected = bfloat16.from_float32(matrix, np.dtype(np.uint16))
+    assert np.array_equal(bfloat16.narrow_rows(matrix), expected)
+
+
+def test_training_in_bfloat16_loses_nothing():
     """500 updates on features with noise: loss within 1 % of float32, accuracy within 0.01."""
 
-    def train(dtype):
+    def train(dtype, center_dtype="float32"):
+        options = {"head_dtype": dtype, "center_dtype": center_dtype, "sample_ratio": 0.5}
         head = PartialFC.create(
-            HeadOptions(margins=(1, 0, 0.2), scale=32.0, head_dtype=dtype, sample_ratio=0.5),
+            HeadOptions(margins=(1, 0, 0.2), scale=32.0, **options),
             (CLASSES, EMBEDDING), OneRank(), mx.cpu(), optimizer=SGD(0.9, 5e-4), seed=1,
         )  # fmt: skip
         generator = np.random.default_rng(3)
@@ -92,7 +142,7 @@ def test_training_centers_in_bfloat16_loses_nothing():
             losses.append(head.step(features, labels, update, lr).loss.asscalar())
         labels = generator.integers(CLASSES, size=2000)
         features = prototypes[labels] + 1.5 * generator.normal(size=(2000, EMBEDDING))
-        centers = head.rows.export()["centers"]
+        centers = bfloat16.to_float32(head.rows.export()["centers"])
         units = centers / np.linalg.norm(centers, axis=1, keepdims=True)
         return np.array(losses), np.mean((features @ units.T).argmax(axis=1) == labels)
 
@@ -101,3 +151,7 @@ def test_training_centers_in_bfloat16_loses_nothing():
     assert losses[-50:].mean() < 0.4 * losses[:5].mean() and accuracy > 0.9
     assert np.abs(halved_losses / losses - 1).max() < 0.01
     assert abs(halved_accuracy - accuracy) < 0.01
+
+    kept_losses, kept_accuracy = train("float32", "bfloat16")
+    assert kept_losses[-50:].mean() == pytest.approx(losses[-50:].mean(), rel=0.01)
+    assert abs(kept_accuracy - accuracy) < 0.01

@@ -51,6 +51,8 @@ _FORMER = ".former"
 _FORMER_NAME = re.compile(rf"\.({_NAME.pattern}){re.escape(_FORMER)}")
 _ALIGNMENT = 64
 _POLL_SECONDS = 0.05
+# Of a bfloat16; all ones in an infinity and in a NaN.
+_EXPONENT = np.uint16(0x7F80)
 # A rank that is still missing then has died; a launcher notices that much earlier.
 _RANK_TIMEOUT_SECONDS = 1800.0
 
@@ -194,12 +196,19 @@ def set_aside(checkpoint: Path) -> Path:
     return checkpoint.rename(aside)
 
 
+def _is_finite(numbers: NDArray[Any]) -> bool:
+    """Whether there is neither an infinity nor a NaN; uint16 holds bfloat16."""
+    if numbers.dtype == np.uint16:
+        return bool(((numbers & _EXPONENT) != _EXPONENT).all())
+    return numbers.dtype.kind != "f" or bool(np.isfinite(numbers).all())
+
+
 def _write_array(file: Any, name: str, stored: Stored) -> Entry:
     array = np.ascontiguousarray(stored.array).reshape(stored.array.shape)
     file.write(bytes(-file.tell() % _ALIGNMENT))
     offset, checksum = file.tell(), 0
     for chunk in _chunks(array):
-        if array.dtype.kind == "f" and not np.isfinite(chunk).all():
+        if not _is_finite(chunk):
             raise DataError(
                 f"{name!r} holds numbers that are not finite, so it is not saved; "
                 "resume from the checkpoint before with a lower --lr"

@@ -33,7 +33,7 @@ FORMAT = 1
 PART_FORMAT = 2
 FILE_NAME = "manifest.json"
 _KINDS = (REPLICATED, OWN, SHARDED)
-_DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
+_DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8", "uint16")
 # Bytes of an array that are written or read at a time.
 CHUNK = 16 * 2**20
 # More than the manifest of a network of a thousand layers on a thousand ranks.

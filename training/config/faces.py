@@ -208,7 +208,11 @@ def check(config: FaceConfig) -> None:
             raise ConfigError(
                 "--dry-run reads no data: add --num-classes to say how many identities it has"
             )
-        given = {"--head-dtype": config.head.head_dtype, "--dtype": config.backbone.dtype}
+        given = {
+            "--head-dtype": config.head.head_dtype,
+            "--center-dtype": config.head.center_dtype,
+            "--dtype": config.backbone.dtype,
+        }
         for option, dtype in given.items():
             if config.dry_run.gpu and dtype == "bfloat16":
                 raise ConfigError(

@@ -105,7 +105,7 @@ FACE_DEFAULTS = {
     "jpeg_compression": 0.0, "network": "r50", "pretrained": None, "embedding_size": 512,
     "dtype": "float32", "sync_bn": False, "net_output": None, "recompute": False, "accumulate": 1,
     "head_dtype": "float32", "loss": "cosface", "margins": None, "scale": 64.0,
-    "pretrained_centers": None,
+    "pretrained_centers": None, "center_dtype": "float32",
     "filter_threshold": 1.0, "sample_ratio": 1.0, "batch_size": 64, "lr": 0.1, "center_lr": None,
     "optimizer": "sgd", "momentum": 0.9, "wd": 5e-4, "lr_schedule": "poly", "lr_steps": (),
     "lr_factor": None, "lr_power": 2.0, "warmup": 0, "max_update": None, "epochs": None,

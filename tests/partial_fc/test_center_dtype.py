@@ -1,0 +1,144 @@
+"""Class centers and states that are kept in bfloat16."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.toolkit_head import OneRank
+from partial_fc import bfloat16
+from partial_fc.head import PartialFC
+from partial_fc.host_rows import HostRows
+from partial_fc.optimizers import SGD, Adam
+from partial_fc.options import HeadOptions
+from partial_fc.rows import Placed
+from runtime.errors import DataError
+from runtime.mxnet import mx
+from runtime.state import SHARDED, Stored
+from training.checkpoint import files
+
+C, D, S = 40, 24, 16
+OPTIMIZERS = [SGD(0.9, 5e-4), Adam(0.01, decoupled=False), Adam(0.2, decoupled=True)]
+
+
+@pytest.fixture
+def centers():
+    return np.random.default_rng(0).normal(size=(C, D)).astype(np.float32)
+
+
+def update(rows, chosen, gradient, number=0, lr=0.1):
+    chosen = np.asarray(chosen)
+    units, array = mx.nd.empty((chosen.size, D)), mx.nd.empty((chosen.size, D))
+    placed = Placed(chosen, np.zeros(0, np.int64), None, number)
+    gathered = rows.gather(placed, slice(0, chosen.size), units, array)
+    array[:] = gradient
+    rows.update(gathered, lr)
+    return units.asnumpy()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["sgd", "adam", "adamw"])
+def test_an_update_is_that_of_float32_rounded_to_a_neighbor(centers, optimizer):
+    narrow = bfloat16.narrow_rows(centers)
+    kept = HostRows(narrow.copy(), optimizer)
+    exact = HostRows(bfloat16.to_float32(narrow), optimizer)
+    chosen = np.arange(0, C, 3)
+    gradient = np.random.default_rng(1).normal(size=(chosen.size, D)).astype(np.float32)
+    units = [update(rows, chosen, gradient) for rows in (kept, exact)]
+    assert units[0] == pytest.approx(units[1], abs=1e-7)
+    expected = exact.export()
+    for name, array in kept.export().items():
+        if array.dtype != np.uint16:
+            assert np.array_equal(array, expected[name])
+            continue
+        # Adam's step, at most 0.1, follows from two moments that are rounded, too.
+        error = 2e-3 if isinstance(optimizer, Adam) and name == "centers" else 1e-6
+        found = bfloat16.to_float32(array)
+        assert np.abs(found - expected[name]).max() > 0
+        assert found == pytest.approx(expected[name], rel=2**-7, abs=error)
+    others = np.setdiff1d(np.arange(C), chosen)
+    assert np.array_equal(kept.export()["centers"][others], narrow[others])
+
+
+def test_small_steps_are_kept_in_the_mean():
+    """A thousand steps, each an eighth of the distance to the next number."""
+    ones = bfloat16.narrow_rows(np.eye(1, 512, dtype=np.float32) + 1)
+    rows = HostRows(ones, SGD(0.0, 0.0))
+    exact = HostRows(bfloat16.to_float32(ones).copy(), SGD(0.0, 0.0))
+    gradient = np.tile(np.array([-1.0, 1.0], np.float32), 256)[np.newaxis]
+    for number in range(1000):
+        for one in (rows, exact):
+            placed = Placed(np.zeros(1, np.int64), np.zeros(0, np.int64), None, number)
+            units, array = mx.nd.empty((1, 512)), mx.nd.empty((1, 512))
+            gathered = one.gather(placed, slice(0, 1), units, array)
+            array[:] = gradient
+            one.update(gathered, 0.02)
+    found = bfloat16.to_float32(rows.export()["centers"])[0]
+    moved = exact.export()["centers"][0]
+    assert np.abs(moved - 1).min() > 0.3
+    for sign in (0, 1):
+        assert found[2 + sign :: 2].mean() == pytest.approx(moved[2 + sign :: 2].mean(), abs=0.02)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["sgd", "adam", "adamw"])
+def test_a_class_is_rounded_alike_on_any_number_of_ranks(centers, optimizer):
+    narrow = bfloat16.narrow_rows(centers)
+    whole = HostRows(narrow.copy(), optimizer, seed=5)
+    cut = 17
+    halves = [
+        HostRows(part.copy(), optimizer, seed=5, first_class=first)
+        for first, part in ((0, narrow[:cut]), (cut, narrow[cut:]))
+    ]
+    gradient = np.random.default_rng(1).normal(size=(C, D)).astype(np.float32)
+    for number in range(3):
+        update(whole, np.arange(C), gradient, number)
+        update(halves[0], np.arange(cut), gradient[:cut], number)
+        update(halves[1], np.arange(C - cut), gradient[cut:], number)
+    for name, array in whole.export().items():
+        assert np.array_equal(array, np.concatenate([one.export()[name] for one in halves])), name
+
+
+def test_seed_and_update_change_the_rounding(centers):
+    def moved(seed, number):
+        rows = HostRows(bfloat16.narrow_rows(centers), SGD(0.9, 0.0), seed=seed)
+        update(rows, np.arange(C), 0.01 * centers[::-1], number)
+        return rows.export()["centers"]
+
+    assert np.array_equal(moved(1, 1), moved(1, 1))
+    assert not np.array_equal(moved(1, 1), moved(1, 2))
+    assert not np.array_equal(moved(1, 1), moved(2, 1))
+
+
+def test_rows_of_both_types_load_each_other(centers):
+    narrow = bfloat16.narrow_rows(centers)
+    kept, exact = HostRows(np.zeros_like(narrow), OPTIMIZERS[0]), HostRows(centers, OPTIMIZERS[0])
+    kept.load("centers", 3, centers[3:9])
+    assert np.array_equal(kept.export()["centers"][3:9], narrow[3:9])
+    exact.load("centers", 0, narrow[:5])
+    assert np.array_equal(exact.export()["centers"][:5], bfloat16.to_float32(narrow[:5]))
+    assert kept.snapshot()["momenta"].dtype == np.uint16
+
+
+def test_a_head_takes_half_of_the_memory():
+    options = HeadOptions(center_dtype="bfloat16")
+    head = PartialFC.create(
+        options, (1000, 64), OneRank(), mx.cpu(), optimizer=OPTIMIZERS[0], seed=1
+    )
+    plain = PartialFC.create(
+        HeadOptions(), (1000, 64), OneRank(), mx.cpu(), optimizer=OPTIMIZERS[0], seed=1
+    )
+    for name, array in head.rows.export().items():
+        assert 2 * array.nbytes == plain.rows.export()[name].nbytes
+    expected = bfloat16.narrow_rows(plain.rows.export()["centers"])
+    assert np.array_equal(head.rows.export()["centers"], expected)
+
+
+@pytest.mark.parametrize("bits", [0x7F80, 0xFF80, 0x7FC1])
+def test_centers_that_are_not_finite_are_not_saved(tmp_path: Path, bits: int):
+    array = np.full((4, 3), 0x3F80, np.uint16)
+    with open(tmp_path / "rank", "wb") as file:
+        files._write_array(file, "head/centers", Stored(SHARDED, array, 0, 4))
+        array[2, 1] = bits
+        with pytest.raises(DataError, match="numbers that are not finite"):
+            files._write_array(file, "head/centers", Stored(SHARDED, array, 0, 4))
