@@ -182,7 +182,7 @@ ROWS: dict[str, Row] = {
         BFLOAT16,
     ),
     "center_dtype": Row(
-        "types",
+        "records",
         "--center-dtype bfloat16",
         lambda seen: of_head("rows")(seen).export()["centers"].dtype,
         np.dtype(np.uint16),
