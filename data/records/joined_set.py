@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from data.records.label_table import LabelTable
 from data.records.record_set import LabeledRecords, RecordSet
 from data.records.recordio import Payload
 from runtime.errors import DataError
@@ -56,7 +57,7 @@ class JoinedSet(LabeledRecords):
 
     @override
     def images(
-        self, indices: NDArray[np.int32]
+        self, indices: NDArray[np.int64]
     ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
         payloads: list[Optional[NDArray[np.uint8]]] = [None] * len(indices)
         labels = np.empty(len(indices), np.int32)
@@ -75,13 +76,8 @@ class JoinedSet(LabeledRecords):
         return self._sets[number].where(index)
 
     @override
-    def labels(self) -> NDArray[np.int32]:
-        labels = np.empty(len(self), np.int32)
-        for number, member in enumerate(self._sets):
-            own = labels[self._starts[number] : self._starts[number + 1]]
-            own[:] = member.labels()
-            own[own >= 0] += self._first_classes[number]
-        return labels
+    def label_table(self) -> LabelTable:
+        return LabelTable([member.labels() for member in self._sets], self._first_classes[:-1])
 
     def _locate(self, index: int) -> tuple[int, int]:
         """Return the number of the set that holds an image, and the image's index in it."""

@@ -25,6 +25,7 @@ from data.decoding import decode_rgb
 from data.headers import may_have_exif
 from data.records.index import MAX_KEY, RecordIndex
 from data.records.index_cache import Arrays, cached_arrays
+from data.records.label_table import LabelTable
 from data.records.recordio import (
     FLAG_WORD,
     FLOAT32_EXACT,
@@ -78,7 +79,7 @@ class LabeledRecords(Protocol):
         """
 
     def images(
-        self, indices: NDArray[np.int32]
+        self, indices: NDArray[np.int64]
     ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
         """Return what ``image`` does, for many; int32 ``[len(indices)]`` are the identities.
 
@@ -89,8 +90,8 @@ class LabeledRecords(Protocol):
     def where(self, index: int) -> str:
         """Name the file and the record of an image, for messages."""
 
-    def labels(self) -> NDArray[np.int32]:
-        """Return the identity of every image, int32 ``[len(self)]``; -1 where it is unreadable.
+    def label_table(self) -> LabelTable:
+        """Return the identity of every image; -1 where it is unreadable.
 
         Raises:
             DataError: a label is not one of the classes.
@@ -140,7 +141,7 @@ class RecordSet(LabeledRecords):
 
     @override
     def images(
-        self, indices: NDArray[np.int32]
+        self, indices: NDArray[np.int64]
     ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
         starts, stops, labels = find_jpegs(
             self._file.words, len(self._file), self._index.offsets(indices), self.num_classes
@@ -177,7 +178,15 @@ class RecordSet(LabeledRecords):
         return np.where(possible[:, None], pairs, 0).astype(np.int64)
 
     @override
+    def label_table(self) -> LabelTable:
+        return LabelTable([self.labels()], [0])
+
     def labels(self) -> NDArray[np.int32]:
+        """Return the identity of every image, int32 ``[len(self)]``; -1 where it is unreadable.
+
+        Raises:
+            DataError: a label is not one of the classes.
+        """
         sources = (self.path, self.path.with_suffix(".idx"))
         labels: NDArray[np.int32] = cached_arrays(
             self.path.with_suffix(".labels.cache"),
@@ -255,7 +264,7 @@ class RecordSet(LabeledRecords):
 
 
 def _is_label_of_each(labels: NDArray[np.int32], images: int) -> bool:
-    return labels.dtype.str == "<i4" and len(labels) == images and bool((labels >= -1).all())
+    return labels.dtype.str == "<i4" and len(labels) == images and bool(labels.min() >= -1)
 
 
 def files_of(path: Path) -> list[Path]:

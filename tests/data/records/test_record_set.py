@@ -263,7 +263,7 @@ def test_many_at_once_are_the_same_as_one_by_one(tmp_path: Path, make_image) -> 
     (tmp_path / "property").write_text("2,16,16")
     records = RecordSet(tmp_path)
     overwrite(file, file.read_bytes().index(jpegs[5]) - 32, b"\0\0\0\0")
-    order = np.array([5, 2, 0, 1, 3, 4, 2], np.int32)
+    order = np.array([5, 2, 0, 1, 3, 4, 2], np.int64)
     found, labels = records.images(order)
     assert [None if payload is None else bytes(payload) for payload in found] == [
         None,  # damaged
