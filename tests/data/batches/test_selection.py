@@ -103,7 +103,7 @@ def test_a_run_keeps_less_than_a_byte_per_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, min_images: int, balance: float
 ) -> None:
     monkeypatch.setattr(label_table, "CHUNK", 1 << 10)
-    monkeypatch.setattr(index_cache, "_CHUNK", 1 << 10)
+    monkeypatch.setattr(index_cache, "_READ_WHOLE", 1 << 10)
     images = 100_000
     with RecordWriter(tmp_path, image_size=(16, 16)) as writer:
         for number in range(images):

@@ -338,5 +338,5 @@ def test_a_set_that_is_replaced_while_it_is_opened_is_refused(write_set, monkeyp
         write_set([1, 1])
 
     monkeypatch.setattr(RecordSet, "_describe", describe_late)
-    with pytest.raises(DataError, match="was replaced while it was opened"):
+    with pytest.raises(DataError, match="was replaced or changed while it was open"):
         RecordSet(folder)
