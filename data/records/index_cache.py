@@ -69,7 +69,7 @@ def cached_arrays(
             return found
     arrays = build()
     try:
-        _store(path, key, arrays)
+        write_cache(path, sources, arrays, key)
     except OSError as error:
         _log.info(
             "%s cannot be written (%s): each start will read the record file for it again",
@@ -106,8 +106,21 @@ def _load(path: Path, key: list[Any]) -> Optional[Arrays]:
         return None
 
 
-def _store(path: Path, key: list[Any], arrays: Arrays) -> None:
-    """Write the arrays under a temporary name and rename the file."""
+def write_cache(
+    path: Path, sources: Iterable[Path], arrays: Arrays, key: Optional[list[Any]] = None
+) -> None:
+    """Write the arrays under a temporary name and rename the file.
+
+    Args:
+        path: of the cache.
+        sources: the files that the arrays were made from.
+        arrays: see ``cached_arrays``.
+        key: what the cache is valid for, if the sources may have changed since then.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    key = key_of(sources) if key is None else key
     described = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -32,8 +32,8 @@ def open_sets(paths: Sequence[Union[str, Path]]) -> Union[RecordSet, JoinedSet]:
     Raises:
         DataError: no such set, or files that cannot be right.
     """
-    shards = {path: _shards_of(Path(path)) for path in paths}
-    _allow_open_files(sum(map(len, shards.values())), paths)
+    shards = {path: shards_of(Path(path)) for path in paths}
+    allow_open_files(sum(map(len, shards.values())), paths[0])
     sets = [
         ShardedSet(Path(path), shards[path]) if shards[path] else RecordSet(path) for path in paths
     ]
@@ -51,7 +51,7 @@ def compared_files(path: Path) -> list[Path]:
     Of shards these are no ``.idx``: together they have gigabytes, and say nothing that the
     ``.rec`` does not.
     """
-    shards = _shards_of(path)
+    shards = shards_of(path)
     return [*shards, path / "property"] if shards else files_of(path)
 
 
@@ -97,7 +97,7 @@ class ShardedSet(JoinedSet):
         self._join(members, first_classes, whole.num_classes)
 
 
-def _shards_of(path: Path) -> list[Path]:
+def shards_of(path: Path) -> list[Path]:
     """Return the shards in a folder in their order; none if it holds a single file, too."""
     if not path.is_dir() or (path / "train.rec").is_file():
         return []
@@ -114,15 +114,19 @@ def _read_whole(path: Path, shards: int) -> Property:
     return read_property(path, _MOST_CLASSES)
 
 
-def _allow_open_files(shards: int, paths: Sequence[Union[str, Path]]) -> None:
-    """Raise this process's limit of open files, which is often 1,024, where shards need more."""
+def allow_open_files(shards: int, path: Union[str, Path]) -> None:
+    """Raise this process's limit of open files, which is often 1,024, where shards need more.
+
+    Raises:
+        DataError: the system allows fewer; names ``path``.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = shards * _FILES_OF_SHARD + _OTHER_FILES
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return
     if hard != resource.RLIM_INFINITY and needed > hard:
         raise DataError(
-            f"{paths[0]}: {shards} shards need {needed} open files, but this process may open "
+            f"{path}: {shards} shards need {needed} open files, but this process may open "
             f"{hard}; raise the limit (ulimit -Hn) or pack fewer, larger shards"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -309,7 +309,7 @@ def test_a_reader_never_sees_a_mixed_set(write_set, monkeypatch) -> None:
 
     for name in ("unlink", "replace"):
         monkeypatch.setattr(Path, name, look(getattr(Path, name)))
-    monkeypatch.setattr("data.records.index_cache._store", lambda *_: None)
+    monkeypatch.setattr("data.records.index_cache.write_cache", lambda *_: None)
     write_set([1, 1])
     monkeypatch.undo()
     assert set(seen) == {(6, 3), (2, 2)} and len(seen) >= 5
