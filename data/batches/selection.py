@@ -68,7 +68,7 @@ class Selection:
         labels = dataset.label_table()
         counts = _class_sizes(labels, dataset.num_classes)
         if min_images:
-            counts = self._choose(dataset, labels, counts, min_images)
+            self._choose(dataset, labels, counts, min_images)
         if class_balance:
             if not counts.any():
                 raise DataError(
@@ -121,9 +121,9 @@ class Selection:
                 return index
 
     def _choose(
-        self, dataset: LabeledRecords, labels: LabelTable, counts: NDArray[np.int64], least: int
-    ) -> NDArray[np.int64]:
-        """Leave out the classes with fewer images than ``least``; return the sizes without them."""
+        self, dataset: LabeledRecords, labels: LabelTable, counts: NDArray[np.int32], least: int
+    ) -> None:
+        """Leave out the classes with fewer images than ``least``: their ``counts`` become 0."""
         kept = counts >= least
         if not kept.any():
             raise DataError(
@@ -131,14 +131,15 @@ class Selection:
                 "--min-images"
             )
         self._chosen = _ChosenImages(labels, kept)
-        self._count, self.num_classes = int(counts[kept].sum()), int(kept.sum())
-        self._classes = np.where(kept, np.cumsum(kept, dtype=np.int32) - 1, -1).astype(np.int32)
+        counts[~kept] = 0
+        self._count, self.num_classes = int(counts.sum()), int(kept.sum())
+        self._classes = np.cumsum(kept, dtype=np.int32) - np.int32(1)
+        self._classes[~kept] = -1
         _log.info(
             "%s: kept the %d identities (%d images) with %d images or more of %d (%d)",
             dataset.path, self.num_classes, self._count, least,
             dataset.num_classes, self._total,
         )  # fmt: skip
-        return np.where(kept, counts, 0)
 
 
 class _ChosenImages:
@@ -172,7 +173,7 @@ class _WeightedImages:
     """
 
     def __init__(
-        self, labels: LabelTable, counts: NDArray[np.int64], class_balance: float, count: int
+        self, labels: LabelTable, counts: NDArray[np.int32], class_balance: float, count: int
     ) -> None:
         """Look at all labels once.
 
@@ -182,7 +183,7 @@ class _WeightedImages:
             class_balance: the power of the class's size that divides.
             count: images of an epoch.
         """
-        self._labels = labels
+        self._labels = labels.mapped()
         # That of label -1, an unreadable image, is the first.
         self._weights = np.zeros(len(counts) + 1, np.float32)
         np.power(
@@ -207,16 +208,16 @@ class _WeightedImages:
         return images
 
 
-def _class_sizes(labels: LabelTable, num_classes: int) -> NDArray[np.int64]:
-    """Count the images of each class, int64 ``[num_classes]``; unreadable ones are of none."""
-    counts = np.zeros(num_classes, np.int64)
+def _class_sizes(labels: LabelTable, num_classes: int) -> NDArray[np.int32]:
+    """Count the images of each class, int32 ``[num_classes]``; unreadable ones are of none."""
+    counts = np.zeros(num_classes, np.int32)
     for _, own in labels.chunks():
         _count_labels(counts, own)
     return counts
 
 
 @unlocked_kernel
-def _count_labels(counts: NDArray[np.int64], labels: NDArray[np.int32]) -> None:
+def _count_labels(counts: NDArray[np.int32], labels: NDArray[np.int32]) -> None:
     for label in labels:
         if label >= 0:
             counts[label] += 1

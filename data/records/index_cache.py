@@ -93,12 +93,12 @@ def _load(path: Path, key: list[Any]) -> Optional[Arrays]:
             if header["key"] != key:
                 return None
             start, arrays = file.tell(), header["arrays"]
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            size = len(content) - start
-            blocks = (content[start + first : start + last] for first, last in _places(size))
+            size = os.fstat(file.fileno()).st_size - start
+            # Not from the map: what is touched there counts as memory of this process.
+            blocks = (_read(file, start + first, last - first) for first, last in _places(size))
             if header["checksum"] != f"{_checksum(arrays, size, blocks):08x}":
                 raise ValueError("its checksum is wrong")
-            return _map(content, start, arrays)
+            return _map(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), start, arrays)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:

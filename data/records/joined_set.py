@@ -112,7 +112,9 @@ class JoinedSet(LabeledRecords):
 
     @override
     def label_table(self) -> LabelTable:
-        return LabelTable([member.labels() for member in self.members], self.first_classes)
+        members = self.members
+        lengths = [len(member) for member in members]
+        return LabelTable([member.labels for member in members], lengths, self.first_classes)
 
     def _locate(self, index: int) -> tuple[int, int]:
         """Return the number of the file that holds an image, and the image's index in it."""

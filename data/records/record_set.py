@@ -209,7 +209,7 @@ class RecordSet(LabeledRecords):
 
     @override
     def label_table(self) -> LabelTable:
-        return LabelTable([self.labels()], [0])
+        return LabelTable([self.labels], [len(self)], [0])
 
     def labels(self) -> NDArray[np.int32]:
         """Return the identity of every image, int32 ``[len(self)]``; -1 where it is unreadable.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ class Labels:
             np.ascontiguousarray(np.where(piece < 0, piece, piece - first), np.int32)
             for piece, first in zip(pieces, firsts)
         ]
-        return LabelTable(lowered, firsts)
+        loaders = [functools.partial(np.copy, piece) for piece in lowered]
+        return LabelTable(loaders, [len(piece) for piece in lowered], firsts)
 
 
 def set_of(labels: np.ndarray, num_classes: int) -> Any:
