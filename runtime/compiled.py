@@ -113,6 +113,25 @@ def _pointer(context: Any, address: Any) -> Any:
     return types.CPointer(types.float32)(types.uintp), generate
 
 
+@extending.intrinsic
+def _untyped_pointer(context: Any, address: Any) -> Any:
+    """A pointer to an address (``uint64``), in a kernel."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], target.get_value_type(signature.return_type))
+
+    return types.voidptr(types.uint64), generate
+
+
+@_compiler(inline="always")
+def array_at(address, size, dtype):  # type: ignore[no-untyped-def]
+    """A view [size] of numbers of a type in memory, in a kernel: it can take many arrays at once.
+
+    ``address`` is uint64; ``dtype`` one of NumPy's types, such as ``np.int32``.
+    """
+    return numba.carray(_untyped_pointer(address), (size,), dtype)
+
+
 @inlined
 def floats_at(address, size):  # type: ignore[no-untyped-def]
     """A view [size] of float32 numbers in memory, in a kernel: it can take many arrays at once."""
