@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.shard import Shard, initial_centers
+from partial_fc.initial import initial_centers
+from partial_fc.shard import Shard
 
 SCALE = 64.0
 # CosFace: the margin that costs the alternatives least, since its derivative is 1.
