@@ -44,7 +44,7 @@ from runtime import devices, processors
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16, invoke
-from runtime.state import SHARDED, Saved, State, Stateful, Stored
+from runtime.state import Saved, State, Stateful
 
 _log = logging.getLogger(__name__)
 

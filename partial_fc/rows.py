@@ -125,7 +125,12 @@ class Rows(Protocol):
         return False
 
     def read_ahead(self, sample: Sample) -> None:
-        """Begin to bring the rows of the next sample, after those of the last update, to memory."""
+        """Begin to bring the rows of the sample that follows the last one of these to memory."""
+        return
+
+    def averages(self) -> dict[str, float]:
+        """Further numbers of a report, since the last one: shares of the time that rows took."""
+        return {}
 
     def export_state(self, update: int, shard: Shard) -> State:
         """The state after ``update`` updates, for a checkpoint; see ``Stateful``."""
@@ -148,6 +153,7 @@ class Rows(Protocol):
 
     def close(self) -> None:
         """Finish what is under way; the rows are not used any more."""
+        return
 
     def normalize(self, features_bD: Any) -> tuple[Any, Any]:
         """The unit vectors [b, D], and 1 / norms [b, 1]."""

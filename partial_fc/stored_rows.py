@@ -11,9 +11,9 @@ Shapes: see ``partial_fc.rows``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,10 @@ from typing_extensions import override
 from partial_fc.communicator import Communicator
 from partial_fc.host_rows import HostRows, _Gathered
 from partial_fc.optimizers import RowOptimizer
-from partial_fc.rows import STORE, Array, Placed
+from partial_fc.rows import STORE, Placed
 from partial_fc.shard import Int64Array, Sample, Shard
 from partial_fc.store.center_store import CenterStore, StoreOptions
 from partial_fc.store.records import Layout, Part, Staged
-from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.state import Saved, State
 
@@ -58,11 +57,7 @@ class _Stage:
 
 
 class StoredRows(HostRows):
-    """Rows of a store.
-
-    Attributes:
-        waiting: what encloses the time in which a step waits for rows.
-    """
+    """Rows of a store."""
 
     def __init__(
         self,
@@ -74,7 +69,7 @@ class StoredRows(HostRows):
     ) -> None:
         """Open a store or make it; see ``CenterStore``."""
         super().__init__(np.empty((0, embedding_size), np.float32), optimizer)
-        self.waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+        self._waited, self._since = 0.0, time.perf_counter()
         self._shard, self._layout = shard, Layout(embedding_size, optimizer.states)
         self._store = CenterStore(options, shard, self._layout, world)
         self._memory: list[tuple[int, Staged]] = []
@@ -102,8 +97,9 @@ class StoredRows(HostRows):
             # Of a stage that is left out, others may have taken the memory.
             self._ahead = [self._begin(sample.rows, None if self._ahead else self._current)]
         stage = self._ahead.pop(0)
-        with self.waiting():
-            self._store.wait(stage.reading)
+        started = time.perf_counter()
+        self._store.wait(stage.reading)
+        self._waited += time.perf_counter() - started
         stage.take_over()
         self._current, self._arrays = stage, stage.staged.arrays
         return Placed(np.arange(stage.rows.size), sample.targets, mx.nd.array(sample.local))
@@ -153,6 +149,13 @@ class StoredRows(HostRows):
             self._store.restore(saved.count(STORE), saved.update)
         else:
             super().load_state(saved, shard)
+
+    @override
+    def averages(self) -> dict[str, float]:
+        now = time.perf_counter()
+        share = self._waited / max(now - self._since, 1e-9)
+        self._waited, self._since = 0.0, now
+        return {"waiting_for_rows": share}
 
     @override
     def close(self) -> None:

@@ -96,7 +96,17 @@ class CenterStore:
                     )
                 )
             self._barrier("ready")
-            self._open()
+            self._header = self._read_header()
+            self._is_used = self._header.saved >= 0
+            self._file = os.open(self._folder / _RECORDS, os.O_RDWR)
+            # Rows lie far apart: what stands behind one is not to be read.
+            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
+            with (self._folder / _CHECKS).open("r+b") as file:
+                self._mapped = mmap.mmap(file.fileno(), 0)
+        checks: Words = np.frombuffer(self._mapped, np.uint32)
+        self._records = Records(
+            *(self._file, checks, layout), seed=self._header.seed, salt=self._header.number
+        )
         self.transfers = Transfers()
 
     @property
@@ -328,26 +338,17 @@ class CenterStore:
                 os.close(file)
         wanted.write(self._folder)
 
-    def _open(self) -> None:
+    def _read_header(self) -> Header:
+        """The header, of files that have the sizes which it says."""
         header = Header.read(self._folder)
-        assert header is not None
-        self._header, self._is_used = header, header.saved >= 0
+        if header is None:
+            raise DataError(f"{headers.FILE_NAME} has vanished")
         sizes = {_RECORDS: header.classes * self._layout.num_bytes, _CHECKS: 4 * header.classes}
         for name, size in sizes.items():
-            path = self._folder / name
-            if path.stat().st_size != size:
-                raise DataError(
-                    f"has {path.stat().st_size} bytes in {name} instead of {size}: it is damaged"
-                )
-        self._file = os.open(self._folder / _RECORDS, os.O_RDWR)
-        # Rows lie far apart: what stands behind one is not to be read.
-        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
-        with (self._folder / _CHECKS).open("r+b") as file:
-            self._mapped = mmap.mmap(file.fileno(), 0)
-        checks: Words = np.frombuffer(self._mapped, np.uint32)
-        self._records = Records(
-            *(self._file, checks, self._layout), seed=header.seed, salt=header.number
-        )
+            found = (self._folder / name).stat().st_size
+            if found != size:
+                raise DataError(f"{name} has {found} bytes instead of {size}: it is damaged")
+        return header
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

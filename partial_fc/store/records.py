@@ -206,7 +206,7 @@ class Records:
 
     def write_image(self, class_id: int, image: Words) -> None:
         """Write a record; by Python's call, which raises what is wrong."""
-        view, start = memoryview(image).cast("B"), class_id * self.layout.num_bytes
+        view, start = image.view(np.uint8).data, class_id * self.layout.num_bytes
         while view:
             written = os.pwrite(self._file, view, start)
             view, start = view[written:], start + written

@@ -71,7 +71,7 @@ class UndoLog:
         listed = block.new.tobytes() + block.classes.tobytes() + block.checks.tobytes()
         counts = block.new.size, block.classes.size
         head = _HEAD.pack(_MAGIC, _checksum(counts, listed), *counts)
-        for content in (memoryview(head + listed), memoryview(block.images).cast("B")):
+        for content in (memoryview(head + listed), block.images.reshape(-1).view(np.uint8).data):
             while content:
                 content = content[os.write(self._file, content) :]
 
