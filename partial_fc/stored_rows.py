@@ -57,7 +57,11 @@ class _Stage:
 
 
 class StoredRows(HostRows):
-    """Rows of a store."""
+    """Rows of a store.
+
+    Attributes:
+        options: where it is.
+    """
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class StoredRows(HostRows):
         """Open a store or make it; see ``CenterStore``."""
         super().__init__(np.empty((0, embedding_size), np.float32), optimizer)
         self._waited, self._since = 0.0, time.perf_counter()
+        self.options = options
         self._shard, self._layout = shard, Layout(embedding_size, optimizer.states)
         self._store = CenterStore(options, shard, self._layout, world)
         self._memory: list[tuple[int, Staged]] = []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+from typing_extensions import override
 
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD, Adam, RowOptimizer
@@ -27,24 +28,50 @@ ADAM = Adam(1e-3, decoupled=False)
 
 
 class SavedStore(Saved):
-    """What a checkpoint says of a store."""
+    """What a checkpoint says of a store, and nothing else."""
 
     def __init__(self, number: int, update: int) -> None:
         self._number, self._update = number, update
 
     @property
+    @override
     def update(self) -> int:
         return self._update
 
+    @override
     def names(self) -> list[str]:
         return []
 
+    @override
     def has(self, name: str) -> bool:
         return name == STORE
 
+    @override
     def count(self, name: str) -> int:
         assert name == STORE
         return self._number
+
+    @override
+    def replicated(self, name: str, shape: tuple[int, ...]) -> Any:
+        raise AssertionError(name)
+
+    @override
+    def own(self, name: str, shape: tuple[int, ...]) -> Any:
+        raise AssertionError(name)
+
+    @override
+    def pieces(
+        self, name: str, start: int, stop: int, total: int, row_shape: tuple[int, ...]
+    ) -> Any:
+        raise AssertionError(name)
+
+    @override
+    def number(self, name: str) -> float:
+        raise AssertionError(name)
+
+    @override
+    def numbers(self, name: str) -> dict[str, float]:
+        raise AssertionError(name)
 
 
 def create(
@@ -96,7 +123,8 @@ def joined(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def are_equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+    same = [np.array_equal(array, other[name]) for name, array in one.items()]
+    return one.keys() == other.keys() and all(same)
 
 
 def resume(world: Any, head: PartialFC, progress: Path) -> int:
