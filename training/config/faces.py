@@ -208,6 +208,11 @@ def check(config: FaceConfig) -> None:
             raise ConfigError(
                 "--dry-run reads no data: add --num-classes to say how many identities it has"
             )
+        if config.dry_run.gpu and config.head.center_store is not None:
+            raise ConfigError(
+                f"--center-store {config.head.center_store} is for CPUs: no GPU, as --gpu plans "
+                "for, has rows of a disk; leave out one of them"
+            )
         given = {"--head-dtype": config.head.head_dtype, "--dtype": config.backbone.dtype}
         for option, dtype in given.items():
             if config.dry_run.gpu and dtype == "bfloat16":
