@@ -2,11 +2,11 @@
 
     python -m benchmarks.center_store --classes 2000000 --ratio 0.005 --batch 128 --updates 50
 
-Runs the head of one rank alone, without a backbone: an update is the sample, the rows, the products,
-the softmax, the optimizer and the write. ``--pause`` stands for a backbone: it sleeps in each update
-while rows of the next one are read. ``--fill`` writes every row before the measurement, so that all
-rows are read from the disk and none is made. Prints medians of the updates, what share of the time
-went into waiting for rows, and the most memory that the process had.
+Runs the head of one rank alone, without a backbone: an update is the sample, the rows, the
+products, the softmax, the optimizer and the write. ``--pause`` stands for a backbone: it sleeps in
+each update while rows of the next one are read. ``--fill`` writes every row before the measurement,
+so that all rows are read from the disk and none is made. Prints medians of the updates, what share
+of the time went into waiting for rows, and the most memory that the process had.
 """
 
 from __future__ import annotations
