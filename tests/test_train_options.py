@@ -209,6 +209,18 @@ ROWS: dict[str, Row] = {
         lambda seen: float(seen.call("PartialFC.create").result.rows.export()["centers"][6, 15]),
         0.75,
     ),
+    "center_store": Row(
+        "records",
+        "--center-store {folder}/store",
+        lambda seen: type(seen.call("PartialFC.create").result.rows).__name__,
+        "StoredRows",
+    ),
+    "center_memory": Row(
+        "records",
+        "--center-store {folder}/bounded --center-memory 0.5",
+        lambda seen: seen.call("PartialFC.create").result.rows.options.memory,
+        2**29,
+    ),
     "sample_ratio": Row("records", "--sample-ratio 0.5", given("Sampler", "ratio"), 0.5),
     "batch_size": Row(
         "records",

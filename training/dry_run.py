@@ -23,6 +23,10 @@ _LABEL = 8
 # Horovod's of the gradients that it sends together.
 _PROGRAM = 350 * 2**20
 _LIBRARY_COPIES = 2
+# Of a row in a store: its checksum, and whether it has changed. Samples that are read, computed and
+# written at a time.
+_STORED = 5
+_STAGES = 3
 
 
 @dataclass(frozen=True)
@@ -51,16 +55,24 @@ def head_memory(config: FaceConfig, shard: Shard) -> HeadMemory:
     """The bytes of a rank's head: centers, their optimizer's states, the memory of an update.
 
     The working memory is ``2·S·D + B·S + 4·B·D`` floats: the sampled rows and their gradient, the
-    logits, and a few matrices of the size of the features.
+    logits, and a few matrices of the size of the features. With ``--center-store`` centers and
+    states are those of three samples; of the others there are marks and checksums alone.
     """
     global_batch, embedding = config.data.batch_size * shard.world_size, _embedding(config)
     rows = sampled_rows(config, shard)
     states = STATES[config.optimizer.optimizer].values()
     number = _BFLOAT16 if config.head.center_dtype == "bfloat16" else _FLOAT
+    centers = shard.size * embedding * number
+    in_states = sum(state.num_bytes(shard.size, embedding, number) for state in states)
+    stages = 0
+    if config.head.center_store is not None:
+        staged = rows * embedding * _FLOAT
+        staged += sum(state.num_bytes(rows, embedding, _FLOAT) for state in states)
+        centers, in_states, stages = shard.size * _STORED, 0, _STAGES * staged
     return HeadMemory(
-        centers=shard.size * embedding * number,
-        states=sum(state.num_bytes(shard.size, embedding, number) for state in states),
-        rows=2 * rows * embedding * _FLOAT,
+        centers=centers,
+        states=in_states,
+        rows=2 * rows * embedding * _FLOAT + stages,
         logits=global_batch * rows * _FLOAT,
         features=4 * global_batch * embedding * _FLOAT,
     )

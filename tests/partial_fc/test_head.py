@@ -16,11 +16,12 @@ from partial_fc import device_rows as device_module
 from partial_fc.device_rows import DeviceRows
 from partial_fc.head import PartialFC, usable_dtype
 from partial_fc.host_rows import HostRows
+from partial_fc.initial import initial_centers
 from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace, MagFace
 from partial_fc.optimizers import SGD, Adam
 from partial_fc.options import LOSSES as NAMED_LOSSES
 from partial_fc.options import HeadOptions
-from partial_fc.shard import Sampler, Shard, initial_centers
+from partial_fc.shard import Sampler, Shard
 from runtime import processors
 from runtime.errors import ConfigError
 from runtime.mxnet import mx

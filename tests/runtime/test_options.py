@@ -54,6 +54,7 @@ FACES = {
     "teacher_weight": ([0.0, 40.0], [-0.01]),
     "sample_ratio": ([1e-3, 1.0], [0.0, 1.01]),
     "center_lr": ([1e-9], [0.0]),
+    "center_memory": ([1e-3], [0.0]),
     "warmup": ([0], [-1]),
     "max_update": ([1], [0]),
     "verbose": ([1], [0]),

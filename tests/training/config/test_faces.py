@@ -155,6 +155,13 @@ def test_centers_from_means_need_a_backbone_and_images(tmp_path: Path) -> None:
             parse_line(wrong)
 
 
+def test_a_store_has_no_other_number_format(tmp_path: Path) -> None:
+    line = f"--dataset synthetic --center-store {tmp_path}"
+    assert parse_line(line).head.center_store == str(tmp_path)
+    with pytest.raises(ConfigError, match="--center-dtype bfloat16 is for centers in memory"):
+        parse_line(f"{line} --center-dtype bfloat16")
+
+
 def test_center_lr_follows_lr_unless_given() -> None:
     assert parse_line("--dataset synthetic --lr 0.3").center_lr_factor == 1.0
     assert parse_line("--dataset synthetic --lr 0.3 --center-lr 0.6").center_lr_factor == 2.0
