@@ -201,7 +201,7 @@ class RunLog:
         return self._meter.total()
 
     def summarize(self, *, debug: bool) -> None:
-        """Log where the time went, whether input was the bottleneck (not with ``--debug``), memory."""
+        """Log where time went, whether input was the bottleneck (not with ``--debug``), memory."""
         total = self._throughput_of_all_starts()
         if total is not None:
             _log.info("time: %s", total.describe_shares())

@@ -104,7 +104,8 @@ class Calibration:
     def added(self, kind: str, entry: Any) -> Calibration:
         """With an entry in place of the former one of its key."""
         others = [one for one in getattr(self, kind) if one.key != entry.key]
-        return replace(self, **{kind: (*others, entry)})
+        changed: dict[str, Any] = {kind: (*others, entry)}
+        return replace(self, **changed)
 
 
 def find(entries: tuple[_Entry, ...], key: str) -> Optional[_Entry]:

@@ -149,7 +149,7 @@ def _input(request: Request, world: Any) -> dict[str, float]:
     # Smooth as a face: noise would take several times as long.
     coarse = rng.integers(256, size=(8, 8, 3)).astype(np.uint8)
     image = np.kron(coarse, np.ones((_SIDE // 8, _SIDE // 8, 1), np.uint8))
-    encoded = np.frombuffer(decoding.encode(image, lossless=False), np.uint8)
+    encoded = decoding.encode(image, lossless=False)
 
     def decode() -> None:
         for _ in range(_IMAGES):

@@ -107,8 +107,9 @@ def _head(config: FaceConfig, shard: Shard, rates: HeadRates) -> list[Duration]:
     numbers = rows * width
     # With all rows there is nothing to draw.
     drawn = rows / rates.drawn if rows < shard.size else 0.0
+    multiplied = 6 * batch * numbers / rates.operations
     return [
-        Duration("products", "products of the head", 6 * batch * numbers / rates.operations, MEASURED),
+        Duration("products", "products of the head", multiplied, MEASURED),
         Duration(
             "rows",
             "sampled rows: draw, gather, update",
