@@ -204,9 +204,9 @@ class RunLog:
         """Log where time went, whether input was the bottleneck (not with ``--debug``), memory."""
         total = self._throughput_of_all_starts()
         if total is not None:
+            _log.info("peak memory of this rank: %s MiB", f"{peak_memory() / 2**20:,.1f}")
             _log.info("time: %s", total.describe_shares())
             _log.info("%s", total.judge_debug() if debug else total.judge_input())
-        _log.info("peak memory of this rank: %s MiB", f"{peak_memory() / 2**20:,.1f}")
 
     def close(self) -> None:
         """Close the files and detach from Python's logging."""

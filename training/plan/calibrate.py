@@ -3,7 +3,7 @@
 The memory and the time of a backbone are those of ``train.py`` itself, run twice for a few updates
 on batches from memory: a computed graph does not know what oneDNN, the memory allocator and Horovod
 take beside it. The peak of a process grows in a straight line with the images of a pass, from a
-base that has everything else in it (measured: docs/scaling.md), so two batches, of 4 and of 16
+base that has everything else in it (measured: docs/scaling.md), so two batches, of 8 and of 32
 images, tell both numbers, and a plan for 64 images needs no run on 64. The head is not in them: its
 arrays are exact, and its time follows from the rates that ``training.plan.kernels`` measures.
 """
@@ -38,7 +38,7 @@ from training.plan.memory import head_memory
 
 _ROOT = Path(__file__).resolve().parents[2]
 # Images of a pass; classes, so few that the head hardly matters.
-_IMAGES = (4, 16)
+_IMAGES = (8, 32)
 _CLASSES = 1000
 # The first compiles, the second still gets arrays.
 _WARM_UP, _UPDATES = 2, 7
