@@ -37,8 +37,10 @@ from training.plan.keys import Cell
 from training.plan.memory import head_memory
 
 _ROOT = Path(__file__).resolve().parents[2]
-# Images of a pass; classes, so few that the head hardly matters.
-_IMAGES = (8, 32)
+# Images of a pass. With --recompute the line bends: of the arrays that each part gets and gives
+# back, the allocator keeps small ones and returns large ones, so larger batches are measured.
+_IMAGES, _IMAGES_IN_PARTS = (8, 32), (16, 64)
+# So few that the head hardly matters.
 _CLASSES = 1000
 # The first compiles, the second still gets arrays.
 _WARM_UP, _UPDATES = 2, 7
@@ -105,13 +107,9 @@ def _peaks(log: Path) -> list[str]:
 
 
 def _network(config: FaceConfig, cell: Cell) -> NetworkCost:
-    small, large = (_run(config, cell, images) for images in _IMAGES)
-    more = _IMAGES[1] - _IMAGES[0]
-    return line_through(
-        keys.network_key(config, cell),
-        (_IMAGES[0], small),
-        (_IMAGES[0] + more, large),
-    )
+    few, many = _IMAGES_IN_PARTS if config.backbone.recompute else _IMAGES
+    small, large = _run(config, cell, few), _run(config, cell, many)
+    return line_through(keys.network_key(config, cell), (few, small), (many, large))
 
 
 def line_through(key: str, small: tuple[int, RunCost], large: tuple[int, RunCost]) -> NetworkCost:
