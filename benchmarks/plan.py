@@ -86,7 +86,11 @@ def compare(case: str, updates: int, *, calibrates: bool = True) -> Comparison:
         place = ["--models-root", folder, "--resume", "never"]
         # With random labels the rate of a recipe would diverge.
         rate = [] if "--lr" in words else ["--lr", "1e-4"]
-        _run([*start, sys.executable, "train.py", *common, *length, *place, *rate])
+        # horovodrun would take --network for an option of its own.
+        script = Path(folder) / "train.sh"
+        words = [sys.executable, "train.py", *common, *length, *place, *rate]
+        script.write_text(f"exec {shlex.join(words)}\n", encoding="utf-8")
+        _run([*start, "bash", str(script)])
         return Comparison(case, planned, taken(Path(folder), found["batch_size"] * int(ranks)))
 
 
