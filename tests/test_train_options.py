@@ -7,6 +7,7 @@ option without a row fails.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ from training.checkpoint import resume
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import resolve
 from training.log import run_log
+from training.plan import calibrate
+from training.plan.calibration import Calibration
 from training.update import finite_guard, optimizer, parameter_updates, teacher
 
 
@@ -407,6 +410,24 @@ ROWS: dict[str, Row] = {
         lambda seen: seen.call("dry_run.describe")["config"].dry_run.world_size,
         7,
     ),
+    "calibrate": Row(
+        "measured plan",
+        "--calibrate",
+        lambda seen: seen.was_called("calibrate.calibrate"),
+        True,
+    ),
+    "json": Row(
+        "measured plan",
+        "--json",
+        lambda seen: json.loads(seen.output)["ranks"],
+        1,
+    ),
+    "memory": Row(
+        "measured plan",
+        "--memory 1.5",
+        lambda seen: json.loads(seen.output)["memory_limit"],
+        3 * 2**29,
+    ),
     "gpu": Row(
         "plan",
         "--gpu",
@@ -428,6 +449,7 @@ FURTHER = {
     ),
     "drawn": "--rec {folder}/drawn --seed 5 --models-root {folder}/drawn-models",
     "plan": "--dataset webface",
+    "measured plan": "--dataset webface --dry-run",
 }
 
 
@@ -496,6 +518,7 @@ def witness(kind: str, folder: Path) -> Witness:
         seen = Witness(patch)
         watch(seen)
         seen.replace(face_set, "ensure", stop)
+        seen.replace(calibrate, "calibrate", lambda config: Calibration("this one"))
         patch.setattr(parallel.world, "HorovodWorld", LoneWorld)
         for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
             patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")

@@ -60,6 +60,7 @@ FACES = {
     "verbose": ([1], [0]),
     "save_interval": ([0], [-1]),
     "world_size": ([1], [0]),
+    "memory": ([1e-3], [0.0, -1.0]),
 }
 CLASSIFIERS = {
     **SHARED,
@@ -80,6 +81,7 @@ GOES_WITH: dict[str, dict[str, Any]] = {
     "lr_factor": {"lr_schedule": "step"},
     "max_update": {"epochs": None},
     "world_size": {"dry_run": True, "num_classes": 9},
+    "memory": {"dry_run": True, "num_classes": 9},
     "staleness": {"kv_store": "dist_ssync"},
 }
 

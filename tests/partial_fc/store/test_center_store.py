@@ -85,6 +85,8 @@ def test_a_kill_at_any_moment_leaves_the_last_checkpoint(tmp_path: Path) -> None
 
 def check_kills(folder: Path, kills: int) -> None:
     store, progress = folder / "store", folder / "progress"
+    # Compiles the kernels: two processes that compile at the same time may round differently.
+    reference(1)
     delays = np.random.default_rng(3).uniform(0.0, 0.4, kills)
     for delay in delays:
         lines = count_lines(progress)
