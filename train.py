@@ -103,9 +103,8 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
             Every(saver.save, updates=config.run.save_interval),
             Every(run.save_checkpoint, updates=config.run.save_interval, on_stop=True),
         ],
-        lambda: {**head.rows.averages(), **(teacher.averages() if teacher is not None else {})},
+        teacher.averages if teacher is not None else dict,
     )
-    head.rows.close()
     run.log.summarize(debug=data.debug)
     verifier.summarize()
     return status

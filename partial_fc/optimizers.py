@@ -90,7 +90,8 @@ class SGD(RowOptimizer):
     @override
     def update_host(self, arrays: HostArrays, gradients: RowGradients, lr: float) -> None:
         rates = np.float32(lr), np.float32(self.momentum), np.float32(self.weight_decay)
-        _sgd(arrays["centers"], arrays["momenta"], *gradients, rates)
+        settings = rates, tuple(gradients.draws)
+        _sgd(arrays["centers"], arrays["momenta"], *gradients[:3], settings)
 
     @override
     def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> None:
@@ -128,7 +129,7 @@ class Adam(RowOptimizer):
         states = arrays["first_moments"], arrays["second_moments"], arrays["step_counts"]
         numbers = map(np.float32, (self.epsilon, decay, kept))
         rates = (lr, self.beta1, self.beta2, *numbers)
-        _adam(arrays["centers"], states, *gradients, rates)
+        _adam(arrays["centers"], states, *gradients[:3], (rates, tuple(gradients.draws)))
 
     @override
     def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> None:
@@ -194,15 +195,15 @@ def _radial(slope, center):  # type: ignore[no-untyped-def]
 
 
 @parallel_kernel
-def _sgd(centers, momenta, rows, inverse_norms, gradient, draws, rates):  # type: ignore[no-untyped-def]
-    lr, momentum, weight_decay = rates
+def _sgd(centers, momenta, rows, inverse_norms, gradient, settings):  # type: ignore[no-untyped-def]
+    (lr, momentum, weight_decay), (draw, first_class) = settings
     for s in prange(rows.size):
         center = centers[rows[s]]
         velocity = momenta[rows[s]]
         slope = gradient[s]
         inverse = inverse_norms[s]
         radial = _radial(slope, center) * inverse
-        key = row_key(draws.key, draws.first + rows[s])
+        key = row_key(draw, first_class + rows[s])
         for d in range(center.size):
             value = widened(center[d])
             unit = value * inverse
@@ -214,9 +215,9 @@ def _sgd(centers, momenta, rows, inverse_norms, gradient, draws, rates):  # type
 
 
 @parallel_kernel
-def _adam(centers, states, rows, inverse_norms, gradient, draws, rates):  # type: ignore[no-untyped-def]
+def _adam(centers, states, rows, inverse_norms, gradient, settings):  # type: ignore[no-untyped-def]
     first_moments, second_moments, counts = states
-    lr, beta1, beta2, epsilon, decay, kept = rates
+    (lr, beta1, beta2, epsilon, decay, kept), (draw, first_class) = settings
     first_share, second_share = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     first_rest, second_rest = np.float32(beta1), np.float32(beta2)
     for s in prange(rows.size):
@@ -228,7 +229,7 @@ def _adam(centers, states, rows, inverse_norms, gradient, draws, rates):  # type
         radial = _radial(slope, center) * inverse
         counts[rows[s]] += 1
         steps = counts[rows[s]]
-        key = row_key(draws.key, draws.first + rows[s])
+        key = row_key(draw, first_class + rows[s])
         # Once for a row and in float64, where 1 - beta2^t keeps its digits.
         rate = np.float32(lr / (1.0 - beta1**steps))
         correction = np.float32(1.0 / np.sqrt(1.0 - beta2**steps))
