@@ -24,8 +24,7 @@ from partial_fc.optimizers import Draws, RowGradients, RowOptimizer
 from partial_fc.rows import SMALLEST_NORM, Array, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
 from runtime.compiled import inlined, parallel_kernel, prange, prefetch_row
-from runtime.mxnet import mx
-from runtime.ndarray import memory
+from runtime.ndarray import array_of, memories, memory, new_array
 
 # Bytes of an array that has large pages, which are of 2 MiB on x86.
 _LARGE = 2**22
@@ -79,7 +78,7 @@ class HostRows(Rows):
 
     @override
     def place(self, sample: Sample) -> Placed:
-        return Placed(sample.rows, sample.targets, mx.nd.array(sample.local), sample.update)
+        return Placed(sample.rows, sample.targets, array_of(sample.local), sample.update)
 
     @override
     def gather(self, placed: Placed, part: slice, units_KD: Any, gradient_KD: Any) -> _Gathered:
@@ -97,8 +96,8 @@ class HostRows(Rows):
 
     @override
     def maxima(self, logits: Logits, rules: Optional[Negatives] = None) -> Any:
-        maxima_B = mx.nd.empty((logits.batch,))
-        arrays = memory(logits.numbers), _bounds(logits), memory(maxima_B)
+        maxima_B, values_B = new_array(logits.batch)
+        arrays = memory(logits.numbers), _bounds(logits), values_B
         if rules is None:
             _row_maxima(*arrays)
         else:
@@ -107,8 +106,9 @@ class HostRows(Rows):
 
     @override
     def exponentiate(self, logits: Logits, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
-        sums_B = mx.nd.empty((logits.batch,))
-        arrays = memory(logits.numbers), _bounds(logits), memory(shift_B), memory(sums_B)
+        sums_B, values_B = new_array(logits.batch)
+        numbers, shifts_B = memories(logits.numbers, shift_B)
+        arrays = numbers, _bounds(logits), shifts_B, values_B
         if rules is None:
             _row_exponentials(*arrays)
         else:
@@ -118,12 +118,13 @@ class HostRows(Rows):
     @override
     def get_targets(self, logits: Logits, placed: Placed) -> Any:
         entries = _entries(logits, placed.entries)
-        return mx.nd.array(bfloat16.to_float32(memory(logits.numbers)[entries]))
+        return array_of(bfloat16.to_float32(memory(logits.numbers)[entries]))
 
     @override
     def set_targets(self, logits: Logits, placed: Placed, values_B: Any) -> None:
-        numbers, entries = memory(logits.numbers), _entries(logits, placed.entries)
-        numbers[entries] = bfloat16.from_float32(memory(values_B), numbers.dtype)
+        numbers, targets_B = memories(logits.numbers, values_B)
+        entries = _entries(logits, placed.entries)
+        numbers[entries] = bfloat16.from_float32(targets_B, numbers.dtype)
 
     @override
     def export(self) -> dict[str, NDArray[Any]]:
@@ -150,29 +151,28 @@ class HostRows(Rows):
 
     @override
     def normalize(self, features_bD: Any) -> tuple[Any, Any]:
-        units_bD = mx.nd.empty(features_bD.shape)
-        inverse_norms_b1 = mx.nd.empty((features_bD.shape[0], 1))
-        rows, inverse_norms_b = np.arange(len(features_bD)), memory(inverse_norms_b1).reshape(-1)
-        _normalize(memory(features_bD), rows, memory(units_bD), inverse_norms_b)
+        units_bD, normalized_bD = new_array(*features_bD.shape)
+        inverse_norms_b1, inverse_b1 = new_array(len(features_bD), 1)
+        rows = np.arange(len(features_bD))
+        _normalize(memory(features_bD), rows, normalized_bD, inverse_b1.reshape(-1))
         return units_bD, inverse_norms_b1
 
     @override
     def multiply_rows(self, matrix_BD: Any, factors_B1: Any) -> Any:
-        product_BD = mx.nd.empty(matrix_BD.shape)
-        _multiply_rows(memory(matrix_BD), memory(factors_B1), memory(product_BD))
+        product_BD, values_BD = new_array(*matrix_BD.shape)
+        _multiply_rows(*memories(matrix_BD, factors_B1), values_BD)
         return product_BD
 
     @override
     def add_shares(self, shares_NBD: Any, factors_B1: Any) -> Any:
-        sum_BD = mx.nd.empty(shares_NBD.shape[1:])
-        _add_shares(memory(shares_NBD), memory(factors_B1), memory(sum_BD))
+        sum_BD, values_BD = new_array(*shares_NBD.shape[1:])
+        _add_shares(*memories(shares_NBD, factors_B1), values_BD)
         return sum_BD
 
     @override
     def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
-        projected_bD = mx.nd.empty(gradient_bD.shape)
-        arrays = (gradient_bD, units_bD, inverse_norms_b1, projected_bD)
-        _project(*(memory(array) for array in arrays))
+        projected_bD, values_bD = new_array(*gradient_bD.shape)
+        _project(*memories(gradient_bD, units_bD, inverse_norms_b1), values_bD)
         return projected_bD
 
 

@@ -52,9 +52,38 @@ def memory(array: Any) -> NDArray[Any]:
         array: a contiguous NDArray in the memory of the CPU, float32 or bfloat16 (its bits appear
             as uint16).
     """
+    wait_until_unused(array)
+    return _view(array)
+
+
+def memories(*arrays: Any) -> list[NDArray[Any]]:
+    """Return what ``memory`` does for each of several arrays, no two of the same memory.
+
+    They are waited for together: to ask the engine takes as long as a small operator.
+    """
+    _wait_until_all_are_unused(arrays)
+    return [*map(_view, arrays)]
+
+
+def new_array(*shape: int) -> tuple[Any, NDArray[np.float32]]:
+    """Return a new float32 array on the CPU, and the view of its memory.
+
+    No operator knows the array, so that it can be filled without asking the engine.
+    """
+    array = mx.nd.empty(shape, ctx=mx.cpu())
+    return array, _view(array)
+
+
+def array_of(values: NDArray[Any]) -> Any:
+    """Return a new float32 array on the CPU with these values."""
+    array, view = new_array(*values.shape)
+    view[...] = values
+    return array
+
+
+def _view(array: Any) -> NDArray[Any]:
     expected, element = _ELEMENTS[np.dtype(array.dtype).itemsize]
     assert devices.is_host(array.context) and array.dtype == expected, array
-    wait_until_unused(array)
     pointer = ctypes.cast(_address(array), ctypes.POINTER(element))
     return np.ctypeslib.as_array(pointer, shape=array.shape)
 

@@ -108,3 +108,20 @@ def test_ctrl_c_before_a_call_is_queued_takes_it_back(monkeypatch) -> None:
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_new_array_is_filled_without_the_engine() -> None:
+    array, view = ndarray.new_array(2, 3)
+    view[...] = 7
+    assert array.shape == (2, 3) and (2 * array).asnumpy().tolist() == [[14.0] * 3] * 2
+    copied = ndarray.array_of(np.array([True, False]))
+    assert copied.dtype == np.float32 and copied.asnumpy().tolist() == [1.0, 0.0]
+
+
+def test_memories_wait_for_all_of_their_operators() -> None:
+    size = 1 << 22
+    arrays = [mx.nd.zeros(size) for _ in range(3)]
+    for array in arrays:
+        for _ in range(5):
+            array += 1
+    assert [view[-1] for view in ndarray.memories(*arrays)] == [5.0] * 3
