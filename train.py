@@ -103,8 +103,9 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
             Every(saver.save, updates=config.run.save_interval),
             Every(run.save_checkpoint, updates=config.run.save_interval, on_stop=True),
         ],
-        teacher.averages if teacher is not None else dict,
+        lambda: {**head.rows.averages(), **(teacher.averages() if teacher is not None else {})},
     )
+    head.rows.close()
     run.log.summarize(debug=data.debug)
     verifier.summarize()
     return status

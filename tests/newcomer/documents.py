@@ -181,6 +181,7 @@ RUN_BY: dict[str, Run] = {
     "python -m benchmarks.input": Run("tests/benchmarks/test_input.py"),
     "python -m benchmarks.kernels": Run("tests/benchmarks/test_kernels.py"),
     "python -m benchmarks.learning": Run("tests/benchmarks/test_learning.py"),
+    "python -m benchmarks.plan": Run("tests/benchmarks/test_plan.py"),
     "python -m benchmarks.scaling": Run("tests/benchmarks/test_scaling.py"),
     "python -m benchmarks.verification": Run("tests/benchmarks/test_verification.py"),
     "horovodrun -np 2 python -m benchmarks.sync_bn": Run("tests/benchmarks/test_sync_bn.py"),

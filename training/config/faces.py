@@ -203,10 +203,20 @@ def check(config: FaceConfig) -> None:
             f"no data: give --dataset NAME ({', '.join(presets.PRESETS)}) or --rec DIR; "
             "--dataset synthetic needs no files"
         )
+    if config.head.center_store is not None and config.head.center_dtype != "float32":
+        raise ConfigError(
+            f"--center-dtype {config.head.center_dtype} is for centers in memory: a store, "
+            f"--center-store {config.head.center_store}, has float32; leave out one of them"
+        )
     if config.dry_run.dry_run:
         if data.num_classes is None:
             raise ConfigError(
                 "--dry-run reads no data: add --num-classes to say how many identities it has"
+            )
+        if config.dry_run.gpu and config.head.center_store is not None:
+            raise ConfigError(
+                f"--center-store {config.head.center_store} is for CPUs: no GPU, as --gpu plans "
+                "for, has rows of a disk; leave out one of them"
             )
         given = {
             "--head-dtype": config.head.head_dtype,
