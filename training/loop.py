@@ -144,6 +144,7 @@ def _prepared(step: Step, batches: Iterator[Any], updates: Updates) -> Iterator[
     """The batches; a step that looks ahead is told of each one update before its own."""
     if not step.looks_ahead:
         yield from batches
+        return
     batch = next(batches)
     for update in range(updates.start + 1, updates.total):
         following = next(batches)
