@@ -58,9 +58,7 @@ def initial_centers(
     return centers
 
 
-def draw_centers(
-    classes: NDArray[np.int64], seed: int, centers: NDArray[np.float32]
-) -> None:
+def draw_centers(classes: NDArray[np.int64], seed: int, centers: NDArray[np.float32]) -> None:
     """Write the initial centers of these class ids, int64 [R], into float32 [R, D]."""
     _draw(classes, key_of(seed), centers)
 

@@ -52,9 +52,7 @@ class Shard:
         return quotient + (self.rank < remainder)
 
 
-def centers_of(
-    directions: NDArray[np.float32], drawn: NDArray[np.float32]
-) -> NDArray[np.float32]:
+def centers_of(directions: NDArray[np.float32], drawn: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return centers of these directions, as long as drawn ones are on average.
 
     The length decides how far an update turns a center, so it has to be that of drawn ones.

@@ -96,9 +96,7 @@ class Header:
 
 def states_of(layout: Layout) -> dict[str, tuple[str, bool]]:
     """What a header says of states."""
-    return {
-        name: (np.dtype(state.dtype).name, state.wide) for name, state in layout.states.items()
-    }
+    return {name: (np.dtype(state.dtype).name, state.wide) for name, state in layout.states.items()}
 
 
 def _checksum(about: Mapping[str, Any]) -> int:

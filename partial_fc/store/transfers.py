@@ -39,9 +39,7 @@ class Transfers:
         """Do something to all rows, some at a time; for actions that were submitted."""
         tasks = min(-(-num_rows // _ROWS_PER_TASK), _THREADS)
         bounds = np.linspace(0, num_rows, tasks + 1, dtype=np.int64)
-        futures = [
-            self._pool.submit(action, slice(*pair)) for pair in zip(bounds[:-1], bounds[1:])
-        ]
+        futures = [self._pool.submit(action, slice(*pair)) for pair in zip(bounds[:-1], bounds[1:])]
         return [future.result() for future in futures]
 
     def wait(self, future: Optional[Future[Any]] = None) -> Any:

@@ -166,6 +166,7 @@ def test_the_commands_that_handle_sets(tmp_path) -> None:
     assert {path.name for path in (tmp_path / "datasets/faces").iterdir()} >= {
         "train.rec", "train.idx", "property", "holdout.bin", "lfw.bin",
     }  # fmt: skip
+    assert len(list((tmp_path / "datasets/shards").glob("train-*.rec"))) == 4
 
 
 def _write_photographs(folder: Path) -> None:

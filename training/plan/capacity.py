@@ -84,9 +84,7 @@ def choices(
                 yield choice(chosen, ranks, found, limit)
 
 
-def choice(
-    config: FaceConfig, ranks: int, found: Calibration, limit: Optional[int]
-) -> Choice:
+def choice(config: FaceConfig, ranks: int, found: Calibration, limit: Optional[int]) -> Choice:
     """One row."""
     num_classes = config.data.num_classes
     assert num_classes is not None

@@ -53,10 +53,7 @@ def lines_of_time(durations: list[Duration], config: FaceConfig, world_size: int
     images = config.data.batch_size * world_size / whole
     return [
         "time of an update",
-        *(
-            f"  {one.label:<36}{one.seconds * 1000:>10,.1f} ms  {one.basis}"
-            for one in durations
-        ),
+        *(f"  {one.label:<36}{one.seconds * 1000:>10,.1f} ms  {one.basis}" for one in durations),
         f"  {'everything together':<36}{whole * 1000:>10,.1f} ms  {images:,.1f} images/s",
     ]
 
