@@ -23,7 +23,7 @@ from partial_fc.negatives import LEFT_OUT, NEVER, Negatives
 from partial_fc.optimizers import Draws, RowGradients, RowOptimizer
 from partial_fc.rows import SMALLEST_NORM, Array, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
-from runtime.compiled import inlined, parallel_kernel, prange
+from runtime.compiled import inlined, parallel_kernel, prange, prefetch_row
 from runtime.mxnet import mx
 from runtime.ndarray import memory
 
@@ -215,6 +215,7 @@ def _entries(logits: Logits, columns_B: Int64Array) -> Int64Array:
 @parallel_kernel
 def _normalize(vectors, rows, normalized, inverse_norms):  # type: ignore[no-untyped-def]
     for s in prange(rows.size):
+        prefetch_row(vectors, rows[min(s + 1, rows.size - 1)])
         vector = vectors[rows[s]]
         squares = np.float32(0.0)
         for d in range(vector.size):

@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from partial_fc.bfloat16 import random_bits, rounded, row_key, widened
 from partial_fc.shard import STATES, RowState
-from runtime.compiled import inlined, parallel_kernel, prange
+from runtime.compiled import inlined, parallel_kernel, prange, prefetch_row
 from runtime.mxnet import mx
 
 # Arrays by name: "centers" and those of ``partial_fc.shard.STATES``; on the host, on a device.
@@ -198,6 +198,9 @@ def _radial(slope, center):  # type: ignore[no-untyped-def]
 def _sgd(centers, momenta, rows, inverse_norms, gradient, settings):  # type: ignore[no-untyped-def]
     (lr, momentum, weight_decay), (draw, first_class) = settings
     for s in prange(rows.size):
+        following = rows[min(s + 1, rows.size - 1)]
+        prefetch_row(centers, following)
+        prefetch_row(momenta, following)
         center = centers[rows[s]]
         velocity = momenta[rows[s]]
         slope = gradient[s]
@@ -221,6 +224,10 @@ def _adam(centers, states, rows, inverse_norms, gradient, settings):  # type: ig
     first_share, second_share = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     first_rest, second_rest = np.float32(beta1), np.float32(beta2)
     for s in prange(rows.size):
+        following = rows[min(s + 1, rows.size - 1)]
+        prefetch_row(centers, following)
+        prefetch_row(first_moments, following)
+        prefetch_row(second_moments, following)
         center = centers[rows[s]]
         first = first_moments[rows[s]]
         second = second_moments[rows[s]]

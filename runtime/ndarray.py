@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections import deque
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
@@ -117,13 +117,18 @@ def _wait_until_all_are_unused(arrays: Sequence[Any]) -> None:
     mx.base.check_call(mx.base._LIB.MXNDArrayWaitToRead(arrays[0].handle))
 
 
-# Calls that the engine's thread has not taken yet: what to call, and where its result goes.
-_calls: deque[tuple[Callable[[], Any], futures.Future[Any]]] = deque()
+# Calls that the engine's thread has not taken yet, by number: what to call, and its result.
+_calls: dict[int, tuple[Callable[[], Any], futures.Future[Any]]] = {}
+# The engine hands the number on as a pointer, of which 0 would be none.
+_numbers = itertools.count(1)
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-def _take_call(*_: Any) -> None:
-    call, result = _calls.popleft()
+def _take_call(_: Any, number: int) -> None:
+    # Nothing is left of a call that Ctrl-C took back.
+    call, result = _calls.pop(number, (None, None))
+    if call is None or result is None:
+        return
     try:
         result.set_result(call())
     except BaseException as error:
@@ -140,17 +145,20 @@ def run_on_engine(call: Callable[[], Any]) -> Any:
     Any number of threads may call it, but no ``call``: it would wait for itself.
     """
     result: futures.Future[Any] = futures.Future()
-    _calls.append((call, result))
+    number = next(_numbers)
     context = (ctypes.c_int * 2)(mx.cpu().device_typeid, 0)
     none = ctypes.c_void_p()
-    mx.base.check_call(
-        mx.base._LIB.MXEnginePushSync(
-            *(_take_call, none, none, context, none, ctypes.c_int(0), none, ctypes.c_int(0)),
-            *(none, ctypes.c_int(0), none),
-        )
-    )
+    _calls[number] = call, result
     try:
+        mx.base.check_call(
+            mx.base._LIB.MXEnginePushSync(
+                *(_take_call, ctypes.c_void_p(number), none, context, none, ctypes.c_int(0)),
+                *(none, ctypes.c_int(0), none, ctypes.c_int(0), none),
+            )
+        )
         return result.result()
     finally:
-        # After Ctrl-C, too: what the call works on is not to be freed before it ends.
-        futures.wait([result])
+        # Ctrl-C may come anywhere above. What the engine has not taken by then it never will, and
+        # what it has is waited for: what a call works on is not to be freed before it ends.
+        if _calls.pop(number, None) is None:
+            futures.wait([result])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from numba.core import config
 
@@ -91,3 +92,18 @@ def test_a_folder_of_another_user_is_not_trusted(monkeypatch: pytest.MonkeyPatch
     theirs = Path(tempfile.gettempdir()) / f"numba-of-user-{owner + 1}"
     theirs.mkdir(mode=0o700)
     assert compiled._private_folder() is None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16])
+def test_a_row_is_requested_and_stays_as_it_is(dtype) -> None:
+    """The request changes nothing that could be tested but the code that runs."""
+
+    @compiled.unlocked_kernel
+    def first(array, row):
+        compiled.prefetch_row(array, row)
+        return array[row, 0]
+
+    matrix = np.arange(6 * 96).astype(dtype).reshape(6, 96)
+    assert [first(matrix, row) for row in range(6)] == matrix[:, 0].tolist()
+    (code,) = first.inspect_llvm().values()
+    assert "call void @llvm.prefetch" in code

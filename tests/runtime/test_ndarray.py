@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from runtime import ndarray
 from runtime.compiled import parallel_kernel, prange
 from runtime.mxnet import mx
 from runtime.ndarray import run_on_engine
@@ -73,3 +74,37 @@ def test_ctrl_c_does_not_return_before_the_call_has_ended() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_on_engine(call)
     assert ended == [True]
+
+
+def test_ctrl_c_right_after_a_call_is_queued_waits_for_it(monkeypatch) -> None:
+    """The signal may arrive anywhere, also before the caller begins to wait."""
+    ended = []
+
+    def call() -> None:
+        time.sleep(0.3)
+        ended.append(True)
+
+    def interrupted(status: int) -> None:
+        # The engine has the call, and begins it.
+        assert status == 0
+        deadline = time.monotonic() + 5
+        while ndarray._calls and time.monotonic() < deadline:
+            time.sleep(0.001)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(mx.base, "check_call", interrupted)
+        run_on_engine(call)
+    assert ended == [True] and run_on_engine(lambda: 1) == 1
+
+
+def test_ctrl_c_before_a_call_is_queued_takes_it_back(monkeypatch) -> None:
+    """Else the caller would wait for what never begins."""
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(mx.base._LIB, "MXEnginePushSync", _interrupt)
+        run_on_engine(lambda: pytest.fail("it was taken back"))
+    assert not ndarray._calls and run_on_engine(lambda: 1) == 1
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
