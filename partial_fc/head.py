@@ -129,16 +129,26 @@ class PartialFC(Stateful):
         if options.pretrained_centers is not None and not options.starts_from_means:
             read = partial(read_centers, Path(options.pretrained_centers), shard, embedding_size)
         rows: Rows
+        initial = shard, embedding_size, seed
         if options.center_store is not None:
-            initial = shard, embedding_size, seed
-            rows = stored = _open_store(options, initial, world, context, optimizer)
-            if read is not None and not stored.is_used:
-                rows.load("centers", 0, read())
+            place = _place_of_store(options, seed, context)
+            rows = StoredRows(place, shard, embedding_size, optimizer, world, read)
         else:
-            initial = shard, embedding_size, seed
             rows = _rows(options.center_dtype, read, initial, context, optimizer)
         sampler = Sampler(shard, options.sample_ratio, seed)
         return cls(options, margins.build(options), rows, sampler, shard, world)
+
+    def begin(self, run: Path) -> None:
+        """Begin a run that goes on from no checkpoint; the ranks have to come here together.
+
+        Args:
+            run: its folder.
+
+        Raises:
+            ConfigError: the class centers are those of another run.
+            DataError: the centers to be read are missing, damaged, or of another shape.
+        """
+        self.rows.begin(str(run.resolve()))
 
     def start_from(self, directions: NDArray[np.float32]) -> None:
         """Put centers in place of the initial ones, which they get the length of.
@@ -324,24 +334,16 @@ def _where_local(local_B: Any, values_B: Any, other: float) -> Any:
     return chosen_B
 
 
-def _open_store(
-    options: HeadOptions,
-    initial: tuple[Shard, int, int],
-    world: Communicator,
-    context: Any,
-    optimizer: RowOptimizer,
-) -> StoredRows:
-    """The rows of ``--center-store``; ``initial``: shard, D and the seed of the centers."""
+def _place_of_store(options: HeadOptions, seed: int, context: Any) -> StoreOptions:
+    """Where ``--center-store`` is; ``seed``: of the initial centers."""
+    assert options.center_store is not None
     if not devices.is_host(context):
         raise ConfigError(
             f"--center-store {options.center_store} is for CPUs, whose kernels read its rows; "
             "leave it out on a GPU"
         )
-    assert options.center_store is not None
-    shard, embedding_size, seed = initial
     memory = int(options.center_memory * 2**30)
-    place = StoreOptions(Path(options.center_store).resolve(), memory, seed)
-    return StoredRows(place, shard, embedding_size, optimizer, world)
+    return StoreOptions(Path(options.center_store).resolve(), memory, seed)
 
 
 def usable_dtype(dtype: str, device: Any) -> str:

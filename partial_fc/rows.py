@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from partial_fc.negatives import Negatives
 from partial_fc.shard import Sample, Shard
+from partial_fc.store.header import STORE
 from runtime.errors import DataError
 from runtime.state import SHARDED, Saved, State, Stored
 
 Array = NDArray[np.float32]
 # Vectors shorter than this are divided by it.
 SMALLEST_NORM = 1e-12
-# In a checkpoint, the number of the store that has the rows.
-STORE = "center_store"
 
 
 class Placed(NamedTuple):
@@ -158,6 +157,17 @@ class Rows(Protocol):
             pieces = saved.pieces(name, shard.start, shard.stop, shard.num_classes, row_shape)
             for first, values in pieces:
                 self.load(name, first, values)
+
+    def begin(self, run: str) -> None:
+        """Begin a run that goes on from no checkpoint; the ranks have to come here together.
+
+        Args:
+            run: the folder of the run, which names it.
+
+        Raises:
+            ConfigError: the rows are those of another run.
+        """
+        return
 
     def close(self) -> None:
         """Finish what is under way; the rows are not used any more."""

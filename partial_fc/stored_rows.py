@@ -12,7 +12,7 @@ Shapes: see ``partial_fc.rows``.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -22,9 +22,10 @@ from typing_extensions import override
 from partial_fc.communicator import Communicator
 from partial_fc.host_rows import HostRows, _Gathered
 from partial_fc.optimizers import RowOptimizer
-from partial_fc.rows import STORE, Placed
+from partial_fc.rows import Placed
 from partial_fc.shard import Int64Array, Sample, Shard
 from partial_fc.store.center_store import CenterStore, StoreOptions
+from partial_fc.store.header import STORE
 from partial_fc.store.records import Layout, Part, Staged
 from runtime.mxnet import mx
 from runtime.state import Saved, State
@@ -70,14 +71,19 @@ class StoredRows(HostRows):
         embedding_size: int,
         optimizer: RowOptimizer,
         world: Communicator,
+        read_centers: Optional[Callable[[], NDArray[np.float32]]] = None,
     ) -> None:
-        """Open a store or make it; see ``CenterStore``."""
+        """Open a store or make it; see ``CenterStore``.
+
+        ``read_centers`` returns the centers that a new run begins with, instead of initial ones.
+        """
         super().__init__(np.empty((0, embedding_size), np.float32), optimizer)
         self._waited, self._since = 0.0, time.perf_counter()
         self.options = options
         self._shard, self._layout = shard, Layout(embedding_size, optimizer.states)
         self._store = CenterStore(options, shard, self._layout, world)
         self._memory: list[tuple[int, Staged]] = []
+        self._read_centers = read_centers
         self._current: Optional[_Stage] = None
         self._ahead: list[_Stage] = []
 
@@ -85,11 +91,6 @@ class StoredRows(HostRows):
     @override
     def reads_ahead(self) -> bool:
         return True
-
-    @property
-    def is_used(self) -> bool:
-        """Whether the store has been opened with rows of checkpoints."""
-        return self._store.is_used
 
     @override
     def read_ahead(self, sample: Sample) -> None:
@@ -154,6 +155,12 @@ class StoredRows(HostRows):
             self._store.restore(saved.count(STORE), saved.update)
         else:
             super().load_state(saved, shard)
+
+    @override
+    def begin(self, run: str) -> None:
+        self._store.begin(run)
+        if self._read_centers is not None:
+            self.load("centers", 0, self._read_centers())
 
     @override
     def averages(self) -> dict[str, float]:

@@ -38,7 +38,6 @@ from runtime.errors import ConfigError, DataError
 from runtime.files import flush_folder
 from runtime.mxnet import mx
 
-_RECORDS, _CHECKS, _LOCK = "records.bin", "checks.bin", "lock"
 # Rows of a block of the undo log.
 _BLOCK_ROWS = 4096
 
@@ -98,10 +97,10 @@ class CenterStore:
             self._barrier("ready")
             self._header = self._read_header()
             self._is_used = self._header.saved >= 0
-            self._file = os.open(self._folder / _RECORDS, os.O_RDWR)
+            self._file = os.open(self._folder / headers.RECORDS, os.O_RDWR)
             # Rows lie far apart: what stands behind one is not to be read.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
-            with (self._folder / _CHECKS).open("r+b") as file:
+            with (self._folder / headers.CHECKS).open("r+b") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0)
         checks: Words = np.frombuffer(self._mapped, np.uint32)
         self._records = Records(
@@ -110,14 +109,31 @@ class CenterStore:
         self.transfers = Transfers()
 
     @property
-    def is_used(self) -> bool:
-        """Whether it holds the rows of checkpoints, of which ``restore`` brings one back."""
-        return self._is_used
-
-    @property
     def number(self) -> int:
         """Names the store."""
         return self._header.number
+
+    def begin(self, run: str) -> None:
+        """Begin a run that goes on from no checkpoint; all ranks together.
+
+        What this run itself has left, killed before it had a checkpoint, is removed.
+
+        Args:
+            run: the folder of the run.
+
+        Raises:
+            ConfigError: the store is that of another run.
+            DataError: the disk is full or fails.
+        """
+        is_left = self._is_used and not self._header.confirmed and self._header.run == run
+        self._is_used &= not is_left
+        self._check_is_own()
+        self._header = replace(self._header, run=run, saved=-1)
+        with self._explained():
+            if self._is_owner and is_left:
+                self._make_files(self._header)
+            self._write_header()
+            self._barrier("begun")
 
     def read(self, part: Part) -> Any:
         """Begin to fill rows of a stage; returns what ``wait`` takes."""
@@ -164,14 +180,16 @@ class CenterStore:
             self._flush()
             is_first = self._log is None
             self._begin_log(update)
-            if self._is_owner and not is_first:
+            if not is_first:
                 self._header = replace(self._header, saved=update)
-                self._header.write(self._folder)
+                self._write_header()
 
     def forget(self, remaining: Sequence[int]) -> None:
-        """Remove the logs of checkpoints before all of these."""
+        """Remove the logs of checkpoints before all of these, which exist."""
         if not self._is_owner or not remaining:
             return
+        with self._explained():
+            self._confirm()
         for update, path in logs(self._folder):
             if update < min(remaining):
                 path.unlink(missing_ok=True)
@@ -205,10 +223,13 @@ class CenterStore:
             self._flush()
             self._barrier("restored")
             if self._is_owner:
-                # The newest first: what is left can be undone again.
-                for _, path in found:
-                    path.unlink()
+                # The newest first: what is left can be undone again. The logs of this checkpoint
+                # stay, so that it can be restored whatever happens; they are written anew.
+                for age, path in found:
+                    if age > update:
+                        path.unlink()
                 flush_folder(self._folder)
+                self._confirm()
             self._barrier("forgotten")
             self._begin_log(update)
         self._is_used = False
@@ -269,6 +290,15 @@ class CenterStore:
         if former is not None:
             former.close()
 
+    def _confirm(self) -> None:
+        if not self._header.confirmed:
+            self._header = replace(self._header, confirmed=True)
+            self._write_header()
+
+    def _write_header(self) -> None:
+        if self._is_owner:
+            self._header.write(self._folder)
+
     def _flush(self) -> None:
         os.fdatasync(self._file)
         self._mapped.flush()
@@ -296,7 +326,7 @@ class CenterStore:
         self._world.allgather(mx.nd.zeros(1), f"head.store.{moment}").wait_to_read()
 
     def _claim_folder(self) -> int:
-        lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        lock = os.open(self._folder / headers.LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -323,15 +353,17 @@ class CenterStore:
                     "use the same options and hosts, or give another folder"
                 )
             return
-        # No checkpoint needs what a run that has ended may have left.
+        self._make_files(wanted)
+
+    def _make_files(self, wanted: Header) -> None:
+        """Make a store without rows; no checkpoint needs what a run that has ended has left."""
         for path in (*(path for _, path in logs(self._folder)), self._folder / headers.FILE_NAME):
             path.unlink(missing_ok=True)
-        sizes = {_RECORDS: wanted.classes * self._layout.num_bytes, _CHECKS: 4 * wanted.classes}
-        for name, size in sizes.items():
+        for name, size in wanted.sizes.items():
             file = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
             try:
                 os.ftruncate(file, size)
-                if name == _CHECKS:
+                if name == headers.CHECKS:
                     # It is written as memory, where a full disk would end the process.
                     os.posix_fallocate(file, 0, size)
             finally:
@@ -343,11 +375,7 @@ class CenterStore:
         header = Header.read(self._folder)
         if header is None:
             raise DataError(f"{headers.FILE_NAME} has vanished")
-        sizes = {_RECORDS: header.classes * self._layout.num_bytes, _CHECKS: 4 * header.classes}
-        for name, size in sizes.items():
-            found = (self._folder / name).stat().st_size
-            if found != size:
-                raise DataError(f"{name} has {found} bytes instead of {size}: it is damaged")
+        header.check_files(self._folder)
         return header
 
     @contextmanager

@@ -15,11 +15,15 @@ from typing import Any, Optional
 
 import numpy as np
 
+from partial_fc.shard import RowState
 from partial_fc.store.records import Layout
 from runtime.errors import DataError
 from runtime.files import write_atomically
 
 FILE_NAME = "store.json"
+RECORDS, CHECKS, LOCK = "records.bin", "checks.bin", "lock"
+# In a checkpoint, the number of the store that has the rows.
+STORE = "center_store"
 _FORMAT = "class centers 1"
 
 
@@ -35,7 +39,10 @@ class Header:
         seed: of the initial centers.
         first: the first class that is here; others may be on other hosts.
         last: one past the last.
-        saved: the update of the last checkpoint that needs it; -1 if there is none.
+        saved: the update of the last checkpoint that was begun; -1 if there is none.
+        confirmed: whether a checkpoint exists. A process that is killed while the first one is
+            written leaves a store of which that is not known.
+        run: the folder of the run that uses it; empty if not known.
     """
 
     number: int
@@ -46,6 +53,8 @@ class Header:
     first: int
     last: int
     saved: int = -1
+    confirmed: bool = False
+    run: str = ""
 
     def write(self, folder: Path) -> None:
         """Replace the header of a folder.
@@ -71,6 +80,8 @@ class Header:
             if about.pop("format") != _FORMAT:
                 raise ValueError
             states = {name: (dtype, wide) for name, (dtype, wide) in about["states"].items()}
+            if not {*states.values()} <= {("float32", True), ("int32", False)}:
+                raise ValueError
             header = cls(**{**about, "states": states})
             if checksum != _checksum({"format": _FORMAT, **asdict(header)}):
                 raise ValueError
@@ -84,6 +95,30 @@ class Header:
                 "the folder and start anew with --resume never"
             ) from None
         return header
+
+    @property
+    def layout(self) -> Layout:
+        """Of its records."""
+        return Layout(
+            self.embedding, {name: RowState(*about) for name, about in self.states.items()}
+        )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of its files, by name."""
+        return {RECORDS: self.classes * self.layout.num_bytes, CHECKS: 4 * self.classes}
+
+    def check_files(self, folder: Path) -> None:
+        """See that the files are of these sizes.
+
+        Raises:
+            DataError: one is not.
+            OSError: one is missing.
+        """
+        for name, size in self.sizes.items():
+            found = (folder / name).stat().st_size
+            if found != size:
+                raise DataError(f"{name} has {found} bytes instead of {size}: it is damaged")
 
     def differences(self, other: Header) -> list[str]:
         """In what two stores have rows of other kinds, in words."""

@@ -191,6 +191,20 @@ class Records:
         if failed >= 0:
             self._fail(int(classes[failed]))
 
+    def take(self, images: Words, part: Part) -> None:
+        """Fill rows of a stage from images instead of the file.
+
+        Raises:
+            DataError: one is damaged.
+        """
+        classes, places, layout = part.classes, part.places, self.layout
+        if not _are_intact(classes, self.checks[classes], self._multipliers, images):
+            raise DataError("an undo log holds a damaged record")
+        end = len(layout.wide) * layout.embedding
+        wide = images[:, :end].view(np.float32).reshape(len(images), -1, layout.embedding)
+        part.staged.wide[:, places] = wide.swapaxes(0, 1)
+        part.staged.narrow[:, places] = images[:, end:].view(np.int32).T[: len(layout.narrow)]
+
     def restore(self, classes: Rows, checks: Words, images: Words) -> None:
         """Put records back that ``images`` has given.
 

@@ -102,6 +102,11 @@ def blocks(path: Path, words: int) -> Iterator[Block]:
         DataError: it is damaged.
         OSError: it cannot be read.
     """
+    return (block for _, block in located_blocks(path, words))
+
+
+def located_blocks(path: Path, words: int) -> Iterator[tuple[int, Block]]:
+    """As ``blocks``, with the places of the records in the file: where those of a block begin."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         while head := file.read(_HEAD.size):
@@ -110,7 +115,7 @@ def blocks(path: Path, words: int) -> Iterator[Block]:
                 raise DataError(f"{path} is damaged")
             if block is None:
                 return
-            yield block
+            yield file.tell() - 4 * block.images.size, block
 
 
 def _block(file: object, head: bytes, words: int) -> tuple[Optional[Block], bool]:

@@ -16,7 +16,7 @@ from typing_extensions import override
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD, Adam, RowOptimizer
 from partial_fc.options import HeadOptions
-from partial_fc.rows import STORE
+from partial_fc.store.header import STORE
 from runtime.mxnet import mx
 from runtime.state import Saved
 from tests.support.thread_world import run_ranks

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partial_fc.rows import STORE
+from partial_fc.store.header import STORE
 from partial_fc.store.undo import UndoLog, blocks, logs
 from runtime.errors import ConfigError, DataError
 from tests.support.stored_head import (
