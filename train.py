@@ -86,6 +86,7 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     best = BestModel(backbone, run.world, run.folder, verifier.verify, config.run.best)
     run.restore(backbone=backbone, optimizer=optimizer, head=head, verifier=verifier, best=best)
     if run.is_new:
+        head.begin(run.folder)
         with run.log.paused():
             if config.head.starts_from_means:
                 class_means.start_from_means(head, backbone, faces, run.log.end_updates)
@@ -103,8 +104,9 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
             Every(saver.save, updates=config.run.save_interval),
             Every(run.save_checkpoint, updates=config.run.save_interval, on_stop=True),
         ],
-        teacher.averages if teacher is not None else dict,
+        lambda: {**head.rows.averages(), **(teacher.averages() if teacher is not None else {})},
     )
+    head.rows.close()
     run.log.summarize(debug=data.debug)
     verifier.summarize()
     return status

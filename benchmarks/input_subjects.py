@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from benchmarks.worker import Subject
 from data.batches.face_loader import FaceLoader
+from data.batches.order import epoch_keys
 from data.batches.selection import Selection
 from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
@@ -111,7 +112,7 @@ class MXNetIterator(Subject):
 
 
 class SetOpening(Subject):
-    """What happens before the first batch: the set is opened, chosen from and shuffled once."""
+    """What happens before the first batch: the set is opened and chosen from."""
 
     def __init__(self, rec: str, min_images: int, cached: bool) -> None:
         """Args: the set, the images an identity must have, and whether caches may be used."""
@@ -125,4 +126,4 @@ class SetOpening(Subject):
                 cache.unlink()
         self._dataset = RecordSet(self._rec)
         self._selection = Selection(self._dataset, self._min_images)
-        self._order = self._selection.shuffled(np.random.default_rng(_SEED))
+        self._order = self._selection.order(epoch_keys(_SEED), 0, BATCH)

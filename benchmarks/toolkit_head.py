@@ -60,6 +60,7 @@ class ToolkitHead(Subject):
             optimizer=SGD(MOMENTUM, WEIGHT_DECAY),
             seed=SEED,
         )
+        self.head.rows.load("centers", 0, case.centers())
         # Zeros take no memory before they are written to, which would look like the step's.
         self.head.rows.export()["momenta"].fill(0.0)
         self._features = mx.nd.array(case.features())

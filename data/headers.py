@@ -60,18 +60,23 @@ def may_have_exif(
     """
     found = np.zeros(starts.size, np.bool_)
     for i in range(starts.size):
-        place, stop = starts[i] + _SEGMENTS_BEGIN, stops[i]
-        found[i] = stop > 0
-        while place + _SEGMENT_HEAD <= stop and content[place] == _SEGMENT_BEGIN:
-            marker = content[place + 1]
-            if marker in _LAST_MARKERS:
-                found[i] = False
-                break
-            length = np.int64(content[place + 2]) << 8 | np.int64(content[place + 3])
-            if marker == _EXIF_MARKER or length < _LENGTH_BYTES:
-                break
-            place += _SEGMENT_HEAD - _LENGTH_BYTES + length
+        found[i] = stops[i] > 0 and may_turn(content, starts[i], stops[i])
     return found
+
+
+@unlocked_kernel
+def may_turn(content: NDArray[np.uint8], start: int, stop: int) -> bool:
+    """Return what ``may_have_exif`` does, for one JPEG."""
+    place = start + _SEGMENTS_BEGIN
+    while place + _SEGMENT_HEAD <= stop and content[place] == _SEGMENT_BEGIN:
+        marker = content[place + 1]
+        if marker in _LAST_MARKERS:
+            return False
+        length = np.int64(content[place + 2]) << 8 | np.int64(content[place + 3])
+        if marker == _EXIF_MARKER or length < _LENGTH_BYTES:
+            break
+        place += int(_SEGMENT_HEAD - _LENGTH_BYTES + length)
+    return True
 
 
 def is_copied(payload: bytes) -> bool:

@@ -94,6 +94,25 @@ def split_holdout(
     return training, list(identities[every - 1 :: every])
 
 
+def split_evenly(identities: Sequence[Identity], parts: int) -> list[int]:
+    """Return how many identities, one after another, go into each of some parts, at least one.
+
+    The parts have about as many images each.
+    """
+    assert 0 < parts <= len(identities)
+    total = sum(len(identity.images) for identity in identities)
+    counts, images = [0], 0
+    for number, identity in enumerate(identities):
+        left = len(identities) - number
+        wanted = total * len(counts) / parts
+        is_full = images + len(identity.images) / 2 > wanted or left == parts - len(counts)
+        if counts[-1] and len(counts) < parts and is_full:
+            counts.append(0)
+        counts[-1] += 1
+        images += len(identity.images)
+    return counts
+
+
 def is_image(name: str) -> bool:
     """Whether a file is an image that is used, by its name."""
     return name.lower().endswith(FILE_ENDINGS) and name[0] != "."

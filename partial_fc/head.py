@@ -32,17 +32,20 @@ from partial_fc.centers_file import read_centers
 from partial_fc.communicator import Communicator
 from partial_fc.device_rows import DeviceRows
 from partial_fc.host_rows import HostRows
+from partial_fc.initial import initial_centers
 from partial_fc.margin import Margin, Targets
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
 from partial_fc.options import HeadOptions
 from partial_fc.rows import Logits, Placed, Rows
-from partial_fc.shard import Sampler, Shard, centers_of, initial_centers
+from partial_fc.shard import Sample, Sampler, Shard, centers_of
+from partial_fc.store.center_store import StoreOptions
+from partial_fc.stored_rows import StoredRows
 from runtime import devices, processors
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16, invoke
-from runtime.state import SHARDED, Saved, State, Stateful, Stored
+from runtime.state import Saved, State, Stateful
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +93,7 @@ class PartialFC(Stateful):
         self._scale = options.scale
         self._filter_threshold = options.filter_threshold
         self._products = Products(TYPES[options.head_dtype])
+        self._prepared: list[tuple[int, Sample]] = []
 
     @classmethod
     def create(
@@ -114,24 +118,37 @@ class PartialFC(Stateful):
             seed: of the centers and the samples.
 
         Raises:
-            ConfigError: the device has no products or no centers of that type.
+            ConfigError: the device has no products or no centers of that type, or there is another
+                run's store.
             DataError: the centers to be read are missing, damaged, or of another shape.
         """
         num_classes, embedding_size = shape
         options = replace(options, head_dtype=usable_dtype(options.head_dtype, context))
         shard = Shard(world.rank, world.size, num_classes)
-        if options.pretrained_centers is None or options.starts_from_means:
-            centers = initial_centers(shard, embedding_size, seed)
+        read = None
+        if options.pretrained_centers is not None and not options.starts_from_means:
+            read = partial(read_centers, Path(options.pretrained_centers), shard, embedding_size)
+        rows: Rows
+        initial = shard, embedding_size, seed
+        if options.center_store is not None:
+            place = _place_of_store(options, seed, context)
+            rows = StoredRows(place, shard, embedding_size, optimizer, world, read)
         else:
-            centers = read_centers(Path(options.pretrained_centers), shard, embedding_size)
-        return cls(
-            options,
-            margins.build(options),
-            _rows(options.center_dtype, centers, optimizer, context, seed, shard),
-            Sampler(shard, options.sample_ratio, seed),
-            shard,
-            world,
-        )
+            rows = _rows(options.center_dtype, read, initial, context, optimizer)
+        sampler = Sampler(shard, options.sample_ratio, seed)
+        return cls(options, margins.build(options), rows, sampler, shard, world)
+
+    def begin(self, run: Path) -> None:
+        """Begin a run that goes on from no checkpoint; the ranks have to come here together.
+
+        Args:
+            run: its folder.
+
+        Raises:
+            ConfigError: the class centers are those of another run.
+            DataError: the centers to be read are missing, damaged, or of another shape.
+        """
+        self.rows.begin(str(run.resolve()))
 
     def start_from(self, directions: NDArray[np.float32]) -> None:
         """Put centers in place of the initial ones, which they get the length of.
@@ -144,20 +161,25 @@ class PartialFC(Stateful):
 
     @override
     def export_state(self, update: int) -> State:
-        start, total = self.shard.start, self.shard.num_classes
-        arrays = {
-            name: Stored(SHARDED, rows, start, total) for name, rows in self.rows.snapshot().items()
-        }
-        return State({**arrays, **self.margin.export_state(update).arrays})
+        rows = self.rows.export_state(update, self.shard)
+        return replace(rows, arrays={**rows.arrays, **self.margin.export_state(update).arrays})
 
     @override
     def load_state(self, saved: Saved) -> None:
-        shard = self.shard
-        for name, row_shape in self.rows.row_shapes.items():
-            pieces = saved.pieces(name, shard.start, shard.stop, shard.num_classes, row_shape)
-            for first, values in pieces:
-                self.rows.load(name, first, values)
+        self.rows.load_state(saved, self.shard)
         self.margin.load_state(saved)
+
+    def prepare(self, labels: NDArray[np.int64], update: int) -> None:
+        """Begin to read the rows of a coming step; the ranks have to come here together.
+
+        Args:
+            labels: int64 [b], the class ids of that step.
+            update: its number, that of the next step.
+        """
+        if self.rows.reads_ahead:
+            sample = self._sampler.sample(self._gather_labels(labels), update)
+            self._prepared.append((update, sample))
+            self.rows.read_ahead(sample)
 
     def step(
         self,
@@ -180,7 +202,7 @@ class PartialFC(Stateful):
         """
         units_bD, inverse_norms_b1 = self.rows.normalize(features)
         units_BD = self._world.allgather(units_bD, "head.features")
-        sample = self._sampler.sample(self._gather_labels(labels), update)
+        sample = self._sample(labels, update)
         placed = self.rows.place(sample)
         products = self._products
         products.begin((*units_BD.shape[:1], sample.rows.size, units_BD.shape[1]), features.context)
@@ -266,6 +288,13 @@ class PartialFC(Stateful):
         loss = loss + mx.nd.mean(terms.penalties_B)
         return loss, factor_B.reshape((-1, 1)), radial_B.reshape((-1, 1))
 
+    def _sample(self, labels: NDArray[np.int64], update: int) -> Sample:
+        while self._prepared:
+            number, sample = self._prepared.pop(0)
+            if number == update:
+                return sample
+        return self._sampler.sample(self._gather_labels(labels), update)
+
     def _gather_labels(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
         # On the CPU whatever the device: the sampler works there, without waiting for the device.
         labels_b = mx.nd.array(labels, ctx=mx.cpu(), dtype="int64")
@@ -275,20 +304,26 @@ class PartialFC(Stateful):
 
 def _rows(
     dtype: str,
-    centers: NDArray[np.float32],
-    optimizer: RowOptimizer,
+    read: Optional[Callable[[], NDArray[np.float32]]],
+    initial: tuple[Shard, int, int],
     context: Any,
-    seed: int,
-    shard: Shard,
+    optimizer: RowOptimizer,
 ) -> Rows:
-    """The class centers where they are kept: on the host or on a GPU."""
-    if devices.is_host(context):
-        kept = bfloat16.narrow_rows(centers) if dtype == "bfloat16" else centers
-        return HostRows(kept, optimizer, seed=seed, first_class=shard.start)
+    """Class centers in the memory of the host or of a GPU: read, or initial ones.
+
+    ``initial`` are the shard, the width and the seed.
+    """
+    shard, _, seed = initial
     if dtype == "bfloat16":
-        raise ConfigError(
-            "--center-dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU; use float32"
-        )
+        if not devices.is_host(context):
+            raise ConfigError(
+                "--center-dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU; use float32"
+            )
+        kept = bfloat16.narrow_rows(read()) if read else initial_centers(*initial, narrow=True)
+        return HostRows(kept, optimizer, seed=seed, first_class=shard.start)
+    centers = read() if read else initial_centers(*initial)
+    if devices.is_host(context):
+        return HostRows(centers, optimizer)
     return DeviceRows(centers, optimizer, context)
 
 
@@ -297,6 +332,18 @@ def _where_local(local_B: Any, values_B: Any, other: float) -> Any:
     chosen_B = mx.nd.empty(values_B.shape, ctx=values_B.context)
     invoke("_npi_where_rscalar", [local_B, values_B], {"scalar": other}, [chosen_B])
     return chosen_B
+
+
+def _place_of_store(options: HeadOptions, seed: int, context: Any) -> StoreOptions:
+    """Where ``--center-store`` is; ``seed``: of the initial centers."""
+    assert options.center_store is not None
+    if not devices.is_host(context):
+        raise ConfigError(
+            f"--center-store {options.center_store} is for CPUs, whose kernels read its rows; "
+            "leave it out on a GPU"
+        )
+    memory = int(options.center_memory * 2**30)
+    return StoreOptions(Path(options.center_store).resolve(), memory, seed)
 
 
 def usable_dtype(dtype: str, device: Any) -> str:

@@ -83,6 +83,15 @@ class HeadOptions(Options):
     """Start the class centers from the N_centers.param files of an InsightFace run in this folder,
     or without one from the classes' means of the embeddings of --pretrained."""
 
+    center_store: Optional[str] = None
+    """Keep the class centers and their optimizer's states in this folder, on a fast disk of this
+    host, instead of in memory, which then holds the sampled rows alone; CPUs only."""
+
+    center_memory: float = number(
+        4.0, POSITIVE.saying("must be above 0; it is in GiB and for each rank")
+    )
+    """GiB of the --center-store that a rank leaves in the system's cache of files."""
+
     @property
     def starts_from_means(self) -> bool:
         """Whether the centers start from the means of embeddings."""

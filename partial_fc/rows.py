@@ -18,7 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partial_fc.negatives import Negatives
-from partial_fc.shard import Sample
+from partial_fc.shard import Sample, Shard
+from partial_fc.store.header import STORE
+from runtime.errors import DataError
+from runtime.state import SHARDED, Saved, State, Stored
 
 Array = NDArray[np.float32]
 # Vectors shorter than this are divided by it.
@@ -122,6 +125,53 @@ class Rows(Protocol):
 
         Values are float32 or uint16 that holds bfloat16, whatever the rows are, or counts.
         """
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether ``read_ahead`` does anything."""
+        return False
+
+    def read_ahead(self, sample: Sample) -> None:
+        """Begin to bring the rows of the sample that follows the last one of these to memory."""
+        return
+
+    def averages(self) -> dict[str, float]:
+        """Further numbers of a report, since the last one: shares of the time that rows took."""
+        return {}
+
+    def export_state(self, update: int, shard: Shard) -> State:
+        """The state after ``update`` updates, for a checkpoint; see ``Stateful``."""
+        start, total = shard.start, shard.num_classes
+        arrays = self.snapshot().items()
+        return State({name: Stored(SHARDED, rows, start, total) for name, rows in arrays})
+
+    def load_state(self, saved: Saved, shard: Shard) -> None:
+        """Restore what ``export_state`` has returned; see ``Stateful``."""
+        if saved.has(STORE):
+            raise DataError(
+                "the class centers of this checkpoint are in the store of its run; give its folder "
+                "with --center-store DIR, or another --models-root, or start anew with --resume "
+                "never"
+            )
+        for name, row_shape in self.row_shapes.items():
+            pieces = saved.pieces(name, shard.start, shard.stop, shard.num_classes, row_shape)
+            for first, values in pieces:
+                self.load(name, first, values)
+
+    def begin(self, run: str) -> None:
+        """Begin a run that goes on from no checkpoint; the ranks have to come here together.
+
+        Args:
+            run: the folder of the run, which names it.
+
+        Raises:
+            ConfigError: the rows are those of another run.
+        """
+        return
+
+    def close(self) -> None:
+        """Finish what is under way; the rows are not used any more."""
+        return
 
     def normalize(self, features_bD: Any) -> tuple[Any, Any]:
         """The unit vectors [b, D], and 1 / norms [b, 1]."""

@@ -1,4 +1,4 @@
-"""What one rank holds of the head (classes, initial centers, states), and its sample of a step.
+"""What one rank holds of the head (classes, states), and its sample of a step.
 
 All code that divides something along the class axis (centers, labels, checkpoints, the dry run)
 uses ``Shard``. Neither MXNet nor Numba is imported, for the sake of the dry run.
@@ -14,9 +14,8 @@ from numpy.typing import DTypeLike, NDArray
 
 Int64Array = NDArray[np.int64]
 
-# Classes whose initial centers come from one generator, and the deviation of these centers.
-_BLOCK = 1024
-_DEVIATION = 0.01
+# The standard deviation of the numbers of an initial center.
+DEVIATION = 0.01
 
 
 @dataclass(frozen=True)
@@ -53,36 +52,17 @@ class Shard:
         return quotient + (self.rank < remainder)
 
 
-def initial_centers(shard: Shard, embedding_size: int, seed: int) -> NDArray[np.float32]:
-    """Draw the centers of a shard from N(0, 0.01): float32 [shard.size, embedding_size].
-
-    A center depends on class id and seed alone, so that a run starts from the same ones on any
-    number of ranks. MXNet seeds all processes alike: its generator would give every rank the same.
-    """
-    centers = np.empty((shard.size, embedding_size), dtype=np.float32)
-    for block in range(shard.start // _BLOCK, -(-shard.stop // _BLOCK)):
-        generator = np.random.default_rng((seed, block))
-        values = generator.standard_normal((_BLOCK, embedding_size), dtype=np.float32)
-        first = block * _BLOCK
-        start, stop = max(shard.start, first), min(shard.stop, first + _BLOCK)
-        centers[start - shard.start : stop - shard.start] = values[start - first : stop - first]
-    centers *= np.float32(_DEVIATION)
-    return centers
-
-
-def centers_of(
-    directions: NDArray[np.float32], drawn: NDArray[np.float32]
-) -> NDArray[np.float32]:
+def centers_of(directions: NDArray[np.float32], drawn: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return centers of these directions, as long as drawn ones are on average.
 
     The length decides how far an update turns a center, so it has to be that of drawn ones.
 
     Args:
         directions: of any length, float32 [rows, D]; 0 where there is none.
-        drawn: centers from ``initial_centers``, which are kept there.
+        drawn: centers from ``partial_fc.initial``, which are kept there.
     """
     norms = np.linalg.norm(directions, axis=1, keepdims=True)
-    length = np.float32(_DEVIATION * np.sqrt(directions.shape[1]))
+    length = np.float32(DEVIATION * np.sqrt(directions.shape[1]))
     scaled = directions * (length / np.where(norms > 0, norms, np.float32(1)))
     centers: NDArray[np.float32] = np.where(norms > 0, scaled, drawn)
     return centers

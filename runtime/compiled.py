@@ -100,6 +100,8 @@ def parallel_kernel(function: Any) -> Callable[..., Any]:
 
 # A function of single numbers, compiled into the kernels that call it.
 inlined = _compiler(fastmath=_FAST, inline="always")
+# The same for numbers that are to be equal wherever they are computed: nothing is reordered.
+exactly_inlined = _compiler(inline="always")
 # A kernel of one thread that releases Python's lock while it runs.
 unlocked_kernel = _compiler(nogil=True)
 
@@ -112,6 +114,25 @@ def _pointer(context: Any, address: Any) -> Any:
         return builder.inttoptr(arguments[0], target.get_value_type(signature.return_type))
 
     return types.CPointer(types.float32)(types.uintp), generate
+
+
+@extending.intrinsic
+def _untyped_pointer(context: Any, address: Any) -> Any:
+    """A pointer to an address (``uint64``), in a kernel."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], target.get_value_type(signature.return_type))
+
+    return types.voidptr(types.uint64), generate
+
+
+@_compiler(inline="always")
+def array_at(address, size, dtype):  # type: ignore[no-untyped-def]
+    """A view [size] of numbers of a type in memory, in a kernel: it can take many arrays at once.
+
+    ``address`` is uint64; ``dtype`` one of NumPy's types, such as ``np.int32``.
+    """
+    return numba.carray(_untyped_pointer(address), (size,), dtype)
 
 
 _CACHE_LINE = 64
@@ -151,3 +172,10 @@ def prefetch_row(array, row):  # type: ignore[no-untyped-def]
 def floats_at(address, size):  # type: ignore[no-untyped-def]
     """A view [size] of float32 numbers in memory, in a kernel: it can take many arrays at once."""
     return numba.carray(_pointer(address), (size,))
+
+
+# The system's pread(2) and pwrite(2), in a kernel: a descriptor, an address, how many bytes, and
+# where they are in the file. They return how many bytes they have read or written, or -1.
+_call = types.int64(types.int32, types.uintp, types.uintp, types.int64)
+read_at = types.ExternalFunction("pread", _call)
+write_at = types.ExternalFunction("pwrite", _call)

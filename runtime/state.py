@@ -7,9 +7,9 @@ other parts and the same checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Optional, Protocol
 
 from numpy.typing import NDArray
 
@@ -40,10 +40,13 @@ class State:
     Attributes:
         arrays: by name.
         values: numbers and words that JSON can hold.
+        when_saved: called when a checkpoint of it exists on all ranks, with the updates of all
+            checkpoints that exist.
     """
 
     arrays: Mapping[str, Stored] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
+    when_saved: Optional[Callable[[Sequence[int]], None]] = None
 
 
 class Saved(Protocol):
@@ -52,6 +55,10 @@ class Saved(Protocol):
     Its methods raise ``DataError`` for an array or value that is missing or of another shape or
     type.
     """
+
+    @property
+    def update(self) -> int:
+        """How many updates were finished."""
 
     def names(self) -> list[str]:
         """The names of the arrays."""

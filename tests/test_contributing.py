@@ -189,9 +189,13 @@ class Remembered:
 
     def __init__(self, state: State) -> None:
         self._arrays = {name: stored.array for name, stored in state.arrays.items()}
+        self._values = state.values
 
     def names(self) -> list[str]:
         return list(self._arrays)
+
+    def has(self, name: str) -> bool:
+        return name in self._values
 
     def replicated(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         assert self._arrays[name].shape == shape

@@ -7,6 +7,7 @@ option without a row fails.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ from training.checkpoint import resume
 from training.checkpoint.writer import Checkpointer
 from training.config.faces import resolve
 from training.log import run_log
+from training.plan import calibrate
+from training.plan.calibration import Calibration
 from training.update import finite_guard, optimizer, parameter_updates, teacher
 
 
@@ -208,6 +211,18 @@ ROWS: dict[str, Row] = {
         "--pretrained-centers {folder}/centers",
         lambda seen: float(seen.call("PartialFC.create").result.rows.export()["centers"][6, 15]),
         0.75,
+    ),
+    "center_store": Row(
+        "memory",
+        "--center-store {folder}/store",
+        lambda seen: type(seen.call("PartialFC.create").result.rows).__name__,
+        "StoredRows",
+    ),
+    "center_memory": Row(
+        "memory",
+        "--center-memory 0.5",
+        lambda seen: seen.call("PartialFC.create").result.rows.options.memory,
+        2**29,
     ),
     "sample_ratio": Row("records", "--sample-ratio 0.5", given("Sampler", "ratio"), 0.5),
     "batch_size": Row(
@@ -395,6 +410,24 @@ ROWS: dict[str, Row] = {
         lambda seen: seen.call("dry_run.describe")["config"].dry_run.world_size,
         7,
     ),
+    "calibrate": Row(
+        "measured plan",
+        "--calibrate",
+        lambda seen: seen.was_called("calibrate.calibrate"),
+        True,
+    ),
+    "json": Row(
+        "measured plan",
+        "--json",
+        lambda seen: json.loads(seen.output)["ranks"],
+        1,
+    ),
+    "memory": Row(
+        "measured plan",
+        "--memory 1.5",
+        lambda seen: json.loads(seen.output)["memory_limit"],
+        3 * 2**29,
+    ),
     "gpu": Row(
         "plan",
         "--gpu",
@@ -416,6 +449,7 @@ FURTHER = {
     ),
     "drawn": "--rec {folder}/drawn --seed 5 --models-root {folder}/drawn-models",
     "plan": "--dataset webface",
+    "measured plan": "--dataset webface --dry-run",
 }
 
 
@@ -484,6 +518,7 @@ def witness(kind: str, folder: Path) -> Witness:
         seen = Witness(patch)
         watch(seen)
         seen.replace(face_set, "ensure", stop)
+        seen.replace(calibrate, "calibrate", lambda config: Calibration("this one"))
         patch.setattr(parallel.world, "HorovodWorld", LoneWorld)
         for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
             patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")

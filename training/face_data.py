@@ -13,8 +13,7 @@ from typing import Optional, Union
 from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.drawn import face_set
 from data.options import FaceDataOptions
-from data.records.joined_set import JoinedSet
-from data.records.record_set import RecordSet, files_of
+from data.records.shards import compared_files, open_sets
 from data.verification.bin_file import VerificationSet, read_bin
 from parallel.world import World
 from runtime.errors import ConfigError, DataError
@@ -53,7 +52,7 @@ def _compared_files(data: FaceDataOptions) -> list[Path]:
     is_drawn = data.dataset == "synthetic"
     folders = _folders(data)[is_drawn:] if data.rec else []
     return [
-        *(path for rec in data.rec[is_drawn:] for path in files_of(Path(rec))),
+        *(path for rec in data.rec[is_drawn:] for path in compared_files(Path(rec))),
         *(folder / f"{name}.bin" for name in data.val_targets for folder in folders),
     ]
 
@@ -61,7 +60,7 @@ def _compared_files(data: FaceDataOptions) -> list[Path]:
 def _memory_batches(data: FaceDataOptions, seed: int, world: World) -> MemoryBatches:
     num_classes, image_size = data.num_classes, FACE_SIZE
     if num_classes is None:
-        dataset = _open_sets(data)
+        dataset = open_sets(data.rec)
         num_classes, image_size = dataset.num_classes, dataset.image_size
     return MemoryBatches(
         num_classes,
@@ -76,18 +75,13 @@ def _memory_batches(data: FaceDataOptions, seed: int, world: World) -> MemoryBat
 def _record_batches(data: FaceDataOptions, seed: int, world: World) -> FaceLoader:
     if data.dataset == "synthetic":
         _draw_synthetic(data, seed)
-    dataset = _open_sets(data)
+    dataset = open_sets(data.rec)
     if data.num_classes is not None and data.num_classes != dataset.num_classes:
         _log.warning(
             "%s has %d classes, not the %d of the configuration; training with those of the data",
             *(dataset.path, dataset.num_classes, data.num_classes),
         )
     return FaceLoader(dataset, data, rank=world.rank, world_size=world.size, seed=seed)
-
-
-def _open_sets(data: FaceDataOptions) -> Union[RecordSet, JoinedSet]:
-    sets = [RecordSet(path) for path in data.rec]
-    return sets[0] if len(sets) == 1 else JoinedSet(sets)
 
 
 def _draw_synthetic(data: FaceDataOptions, seed: int) -> None:

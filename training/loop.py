@@ -28,6 +28,15 @@ class Step(Protocol):
         The loss is an NDArray [1] that may still be computed.
         """
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether ``prepare`` does anything."""
+        return False
+
+    def prepare(self, batch: Any, update: int) -> None:
+        """Begin what can be done for an update while the one before it is made."""
+        return
+
     def finish(self) -> None:
         """Wait for what is not known yet of the updates so far, and raise what is wrong."""
 
@@ -99,6 +108,7 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks
         for interlude in hooks.interludes:
             with log.paused():
                 interlude.action(updates.start)
+    batches = _prepared(step, batches, updates)
     for update in range(updates.start, total):
         if log.reports(update + 1):
             # With nothing else under way, the parts of this update can be told apart.
@@ -128,3 +138,17 @@ def fit(step: Step, batches: Iterator[Any], updates: Updates, log: RunLog, hooks
             _log.info("told to end: stopped after update %d of %d", update + 1, total)
             return status
     return 0
+
+
+def _prepared(step: Step, batches: Iterator[Any], updates: Updates) -> Iterator[Any]:
+    """The batches; a step that looks ahead is told of each one update before its own."""
+    if not step.looks_ahead:
+        yield from batches
+        return
+    batch = next(batches)
+    for update in range(updates.start + 1, updates.total):
+        following = next(batches)
+        step.prepare(following, update)
+        yield batch
+        batch = following
+    yield batch

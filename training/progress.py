@@ -14,7 +14,7 @@ from typing import Optional, Protocol
 
 from typing_extensions import override
 
-from data.batches.position import EpochPlan, Position
+from data.batches.position import ORDER, EpochPlan, Position
 from runtime.state import Saved, State, Stateful
 from training.schedules import Schedule
 
@@ -72,6 +72,7 @@ class Progress(Stateful):
         update = saved.count("update")
         position = Position(saved.count("epoch"), saved.count("samples"))
         epoch_plan = EpochPlan(source.num_images, source.global_batch, update, position)
+        _tell_other_order(saved, position)
         before = saved.count("global_batch")
         if before != source.global_batch:
             _log.info(
@@ -135,6 +136,7 @@ class Progress(Stateful):
                 "update": update,
                 "epoch": position.epoch,
                 "samples": position.samples,
+                "order": ORDER,
                 "global_batch": self.epoch_plan.global_batch,
                 "total_updates": self.total_updates,
             }
@@ -143,6 +145,18 @@ class Progress(Stateful):
     @override
     def load_state(self, saved: Saved) -> None:
         """``plan`` has taken everything."""
+
+
+def _tell_other_order(saved: Saved, position: Position) -> None:
+    """Warn if the checkpoint is within an epoch whose order was another one."""
+    order = saved.count("order") if saved.has("order") else 0
+    if position.samples and order != ORDER:
+        _log.warning(
+            "the checkpoint is of a version that ordered the images in another way: in the rest of "
+            "epoch %d, after image %d, images may come that the epoch has had, and others not; "
+            "from the next epoch on each comes once again",
+            *(position.epoch, position.samples),
+        )
 
 
 @dataclass(frozen=True)

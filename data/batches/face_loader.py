@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from data.batches.loader import Batch, Filling, Loader
 from data.batches.memory import BatchMemory
+from data.batches.order import epoch_keys
 from data.batches.planes import write_planes
 from data.batches.position import Position
 from data.batches.selection import Selection
@@ -107,6 +108,9 @@ class FaceLoader(Loader):
         self._max_bad_records = options.max_bad_records
         self.bad_records: set[int] = set()
         self._bad_lock = threading.Lock()
+        self._epoch_keys = functools.lru_cache(maxsize=2)(
+            lambda epoch: epoch_keys(_SHUFFLE, seed, epoch)
+        )
         # Of the updates that are filled at the same time.
         self._drawn = functools.lru_cache(maxsize=2)(self._draw_some)
         self._memory, self._own_memory = BatchMemory(), threading.local()
@@ -129,7 +133,7 @@ class FaceLoader(Loader):
             for first in range(0, len(indices), size)
         )
 
-    def _plain_filling(self, indices: NDArray[np.int32]) -> Filling:
+    def _plain_filling(self, indices: NDArray[np.int64]) -> Filling:
         shape = (len(indices), 3, *self.image_size)
         batch = Batch(np.empty(shape, np.uint8), np.empty(len(indices), np.int64))
 
@@ -143,7 +147,7 @@ class FaceLoader(Loader):
                     batch.images[row], batch.labels[row] = 0, -1
                 else:
                     batch.images[row] = image.transpose(2, 0, 1)
-                    batch.labels[row] = self._selection.classes[label]
+                    batch.labels[row] = self._selection.new_number(label)
 
         return Filling(batch, fill)
 
@@ -151,14 +155,10 @@ class FaceLoader(Loader):
     def _filling(self, update: int, position: Position) -> Filling:
         batch_size = self._rows.stop - self._rows.start
         first = position.samples + self._rows.start
-        indices = self._order(position.epoch, first, batch_size)
+        indices = self._selection.order(self._epoch_keys(position.epoch), first, batch_size)
         shape = (batch_size, 3, *self.image_size)
         batch = Batch(self._memory.take(shape), np.empty(batch_size, np.int64))
         return Filling(batch, lambda rows: self._fill(batch, rows, indices, update))
-
-    @override
-    def _shuffled(self, epoch: int) -> NDArray[np.int32]:
-        return self._selection.shuffled(np.random.default_rng((_SHUFFLE, self._seed, epoch)))
 
     def _draw_changes(self, update: int) -> _Changes:
         """Draw for the whole global batch, and return what is for this rank's images."""
@@ -172,7 +172,7 @@ class FaceLoader(Loader):
     def _draw_some(self, first: int) -> list[_Changes]:
         return [self._draw_changes(first + update) for update in range(_UPDATES_AT_ONCE)]
 
-    def _fill(self, batch: Batch, rows: slice, indices: NDArray[np.int32], update: int) -> None:
+    def _fill(self, batch: Batch, rows: slice, indices: NDArray[np.int64], update: int) -> None:
         """Decode some rows of an update's batch; runs in a thread."""
         place = update % _UPDATES_AT_ONCE
         mirrored, draws = self._drawn(update - place)[place]
@@ -190,7 +190,7 @@ class FaceLoader(Loader):
                 if draws is not None:
                     image[:] = self._augmentation.apply(image, draws[row + rows.start])
             write_planes(images, planes[few], mirrored[few])
-        batch.labels[rows] = self._selection.classes[labels]
+        batch.labels[rows] = self._selection.renumbered(labels)
 
     def _decoded(self) -> NDArray[np.uint8]:
         """This thread's own memory for the images that it decodes and then writes into a batch."""

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from data.batches.epoch_part import EpochPart
 from data.batches.loader import Batch, Filling, Loader, Prefetcher
+from data.batches.order import epoch_keys, permuted
 from data.batches.position import Position
 from data.images.image_set import ImageSet
 from data.images.transforms import ImageTransform
@@ -37,7 +38,7 @@ class TransformedImages:
     """Channels, height and width of what the transform returns."""
 
     def filling(
-        self, indices: NDArray[np.int32], draws: NDArray[np.float32], batch_size: int
+        self, indices: NDArray[np.int64], draws: NDArray[np.float32], batch_size: int
     ) -> Filling:
         """Return a batch of some images, still empty, and what fills it.
 
@@ -111,17 +112,12 @@ class ImageLoader(Loader):
     def _filling(self, update: int, position: Position) -> Filling:
         part = self._epoch_part
         first = part.first + position.samples + part.offset
-        indices = self._order(position.epoch, first, self._batch_size)
+        keys = epoch_keys(_SHUFFLE, self._seed, position.epoch)
+        indices = permuted(first, self._batch_size, keys, len(self._images.dataset))
         rng = np.random.default_rng((_CHANGE, self._seed, update, *part.stream))
         draws = self._images.transform.draw(rng, self.global_batch)
         own = slice(part.offset, part.offset + self._batch_size)
         return self._images.filling(indices, draws[own], len(indices))
-
-    @override
-    def _shuffled(self, epoch: int) -> NDArray[np.int32]:
-        order = np.arange(len(self._images.dataset), dtype=np.int32)
-        np.random.default_rng((_SHUFFLE, self._seed, epoch)).shuffle(order)
-        return order
 
 
 def each_once(
@@ -144,7 +140,7 @@ def each_once(
     Raises:
         DataError: an image cannot be read.
     """
-    own = np.arange(rank, len(images.dataset), world_size, dtype=np.int32)
+    own = np.arange(rank, len(images.dataset), world_size, dtype=np.int64)
     draws = images.transform.draw(np.random.default_rng(0), batch_size)
     return prefetcher.run(
         images.filling(own[start : start + batch_size], draws, batch_size)

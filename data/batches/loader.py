@@ -1,7 +1,7 @@
 """Threads that fill the batches of the next updates while the network works on this one.
 
 A loader says what is in each batch and how some of its rows are filled; here batches are filled
-before they are needed and returned in their order, and so is the random order of an epoch.
+before they are needed and returned in their order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from data.batches.position import EpochPlan, Position
 from runtime.errors import DataError
 
 _Self = TypeVar("_Self", bound="Loader")
-_Made = TypeVar("_Made")
 
 # With smaller tasks, threads wait for each other and for Python's lock instead of decoding.
 _ROWS_PER_TASK = 128
@@ -74,10 +73,6 @@ class Prefetcher:
                 for task in tasks:
                     task.cancel()
 
-    def begin(self, make: Callable[[int], _Made], number: int) -> Future[_Made]:
-        """Let a thread call ``make(number)``."""
-        return self._pool.submit(make, number)
-
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown(cancel_futures=True)
@@ -113,7 +108,6 @@ class Loader:
     def __init__(self, threads: int) -> None:
         """Start the threads, which fill batches when ``batches`` is called."""
         self._prefetcher = Prefetcher(threads, _AHEAD)
-        self._orders: dict[int, Future[NDArray[np.int32]]] = {}
 
     def _set_length(self, name: str, num_images: int, global_batch: int) -> None:
         """Set the number of images per epoch and update; ``name`` is that of the set.
@@ -159,24 +153,8 @@ class Loader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _order(self, epoch: int, first: int, count: int) -> NDArray[np.int32]:
-        """Return ``count`` images of an epoch's order, from index ``first`` on.
-
-        A thread makes the order of the next epoch meanwhile.
-        """
-        self._orders = {
-            number: self._orders.get(number) or self._prefetcher.begin(self._shuffled, number)
-            for number in (epoch, epoch + 1)
-        }
-        # A copy, since a view would keep the whole order of an epoch that is over.
-        return self._orders[epoch].result()[first : first + count].copy()
-
     def _filling(self, update: int, position: Position) -> Filling:
         """Return the batch of an update, still empty, and what fills it."""
-        raise NotImplementedError
-
-    def _shuffled(self, epoch: int) -> NDArray[np.int32]:
-        """Return the order of the images in an epoch; a thread calls it."""
         raise NotImplementedError
 
 

@@ -1,37 +1,43 @@
-"""Which images of a set are trained on, and how often each comes in an epoch.
+"""Which images of a set are trained on, in which order, and how often each comes in an epoch.
 
 ``--min-images`` leaves out identities. ``--class-balance`` lets those of small classes come more
 often: sets of faces have a long tail of people with few images, which the others outvote (Kang et
 al., "Decoupling Representation and Classifier for Long-Tailed Recognition", ICLR 2020, section 3.1,
 whose q is 1 - alpha: 0 draws images alike, 1 classes, 0.5 is square-root sampling).
+
+The images of a batch are found when it is asked for, so that no list of all images is in memory.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.batches.order import permuted, unit
+from data.records.label_table import LabelTable
 from data.records.record_set import LabeledRecords
+from runtime.compiled import array_at, unlocked_kernel
 from runtime.errors import DataError
 
 _log = logging.getLogger("data")
 
-# Images whose labels are counted at once, a multiple of 8; bounds the memory that it takes.
-_CHUNK = 1 << 18
+# Bytes of the bits of chosen images after which their number is noted, a power of 2.
+_BLOCK_BYTES = 64
+# Images after which the sum of all weights is noted.
+_BLOCK_IMAGES = 256
 
 
 class Selection:
     """The images that are trained on, each known by its index in the set.
 
     ``--min-images`` leaves out identities, and with them images all over the set. A list of the
-    images that are left would take as much memory as the order of an epoch; here each takes a bit.
+    images that are left would take 8 bytes for each; here each takes a bit.
 
     Attributes:
-        classes: int32, for each class of the set its new number, -1 if it is left out.
         num_classes: how many classes are left.
     """
 
@@ -53,135 +59,284 @@ class Selection:
             DataError: no identity has as many images.
         """
         self._total = self._count = len(dataset)
-        self._bits: Optional[NDArray[np.uint8]] = None
+        self._chosen: Optional[_ChosenImages] = None
+        self._classes: Optional[NDArray[np.int32]] = None
         self.num_classes = dataset.num_classes
-        self.classes = np.arange(dataset.num_classes, dtype=np.int32)
-        if min_images:
-            self._choose(dataset, min_images)
         self._drawn: Optional[_WeightedImages] = None
+        if not min_images and not class_balance:
+            return
+        labels = dataset.label_table()
+        counts = _class_sizes(labels, dataset.num_classes)
+        if min_images:
+            self._choose(dataset, labels, counts, min_images)
         if class_balance:
-            self._drawn = _WeightedImages(dataset, self.classes, class_balance)
+            if not counts.any():
+                raise DataError(
+                    f"{dataset.path}: no image has a readable label; copy the set again"
+                )
+            self._drawn = _WeightedImages(labels, counts, class_balance, self._count)
 
     def __len__(self) -> int:
         return self._count
 
-    def shuffled(self, rng: np.random.Generator) -> NDArray[np.int32]:
-        """Return the chosen images in a random order, int32 ``[len(self)]``.
+    def order(self, keys: NDArray[np.uint64], first: int, count: int) -> NDArray[np.int64]:
+        """Return some images of an epoch's order, int64 ``[count]``.
 
-        With ``class_balance`` some come several times, and others not at all.
+        Without ``class_balance`` each chosen image comes once in ``len(self)`` places; with it
+        some come several times, and others not at all.
+
+        Args:
+            keys: of the epoch (``order.epoch_keys``).
+            first: place of the first in the order.
+            count: how many.
         """
+        assert 0 <= first and first + count <= self._count, (first, count, self._count)
+        numbers: NDArray[np.int64] = permuted(first, count, keys, self._count)
         if self._drawn is not None:
-            order = self._drawn.draw(self._count, rng)
-        elif self._bits is None:
-            order = np.arange(self._total, dtype=np.int32)
-        else:
-            order = np.empty(self._count, np.int32)
-            filled = 0
-            for chunk in _chunks(self._total):
-                bits = np.unpackbits(self._bits[chunk.start // 8 : -(-chunk.stop // 8)])
-                chosen = np.flatnonzero(bits) + chunk.start
-                order[filled : filled + len(chosen)] = chosen
-                filled += len(chosen)
-        rng.shuffle(order)
-        return order
+            return self._drawn.images(numbers, keys[-1])
+        return numbers if self._chosen is None else self._chosen.images(numbers)
+
+    def renumbered(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the new numbers of classes of the set, -1 for one that is left out."""
+        return labels if self._classes is None else self._classes[labels]
+
+    def new_number(self, label: int) -> int:
+        """Return the new number of a class of the set, -1 for one that is left out."""
+        return label if self._classes is None else int(self._classes[label])
 
     def of_classes(
         self, dataset: LabeledRecords, start: int, stop: int
-    ) -> Iterator[NDArray[np.int32]]:
+    ) -> Iterator[NDArray[np.int64]]:
         """Yield the images of the classes ``[start, stop)``, by their new numbers, in pieces."""
-        labels = dataset.labels()
-        for chunk in _chunks(self._total):
-            own = labels[chunk]
+        for first, own in dataset.label_table().chunks():
             # Unreadable images (-1) are of no class.
-            classes = np.where(own < 0, -1, self.classes[own])
-            chosen = np.flatnonzero((classes >= start) & (classes < stop))
-            yield (chosen + chunk.start).astype(np.int32)
+            classes = np.where(own < 0, -1, self.renumbered(own))
+            yield np.flatnonzero((classes >= start) & (classes < stop)) + first
 
     def following(self, index: int) -> int:
         """Return the first chosen image after ``index``; after the last comes the first."""
         while True:
             index = (index + 1) % self._total
-            if self._bits is None or self._bits[index // 8] >> (7 - index % 8) & 1:
+            if self._chosen is None or index in self._chosen:
                 return index
 
-    def _choose(self, dataset: LabeledRecords, min_images: int) -> None:
-        labels = dataset.labels()
-        # Unreadable images (-1) count for an extra class before the others, which is never kept.
-        counts = np.zeros(dataset.num_classes + 1, np.int64)
-        for chunk in _chunks(self._total):
-            counts += np.bincount(labels[chunk] + 1, minlength=len(counts))
-        kept = counts >= min_images
-        kept[0] = False
+    def _choose(
+        self, dataset: LabeledRecords, labels: LabelTable, counts: NDArray[np.int32], least: int
+    ) -> None:
+        """Leave out the classes with fewer images than ``least``: their ``counts`` become 0."""
+        kept = counts >= least
         if not kept.any():
             raise DataError(
-                f"{dataset.path}: no identity has {min_images} images or more; choose a smaller "
+                f"{dataset.path}: no identity has {least} images or more; choose a smaller "
                 "--min-images"
             )
-        self._bits = np.concatenate(
-            [np.packbits(kept[labels[chunk] + 1]) for chunk in _chunks(self._total)]
-        )
-        self._count = int(counts[kept].sum())
-        self.num_classes = int(kept.sum())
-        self.classes = np.where(kept, np.cumsum(kept) - 1, -1)[1:].astype(np.int32)
+        self._chosen = _ChosenImages(labels, kept)
+        counts *= kept
+        self._count, self.num_classes = int(counts.sum()), int(kept.sum())
+        # In place: of a hundred million classes, each of these takes 400 MB.
+        self._classes = np.cumsum(kept, dtype=np.int32)
+        self._classes *= kept
+        self._classes -= 1
         _log.info(
             "%s: kept the %d identities (%d images) with %d images or more of %d (%d)",
-            dataset.path, self.num_classes, self._count, min_images,
+            dataset.path, self.num_classes, self._count, least,
             dataset.num_classes, self._total,
         )  # fmt: skip
 
 
+class _ChosenImages:
+    """The images of some classes, as a bit for each image of the set."""
+
+    def __init__(self, labels: LabelTable, kept: NDArray[np.bool_]) -> None:
+        """Args: the labels of all images; bool ``[classes]``, whether a class is chosen."""
+        blocks = len(labels) // (8 * _BLOCK_BYTES) + 1
+        self._bits = np.zeros(blocks * _BLOCK_BYTES, np.uint8)
+        for start, own in labels.chunks():
+            _set_bits(self._bits, start, own, kept)
+        # How many are chosen before each block.
+        self._before = _count_bits(self._bits, blocks)
+
+    def __contains__(self, image: int) -> bool:
+        return bool(self._bits[image // 8] >> (image % 8) & 1)
+
+    def images(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the chosen images that have these numbers among the chosen, from 0 on."""
+        images: NDArray[np.int64] = _find_bits(self._bits, self._before, numbers)
+        return images
+
+
 class _WeightedImages:
-    """Draws as many images as an epoch has, each as often as its class's weight says on average."""
+    """Draws as many images as an epoch has, each as often as its class's weight says on average.
+
+    Stratified: the weights of all images, laid side by side on a line, are hit by one random point
+    in each of as many equal pieces of the line as are drawn. So an image with weight w (of pieces)
+    comes w times on average, as if each draw were independent, but never misses or exceeds that by
+    2 or more.
+    """
 
     def __init__(
-        self, dataset: LabeledRecords, classes: NDArray[np.int32], class_balance: float
+        self, labels: LabelTable, counts: NDArray[np.int32], class_balance: float, count: int
     ) -> None:
-        """Look up the labels, which take 4 bytes per image.
+        """Look at all labels once.
 
         Args:
-            dataset: the images.
-            classes: for each class of the set its new number, -1 if it is left out.
+            labels: of all images.
+            counts: images of each class of the set, 0 for one that is left out; not all are.
             class_balance: the power of the class's size that divides.
-
-        Raises:
-            DataError: no label is readable.
+            count: images of an epoch.
         """
-        self._labels = dataset.labels()
-        counts = np.zeros(dataset.num_classes + 1, np.int64)
-        for chunk in _chunks(len(self._labels)):
-            counts += np.bincount(self._labels[chunk] + 1, minlength=len(counts))
-        # Unreadable images (-1) and those that are left out are not drawn.
-        counts[0] = 0
-        counts[1:][classes < 0] = 0
-        self._weights = np.zeros(len(counts))
-        np.power(counts, -class_balance, out=self._weights, where=counts > 0, dtype=np.float64)
-        self._sum = float((self._weights * counts).sum())
-        if not self._sum:
-            raise DataError(f"{dataset.path}: no image has a readable label; copy the set again")
+        self._labels = labels.mapped()
+        # That of label -1, an unreadable image, is the first.
+        self._weights = np.zeros(len(counts) + 1, np.float32)
+        np.power(
+            counts, -class_balance,
+            out=self._weights[1:], where=counts > 0, dtype=np.float32, casting="unsafe",
+        )  # fmt: skip
+        # The sum of the weights at the end of each block of images.
+        self._ends = np.empty(-(-len(labels) // _BLOCK_IMAGES))
+        end = 0.0
+        for start, own in labels.chunks():
+            end = _sum_weights(self._ends, start, end, own, self._weights)
+        self._ends[-1] = end
+        self._piece = end / count
 
-    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int32]:
-        """Return images in the order of the set, int32 ``[count]``.
-
-        Stratified: the weights of all images, laid side by side on a line of length ``count``, are
-        hit by one random point in each piece of length 1. So an image with weight w comes w times
-        on average, as if each draw were independent, but never misses or exceeds that by 2 or more.
-        """
-        order, filled, drawn, end = np.empty(count, np.int32), 0, 0, 0.0
-        points = np.empty(0)
-        for chunk in _chunks(len(self._labels)):
-            ends = end + np.cumsum(self._weights[self._labels[chunk] + 1] * (count / self._sum))
-            end = float(ends[-1])
-            next_drawn = min(int(end) + 1, count)
-            fresh = np.arange(drawn, next_drawn) + rng.random(next_drawn - drawn)
-            points, drawn = np.concatenate([points, fresh]), next_drawn
-            inside = int(np.searchsorted(points, end))
-            found = chunk.start + np.searchsorted(ends, points[:inside], side="right")
-            order[filled : filled + inside] = found
-            filled, points = filled + inside, points[inside:]
-        # Rounding may leave a point beyond the end of all weights.
-        order[filled:] = order[filled - 1]
-        return order
+    def images(self, pieces: NDArray[np.int64], key: np.uint64) -> NDArray[np.int64]:
+        """Return the images that are hit in some pieces of the line, by their numbers."""
+        labels = self._labels
+        table = labels.addresses, labels.starts, labels.first_classes
+        images: NDArray[np.int64] = _find_weights(
+            pieces, key, self._piece, self._ends, self._weights, table
+        )
+        return images
 
 
-def _chunks(total: int) -> Iterator[slice]:
-    return (slice(start, min(start + _CHUNK, total)) for start in range(0, total, _CHUNK))
+def _class_sizes(labels: LabelTable, num_classes: int) -> NDArray[np.int32]:
+    """Count the images of each class, int32 ``[num_classes]``; unreadable ones are of none."""
+    counts = np.zeros(num_classes, np.int32)
+    for _, own in labels.chunks():
+        _count_labels(counts, own)
+    return counts
+
+
+@unlocked_kernel
+def _count_labels(counts: NDArray[np.int32], labels: NDArray[np.int32]) -> None:
+    for label in labels:
+        if label >= 0:
+            counts[label] += 1
+
+
+@unlocked_kernel
+def _set_bits(
+    bits: NDArray[np.uint8], start: int, labels: NDArray[np.int32], kept: NDArray[np.bool_]
+) -> None:
+    """Set the bits of images from ``start`` on whose class is kept."""
+    for i in range(labels.size):
+        if labels[i] >= 0 and kept[labels[i]]:
+            bits[(start + i) >> 3] |= np.uint8(1 << ((start + i) & 7))
+
+
+@unlocked_kernel
+def _count_bits(bits: NDArray[np.uint8], blocks: int) -> NDArray[np.int64]:
+    """Return how many bits are set before each block of ``_BLOCK_BYTES``, int64 ``[blocks]``."""
+    before = np.empty(blocks, np.int64)
+    count = 0
+    for block in range(blocks):
+        before[block] = count
+        for place in range(block * _BLOCK_BYTES, (block + 1) * _BLOCK_BYTES):
+            count += _set_in(bits[place])
+    return before
+
+
+@unlocked_kernel
+def _set_in(byte: np.uint8) -> int:
+    """Return how many bits of a byte are set."""
+    count = 0
+    for bit in range(8):
+        if byte >> bit & 1:
+            count += 1
+    return count
+
+
+@unlocked_kernel
+def _find_bits(
+    bits: NDArray[np.uint8], before: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the places of the set bits with these numbers, from 0 on."""
+    found = np.empty(numbers.size, np.int64)
+    for i in range(numbers.size):
+        block = np.searchsorted(before, numbers[i], side="right") - 1
+        place, left = block * _BLOCK_BYTES, numbers[i] - before[block]
+        while left >= _set_in(bits[place]):
+            left -= _set_in(bits[place])
+            place += 1
+        for bit in range(8):
+            if bits[place] >> bit & 1:
+                if left == 0:
+                    found[i] = 8 * place + bit
+                    break
+                left -= 1
+    return found
+
+
+@unlocked_kernel
+def _sum_weights(
+    ends: NDArray[np.float64],
+    start: int,
+    end: float,
+    labels: NDArray[np.int32],
+    weights: NDArray[np.float32],
+) -> float:
+    """Add the weights of images from ``start`` on to ``end``; note the sum after each block."""
+    for i in range(labels.size):
+        end += weights[labels[i] + 1]
+        if (start + i + 1) % _BLOCK_IMAGES == 0:
+            ends[(start + i) // _BLOCK_IMAGES] = end
+    return end
+
+
+@unlocked_kernel
+def _find_weights(
+    pieces: NDArray[np.int64],
+    key: np.uint64,
+    piece: float,
+    ends: NDArray[np.float64],
+    weights: NDArray[np.float32],
+    table: Any,
+) -> NDArray[np.int64]:
+    """Return the image at a random point of each of some pieces of the line of weights.
+
+    Args:
+        pieces: their numbers, int64 ``[n]``.
+        key: of the random points.
+        piece: the length of each.
+        ends: the sum of the weights after each block of images.
+        weights: by the label plus 1.
+        table: addresses, starts and first classes of a ``LabelTable``.
+
+    Returns:
+        int64 ``[n]``.
+    """
+    addresses, starts, first_classes = table
+    found = np.empty(pieces.size, np.int64)
+    for i in range(pieces.size):
+        point = (pieces[i] + unit(np.uint64(pieces[i]), key)) * piece
+        # Rounding may bring it to the end of all weights.
+        point = min(point, np.nextafter(ends[-1], 0.0))
+        block = int(np.searchsorted(ends, point, side="right"))
+        end = ends[block - 1] if block else 0.0
+        image = block * _BLOCK_IMAGES
+        number = int(np.searchsorted(starts, image, side="right")) - 1
+        searches = True
+        while searches:
+            size = starts[number + 1] - starts[number]
+            labels = array_at(addresses[number], size, np.int32)
+            place = image - starts[number]
+            while searches and place < size:
+                label = labels[place]
+                end += weights[label + first_classes[number] + 1 if label >= 0 else 0]
+                searches = bool(end <= point)
+                place += 1
+            image = int(starts[number]) + place
+            number += 1
+        found[i] = image - 1
+    return found

@@ -3,7 +3,8 @@
     python -m data.pack FOLDER OUT_DIR [--resize 112 --crop | --align FILE] [--holdout-every K]
     python -m data.pack --pairs PAIRS.txt FOLDER OUT.bin
 
-The first form writes ``train.rec``, ``train.idx`` and ``property``. With ``--holdout-every`` it
+The first form writes ``train.rec``, ``train.idx`` and ``property``, or with ``--shards N`` as many
+pairs of ``train-00000.rec`` and ``train-00000.idx``. With ``--holdout-every`` it
 leaves every K-th identity out of them and writes pairs of these to ``holdout.bin``, on which a
 network can be verified that was trained on the others. The second form writes the verification set
 of a published list of pairs. The order of the images depends on their names alone, and files get
@@ -21,9 +22,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from data.align.aligner import Aligner, add_search, open_source, search_of
-from data.identities import Identity, find_identities, image_paths, split_holdout
+from data.identities import (
+    Identity,
+    find_identities,
+    image_paths,
+    split_evenly,
+    split_holdout,
+)
 from data.pack.image_files import ImageReader
-from data.records.writer import RecordWriter
+from data.records.writer import RecordWriter, SetWriter, ShardWriter
 from data.verification.bin_file import write_bin
 from data.verification.pairs import Pair, draw_pairs, read_pairs
 from data.worker_threads import add_workers
@@ -32,14 +39,20 @@ from runtime.errors import ConfigError, DataError
 from runtime.stopping import run_stoppable, undisturbed
 
 _MAX_SIDE = 4096
+_MAX_SHARDS = 1000
 
 
 def pack_training(
-    folder: Path, identities: Sequence[Identity], out_dir: Path, reader: ImageReader
+    folder: Path,
+    identities: Sequence[Identity],
+    out_dir: Path,
+    reader: ImageReader,
+    shards: int = 0,
 ) -> tuple[int, int]:
     """Write a training set of some identities of a folder; return height and width of the images.
 
-    The identities get the classes 0, 1, 2, … in the order given.
+    The identities get the classes 0, 1, 2, … in the order given; with ``shards`` they are divided
+    among so many files.
 
     Raises:
         DataError: an image is broken, or of another size than the first.
@@ -49,7 +62,11 @@ def pack_training(
     first = next(encoded)
     with ExitStack() as stack:
         with undisturbed():
-            writer = stack.enter_context(RecordWriter(out_dir, image_size=first.size))
+            writer: SetWriter = stack.enter_context(
+                ShardWriter(out_dir, split_evenly(identities, shards), image_size=first.size)
+                if shards
+                else RecordWriter(out_dir, image_size=first.size)
+            )
         writer.write(first.payload, next(labels))
         # The images first: if labels ended first, zip would miss an error behind the last image.
         for image, label in zip(encoded, labels):
@@ -132,6 +149,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "bytes are looked at, and the first broken file ends the packing"
     )
     add("--check", action="store_true", help=check_help)
+    shards_help = (
+        "write N files, train-00000.rec and so on, with about as many images in each, instead of "
+        "train.rec; the folder is read as one set"
+    )
+    add("--shards", type=int, metavar="N", default=0, help=shards_help)
     min_help = "leave out identities with fewer images"
     add("--min-images", type=int, default=1, metavar="N", help=min_help)
     holdout_help = "hold every K-th identity out of training and make holdout.bin of them"
@@ -159,10 +181,17 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--align makes images of 112 x 112; leave --resize and --crop out")
     if not options.align:
         search_of(options, is_detector=False)
-    if options.pairs and (options.holdout_every or options.min_images > 1):
+    if options.pairs and (options.holdout_every or options.min_images > 1 or options.shards):
         raise ConfigError(
-            "--pairs makes a verification set only; leave --min-images and --holdout-every out"
+            "--pairs makes a verification set only; leave --min-images, --holdout-every and "
+            "--shards out"
         )
+    if not 0 <= options.shards <= _MAX_SHARDS:
+        raise ConfigError(
+            f"--shards {options.shards} is not 1 to {_MAX_SHARDS:,}; leave it out for one file"
+        )
+    if options.shards and options.out.suffix == ".rec":
+        raise ConfigError(f"--shards needs a folder to write to, and {options.out} is a file")
 
 
 def _pack(options: argparse.Namespace) -> None:
@@ -179,7 +208,12 @@ def _pack(options: argparse.Namespace) -> None:
     if options.holdout_every:
         training, held_out = split_holdout(training, options.holdout_every)
         pairs = _draw_holdout(options.folder, held_out, options)
-    height, width = pack_training(options.folder, training, options.out, reader)
+    if options.shards > len(training):
+        raise ConfigError(
+            f"--shards {options.shards} is more than the {len(training)} identities, which are not "
+            "divided; choose fewer"
+        )
+    height, width = pack_training(options.folder, training, options.out, reader, options.shards)
     images = sum(len(identity.images) for identity in training)
     print(f"{options.out}: {len(training)} identities, {images} images of {height} x {width}")
     if options.holdout_every:

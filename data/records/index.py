@@ -29,6 +29,7 @@ class RecordIndex:
     """Offsets and keys of a record file's images.
 
     Attributes:
+        low, high: the offsets in words: their lower 32 bits, and the others; for compiled code.
         first_key: the smallest key of an image.
         is_consecutive: whether the keys of the images have no gaps.
         identity_offsets: of the identity records, int64 ``[identities]``; empty in a flat set.
@@ -44,14 +45,14 @@ class RecordIndex:
         arrays = cached_arrays(
             path.with_suffix(".idx.cache"), sources, lambda: _build(path, file), _fits_together
         )
-        self._low, self._high, self._keys = arrays["low"], arrays["high"], arrays["keys"]
+        self.low, self.high, self._keys = arrays["low"], arrays["high"], arrays["keys"]
         self.first_key = int(arrays["first_key"][0])
         self.is_consecutive = not len(self._keys)
         self.identity_offsets: NDArray[np.int64] = arrays["identity_offsets"]
 
     def __len__(self) -> int:
         """Return the number of images."""
-        return len(self._low)
+        return len(self.low)
 
     def key(self, image: int) -> int:
         """Return the key of an image."""
@@ -59,12 +60,12 @@ class RecordIndex:
 
     def offset(self, image: int) -> int:
         """Return the offset of an image's record, in bytes."""
-        offset: int = (self._high.item(image) << _LOW_BITS | self._low.item(image)) * _WORD_BYTES
+        offset: int = (self.high.item(image) << _LOW_BITS | self.low.item(image)) * _WORD_BYTES
         return offset
 
     def offsets(self, images: NDArray[Any]) -> NDArray[np.int64]:
         """Return the offsets of many images' records, int64 ``[len(images)]``."""
-        words = self._high[images].astype(np.int64) << _LOW_BITS | self._low[images]
+        words = self.high[images].astype(np.int64) << _LOW_BITS | self.low[images]
         offsets: NDArray[np.int64] = words * _WORD_BYTES
         return offsets
 
@@ -91,7 +92,7 @@ def _fits_together(index: Arrays) -> bool:
         and len(keys) in (0, len(low))
         and len(index["first_key"]) == 1
         and [low.dtype.str, high.dtype.str] == ["<u4", "<u2"]
-        and bool((index["identity_offsets"] >= 0).all())
+        and index["identity_offsets"].dtype.str == "<i8"
     )
 
 

@@ -9,6 +9,10 @@ A cache that is missing, damaged, or made from other versions of its source file
 where the folder cannot be written to, none is used. It is one padded line of JSON (sizes and times
 of the source files, types and lengths of the arrays, a checksum), followed by the arrays; nothing
 in it can run code.
+
+The caches of a billion images hold 10 GB, which must not be read at every start. So the checksum of
+a large one is that of blocks spread over it: it finds a cache that was cut, or not written
+completely. A wrong offset is found when it is used, because records begin with a magic number.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import logging
 import mmap
 import os
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Optional
 
@@ -31,12 +35,14 @@ Arrays = dict[str, NDArray[Any]]
 _log = logging.getLogger("data")
 
 # To be raised whenever the content of a cache changes its meaning or form.
-_VERSION = 1
+_VERSION = 2
 _DTYPES = ("<u2", "<u4", "<i4", "<i8")
 # Each array begins at a multiple of this number of bytes.
 _ALIGNMENT = 64
 _LONGEST_HEADER = 1 << 12
-_CHUNK = 1 << 18
+# Larger contents are checked in blocks, the first and the last among them.
+_READ_WHOLE = 1 << 20
+_BLOCK, _BLOCKS = 1 << 12, 16
 
 
 def cached_arrays(
@@ -63,7 +69,7 @@ def cached_arrays(
             return found
     arrays = build()
     try:
-        _store(path, key, arrays)
+        write_cache(path, sources, arrays, key)
     except OSError as error:
         _log.info(
             "%s cannot be written (%s): each start will read the record file for it again",
@@ -87,9 +93,12 @@ def _load(path: Path, key: list[Any]) -> Optional[Arrays]:
             if header["key"] != key:
                 return None
             start, arrays = file.tell(), header["arrays"]
-            if header["checksum"] != _checksum(arrays, iter(lambda: file.read(_CHUNK), b"")):
+            size = os.fstat(file.fileno()).st_size - start
+            # Not from the map: what is touched there counts as memory of this process.
+            blocks = (_read(file, start + first, last - first) for first, last in _places(size))
+            if header["checksum"] != f"{_checksum(arrays, size, blocks):08x}":
                 raise ValueError("its checksum is wrong")
-            return _map(file, start, arrays)
+            return _map(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), start, arrays)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
@@ -97,22 +106,65 @@ def _load(path: Path, key: list[Any]) -> Optional[Arrays]:
         return None
 
 
-def _store(path: Path, key: list[Any], arrays: Arrays) -> None:
-    """Write the arrays under a temporary name and rename the file."""
+def write_cache(
+    path: Path, sources: Iterable[Path], arrays: Arrays, key: Optional[list[Any]] = None
+) -> None:
+    """Write the arrays under a temporary name and rename the file.
+
+    Args:
+        path: of the cache.
+        sources: the files that the arrays were made from.
+        arrays: see ``cached_arrays``.
+        key: what the cache is valid for, if the sources may have changed since then.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    key = key_of(sources) if key is None else key
     described = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
-    contents = [_padded(array.tobytes()) for array in arrays.values()]
-    checksum = _checksum(described, contents)
-    header = json.dumps({"key": key, "arrays": described, "checksum": checksum})
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with partial.open("wb") as file:
-            file.write(header.encode() + b" " * (-(len(header) + 1) % _ALIGNMENT) + b"\n")
-            file.writelines(contents)
+        with partial.open("w+b") as file:
+            # The header, which comes first, has the checksum of what follows.
+            blank = _header(key, described, 0)
+            file.write(blank)
+            for array in arrays.values():
+                file.write(np.ascontiguousarray(array).view(np.uint8).data)
+                file.write(bytes(-array.nbytes % _ALIGNMENT))
+            begin = len(blank)
+            size = file.tell() - begin
+            blocks = (_read(file, begin + first, last - first) for first, last in _places(size))
+            header = _header(key, described, _checksum(described, size, blocks))
+            file.seek(0)
+            file.write(header)
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(path)
     finally:
         # Nothing to remove after the rename, or where the folder does not exist.
         with contextlib.suppress(OSError):
             partial.unlink()
+
+
+def _header(key: list[Any], described: Any, checksum: int) -> bytes:
+    """One line of a length that does not depend on the checksum."""
+    line = json.dumps({"key": key, "arrays": described, "checksum": f"{checksum:08x}"}).encode()
+    return line + b" " * (-(len(line) + 1) % _ALIGNMENT) + b"\n"
+
+
+def _read(file: BinaryIO, place: int, size: int) -> bytes:
+    file.seek(place)
+    return file.read(size)
+
+
+def _places(size: int) -> Iterator[tuple[int, int]]:
+    """Where the parts of some content begin and end whose checksum is made."""
+    if size <= _READ_WHOLE:
+        yield 0, size
+        return
+    for number in range(_BLOCKS):
+        start = (size - _BLOCK) * number // (_BLOCKS - 1)
+        yield start, start + _BLOCK
 
 
 def _stamp(path: Path) -> Optional[list[int]]:
@@ -123,16 +175,16 @@ def _stamp(path: Path) -> Optional[list[int]]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _checksum(described: Any, contents: Iterable[bytes]) -> int:
-    checksum = zlib.crc32(json.dumps(described).encode())
-    for content in contents:
-        checksum = zlib.crc32(content, checksum)
+def _checksum(described: Any, size: int, blocks: Iterable[bytes]) -> int:
+    checksum = zlib.crc32(json.dumps([described, size]).encode())
+    for block in blocks:
+        checksum = zlib.crc32(block, checksum)
     return checksum
 
 
-def _map(file: BinaryIO, start: int, described: Any) -> Arrays:
+def _map(mapped: mmap.mmap, start: int, described: Any) -> Arrays:
     """Map the arrays after the header; their bytes are read only when they are used."""
-    content = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    content = np.frombuffer(mapped, np.uint8)
     arrays = {}
     for name, dtype, length in described:
         if dtype not in _DTYPES:
@@ -143,7 +195,3 @@ def _map(file: BinaryIO, start: int, described: Any) -> Arrays:
         arrays[name] = content[start : start + size].view(dtype)
         start += size + -size % _ALIGNMENT
     return arrays
-
-
-def _padded(content: bytes) -> bytes:
-    return content + bytes(-len(content) % _ALIGNMENT)

@@ -1,8 +1,11 @@
-"""Several record sets as one, for ``--rec A --rec B``.
+"""Several record sets as one, for ``--rec A --rec B`` and for sets of shards.
 
 Identities of different sets are different people: the classes of a set are numbered after those of
 the sets before it. So are the images: one permutation draws from each set in proportion to its
 size, and users of the sets need not know that there are several.
+
+A batch takes images from as many files as it has images, if there are thousands. So a table of all
+files says where each begins and where it is in memory, and compiled code finds all images in it.
 """
 
 from __future__ import annotations
@@ -10,40 +13,76 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Optional
+from pathlib import Path
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.records.record_set import LabeledRecords, RecordSet
+from data.headers import may_turn
+from data.records.label_table import LabelTable
+from data.records.record_set import LabeledRecords, RecordSet, find_jpeg
 from data.records.recordio import Payload
+from runtime.compiled import array_at, unlocked_kernel
 from runtime.errors import DataError
+
+_LOW_BITS, _WORD_BYTES = 32, 4
 
 
 class JoinedSet(LabeledRecords):
-    """Record sets one after another; ``path`` names all of them."""
+    """Record sets one after another; ``path`` names all of them.
 
-    def __init__(self, sets: Sequence[RecordSet]) -> None:
+    Attributes:
+        members: the files of all sets.
+        first_classes: the number of each file's class 0.
+    """
+
+    path: Union[Path, str]
+
+    def __init__(self, sets: Sequence[Union[RecordSet, JoinedSet]]) -> None:
         """Join open sets.
 
         Raises:
             DataError: their images differ in size.
         """
-        self._sets = sets
-        self.image_size = sets[0].image_size
         for other in sets[1:]:
-            if other.image_size != self.image_size:
-                (height, width), (other_height, other_width) = self.image_size, other.image_size
+            if other.image_size != sets[0].image_size:
+                (height, width), (other_height, other_width) = sets[0].image_size, other.image_size
                 raise DataError(
                     f"{sets[0].path} has images of {height} x {width} pixels, {other.path} of "
                     f"{other_height} x {other_width}; pack them anew at one size, or train on one"
                 )
-        self.path = " + ".join(str(member.path) for member in sets)
-        # Where the images and the classes of each set begin.
-        self._starts = [0, *accumulate(len(member) for member in sets)]
-        self._first_classes = [0, *accumulate(member.num_classes for member in sets)]
-        self.num_classes = self._first_classes[-1]
+        self.path = " + ".join(str(one.path) for one in sets)
+        members: list[RecordSet] = []
+        first_classes: list[int] = []
+        num_classes = 0
+        for one in sets:
+            own = one.first_classes if isinstance(one, JoinedSet) else [0]
+            members += one.members if isinstance(one, JoinedSet) else [one]
+            first_classes += [num_classes + first for first in own]
+            num_classes += one.num_classes
+        self._join(members, first_classes, num_classes)
+
+    def _join(
+        self, members: Sequence[RecordSet], first_classes: Sequence[int], num_classes: int
+    ) -> None:
+        self.members, self.first_classes, self.num_classes = members, first_classes, num_classes
+        self.image_size = members[0].image_size
+        self._starts = [0, *accumulate(map(len, members))]
+        # What compiled code needs of each file: see _find_images.
+        self._table = tuple(
+            np.array(column, dtype)
+            for column, dtype in (
+                (self._starts, np.int64),
+                (first_classes, np.int64),
+                ([member.num_classes for member in members], np.int64),
+                ([len(member.file) for member in members], np.int64),
+                ([member.file.words.ctypes.data for member in members], np.uint64),
+                ([member.index.low.ctypes.data for member in members], np.uint64),
+                ([member.index.high.ctypes.data for member in members], np.uint64),
+            )
+        )
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -51,39 +90,73 @@ class JoinedSet(LabeledRecords):
     @override
     def image(self, index: int) -> tuple[Payload, int]:
         number, index = self._locate(index)
-        payload, label = self._sets[number].image(index)
-        return payload, self._first_classes[number] + label
+        payload, label = self.members[number].image(index)
+        return payload, self.first_classes[number] + label
 
     @override
     def images(
-        self, indices: NDArray[np.int32]
+        self, indices: NDArray[np.int64]
     ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
-        payloads: list[Optional[NDArray[np.uint8]]] = [None] * len(indices)
-        labels = np.empty(len(indices), np.int32)
-        members = np.searchsorted(self._starts, indices, side="right") - 1
-        for number in np.unique(members).tolist():
-            positions = np.flatnonzero(members == number)
-            own, classes = self._sets[number].images(indices[positions] - self._starts[number])
-            labels[positions] = classes + self._first_classes[number]
-            for position, payload in zip(positions.tolist(), own):
-                payloads[position] = payload
+        numbers, starts, stops, labels = _find_images(indices, self._table)
+        members = self.members
+        payloads = [
+            members[number].file.bytes[start:stop] if stop else None
+            for number, start, stop in zip(numbers.tolist(), starts.tolist(), stops.tolist())
+        ]
         return payloads, labels
 
     @override
     def where(self, index: int) -> str:
         number, index = self._locate(index)
-        return self._sets[number].where(index)
+        return self.members[number].where(index)
 
     @override
-    def labels(self) -> NDArray[np.int32]:
-        labels = np.empty(len(self), np.int32)
-        for number, member in enumerate(self._sets):
-            own = labels[self._starts[number] : self._starts[number + 1]]
-            own[:] = member.labels()
-            own[own >= 0] += self._first_classes[number]
-        return labels
+    def label_table(self) -> LabelTable:
+        members = self.members
+        lengths = [len(member) for member in members]
+        return LabelTable([member.labels for member in members], lengths, self.first_classes)
 
     def _locate(self, index: int) -> tuple[int, int]:
-        """Return the number of the set that holds an image, and the image's index in it."""
+        """Return the number of the file that holds an image, and the image's index in it."""
         number = bisect_right(self._starts, index) - 1
         return number, index - self._starts[number]
+
+
+@unlocked_kernel
+def _find_images(
+    indices: NDArray[np.int64], table: Any
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """Find images of many files, without Python's lock.
+
+    Args:
+        indices: of the images, int64 ``[n]``.
+        table: of each file the index of its first image, the number of its first class, how many
+            classes and bytes it has, and where in memory its words and the two halves of its
+            index are. The first has one element more, the number of all images.
+
+    Returns:
+        For each image the number of the file, where in it the payload starts and stops, in bytes,
+        and its label; it stops at 0 if ``image`` has to be asked.
+    """
+    first_images, first_classes, num_classes, sizes, words_at, low_at, high_at = table
+    numbers = np.empty(indices.size, np.int64)
+    starts = np.zeros(indices.size, np.int64)
+    stops = np.zeros(indices.size, np.int64)
+    labels = np.zeros(indices.size, np.int32)
+    for i in range(indices.size):
+        number = np.searchsorted(first_images, indices[i], side="right") - 1
+        image, images = (
+            indices[i] - first_images[number],
+            first_images[number + 1] - first_images[number],
+        )
+        low = np.int64(array_at(low_at[number], images, np.uint32)[image])
+        high = np.int64(array_at(high_at[number], images, np.uint16)[image])
+        words = array_at(words_at[number], sizes[number] // _WORD_BYTES, np.uint32)
+        start, stop, label = find_jpeg(
+            words, sizes[number], (high << _LOW_BITS | low) * _WORD_BYTES, num_classes[number]
+        )
+        if stop and may_turn(array_at(words_at[number], sizes[number], np.uint8), start, stop):
+            stop = 0
+        numbers[i], starts[i], stops[i] = number, start, stop
+        labels[i] = first_classes[number] + label
+    return numbers, starts, stops, labels

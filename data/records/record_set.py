@@ -25,6 +25,7 @@ from data.decoding import decode_rgb
 from data.headers import may_have_exif
 from data.records.index import MAX_KEY, RecordIndex
 from data.records.index_cache import Arrays, cached_arrays
+from data.records.label_table import LabelTable
 from data.records.recordio import (
     FLAG_WORD,
     FLOAT32_EXACT,
@@ -78,7 +79,7 @@ class LabeledRecords(Protocol):
         """
 
     def images(
-        self, indices: NDArray[np.int32]
+        self, indices: NDArray[np.int64]
     ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
         """Return what ``image`` does, for many; int32 ``[len(indices)]`` are the identities.
 
@@ -89,12 +90,19 @@ class LabeledRecords(Protocol):
     def where(self, index: int) -> str:
         """Name the file and the record of an image, for messages."""
 
-    def labels(self) -> NDArray[np.int32]:
-        """Return the identity of every image, int32 ``[len(self)]``; -1 where it is unreadable.
+    def label_table(self) -> LabelTable:
+        """Return the identity of every image; -1 where it is unreadable.
 
         Raises:
             DataError: a label is not one of the classes.
         """
+
+
+class Property(NamedTuple):
+    """What a file ``property`` says of a set."""
+
+    num_classes: int
+    image_size: tuple[int, int]
 
 
 class RecordSet(LabeledRecords):
@@ -104,32 +112,55 @@ class RecordSet(LabeledRecords):
         path: the ``.rec`` file.
         name: the name of its folder, for messages.
         num_classes: the number of identities according to ``property``, else to the records.
+        identities: the number of identity records, 0 in a flat set.
+        file: the mapped file, for compiled code.
+        index: where its images are.
     """
 
     path: Path
 
-    def __init__(self, path: Union[str, os.PathLike[str]]) -> None:
+    def __init__(
+        self, path: Union[str, os.PathLike[str]], whole: Optional[Property] = None
+    ) -> None:
         """Open a ``.rec`` file, or a folder with ``train.rec`` or a single other ``.rec``.
+
+        Args:
+            path: of the file or folder.
+            whole: of the set of which the file is a shard. The classes of a shard are those of its
+                identity records; without any, those of the whole set.
 
         Raises:
             DataError: no such set, or an index, header or property that cannot be right.
         """
         self.path = _find_rec(Path(path))
         self.name = self.path.resolve().parent.name
-        self._file = RecordFile(self.path)
-        self._index = RecordIndex(self.path, self._file)
-        self._describe()
-        if not self._file.is_at(self.path):
-            raise DataError(f"{self.path} was replaced while it was opened; start again")
+        self.file = RecordFile(self.path)
+        self.index = RecordIndex(self.path, self.file)
+        self.identities = len(self.index.identity_offsets)
+        if whole is None:
+            self._describe()
+        else:
+            self.num_classes, self.image_size = self.identities or whole.num_classes, whole[1]
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """Raise ``DataError`` if the file was replaced, removed or changed since it was opened."""
+        if not self.file.is_at(self.path):
+            raise DataError(
+                f"{self.path} was replaced or changed while it was open; start again when it is "
+                "complete"
+            )
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.index)
 
     @override
     def image(self, index: int) -> tuple[Payload, int]:
         try:
-            labels, payload = self._file.read(self._index.offset(index))
+            labels, payload = self.file.read(self.index.offset(index))
         except BrokenRecordError as error:
+            # Of a file that was written anew, no record can be trusted.
+            self.check_unchanged()
             raise BrokenRecordError(f"{self.where(index)}: {error}") from None
         if not len(payload):
             raise BrokenRecordError(f"{self.where(index)}: there is no image in it")
@@ -140,14 +171,14 @@ class RecordSet(LabeledRecords):
 
     @override
     def images(
-        self, indices: NDArray[np.int32]
+        self, indices: NDArray[np.int64]
     ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
         starts, stops, labels = find_jpegs(
-            self._file.words, len(self._file), self._index.offsets(indices), self.num_classes
+            self.file.words, len(self.file), self.index.offsets(indices), self.num_classes
         )
-        stops[may_have_exif(self._file.bytes, starts, stops)] = 0
+        stops[may_have_exif(self.file.bytes, starts, stops)] = 0
         payloads = [
-            self._file.bytes[start:stop] if stop else None
+            self.file.bytes[start:stop] if stop else None
             for start, stop in zip(starts.tolist(), stops.tolist())
         ]
         return payloads, labels
@@ -159,7 +190,7 @@ class RecordSet(LabeledRecords):
 
     def key(self, index: int) -> int:
         """Return the key of an image in the file, by which other tools find it."""
-        return self._index.key(index)
+        return self.index.key(index)
 
     @override
     def where(self, index: int) -> str:
@@ -171,13 +202,21 @@ class RecordSet(LabeledRecords):
         Empty for a flat set. Keys above 2^24 are rounded in the file itself. Ranges that cannot be
         read are empty.
         """
-        pairs = self._file.label_pairs(self._index.identity_offsets)
+        pairs = self.file.label_pairs(self.index.identity_offsets)
         with np.errstate(invalid="ignore"):
             possible = (pairs >= 0).all(axis=1) & (pairs <= MAX_KEY).all(axis=1)
         return np.where(possible[:, None], pairs, 0).astype(np.int64)
 
     @override
+    def label_table(self) -> LabelTable:
+        return LabelTable([self.labels], [len(self)], [0])
+
     def labels(self) -> NDArray[np.int32]:
+        """Return the identity of every image, int32 ``[len(self)]``; -1 where it is unreadable.
+
+        Raises:
+            DataError: a label is not one of the classes.
+        """
         sources = (self.path, self.path.with_suffix(".idx"))
         labels: NDArray[np.int32] = cached_arrays(
             self.path.with_suffix(".labels.cache"),
@@ -197,9 +236,9 @@ class RecordSet(LabeledRecords):
         are looked up where keys are too large for exact ranges.
         """
         labels = np.full(len(self), -1, "<i4")
-        if self._index.is_consecutive:
-            ranges = self.identity_ranges() - self._index.first_key
-            last = min(len(self), FLOAT32_EXACT - self._index.first_key)
+        if self.index.is_consecutive:
+            ranges = self.identity_ranges() - self.index.first_key
+            last = min(len(self), FLOAT32_EXACT - self.index.first_key)
             exact = (ranges[:, 0] >= 0) & (ranges[:, 0] < ranges[:, 1]) & (ranges[:, 1] <= last)
             ranges = ranges[exact]
             for (start, stop), label in zip(ranges, self._look_up_labels(ranges[:, 0])):
@@ -211,13 +250,13 @@ class RecordSet(LabeledRecords):
     def _describe(self) -> None:
         """Find the number of classes and the image size."""
         path = self.path.with_name("property")
-        identities = len(self._index.identity_offsets)
+        identities = self.identities
         if not path.is_file():
             self.num_classes = FLOAT32_EXACT
             self.image_size = self._first_image_size()
             self.num_classes = identities or int(self.labels().max()) + 1
             return
-        self.num_classes, self.image_size = _read_property(path)
+        self.num_classes, self.image_size = read_property(path)
         if identities > self.num_classes:
             raise DataError(
                 f"{path} says {self.num_classes} classes, but {self.path.name} holds "
@@ -237,7 +276,7 @@ class RecordSet(LabeledRecords):
 
     def _look_up_labels(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the labels of many images, int64; -1 where the record is unreadable."""
-        labels = self._file.first_labels(self._index.offsets(indices))
+        labels = self.file.first_labels(self.index.offsets(indices))
         readable = ~np.isnan(labels)
         with np.errstate(invalid="ignore"):
             fits = (labels >= 0) & (labels < FLOAT32_EXACT) & (labels == np.floor(labels))
@@ -255,7 +294,7 @@ class RecordSet(LabeledRecords):
 
 
 def _is_label_of_each(labels: NDArray[np.int32], images: int) -> bool:
-    return labels.dtype.str == "<i4" and len(labels) == images and bool((labels >= -1).all())
+    return labels.dtype.str == "<i4" and len(labels) == images and bool(labels.min() >= -1)
 
 
 def files_of(path: Path) -> list[Path]:
@@ -280,25 +319,30 @@ def _find_rec(path: Path) -> Path:
             f"{path} holds no .rec file; make one from a folder of identities: python -m data.pack"
         )
     if len(found) > 1:
-        raise DataError(f"{path} holds {len(found)} .rec files and no train.rec; name one of them")
+        raise DataError(
+            f"{path} holds {len(found)} .rec files and no train.rec; name one of them, or call all "
+            "train-00000.rec, train-00001.rec, … if they are shards of one set to train on"
+        )
     return found[0]
 
 
-def _read_property(path: Path) -> tuple[int, tuple[int, int]]:
-    """Return the number of classes and the image size (height, width)."""
+def read_property(path: Path, most_classes: int = FLOAT32_EXACT) -> Property:
+    """Read the number of classes and the image size (height, width).
+
+    Raises:
+        DataError: the file does not say them, or more than ``most_classes``.
+    """
     lines = path.read_text("utf-8", errors="replace").splitlines() or [""]
     try:
         num_classes, height, width = (int(word) for word in lines[0].split(","))
     except ValueError:
         num_classes = height = width = 0
-    if not (
-        0 < num_classes <= FLOAT32_EXACT and 0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE
-    ):
+    if not (0 < num_classes <= most_classes and 0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE):
         raise DataError(
             f"{path} begins with {lines[0][:80]!r} instead of num_classes,height,width "
             "(such as 10572,112,112); correct it"
         )
-    return num_classes, (height, width)
+    return Property(num_classes, (height, width))
 
 
 @unlocked_kernel
@@ -320,26 +364,34 @@ def find_jpegs(
         Where each payload starts and stops, in bytes, and its label. It stops at 0 if the record is
         none of these, or broken.
     """
-    floats = words.view(np.float32)
     starts = np.zeros(offsets.size, np.int64)
     stops = np.zeros(offsets.size, np.int64)
     labels = np.zeros(offsets.size, np.int32)
     for i in range(offsets.size):
-        first = offsets[i] // _WORD_BYTES
-        if first < 0 or first + _PAYLOAD_WORD >= words.size:
-            continue
-        length = np.int64(words[first + LENGTH_WORD])
-        start = offsets[i] + _PAYLOAD_WORD * _WORD_BYTES
-        stop = offsets[i] + _FRAME_BYTES + length
-        label = floats[first + LABEL_WORD]
-        if (
-            words[first] == MAGIC
-            and words[first + FLAG_WORD] == 0
-            and words[first + _PAYLOAD_WORD] & 0xFFFF == _JPEG
-            and length <= MAX_LENGTH
-            and start < stop <= size
-            and 0 <= label < num_classes
-            and label == np.floor(label)
-        ):
-            starts[i], stops[i], labels[i] = start, stop, np.int32(label)
+        starts[i], stops[i], labels[i] = find_jpeg(words, size, offsets[i], num_classes)
     return starts, stops, labels
+
+
+@unlocked_kernel
+def find_jpeg(
+    words: NDArray[np.uint32], size: int, offset: int, num_classes: int
+) -> tuple[int, int, int]:
+    """Return what ``find_jpegs`` does, for one record."""
+    first = offset // _WORD_BYTES
+    if first < 0 or first + _PAYLOAD_WORD >= words.size:
+        return 0, 0, 0
+    length = np.int64(words[first + LENGTH_WORD])
+    start = offset + _PAYLOAD_WORD * _WORD_BYTES
+    stop = offset + _FRAME_BYTES + length
+    label = words.view(np.float32)[first + LABEL_WORD]
+    if (
+        words[first] == MAGIC
+        and words[first + FLAG_WORD] == 0
+        and words[first + _PAYLOAD_WORD] & 0xFFFF == _JPEG
+        and length <= MAX_LENGTH
+        and start < stop <= size
+        and 0 <= label < num_classes
+        and label == np.floor(label)
+    ):
+        return start, int(stop), int(label)
+    return 0, 0, 0

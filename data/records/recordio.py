@@ -81,8 +81,16 @@ class RecordFile:
         return len(self._buffer)
 
     def is_at(self, path: Path) -> bool:
-        """Whether a path still names this file."""
-        return path.exists() and os.path.samestat(path.stat(), self._status)
+        """Whether a path still names this file, and it has not changed since it was opened."""
+        try:
+            status = path.stat()
+        except OSError:
+            return False
+        return (
+            os.path.samestat(status, self._status)
+            and status.st_size == self._status.st_size
+            and status.st_mtime_ns == self._status.st_mtime_ns
+        )
 
     def read(self, offset: int) -> Content:
         """Return labels and payload of the record at ``offset``.
@@ -151,8 +159,9 @@ class RecordFile:
     def _words_of(self, offsets: NDArray[np.int64], numbers: tuple[int, ...]) -> NDArray[np.uint32]:
         """Return some words of many records, uint32 ``[n, len(numbers)]``."""
         positions = offsets[:, None] // 4 + np.array(numbers)
-        # Past the end of the file the last word stands for any other.
-        found: NDArray[np.uint32] = self.words[np.minimum(positions, len(self.words) - 1)]
+        # Outside of the file its last word stands for any other.
+        positions[(positions < 0) | (positions >= len(self.words))] = len(self.words) - 1
+        found: NDArray[np.uint32] = self.words[positions]
         return found
 
     def _part(self, offset: int) -> tuple[int, int, int]:

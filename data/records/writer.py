@@ -1,21 +1,104 @@
-"""Writing an identity-grouped record set, of the form that ``record_set`` describes."""
+"""Writing identity-grouped sets, of the forms that ``record_set`` and ``shards`` describe."""
 
 from __future__ import annotations
 
 import os
+from array import array
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Union
+from typing import BinaryIO, TypeVar, Union
+
+from typing_extensions import override
 
 from data.records.recordio import FLOAT32_EXACT, Payload, encode
-from runtime.errors import DataError
+from data.records.shards import allow_open_files, shard_path, shards_of
+from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
+from runtime.stopping import undisturbed
 
 
-class RecordWriter:
-    """Writes an identity-grouped set; it appears under its final name only when it is complete.
+class SetWriter:
+    """Writes files of one set; they appear under their final names only when all are complete.
 
     A context manager: leaving it with an exception removes what has been written.
     """
+
+    def __init__(
+        self, paths: Sequence[Path], identities: Sequence[int], image_size: tuple[int, int]
+    ) -> None:
+        """Begin the first of some ``.rec`` files in a folder.
+
+        Args:
+            paths: of the files.
+            identities: how many go into each before the next one begins; the last takes all others.
+            image_size: height and width.
+
+        Raises:
+            DataError: the folder cannot be written to.
+        """
+        self.paths = paths
+        self._firsts = [sum(identities[:number]) for number in range(len(paths))]
+        self._image_size = image_size
+        self._files = StagedFiles()
+        self._written: list[_RecordFile] = []
+        self._begin()
+
+    def write(self, payload: Payload, label: int) -> None:
+        """Append an encoded image; labels are 0, 1, 2, … in this order."""
+        number = len(self._written)
+        if number < len(self._firsts) and label == self._firsts[number]:
+            self._written[-1].finish()
+            self._begin()
+        self._written[-1].append(payload, label - self._firsts[len(self._written) - 1])
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            if error is None:
+                self._written[-1].finish()
+                self._publish()
+        finally:
+            self._files.discard()
+
+    def _begin(self) -> None:
+        path = self.paths[len(self._written)]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # A file that is not yet known would not be removed.
+            with undisturbed():
+                file = self._files.open(path)
+        except OSError as error:
+            raise DataError(f"{path} cannot be written: {error.strerror}") from None
+        self._written.append(_RecordFile(file))
+
+    def _former(self) -> list[Path]:
+        """Files of a former set that contradict the new ones."""
+        return []
+
+    def _publish(self) -> None:
+        """Give the files their names when all are complete.
+
+        A ``.rec`` without the other files is a set, too: a reader that opens it meanwhile sees the
+        old set or the new one, never the ``.rec`` of one with the index of the other. Shards
+        without ``property`` are none.
+        """
+        height, width = self._image_size
+        identities = sum(file.identities for file in self._written)
+        indexes = [path.with_suffix(".idx") for path in self.paths]
+        description = self.paths[0].with_name("property")
+        for path, written in zip(indexes, self._written):
+            self._files.open(path).write(written.index())
+        self._files.open(description).write(f"{identities},{height},{width}\n".encode())
+        self._files.publish(remove_first=[description, *indexes, *self._former()])
+
+
+_Self = TypeVar("_Self", bound=SetWriter)
+
+
+class RecordWriter(SetWriter):
+    """Writes a set of one file."""
 
     def __init__(self, path: Union[str, os.PathLike[str]], *, image_size: tuple[int, int]) -> None:
         """Begin ``train.rec`` in a folder, or a ``.rec`` file.
@@ -25,60 +108,77 @@ class RecordWriter:
         """
         path = Path(path)
         self.path = path if path.suffix == ".rec" else path / "train.rec"
-        self._files = StagedFiles()
-        self._image_size = image_size
+        super().__init__([self.path], [0], image_size)
+
+
+class ShardWriter(SetWriter):
+    """Writes a set of shards."""
+
+    def __init__(
+        self, folder: Path, identities: Sequence[int], *, image_size: tuple[int, int]
+    ) -> None:
+        """Begin the first shard in a folder; ``identities`` says how many go into each shard.
+
+        Raises:
+            ConfigError: the folder holds a set of one file, which would be read instead.
+            DataError: the folder cannot be written to.
+        """
+        if (folder / "train.rec").exists():
+            raise ConfigError(
+                f"{folder} holds train.rec, which would be read instead of shards; move it away or "
+                "choose another folder"
+            )
+        self._folder = folder
+        allow_open_files(len(identities), folder)
+        paths = [shard_path(folder, number) for number in range(len(identities))]
+        super().__init__(paths, identities, image_size)
+
+    @override
+    def _former(self) -> list[Path]:
+        """Shards of a former packing into more of them, and what belongs to these."""
+        others = [path for path in shards_of(self._folder) if path not in self.paths]
+        endings = (".rec", ".idx", ".idx.cache", ".labels.cache")
+        return [path.with_suffix(ending) for path in others for ending in endings]
+
+
+class _RecordFile:
+    """One ``.rec`` file while it is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
         self._starts: list[int] = []
-        self._index: list[str] = []
+        self._offsets = array("q")
         self._size = 0
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._files.open(self.path)
-        except OSError as error:
-            raise DataError(f"{self.path} cannot be written: {error.strerror}") from None
         self._append((0.0, 0.0), b"")
 
-    def write(self, payload: Payload, label: int) -> None:
+    @property
+    def identities(self) -> int:
+        return len(self._starts)
+
+    def append(self, payload: Payload, label: int) -> None:
         """Append an encoded image; labels are 0, 1, 2, … in this order."""
         if label == len(self._starts):
             assert label < FLOAT32_EXACT, "labels are float32 in a record file"
-            self._starts.append(len(self._index))
+            self._starts.append(len(self._offsets))
         assert label == len(self._starts) - 1, f"identity {label} is out of order"
         self._append((float(label),), payload)
 
-    def __enter__(self) -> RecordWriter:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            if error is None:
-                self._write_identities()
-                self._publish()
-        finally:
-            self._files.discard()
-
-    def _append(self, labels: tuple[float, ...], payload: Payload) -> None:
-        key = len(self._index)
-        self._index.append(f"{key}\t{self._size}\n")
-        # Counted here, since tell() is a system call.
-        self._size += self._file.write(encode(labels, key, payload))
-
-    def _write_identities(self) -> None:
-        first = len(self._index)
+    def finish(self) -> None:
+        """Append the identity records."""
+        first = len(self._offsets)
         for start, stop in zip(self._starts, [*self._starts[1:], first]):
             self._append((float(start), float(stop)), b"")
         # Replaces the first record, which was written before its keys were known; same size.
         self._file.seek(0)
-        self._file.write(encode((float(first), float(len(self._index))), 0, b""))
+        self._file.write(encode((float(first), float(len(self._offsets))), 0, b""))
 
-    def _publish(self) -> None:
-        """Give the files their names when all are complete.
+    def index(self) -> bytes:
+        """Return what the ``.idx`` holds."""
+        lines = (f"{key}\t{offset}\n" for key, offset in enumerate(self._offsets))
+        return "".join(lines).encode()
 
-        A ``.rec`` without the other files is a set, too: a reader that opens it meanwhile sees the
-        old set or the new one, never the ``.rec`` of one with the index of the other.
-        """
-        height, width = self._image_size
-        description = f"{len(self._starts)},{height},{width}\n"
-        others = [self.path.with_suffix(".idx"), self.path.with_name("property")]
-        for path, content in zip(others, ("".join(self._index), description)):
-            self._files.open(path).write(content.encode())
-        self._files.publish(remove_first=others)
+    def _append(self, labels: tuple[float, ...], payload: Payload) -> None:
+        key = len(self._offsets)
+        self._offsets.append(self._size)
+        # Counted here, since tell() is a system call.
+        self._size += self._file.write(encode(labels, key, payload))

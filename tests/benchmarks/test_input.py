@@ -67,7 +67,7 @@ def test_opening_anew_removes_the_caches(rec: Path) -> None:
     again = SetOpening(str(rec), 0, cached=False)
     again.step()
     assert {path.name for path in rec.glob("*.cache")} == {"train.idx.cache"}
-    assert len(again._order) == 80
+    assert len(again._order) == BATCH
 
 
 def test_caches_are_written_before_they_are_used() -> None:

@@ -1,11 +1,12 @@
 """Kills ranks at random moments; the resumed runs must end with the same bytes.
 
-    python -m tests.faults --kills 20 --seed 1
+    python -m tests.faults --kills 20 --seed 1 [--ranks N] [--center-store]
 
 Each round starts a run with ``run.sh --restarts``, kills one of its ranks with SIGKILL, and
 compares the last checkpoint with that of an uninterrupted run: every array of every rank by its
 checksum, and every value. Ranks take turns, and every other kill of a rank comes while a checkpoint
-is written.
+is written. With ``--center-store`` the class centers of the runs that are killed are in a store,
+and those of the uninterrupted run in memory.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
+import numpy as np
+
+from partial_fc.store.header import STORE
+from partial_fc.store.saved_rows import SavedRows
+from runtime.state import SHARDED
 from tests.support.job import Job
 from training.checkpoint.reader import Checkpoint
 
-RANKS, UPDATES, INTERVAL = 2, 60, 5
+UPDATES, INTERVAL = 60, 5
 OPTIONS = (
     "--debug", "--num-classes", 60, "--num-images", 60, "--embedding-size", 16, "--batch-size", 4,
     "--save-interval", INTERVAL, "--frequent", 1, "--verbose", 10_000, "--sample-ratio", 0.5,
@@ -51,52 +58,99 @@ class Kill(NamedTuple):
     delay: float
 
 
-def run(rounds: int, seed: int, folder: Path, kills_each: int = 1) -> list[str]:
+class Setup(NamedTuple):
+    """What is disturbed.
+
+    Attributes:
+        ranks: of each run.
+        stored: whether the class centers of the runs that are killed are in a store.
+        kills: of each run, one after the other.
+    """
+
+    ranks: int = 2
+    stored: bool = False
+    kills: int = 1
+
+
+def run(rounds: int, seed: int, folder: Path, setup: Setup) -> list[str]:
     """Kill in ``rounds`` runs, and return a line for each; one that is no "equal" is a failure.
 
     Args:
         rounds: how many runs.
         seed: of the moments and the order of the ranks.
         folder: for the runs.
-        kills_each: kills of each run, one after the other.
+        setup: of each run.
     """
     # The first process after an installation compiles kernels that may round otherwise.
     for name, updates in (("warm-up", 1), ("uninterrupted", UPDATES)):
-        with Job("run.sh", RANKS, folder / name, *OPTIONS, "--max-update", updates) as job:
+        options = (*OPTIONS, "--max-update", updates)
+        with Job("run.sh", setup.ranks, folder / name, *options) as job:
             assert job.wait(_LONGEST) == 0, job.said()
-    expected = Checkpoint(folder / "uninterrupted" / _LAST)
-    kills = _choose(random.Random(seed), (UPDATES - _MARGIN) // kills_each)
+    expected = contents(folder / "uninterrupted" / _LAST)
+    kills = _choose(random.Random(seed), setup)
     lines = []
     for number in range(1, rounds + 1):
-        chosen = list(itertools.islice(kills, kills_each))
-        lines.append(f"run {number}: {_round(folder / f'run-{number}', chosen, expected)}")
+        chosen = list(itertools.islice(kills, setup.kills))
+        models = folder / f"run-{number}"
+        lines.append(f"run {number}: {_round(models, chosen, setup, expected)}")
         print(lines[-1], flush=True)
     return lines
 
 
-def _choose(rng: random.Random, most_updates: int) -> Iterator[Kill]:
+def contents(path: Path, store: Optional[Path] = None) -> dict[str, Any]:
+    """Everything that a checkpoint holds, alike with a store and without: checksums and values."""
+    manifest = Checkpoint(path).manifest
+    found: dict[str, Any] = {
+        f"{rank} {entry.name}": entry.checksum
+        for rank, file in enumerate(manifest.files)
+        for entry in file.entries
+        if entry.kind != SHARDED
+    }
+    values = {part: dict(values) for part, values in manifest.values.items()}
+    number = values["head"].pop(STORE, None)
+    assert (number is None) == (store is None)
+    if store is None:
+        for entry in manifest.files[0].entries:
+            if entry.kind == SHARDED:
+                pieces = Checkpoint(path).pieces(entry.name, 0, entry.total)
+                found[entry.name] = _checksum(rows for _, rows in pieces)
+    else:
+        with SavedRows(store, number, manifest.update) as rows:
+            for name in rows.shapes:
+                found[f"head/{name}"] = _checksum(rows.rows(name))
+    return {**found, "values": values}
+
+
+def _checksum(parts: Iterable[Any]) -> int:
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(np.ascontiguousarray(part).tobytes(), checksum)
+    return checksum
+
+
+def _choose(rng: random.Random, setup: Setup) -> Iterator[Kill]:
     """Yield kills without end; each of the cases once before one comes twice."""
-    cases = list(itertools.product(range(RANKS), (False, True)))
+    cases = list(itertools.product(range(setup.ranks), (False, True)))
     while True:
         for rank, in_checkpoint in rng.sample(cases, len(cases)):
-            updates, delay = rng.randint(1, most_updates), rng.uniform(0, 0.05)
-            yield Kill(rank, updates, in_checkpoint, delay)
+            updates = rng.randint(1, (UPDATES - _MARGIN) // setup.kills)
+            yield Kill(rank, updates, in_checkpoint, rng.uniform(0, 0.05))
 
 
-def _round(models: Path, kills: Sequence[Kill], expected: Checkpoint) -> str:
+def _round(models: Path, kills: Sequence[Kill], setup: Setup, expected: dict[str, Any]) -> str:
     done = []
-    options = (*OPTIONS, "--max-update", UPDATES, "--restarts", len(kills))
-    with Job("run.sh", RANKS, models, *options) as job:
+    store = models / "centers" if setup.stored else None
+    further = ("--center-store", store) if store else ()
+    options = (*OPTIONS, "--max-update", UPDATES, "--restarts", len(kills), *further)
+    with Job("run.sh", setup.ranks, models, *options) as job:
         for kill in kills:
             done.append(_kill(job, kill))
             job.wait_until(lambda: job.said().count("starting it again") == len(done), _LONGEST)
         what, status = ", ".join(done), job.wait(_LONGEST)
         if status:
             return f"{what}: status {status}, {job.said()[-2000:]}"
-    found = Checkpoint(models / _LAST)
-    same = found.manifest.files == expected.manifest.files
-    same &= found.manifest.values == expected.manifest.values
-    return f"{what}: {'equal' if same else 'ANOTHER RESULT'}"
+    found = contents(models / _LAST, store)
+    return f"{what}: {'equal' if found == expected else 'ANOTHER RESULT'}"
 
 
 def _kill(job: Job, kill: Kill) -> str:
@@ -122,10 +176,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--center-store", action="store_true")
     options = parser.parse_args(argv)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        lines = run(options.kills, options.seed, Path(folder))
+        setup = Setup(options.ranks, options.center_store)
+        lines = run(options.kills, options.seed, Path(folder), setup)
     equal = sum(line.endswith(": equal") for line in lines)
     print(f"{equal} of {options.kills} went on and ended equal, {time.monotonic() - began:.0f} s")
     return 0 if equal == options.kills else 1

@@ -61,10 +61,10 @@ def _use_set(folder: Path) -> None:
     """Open a set and do with it what training does."""
     records = RecordSet(folder)
     joined = JoinedSet([records])
-    joined.labels()
+    list(joined.label_table().chunks())
     records.labels()
     records.identity_ranges()
-    indices = np.array([*range(min(len(records), 12)), len(records) - 1], np.int32)
+    indices = np.array([*range(min(len(records), 12)), len(records) - 1], np.int64)
     payloads, labels = joined.images(indices)
     for index, plain, label in zip(indices.tolist(), payloads, labels.tolist()):
         if plain is not None:

@@ -33,7 +33,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Z_0-9a-z]*=")
 # Blocks of other things than commands, by their first words.
 NO_COMMANDS = (
     *("train.py face recognition:", "model-symbol.json model-0000.params", "train.py, classify.py"),
-    *("verification unseen:", "datasets/faces/ train.rec", "datasets/lfw/train.rec:"),
+    *("verification unseen:", "datasets/faces/ train", "datasets/lfw/train.rec:"),
     *("10.0.0.1 10.0.0.2", "0.0 0.4", "epoch 5: images/s", "10.0.0.1 10.0.0.2 hostname"),
     *("error: host2 has another", "features [b, D]", "models/synthetic-tiny/checkpoints/"),
     *("update 40/500 loss", "time: waiting", "input is a bottleneck:", "Horovod v0.28.1:"),
@@ -173,6 +173,7 @@ RUN_BY: dict[str, Run] = {
     "python -m runtime.environment": Run("tests/newcomer/test_documents.py", "environment"),
     # Hours with these sizes; the tests have the same options with small ones.
     "python -m benchmarks.backbone": Run("tests/benchmarks/test_backbone.py"),
+    "python -m benchmarks.center_store": Run("tests/benchmarks/test_center_store.py"),
     "python -m benchmarks.checkpoint": Run("tests/benchmarks/test_checkpoint.py"),
     "python -m benchmarks.classifiers": Run("tests/benchmarks/test_classifiers.py"),
     "python -m benchmarks.distillation": Run("tests/benchmarks/test_distillation.py"),
@@ -181,7 +182,9 @@ RUN_BY: dict[str, Run] = {
     "python -m benchmarks.input": Run("tests/benchmarks/test_input.py"),
     "python -m benchmarks.kernels": Run("tests/benchmarks/test_kernels.py"),
     "python -m benchmarks.learning": Run("tests/benchmarks/test_learning.py"),
+    "python -m benchmarks.plan": Run("tests/benchmarks/test_plan.py"),
     "python -m benchmarks.scaling": Run("tests/benchmarks/test_scaling.py"),
+    "python -m benchmarks.shards": Run("tests/benchmarks/test_shards.py", "shards_benchmark"),
     "python -m benchmarks.verification": Run("tests/benchmarks/test_verification.py"),
     "horovodrun -np 2 python -m benchmarks.sync_bn": Run("tests/benchmarks/test_sync_bn.py"),
     "python -m tests.fuzz --reproduce": Run("make fuzz"),

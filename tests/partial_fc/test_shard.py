@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partial_fc.shard import Shard, initial_centers
+from partial_fc.initial import initial_centers
+from partial_fc.shard import Shard
 
 
 @pytest.mark.parametrize("num_classes", [1, 7, 8, 9, 1000, 360_232])

@@ -54,11 +54,13 @@ FACES = {
     "teacher_weight": ([0.0, 40.0], [-0.01]),
     "sample_ratio": ([1e-3, 1.0], [0.0, 1.01]),
     "center_lr": ([1e-9], [0.0]),
+    "center_memory": ([1e-3], [0.0]),
     "warmup": ([0], [-1]),
     "max_update": ([1], [0]),
     "verbose": ([1], [0]),
     "save_interval": ([0], [-1]),
     "world_size": ([1], [0]),
+    "memory": ([1e-3], [0.0, -1.0]),
 }
 CLASSIFIERS = {
     **SHARED,
@@ -79,6 +81,7 @@ GOES_WITH: dict[str, dict[str, Any]] = {
     "lr_factor": {"lr_schedule": "step"},
     "max_update": {"epochs": None},
     "world_size": {"dry_run": True, "num_classes": 9},
+    "memory": {"dry_run": True, "num_classes": 9},
     "staleness": {"kv_store": "dist_ssync"},
 }
 

@@ -17,9 +17,10 @@ from data.drawn import face_set
 from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
 from partial_fc.head import PartialFC
+from partial_fc.initial import initial_centers
 from partial_fc.optimizers import SGD
 from partial_fc.options import CLASS_MEANS, HeadOptions
-from partial_fc.shard import Shard, initial_centers
+from partial_fc.shard import Shard
 from runtime.mxnet import mx
 from tests.support.alone import run_alone
 from tests.support.thread_world import ThreadWorld, run_ranks

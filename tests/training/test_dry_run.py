@@ -1,16 +1,31 @@
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 import backbones
 from partial_fc.shard import Shard
-from runtime import options
+from runtime import options, processors
 from runtime.errors import ConfigError
-from training import dry_run
 from training.config.faces import FaceConfig, parse
-from training.dry_run import checkpoint_bytes, collective_bytes, describe, head_memory, sampled_rows
+from training.dry_run import describe
+from training.plan import calibration, keys
+from training.plan.calibration import Calibration, HeadRates, InputRates, NetworkCost
+from training.plan.memory import checkpoint_bytes, head_memory, sampled_rows
+from training.plan.text import row
+from training.plan.traffic import collective_bytes
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs/scaling.md"
+_NAME = re.compile(r"`([a-z_]+)`")
+
+
+@pytest.fixture(autouse=True)
+def nothing_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured on the machine of the tests is not to be in a plan."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def small_config() -> FaceConfig:
@@ -150,7 +165,7 @@ def test_memory_of_a_rank_by_hand() -> None:
     ],
 )  # fmt: skip
 def test_sizes_can_be_read(size: int, readable: str) -> None:
-    assert f"  {readable:>12}  {size:>18,}" in dry_run._row("", size)
+    assert f"  {readable:>12}  {size:>18,}" in row("", size)
 
 
 def test_recomputing_needs_less_memory() -> None:
@@ -164,7 +179,7 @@ def test_the_feature_maps_are_those_of_one_part() -> None:
     line = "--rec . --network r50 --num-classes 10 --dry-run --batch-size 64 --accumulate 4"
     planned = describe(parse(line.split()))
     assert f"{backbones.activation_bytes('r50', 16):,}" in planned
-    assert f"{dry_run.head_memory(parse(line.split()), Shard(0, 1, 10)).features:,}" in planned
+    assert f"{head_memory(parse(line.split()), Shard(0, 1, 10)).features:,}" in planned
 
 
 def test_the_copy_for_a_checkpoint_by_hand() -> None:
@@ -175,3 +190,75 @@ def test_the_copy_for_a_checkpoint_by_hand() -> None:
     assert checkpoint_bytes(config, Shard(2, 3, 10)) == 2 * 3 * 8 * 4
     assert checkpoint_bytes(options.replace(config, keep=0), Shard(0, 3, 10)) == 0
     assert "with the copy for checkpoints" in describe(config)
+
+
+def test_a_store_takes_the_memory_of_three_samples() -> None:
+    """4 of 4 rows: centers and momenta three times, and the rows of the head as without a store."""
+    config = options.replace(small_config(), center_store="/nowhere")
+    in_memory, stored = (head_memory(one, Shard(0, 3, 10)) for one in (small_config(), config))
+    rows = sampled_rows(config, Shard(0, 3, 10))
+    assert stored.centers == 4 * 5
+    assert stored.states == 0
+    assert stored.rows == in_memory.rows + 3 * 2 * rows * 8 * 4
+
+
+def test_a_plan_for_programs_has_the_names_that_are_documented() -> None:
+    plan = json.loads(describe(options.replace(small_config(), json=True, memory=2.0)))
+    assert plan.keys() == {
+        *("version", "device", "ranks", "batch_size", "num_classes", "updates_per_epoch"),
+        *("updates", "memory", "collectives", "time", "memory_limit", "most_classes", "table"),
+        "not_counted",
+    }
+    assert (plan["version"], plan["device"], plan["ranks"]) == (1, "cpu", 3)
+    assert (plan["updates_per_epoch"], plan["updates"]) == (8, 160)
+    items = {item["name"]: item["bytes"] for item in plan["memory"]["items"]}
+    assert list(items) == [
+        *("class_centers", "optimizer_states", "sampled_rows", "logits", "features", "backbone"),
+        *("activations", "libraries"),
+    ]
+    assert items["class_centers"] == 4 * 8 * 4 and plan["memory"]["bytes"] == sum(items.values())
+    assert plan["memory"]["checkpoint_bytes"] == checkpoint_bytes(
+        small_config(), Shard(0, 3, 10)
+    )
+    assert plan["time"] is None and plan["memory_limit"] == 2 * 2**30
+    named = {name.removesuffix("`") for name in _NAME.findall(DOCUMENT.read_text("utf-8"))}
+    row = plan["table"][0]
+    assert {*plan, *plan["memory"], *items, *row} <= named
+
+
+def test_names_of_a_gpu_are_words() -> None:
+    config = options.replace(small_config(), json=True, gpu=True)
+    plan = json.loads(describe(config))
+    names = [item["name"] for item in plan["memory"]["items"]]
+    assert plan["device"] == "gpu" and len(set(names)) == len(names)
+    assert all(re.fullmatch("[a-z_]+", name) for name in names), names
+    assert plan["table"] == [] and plan["most_classes"] is None
+
+
+def test_what_fits_on_a_gpu_fits_exactly() -> None:
+    line = "--dataset 100w --network tiny --embedding-size 128 --batch-size 8 --dry-run --gpu"
+    config = options.replace(parse(line.split()), json=True, memory=3.0)
+    most = json.loads(describe(config))["most_classes"]
+    sizes = [
+        json.loads(describe(options.replace(config, num_classes=classes)))["memory"]["bytes"]
+        for classes in (most, most + 1)
+    ]
+    assert sizes[0] <= 3 * 2**30 < sizes[1]
+
+
+def test_a_plan_uses_what_was_measured() -> None:
+    config = options.replace(small_config(), world_size=1)
+    cell = keys.Cell.of(1)
+    network = NetworkCost(keys.network_key(config, cell), 7e8, 1e6, 0.5, 0.25)
+    assert "add --calibrate" in describe(config)
+    calibration.write(Calibration(processors.model(), networks=(network,)))
+    text = describe(config)
+    assert f"{4_000_000:>18,}  measured" in text
+    # Without the head's speed there is no time.
+    assert "add --calibrate" in text
+    heads = (HeadRates(keys.head_key(config, cell), 1e9, 1e9, 1e9, 1e9, 1e9, 0.0),)
+    inputs = (InputRates(keys.input_key(config), 1e9, 40.0),)
+    calibration.write(Calibration(processors.model(), (network,), heads, inputs))
+    text = describe(config)
+    # 0.5 s and four times 0.25 s.
+    assert "  backbone                               1,500.0 ms  measured" in text

@@ -15,6 +15,7 @@ from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.batches.loader import Prefetcher
 from data.drawn import face_set
 from data.records.joined_set import JoinedSet
+from data.records.shards import open_sets
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from runtime.errors import ConfigError, DataError
@@ -88,7 +89,7 @@ def test_several_record_sets_are_joined(folder: Path, tmp_path: Path) -> None:
     with open_batches(config_of("--rec", folder, "--rec", tmp_path / "more"), World()) as b:
         assert (b.num_classes, b.num_images) == (5, 18)
     twice = config_of("--rec", folder, "--rec", folder)
-    assert isinstance(face_data._open_sets(twice.data), JoinedSet)
+    assert isinstance(open_sets(twice.data.rec), JoinedSet)
 
 
 def test_min_images_leaves_identities_out(folder: Path) -> None:

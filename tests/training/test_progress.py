@@ -16,6 +16,9 @@ class Saved:
     def __init__(self, values):
         self._values = values
 
+    def has(self, name):
+        return name in self._values
+
     def count(self, name):
         return self._values[name]
 
@@ -90,3 +93,15 @@ def test_who_goes_on_in_the_middle_of_a_period_meets_the_others_at_its_end():
     other = go_on(config("--epochs", "6"), 100, 27, 50)[1].from_epoch(source(50))
     assert saver.period_end(2) == 40 and other.period_end(2) == 4 * 20
     assert saver.epoch_plan.at(40) == other.epoch_plan.at(80) == Position(4, 0)
+
+
+@pytest.mark.parametrize("update", [3, 10])
+def test_a_checkpoint_of_the_earlier_order_is_told_within_an_epoch(caplog, update):
+    values = dict(Progress.plan(config("--epochs", "6"), source(100)).export_state(update).values)
+    Progress.plan(config("--epochs", "6"), source(100), Saved(values))
+    assert not caplog.records
+    del values["order"]
+    Progress.plan(config("--epochs", "6"), source(100), Saved(values))
+    expected = ["in the rest of epoch 0, after image 300,"] if update == 3 else []
+    assert len(caplog.records) == len(expected)
+    assert all(text in caplog.text for text in expected)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from data.batches.position import EpochPlan, Position
 from parallel.world import LoneWorld
@@ -20,7 +21,7 @@ from training.checkpoint.storage import Storage
 from training.config import images
 from training.exchange.ranks import Period, Ranks
 from training.log.run_log import RunLog
-from training.loop import Interlude
+from training.loop import Interlude, Step
 from training.run import Every, Run, open_run
 
 
@@ -75,19 +76,21 @@ class Rebalanced(Ranks):
         return Period(here.epoch, here.update + 100)
 
 
-class Recorder:
+class Recorder(Step):
     """A step that notes what it is called with."""
 
     def __init__(self) -> None:
         self.batches: list[Any] = []
         self.rates: list[float] = []
 
+    @override
     def __call__(self, batch: Any, update: int, lr: float) -> Any:
         assert batch[0] == update
         self.batches.append(batch)
         self.rates.append(lr)
         return SimpleNamespace(asscalar=lambda: 0.0)
 
+    @override
     def finish(self) -> None:
         """Everything is known."""
 

@@ -8,7 +8,8 @@
 
 PATH is a checkpoint, as in models/checkpoints/update-00002000, or this host's part of one; FOLDER
 is the --models-root of a run. Needs neither MXNet nor Horovod, nor the number of ranks that wrote
-it.
+it. If the class centers are in a store, the first three take its folder with --center-store: a
+manifest, which may come from anywhere, names no file that is opened.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partial_fc.store.header import STORE, Header
+from partial_fc.store.saved_rows import SavedRows
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
 from runtime.state import OWN, REPLICATED, SHARDED
@@ -31,10 +34,16 @@ from training.checkpoint.layout import Entry, Part
 from training.checkpoint.reader import Checkpoint
 
 _ROWS = 4096
+# The part of a checkpoint that has the class centers.
+_HEAD = "head"
 
 
-def info(path: Path) -> str:
-    """Describe a checkpoint, or a host's part of one: its run, its values and its arrays."""
+def info(path: Path, store: Optional[Path] = None) -> str:
+    """Describe a checkpoint, or a host's part of one: its run, its values and its arrays.
+
+    Raises:
+        DataError: it is broken, or ``store`` is not that of its class centers.
+    """
     part = _part(path)
     lines = [f"{path}: {part.update:,} updates, written by {part.world_size} ranks"]
     lines += [f"  {name}: {_plain(value)}" for name, value in part.about.items()]
@@ -54,16 +63,28 @@ def info(path: Path) -> str:
         for rank, file in sorted(part.files.items())
     ]
     lines += [f"rank {rank}: on {host}" for rank, host in _elsewhere(part).items()]
+    if store is not None or _store_number(part) is not None:
+        lines.append(f"class centers in a store: {_described(part, store)}")
     return "\n".join(lines)
 
 
-def verify(path: Path) -> str:
-    """Read every file of a checkpoint that is here.
+def verify(path: Path, store: Optional[Path] = None) -> str:
+    """Read every file of a checkpoint that is here, and the rows of its store.
 
     Raises:
-        DataError: one is missing, cut off or changed.
+        DataError: one is missing, cut off or changed; or ``store`` is missing or another one.
     """
     part = _part(path)
+    said = _verify_files(path, part)
+    if store is None and _store_number(part) is None:
+        return said
+    if store is None:
+        raise DataError(f"{said}; but its class centers are in a store: {_remedy(part)}")
+    with _open_store(part, store) as rows:
+        return f"{said}\n{store} is intact: {rows.verify():,} rows of {_classes_of(rows.header)}"
+
+
+def _verify_files(path: Path, part: Part) -> str:
     for rank, file in part.files.items():
         reader.verify_file(path, rank, file)
     size = sum(file.size for file in part.files.values())
@@ -77,6 +98,47 @@ def verify(path: Path) -> str:
     )
 
 
+def _store_number(part: Part) -> Optional[int]:
+    """The number of the store with the class centers; None if they are in the checkpoint."""
+    values = part.values.get(_HEAD, {})
+    number = values.get(STORE) if isinstance(values, dict) else None
+    return number if isinstance(number, int) else None
+
+
+def _remedy(part: Part) -> str:
+    """What to add to the command where the class centers are in a store."""
+    options = part.about.get("configuration")
+    folder = options.get(STORE) if isinstance(options, dict) else None
+    given = f", for its run {folder}" if isinstance(folder, str) else ""
+    return f"add --center-store DIR{given}"
+
+
+def _open_store(part: Part, folder: Path) -> SavedRows:
+    number = _store_number(part)
+    if number is None:
+        raise DataError(
+            f"--center-store {folder} is not needed: the checkpoint has its class centers; leave "
+            "it out"
+        )
+    return SavedRows(folder, number, part.update)
+
+
+def _described(part: Part, folder: Optional[Path]) -> str:
+    if folder is None:
+        return _remedy(part)
+    with _open_store(part, folder) as rows:
+        arrays = ", ".join(
+            f"{name} {dtype} {shape}" for name, (dtype, shape) in rows.shapes.items()
+        )
+        return f"{folder}, {_classes_of(rows.header)}, of each {arrays}"
+
+
+def _classes_of(header: Header) -> str:
+    if (header.first, header.last) == (0, header.classes):
+        return f"{header.classes:,} classes"
+    return f"classes {header.first:,} to {header.last - 1:,} of {header.classes:,}"
+
+
 def _part(path: Path) -> Part:
     if not path.is_dir():
         raise DataError(f"{path} does not exist; name the folder of a checkpoint")
@@ -88,32 +150,65 @@ def _elsewhere(part: Part) -> dict[int, str]:
     return {rank: host for rank, host in enumerate(part.hosts) if rank not in part.files}
 
 
-def merge(checkpoint: Checkpoint, output: Path) -> str:
+def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) -> str:
     """Write all arrays into one ``.npz`` file, as one rank would hold them.
 
     Of arrays that each rank has for itself, the mean is taken. Only a part of an array is in memory
     at a time.
 
     Raises:
-        DataError: the checkpoint is broken, or the file cannot be written.
+        DataError: the checkpoint is broken, its class centers are in a store that is not given, or
+            the file cannot be written.
     """
-    verify(checkpoint.path)
+    part = _part(checkpoint.path)
+    _verify_files(checkpoint.path, part)
+    if _store_number(part) is not None and store is None:
+        raise DataError(f"{checkpoint.path} has its class centers in a store: {_remedy(part)}")
     partial = output.with_name(f".{output.name}.part")
+    entries = checkpoint.manifest.files[0].entries
+    count = len(entries)
     try:
         with zipfile.ZipFile(partial, "w") as archive:
-            for entry in checkpoint.manifest.files[0].entries:
-                _add(archive, entry, _parts(checkpoint, entry))
+            for entry in entries:
+                header = _Array(entry.name, entry.dtype, _shape(entry))
+                _add(archive, header, _parts(checkpoint, entry))
+            if store is not None:
+                with _open_store(part, store) as rows:
+                    count += _add_rows(archive, rows, store)
         partial.replace(output)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise DataError(f"{output} cannot be written ({error.strerror}); choose another") from None
-    return f"{output}: {len(checkpoint.manifest.files[0].entries)} arrays, for numpy.load"
+    finally:
+        partial.unlink(missing_ok=True)
+    return f"{output}: {count} arrays, for numpy.load"
 
 
-def _add(archive: zipfile.ZipFile, entry: Entry, parts: Iterator[NDArray[Any]]) -> None:
+class _Array(NamedTuple):
+    """An array of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def _add_rows(archive: zipfile.ZipFile, rows: SavedRows, store: Path) -> int:
+    """Write the arrays of a store; returns how many these are."""
+    header = rows.header
+    if (header.first, header.last) != (0, header.classes):
+        raise DataError(
+            f"--center-store {store} has {_classes_of(header)}, as other hosts have the others; "
+            "only a store of all classes is merged"
+        )
+    for name, (dtype, shape) in rows.shapes.items():
+        array = _Array(f"{_HEAD}/{name}", dtype, (header.classes, *shape))
+        _add(archive, array, rows.rows(name))
+    return len(rows.shapes)
+
+
+def _add(archive: zipfile.ZipFile, array: _Array, parts: Iterator[NDArray[Any]]) -> None:
     """Write an array as ``numpy.savez`` does, from its parts."""
-    header = {"descr": np.dtype(entry.dtype).str, "fortran_order": False, "shape": _shape(entry)}
-    with archive.open(f"{entry.name}.npy", "w", force_zip64=True) as file:
+    header = {"descr": np.dtype(array.dtype).str, "fortran_order": False, "shape": array.shape}
+    with archive.open(f"{array.name}.npy", "w", force_zip64=True) as file:
         np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
         for part in parts:
             file.write(np.ascontiguousarray(part).tobytes())
@@ -167,20 +262,29 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument(
         "-H", "--hosts", metavar="HOSTS", help="of gather and scatter, as in ip1:8,ip2:8"
     )
+    parser.add_argument(
+        "--center-store",
+        type=Path,
+        metavar="DIR",
+        help="of info, verify and merge: where the class centers are, if not in the checkpoint",
+    )
     options = parser.parse_args(argv)
-    action, path = options.action, options.path
+    action, path, store = options.action, options.path, options.center_store
     if options.output is not None and action != "merge":
         parser.error(f"--output {options.output} goes with merge, not with {action}")
     if (options.hosts is not None) != (action in _MOVES):
         parser.error(f"gather and scatter take -H HOSTS, and nothing else does, not {action}")
+    if store is not None and action not in ("info", "verify", "merge"):
+        parser.error(f"--center-store {store} goes with info, verify and merge, not with {action}")
     if action in _MOVES:
         print(_MOVES[action](path, options.hosts))
     elif action == "receive":
         print(transfer.receive(path, sys.stdin.buffer))
     elif action == "merge":
-        print(merge(Checkpoint(path), options.output or path.with_name(f"{path.name}.npz")))
+        output = options.output or path.with_name(f"{path.name}.npz")
+        print(merge(Checkpoint(path), output, store))
     else:
-        print(info(path) if action == "info" else verify(path))
+        print((info if action == "info" else verify)(path, store))
 
 
 _MOVES = {"gather": transfer.gather, "scatter": transfer.scatter}

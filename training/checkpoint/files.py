@@ -308,6 +308,11 @@ def _by_age(root: Path) -> list[Path]:
     return [path for path, _ in sorted(found, key=_age, reverse=True)]
 
 
+def updates(root: Path) -> list[int]:
+    """The updates of the checkpoints in a folder that may be resumed from."""
+    return sorted({part.update for _, part in candidates(root) if part})
+
+
 def newest_serial(root: Path) -> int:
     """The largest serial of a checkpoint in the folder; 0 if there is none."""
     return max((part.serial for _, part in candidates(root) if part), default=0)

@@ -50,6 +50,11 @@ class SavedPart(Saved):
         values = checkpoint.manifest.values.get(part, {})
         self._values: Mapping[str, Any] = values if isinstance(values, dict) else {}
 
+    @property
+    @override
+    def update(self) -> int:
+        return self._checkpoint.manifest.update
+
     @override
     def names(self) -> list[str]:
         prefix = f"{self._part}/"

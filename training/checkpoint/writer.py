@@ -15,7 +15,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional
@@ -73,6 +73,7 @@ class Checkpointer:
         self._thread: Optional[threading.Thread] = None
         self._pending: Optional[Path] = None
         self._error: Optional[Exception] = None
+        self._when_saved: list[Callable[[Sequence[int]], None]] = []
         self._attempt = self._world.broadcast_object(uuid.uuid4().hex[:12], "checkpoint.attempt")
         self._serial = 0
         if keep:
@@ -138,6 +139,10 @@ class Checkpointer:
         if self._storage.is_spread and self._storage.is_first:
             files.settle(self._root, self._keep)
         self.last = path
+        if self._when_saved:
+            remaining = files.updates(self._root)
+            for tell in self._when_saved:
+                tell(remaining)
 
     def last_good(self) -> Optional[Path]:
         """Wait for the last checkpoint and return it."""
@@ -155,8 +160,10 @@ class Checkpointer:
     def _copy(self, update: int) -> tuple[dict[str, Stored], dict[str, Any]]:
         arrays: dict[str, Stored] = {}
         values = {}
+        self._when_saved = []
         for part, stateful in self._parts.items():
             state = stateful.export_state(update)
+            self._when_saved += [state.when_saved] if state.when_saved else []
             values[part] = dict(state.values)
             for name, stored in state.arrays.items():
                 if stored.kind != REPLICATED or self._world.rank == 0:

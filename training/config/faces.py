@@ -203,22 +203,13 @@ def check(config: FaceConfig) -> None:
             f"no data: give --dataset NAME ({', '.join(presets.PRESETS)}) or --rec DIR; "
             "--dataset synthetic needs no files"
         )
+    if config.head.center_store is not None and config.head.center_dtype != "float32":
+        raise ConfigError(
+            f"--center-dtype {config.head.center_dtype} is for centers in memory: a store, "
+            f"--center-store {config.head.center_store}, has float32; leave out one of them"
+        )
     if config.dry_run.dry_run:
-        if data.num_classes is None:
-            raise ConfigError(
-                "--dry-run reads no data: add --num-classes to say how many identities it has"
-            )
-        given = {
-            "--head-dtype": config.head.head_dtype,
-            "--center-dtype": config.head.center_dtype,
-            "--dtype": config.backbone.dtype,
-        }
-        for option, dtype in given.items():
-            if config.dry_run.gpu and dtype == "bfloat16":
-                raise ConfigError(
-                    f"{option} bfloat16 is for CPUs: MXNet has no bfloat16 on the GPU that --gpu "
-                    "plans for; use float32"
-                )
+        _check_plan(config)
     elif data.dataset == "synthetic":
         if (data.num_images or 0) < (data.num_classes or 0):
             raise ConfigError(
@@ -227,6 +218,32 @@ def check(config: FaceConfig) -> None:
             )
     elif not (data.debug and data.num_classes is not None):
         _check_folders(data)
+
+
+def _check_plan(config: FaceConfig) -> None:
+    """Refuse a plan without a number of classes, or of what no GPU has."""
+    if config.data.num_classes is None:
+        raise ConfigError(
+            "--dry-run reads no data: add --num-classes to say how many identities it has"
+        )
+    if not config.dry_run.gpu:
+        return
+    if config.head.center_store is not None:
+        raise ConfigError(
+            f"--center-store {config.head.center_store} is for CPUs: no GPU, as --gpu plans "
+            "for, has rows of a disk; leave out one of them"
+        )
+    given = {
+        "--head-dtype": config.head.head_dtype,
+        "--center-dtype": config.head.center_dtype,
+        "--dtype": config.backbone.dtype,
+    }
+    for option, dtype in given.items():
+        if dtype == "bfloat16":
+            raise ConfigError(
+                f"{option} bfloat16 is for CPUs: MXNet has no bfloat16 on the GPU that --gpu "
+                "plans for; use float32"
+            )
 
 
 def _check_folders(data: FaceDataOptions) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from runtime.errors import ConfigError
-from runtime.options import COUNT, POSITIVE_COUNT, Options, Range, name, number, with_bare
+from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number, with_bare
 
 ON_NAN = ("stop", "skip")
 AUTO, NEVER = "auto", "never"
@@ -82,8 +82,30 @@ class DryRunOptions(Options):
     gpu: bool = False
     """With --dry-run: the memory of a rank on a GPU instead of that on a CPU."""
 
+    calibrate: bool = False
+    """With --dry-run: measure here what the plan needs, by short runs on one rank and on
+    --world-size ranks, and keep it for later plans. Takes about a minute."""
+
+    memory: Optional[float] = number(None, POSITIVE.saying("must be above 0 GiB"))
+    """With --dry-run: GiB that a rank may take, for the largest number of classes; this machine's
+    share for one of its ranks unless given."""
+
+    json: bool = False
+    """With --dry-run: print the plan as JSON, for other programs."""
+
     def check(self) -> None:
         """Refuse what a run finds out by itself: its ranks and its devices."""
+        if self.calibrate and self.gpu:
+            raise ConfigError(
+                "--calibrate measures processors, and --gpu plans for a GPU; leave one out"
+            )
+        for field in ("calibrate", "memory", "json"):
+            value = getattr(self, field)
+            if value and not self.dry_run:
+                shown = f" {value:g}" if field == "memory" else ""
+                raise ConfigError(
+                    f"--{field}{shown} goes with --dry-run, which plans a run and starts none"
+                )
         if self.gpu and not self.dry_run:
             raise ConfigError(
                 "--gpu goes with --dry-run; a run computes on the GPUs of its hosts by itself"

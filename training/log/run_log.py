@@ -23,6 +23,7 @@ from runtime.errors import ConfigError
 from runtime.stopwatch import Stopwatch
 from training.log.handlers import OFF_SCREEN, FileHandler, ScreenHandler, log_path
 from training.log.metric_files import MetricFiles
+from training.log.peak import peak_memory
 from training.log.report_files import ReportFiles
 from training.log.throughput import Meter, Throughput
 from training.log.watchdog import Others, Watchdog
@@ -200,9 +201,10 @@ class RunLog:
         return self._meter.total()
 
     def summarize(self, *, debug: bool) -> None:
-        """Log where the time went, and whether input was the bottleneck (not with ``--debug``)."""
+        """Log where time went, whether input was the bottleneck (not with ``--debug``), memory."""
         total = self._throughput_of_all_starts()
         if total is not None:
+            _log.info("peak memory of this rank: %s MiB", f"{peak_memory() / 2**20:,.1f}")
             _log.info("time: %s", total.describe_shares())
             _log.info("%s", total.judge_debug() if debug else total.judge_input())
 

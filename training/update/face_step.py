@@ -99,6 +99,16 @@ class FaceStep(Step):
                 guard.submit(update, result.loss, reduced)
         return result.loss
 
+    @property
+    @override
+    def looks_ahead(self) -> bool:
+        return self._head.rows.reads_ahead
+
+    @override
+    def prepare(self, batch: Batch, update: int) -> None:
+        with self._stopwatch.part(HEAD):
+            self._head.prepare(batch.labels, update)
+
     @override
     def finish(self) -> None:
         with self._stopwatch.part(COMMUNICATION):

@@ -14,6 +14,7 @@ import pytest
 
 from data.batches import loader as loader_module
 from data.batches.face_loader import FaceLoader, MemoryBatches
+from data.batches.order import epoch_keys, permuted
 from data.batches.position import Position
 from data.decoding import decode_rgb
 from data.images.transforms import Augmentation
@@ -181,8 +182,7 @@ def test_batches_are_those_of_the_plainest_loader(tmp_path: Path, min_images: in
     expected, expected_labels = [], []
     for update in range(6):
         epoch, place = divmod(update, len(chosen) // (size * world_size))
-        order = np.arange(len(chosen), dtype=np.int32)
-        np.random.default_rng((0, seed, epoch)).shuffle(order)
+        order = permuted(0, len(chosen), epoch_keys(0, seed, epoch), len(chosen))
         draws = np.random.default_rng((1, seed, update))
         mirrored = draws.random(size * world_size) < 0.5
         changes = change.draw(draws, size * world_size)

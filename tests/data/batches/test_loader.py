@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from data.batches.loader import Batch, Filling, Loader, Prefetcher
+from data.batches.loader import Batch, Filling, Prefetcher
 
 
 def batch_of(rows: int, number: int) -> Batch:
@@ -81,25 +81,7 @@ def test_closing_the_batches_cancels_tasks_that_have_not_begun() -> None:
 
 
 def test_opencv_uses_no_threads_of_its_own() -> None:
+    found: list[int] = []
     with Prefetcher(1, 1) as prefetcher:
-        order = prefetcher.begin(lambda number: np.array([number, cv2.getNumThreads()]), 7)
-        assert order.result().tolist() == [7, 1]
-
-
-def test_the_order_of_the_next_epoch_is_made_before_it_begins_and_once() -> None:
-    made: list[int] = []
-
-    class Ordered(Loader):
-        def _shuffled(self, epoch: int) -> np.ndarray:
-            made.append(epoch)
-            return np.arange(10, dtype=np.int32) + 100 * epoch
-
-    with Ordered(threads=1) as loader:
-        rows = loader._order(4, 2, 3)
-        assert rows.tolist() == [402, 403, 404] and rows.base is None
-        assert loader._order(4, 9, 5).tolist() == [409]
-        assert loader._order(5, 0, 1).tolist() == [500]
-        assert loader._order(5, 1, 1).tolist() == [501]
-        # The end of the block drops what no thread has begun.
-        loader._orders[6].result()
-    assert sorted(made) == [4, 5, 6]
+        list(prefetcher.run([Filling(batch_of(4, 1), lambda _: found.append(cv2.getNumThreads()))]))
+    assert found == [1]

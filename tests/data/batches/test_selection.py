@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.batches import selection
+from data.batches.order import epoch_keys, permuted
 from data.batches.selection import Selection
+from data.records import index_cache, label_table
+from data.records.label_table import LabelTable
 from data.records.record_set import RecordSet
 from data.records.writer import RecordWriter
 from runtime.errors import DataError
@@ -28,8 +31,16 @@ class Labels:
     def __len__(self) -> int:
         return len(self._labels)
 
-    def labels(self) -> np.ndarray:
-        return self._labels
+    def label_table(self) -> LabelTable:
+        # In pieces of several lengths, the second of which counts its classes from 3 on.
+        pieces = np.split(self._labels, [0, 100, 101, 260][: len(self._labels) // 80 + 1])
+        firsts = [0, 0, 3, 0, 0][: len(pieces)]
+        lowered = [
+            np.ascontiguousarray(np.where(piece < 0, piece, piece - first), np.int32)
+            for piece, first in zip(pieces, firsts)
+        ]
+        loaders = [functools.partial(np.copy, piece) for piece in lowered]
+        return LabelTable(loaders, [len(piece) for piece in lowered], firsts)
 
 
 def set_of(labels: np.ndarray, num_classes: int) -> Any:
@@ -38,7 +49,11 @@ def set_of(labels: np.ndarray, num_classes: int) -> Any:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "_CHUNK", 64)
+    monkeypatch.setattr(label_table, "CHUNK", 64)
+
+
+def whole(chosen: Selection, *seed: int) -> np.ndarray:
+    return chosen.order(epoch_keys(*seed), 0, len(chosen))
 
 
 @pytest.fixture
@@ -56,14 +71,16 @@ def test_images_and_classes_by_hand(labels: np.ndarray, min_images: int) -> None
     images = [i for i, label in enumerate(labels) if label in kept]
     assert 0 < len(kept) < 30
     assert (chosen.num_classes, len(chosen)) == (len(kept), len(images))
-    assert [chosen.classes[label] for label in kept] == list(range(len(kept)))
-    assert (chosen.classes < 0).sum() == 30 - len(kept)
-    order = chosen.shuffled(np.random.default_rng(1))
-    assert order.dtype == np.int32
-    # The same order as that of a shuffled list of the chosen images.
-    expected = np.array(images, np.int32)
-    np.random.default_rng(1).shuffle(expected)
-    assert (order == expected).all()
+    numbers = chosen.renumbered(np.arange(30, dtype=np.int32))
+    assert numbers[kept].tolist() == list(range(len(kept)))
+    assert (numbers < 0).sum() == 30 - len(kept)
+    assert [chosen.new_number(label) for label in range(30)] == numbers.tolist()
+    # The order of a list of the chosen images.
+    keys = epoch_keys(1)
+    expected = np.array(images)[permuted(0, len(images), keys, len(images))]
+    order = chosen.order(keys, 0, len(images))
+    assert order.dtype == np.int64 and (order == expected).all()
+    assert (chosen.order(keys, 7, 20) == expected[7:27]).all()
     for index in range(len(labels)):
         assert chosen.following(index) == min([i for i in images if i > index] or images)
 
@@ -71,7 +88,9 @@ def test_images_and_classes_by_hand(labels: np.ndarray, min_images: int) -> None
 def test_everything_is_chosen_without_a_limit(labels: np.ndarray) -> None:
     chosen = Selection(set_of(labels, 30), 0)
     assert (len(chosen), chosen.num_classes) == (333, 30)
-    assert sorted(chosen.shuffled(np.random.default_rng(0))) == list(range(333))
+    assert sorted(whole(chosen)) == list(range(333))
+    assert chosen.new_number(29) == 29
+    assert chosen.renumbered(np.array([5, 29], np.int32)).tolist() == [5, 29]
     assert [chosen.following(i) for i in (0, 332)] == [1, 0]
 
 
@@ -81,29 +100,29 @@ def test_no_identity_has_as_many_images(labels: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("min_images", [0, 10])
-def test_a_run_keeps_at_most_16_bytes_per_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, min_images: int
+@pytest.mark.parametrize("balance", [0.0, 1.0])
+def test_a_run_keeps_less_than_a_byte_per_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, min_images: int, balance: float
 ) -> None:
-    monkeypatch.setattr(selection, "_CHUNK", 1 << 10)
+    monkeypatch.setattr(label_table, "CHUNK", 1 << 10)
+    monkeypatch.setattr(index_cache, "_READ_WHOLE", 1 << 10)
     images = 100_000
     with RecordWriter(tmp_path, image_size=(16, 16)) as writer:
         for number in range(images):
             writer.write(b"tiny", number // 100)
     RecordSet(tmp_path).labels()
+    # Compiled before memory is measured.
+    whole(Selection(RecordSet(tmp_path), min_images, balance))
     tracemalloc.start()
     try:
         dataset = RecordSet(tmp_path)
-        chosen = Selection(dataset, min_images)
-        orders = [chosen.shuffled(np.random.default_rng(epoch)) for epoch in range(2)]
+        chosen = Selection(dataset, min_images, balance)
+        batches = [chosen.order(epoch_keys(epoch), 50_000, 64) for epoch in range(2)]
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert [len(order) for order in orders] == [images, images]
-    mapped = (tmp_path / "train.idx.cache").stat().st_size
-    if min_images:
-        # The memory of the labels is free before the orders are made.
-        assert chosen._bits is not None and chosen._bits.nbytes == images // 8
-    assert peak + mapped <= 16 * images
+    assert [len(batch) for batch in batches] == [64, 64]
+    assert peak < images
 
 
 @pytest.mark.parametrize("balance", [0.5, 1.0, 1.5])
@@ -115,14 +134,14 @@ def test_images_come_by_the_size_of_their_class(
     labels = np.where(np.arange(len(labels)) % 3 > 1, 5, labels)
     chosen = Selection(set_of(labels, 30), min_images, balance)
     sizes = np.bincount(labels[labels >= 0], minlength=30)
-    is_kept = (labels >= 0) & (chosen.classes[labels] >= 0)
+    is_kept = (labels >= 0) & (chosen.renumbered(labels.astype(np.int32)) >= 0)
     weights = np.where(is_kept, 1.0 / sizes[labels] ** balance, 0.0)
     weights *= len(chosen) / weights.sum()
     assert weights.max() > 3 * weights[is_kept].min()
     total, epochs = np.zeros(len(labels)), 400
     for epoch in range(epochs):
-        order = chosen.shuffled(np.random.default_rng(epoch))
-        assert order.dtype == np.int32 and len(order) == len(chosen)
+        order = whole(chosen, epoch)
+        assert order.dtype == np.int64 and len(order) == len(chosen)
         times = np.bincount(order, minlength=len(labels))
         assert (np.abs(times - weights) < 2).all() and not times[~is_kept].any()
         total += times
@@ -130,21 +149,19 @@ def test_images_come_by_the_size_of_their_class(
     np.testing.assert_allclose(total / epochs, weights, atol=5 * np.sqrt(0.5 / epochs))
 
 
-def test_a_drawn_order_is_mixed_and_follows_its_generator(labels: np.ndarray) -> None:
+def test_a_drawn_order_is_mixed_and_follows_its_keys(labels: np.ndarray) -> None:
     chosen = Selection(set_of(labels, 30), 0, 1.0)
-    orders = [chosen.shuffled(np.random.default_rng(seed)).tolist() for seed in (1, 1, 2)]
+    orders = [whole(chosen, seed).tolist() for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]
     assert sum(first > second for first, second in zip(orders[0], orders[0][1:])) > 100
 
 
 def test_no_balance_looks_up_no_labels_and_is_the_order_without() -> None:
     nothing: Any = Labels(np.zeros(50), 30)
-    nothing.labels = None
+    nothing.label_table = None
     for options in ((), (0.0,)):
-        order = Selection(nothing, 0, *options).shuffled(np.random.default_rng(3))
-        expected = np.arange(50, dtype=np.int32)
-        np.random.default_rng(3).shuffle(expected)
-        np.testing.assert_array_equal(order, expected)
+        order = whole(Selection(nothing, 0, *options), 3)
+        np.testing.assert_array_equal(order, permuted(0, 50, epoch_keys(3), 50))
 
 
 def test_a_set_without_readable_labels_cannot_be_balanced() -> None:

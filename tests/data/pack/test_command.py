@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from data.decoding import decode_rgb
+from data.identities import Identity, split_evenly
 from data.pack.__main__ import main
 from data.records.record_set import RecordSet
+from data.records.shards import open_sets
 from data.verification.bin_file import read_bin
 from runtime.errors import ConfigError, DataError
 from tests.support.oriented_images import SEEN, assert_seen, file_with
@@ -344,3 +346,81 @@ def test_lfw(monkeypatch, toolkit_data: Path, lfw_folder: Path, tmp_path: Path) 
     target = read_bin(tmp_path / "lfw.bin")
     assert len(target.same) == 6000
     assert np.add.reduceat(target.same, range(0, 6000, 600)).tolist() == [300] * 10
+
+
+def test_shards_hold_the_set_of_one_file(people: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    pack(monkeypatch, people, tmp_path / "one")
+    pack(monkeypatch, people, tmp_path / "out", "--shards", 3)
+    assert "out: 10 identities, 65 images of 16 x 16" in capsys.readouterr().out
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    shards = [f"train-0000{number}.{kind}" for number in range(3) for kind in ("idx", "rec")]
+    assert names == ["property", *shards]
+    assert (tmp_path / "out/property").read_text() == "10,16,16\n"
+    one, whole = RecordSet(tmp_path / "one"), open_sets([tmp_path / "out"])
+    assert len(whole) == len(one) == 65 and whole.num_classes == 10
+    for index in range(65):
+        (payload, label), (expected, expected_label) = whole.image(index), one.image(index)
+        assert (bytes(payload), label) == (bytes(expected), expected_label)
+    sizes = [len(RecordSet(tmp_path / "out" / f"train-0000{number}.rec")) for number in range(3)]
+    # Of 2 to 11 images in an identity.
+    assert max(sizes) - min(sizes) <= 11
+
+
+def test_fewer_shards_than_before_leave_none_behind(
+    people: Path, tmp_path: Path, monkeypatch
+) -> None:
+    for shards in (4, 2):
+        pack(monkeypatch, people, tmp_path / "out", "--shards", shards)
+        list(open_sets([tmp_path / "out"]).label_table().chunks())
+    assert {path.name[:11] for path in (tmp_path / "out").iterdir()} == {
+        "property", "train-00000", "train-00001",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shards", "out", "message"),
+    [
+        (-1, "out", "--shards -1 is not 1 to 1,000"),
+        (1001, "out", "--shards 1001 is not 1 to 1,000"),
+        (11, "out", "--shards 11 is more than the 10 identities"),
+        (2, "out/train.rec", "--shards needs a folder to write to, and .*train.rec is a file"),
+        (2, "full", "full holds train.rec, which would be read instead of shards"),
+    ],
+)
+def test_shards_that_cannot_be(
+    people: Path, tmp_path: Path, monkeypatch, shards: int, out: str, message: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/train.rec").write_bytes(b"")
+    with pytest.raises(ConfigError, match=message):
+        pack(monkeypatch, people, tmp_path / out, "--shards", shards)
+    assert not (tmp_path / "out").exists()
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["train.rec"]
+
+
+def test_an_error_within_the_second_shard_leaves_the_former_set(
+    people: Path, tmp_path: Path, monkeypatch
+) -> None:
+    pack(monkeypatch, people, tmp_path / "out", "--shards", 2)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    (people / "p9/p9_0001.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match="p9_0001"):
+        pack(monkeypatch, people, tmp_path / "out", "--shards", 3)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts", "counts"),
+    [
+        ([1] * 6, 3, [2, 2, 2]),
+        ([9, 1, 1, 1], 3, [1, 1, 2]),
+        ([1, 1, 1, 9], 3, [2, 1, 1]),
+        ([1, 1, 1, 9], 4, [1, 1, 1, 1]),
+        ([5, 5], 1, [2]),
+    ],
+)
+def test_identities_are_divided_by_their_images(sizes, parts, counts) -> None:
+    identities = [Identity(str(size), ["image"] * size) for size in sizes]
+    found = split_evenly(identities, parts)
+    assert len(found) == parts and sum(found) == len(sizes) and min(found) >= 1
+    assert found == counts

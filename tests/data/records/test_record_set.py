@@ -263,7 +263,7 @@ def test_many_at_once_are_the_same_as_one_by_one(tmp_path: Path, make_image) -> 
     (tmp_path / "property").write_text("2,16,16")
     records = RecordSet(tmp_path)
     overwrite(file, file.read_bytes().index(jpegs[5]) - 32, b"\0\0\0\0")
-    order = np.array([5, 2, 0, 1, 3, 4, 2], np.int32)
+    order = np.array([5, 2, 0, 1, 3, 4, 2], np.int64)
     found, labels = records.images(order)
     assert [None if payload is None else bytes(payload) for payload in found] == [
         None,  # damaged
@@ -309,7 +309,7 @@ def test_a_reader_never_sees_a_mixed_set(write_set, monkeypatch) -> None:
 
     for name in ("unlink", "replace"):
         monkeypatch.setattr(Path, name, look(getattr(Path, name)))
-    monkeypatch.setattr("data.records.index_cache._store", lambda *_: None)
+    monkeypatch.setattr("data.records.index_cache.write_cache", lambda *_: None)
     write_set([1, 1])
     monkeypatch.undo()
     assert set(seen) == {(6, 3), (2, 2)} and len(seen) >= 5
@@ -338,5 +338,5 @@ def test_a_set_that_is_replaced_while_it_is_opened_is_refused(write_set, monkeyp
         write_set([1, 1])
 
     monkeypatch.setattr(RecordSet, "_describe", describe_late)
-    with pytest.raises(DataError, match="was replaced while it was opened"):
+    with pytest.raises(DataError, match="was replaced or changed while it was open"):
         RecordSet(folder)

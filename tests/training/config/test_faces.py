@@ -155,6 +155,13 @@ def test_centers_from_means_need_a_backbone_and_images(tmp_path: Path) -> None:
             parse_line(wrong)
 
 
+def test_a_store_has_no_other_number_format(tmp_path: Path) -> None:
+    line = f"--dataset synthetic --center-store {tmp_path}"
+    assert parse_line(line).head.center_store == str(tmp_path)
+    with pytest.raises(ConfigError, match="--center-dtype bfloat16 is for centers in memory"):
+        parse_line(f"{line} --center-dtype bfloat16")
+
+
 def test_center_lr_follows_lr_unless_given() -> None:
     assert parse_line("--dataset synthetic --lr 0.3").center_lr_factor == 1.0
     assert parse_line("--dataset synthetic --lr 0.3 --center-lr 0.6").center_lr_factor == 2.0
@@ -221,6 +228,10 @@ def test_saved_configuration_is_resolved(tmp_path: Path) -> None:
         ("--lr-steps 5,x", ["'x'"]),
         ("--world-size 4", ["--dry-run", "horovodrun -np 4"]),
         ("--dry-run --rec .", ["--num-classes"]),
+        ("--calibrate", ["--calibrate goes with --dry-run"]),
+        ("--memory 1.5", ["--memory 1.5 goes with --dry-run"]),
+        ("--json", ["--json goes with --dry-run"]),
+        ("--dry-run --gpu --calibrate", ["--calibrate measures processors", "leave one out"]),
         ("--val-targets lfw.bin", ["'lfw.bin'", "lfw,cfp_fp"]),
         ("--val-targets lfw,,cfp_fp", ["''"]),
         ("--dataset 100w --val-targets lfw", ["--val-targets lfw", "100w"]),

@@ -112,7 +112,8 @@ FACE_DEFAULTS = {
     "frequent": 20, "verbose": 2000,
     "save_interval": 2000, "keep": 2, "resume": "auto", "on_nan": "stop", "stall_timeout": 600,
     "seed": 1, "debug": False, "dry_run": False, "world_size": None,
-    "gpu": False, "best": None, "teacher": None, "teacher_weight": 1.0,
+    "gpu": False, "calibrate": False, "memory": None, "json": False, "best": None,
+    "teacher": None, "teacher_weight": 1.0,
     "class_balance": 0.0,
 }  # fmt: skip
 CLASSIFY_DEFAULTS = {

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 
 import backbones
+from backbones.graph import frozen
 from backbones.graph.gpu import WORKSPACE
 from backbones.graph.memory import Tensor, step_memory, tensor_sizes
 from backbones.model import FACE_SIZE
@@ -60,7 +61,7 @@ def gpu_memory(config: FaceConfig, shard: Shard, num_rows: int) -> dict[str, int
     An update takes ``num_rows`` of it.
     """
     return {
-        **_head(config, shard, num_rows),
+        **head_memory(config, shard, num_rows),
         **_backbone(config, shard.world_size),
         **_libraries(shard.world_size),
     }
@@ -72,7 +73,8 @@ def pooled(num_bytes: int) -> int:
     return pages if pages <= _LARGE else -(-pages // _LARGE) * _LARGE
 
 
-def _head(config: FaceConfig, shard: Shard, num_rows: int) -> dict[str, int]:
+def head_memory(config: FaceConfig, shard: Shard, num_rows: int) -> dict[str, int]:
+    """Return those of the head alone."""
     embedding, optimizer = config.backbone.embedding_size, config.optimizer.optimizer
     global_batch = config.data.batch_size * shard.world_size
     states = STATES[optimizer].values()
@@ -115,8 +117,10 @@ def _backbone(config: FaceConfig, world_size: int) -> dict[str, int]:
         output=options.net_output,
     )
     tensors = tensor_sizes(symbol, (images, 3, *FACE_SIZE))
-    trained = {name: tensors[name] for name in symbol.list_arguments() if name != "data"}
-    held = [*trained.values(), *(tensors[name] for name in symbol.list_auxiliary_states())]
+    names = [name for name in symbol.list_arguments() if name != "data"]
+    held = [tensors[name] for name in (*names, *symbol.list_auxiliary_states())]
+    fixed = frozen.find(options.frozen, symbol)
+    trained = {name: tensors[name] for name in names if name not in fixed}
     # Rank 0 sends its initial weights as one array for each type; the pool keeps their memory.
     joined = Counter[int]()
     for tensor in held:

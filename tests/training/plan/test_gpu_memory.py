@@ -11,8 +11,9 @@ from runtime import options
 from runtime.errors import ConfigError
 from tests.support.allocations import measure
 from training.config.faces import FaceConfig, parse
-from training.dry_run import describe, sampled_rows
-from training.gpu_memory import gpu_memory, pooled
+from training.dry_run import describe
+from training.plan.gpu_memory import gpu_memory, pooled
+from training.plan.memory import sampled_rows
 
 MIB = 2**20
 V100 = 16_160
@@ -183,6 +184,6 @@ def test_mistakes_are_one_line() -> None:
 
 
 def test_mxnet_that_cannot_be_loaded_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "training.gpu_memory", None)
+    monkeypatch.setitem(sys.modules, "training.plan.gpu_memory", None)
     with pytest.raises(ConfigError, match="^--gpu counts .*loaded here: .*need nothing$"):
         describe(config())

@@ -1,0 +1,395 @@
+"""The store of ``--center-store``: a folder with the class centers of this host's ranks.
+
+    DIR/store.json                    what it is, see ``header``
+    DIR/records.bin                   a record for each class, see ``records``
+    DIR/checks.bin                    the checksum of each, uint32
+    DIR/undo-00002000.rank-0001       see ``undo``
+    DIR/lock                          held by the run that uses it
+
+All ranks of a host write into the same files, each the records of its shard, so that a run goes on
+with any number of ranks on this host. A checkpoint holds the number of the store and not its rows:
+the store keeps the rows of every checkpoint that exists, by its undo logs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+
+from partial_fc.communicator import Communicator
+from partial_fc.shard import Shard
+from partial_fc.store import header as headers
+from partial_fc.store.header import Header
+from partial_fc.store.records import Layout, Part, Records, Rows, Words
+from partial_fc.store.transfers import Transfers
+from partial_fc.store.undo import Block, UndoLog, blocks, logs
+from runtime.errors import ConfigError, DataError
+from runtime.files import flush_folder
+from runtime.mxnet import mx
+
+# Rows of a block of the undo log.
+_BLOCK_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """Where a store is and what it may take.
+
+    Attributes:
+        folder: the same path on all hosts.
+        memory: bytes of the records that this rank leaves in the system's cache of files.
+        seed: of the initial centers of a new store.
+    """
+
+    folder: Path
+    memory: int
+    seed: int
+
+
+class CenterStore:
+    """One rank's part of a store; all ranks call its methods together, but ``read``, ``write``.
+
+    Attributes:
+        shard: the classes of this rank.
+        transfers: what is read and written in the background.
+    """
+
+    def __init__(
+        self, options: StoreOptions, shard: Shard, layout: Layout, world: Communicator
+    ) -> None:
+        """Open the store of a folder, or make it.
+
+        Raises:
+            ConfigError: another run uses it, or it holds the centers of another model.
+            DataError: it is damaged or cannot be written.
+        """
+        self._folder, self._memory, self.shard = options.folder, options.memory, shard
+        self._layout, self._world = layout, world
+        self._log: Optional[UndoLog] = None
+        self._logged = np.zeros(shard.size, bool)
+        self._is_finite, self._written = True, 0
+        with self._explained():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._is_owner, held, number = self._meet()
+            self._lock = self._claim_folder() if self._is_owner else None
+            if self._is_owner:
+                self._prepare(
+                    Header(
+                        number,
+                        shard.num_classes,
+                        layout.embedding,
+                        headers.states_of(layout),
+                        options.seed,
+                        *held,
+                    )
+                )
+            self._barrier("ready")
+            self._header = self._read_header()
+            self._is_used = self._header.saved >= 0
+            self._file = os.open(self._folder / headers.RECORDS, os.O_RDWR)
+            # Rows lie far apart: what stands behind one is not to be read.
+            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
+            with (self._folder / headers.CHECKS).open("r+b") as file:
+                self._mapped = mmap.mmap(file.fileno(), 0)
+        checks: Words = np.frombuffer(self._mapped, np.uint32)
+        self._records = Records(
+            *(self._file, checks, layout), seed=self._header.seed, salt=self._header.number
+        )
+        self.transfers = Transfers()
+
+    @property
+    def number(self) -> int:
+        """Names the store."""
+        return self._header.number
+
+    def begin(self, run: str) -> None:
+        """Begin a run that goes on from no checkpoint; all ranks together.
+
+        What this run itself has left, killed before it had a checkpoint, is removed.
+
+        Args:
+            run: the folder of the run.
+
+        Raises:
+            ConfigError: the store is that of another run.
+            DataError: the disk is full or fails.
+        """
+        is_left = self._is_used and not self._header.confirmed and self._header.run == run
+        self._is_used &= not is_left
+        self._check_is_own()
+        self._header = replace(self._header, run=run, saved=-1)
+        with self._explained():
+            if self._is_owner and is_left:
+                self._make_files(self._header)
+            self._write_header()
+            self._barrier("begun")
+
+    def read(self, part: Part) -> Any:
+        """Begin to fill rows of a stage; returns what ``wait`` takes."""
+        self._check_is_own()
+        return self.transfers.submit(lambda: self._read(part))
+
+    def write(self, part: Part) -> None:
+        """Begin to write rows, which stay as they are until a read that is begun later has ended.
+
+        Raises:
+            DataError: an earlier write has failed.
+        """
+        self._check_is_own()
+        with self._explained():
+            self.transfers.check()
+        self.transfers.submit(lambda: self._write(part))
+
+    def wait(self, reading: Any = None) -> None:
+        """Wait for what ``read`` has begun, or for everything.
+
+        Raises:
+            DataError: a record is damaged, or the disk is full or fails.
+        """
+        with self._explained():
+            self.transfers.wait(reading)
+
+    def checkpoint(self, update: int) -> None:
+        """Keep the rows as they are after ``update`` updates, for ``restore``.
+
+        Raises:
+            ConfigError: the store is that of another run.
+            DataError: the disk is full or fails, or a number is not finite.
+        """
+        self._check_is_own()
+        self.wait()
+        if self._log is not None and self._log.update == update:
+            return
+        if not self._is_finite:
+            raise DataError(
+                f"{self._folder} holds numbers that are not finite, so there is no checkpoint of "
+                f"update {update}; resume from the one before with a lower --lr"
+            )
+        with self._explained():
+            self._flush()
+            is_first = self._log is None
+            self._begin_log(update)
+            if not is_first:
+                self._header = replace(self._header, saved=update)
+                self._write_header()
+
+    def forget(self, remaining: Sequence[int]) -> None:
+        """Remove the logs of checkpoints before all of these, which exist."""
+        if not self._is_owner or not remaining:
+            return
+        with self._explained():
+            self._confirm()
+        for update, path in logs(self._folder):
+            if update < min(remaining):
+                path.unlink(missing_ok=True)
+
+    def restore(self, number: int, update: int) -> None:
+        """Put the rows back as they were after ``update`` updates.
+
+        Args:
+            number: of the store that the checkpoint needs.
+            update: of the checkpoint.
+
+        Raises:
+            DataError: this is another store, or one that has no such rows any more.
+        """
+        if not self._is_used or number != self.number:
+            raise DataError(
+                f"--center-store {self._folder} is not the store of this checkpoint "
+                f"({self.number if self._is_used else 'it is empty'} instead of {number}); give "
+                "the folder of its run, or another --models-root, or start anew with --resume never"
+            )
+        found = [(age, path) for age, path in logs(self._folder) if age >= update]
+        if update not in [age for age, _ in found]:
+            raise DataError(
+                f"--center-store {self._folder} does not reach back to update {update}: it keeps "
+                "the rows of the checkpoints in the folder of its run; use a later one"
+            )
+        with self._explained():
+            for _, path in found:
+                for block in blocks(path, self._layout.words):
+                    self._undo(block)
+            self._flush()
+            self._barrier("restored")
+            if self._is_owner:
+                # The newest first: what is left can be undone again. The logs of this checkpoint
+                # stay, so that it can be restored whatever happens; they are written anew.
+                for age, path in found:
+                    if age > update:
+                        path.unlink()
+                flush_folder(self._folder)
+                self._confirm()
+            self._barrier("forgotten")
+            self._begin_log(update)
+        self._is_used = False
+
+    def close(self) -> None:
+        """Finish what is under way and leave the folder to other runs."""
+        self.transfers.close()
+        if self._log is not None:
+            self._log.close()
+        os.close(self._file)
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def _read(self, part: Part) -> None:
+        self.transfers.spread(partial(self._records.read, part), part.classes.size)
+
+    def _write(self, part: Part) -> None:
+        if self._log is not None:
+            self._log_rows(part.classes)
+        finite = self.transfers.spread(partial(self._records.write, part), part.classes.size)
+        self._is_finite &= all(finite)
+        # A row that was read is written as well, so that this counts the pages of both.
+        self._written += part.classes.size * self._layout.num_bytes
+        if self._written > self._memory:
+            os.fdatasync(self._file)
+            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
+            self._written = 0
+
+    def _log_rows(self, classes: Rows) -> None:
+        """Keep what rows are that have not changed since the last checkpoint."""
+        assert self._log is not None
+        start = self.shard.start
+        fresh = classes[~self._logged[classes - start]]
+        if not fresh.size:
+            return
+        is_new = self._records.checks[fresh] == 0
+        new, others = fresh[is_new], fresh[~is_new]
+        for first in range(0, max(others.size, 1), _BLOCK_ROWS):
+            some = others[first : first + _BLOCK_ROWS]
+            images = np.empty((some.size, self._layout.words), np.uint32)
+            self.transfers.spread(partial(self._records.images, some, images), some.size)
+            checks = self._records.checks[some]
+            self._log.append(Block(new if not first else new[:0], some, checks, images))
+        self._log.flush()
+        self._logged[fresh - start] = True
+
+    def _undo(self, block: Block) -> None:
+        """Put rows of this shard back."""
+        shard, checks = self.shard, self._records.checks
+        checks[block.new[(block.new >= shard.start) & (block.new < shard.stop)]] = 0
+        own = (block.classes >= shard.start) & (block.classes < shard.stop)
+        self._records.restore(block.classes[own], block.checks[own], block.images[own])
+
+    def _begin_log(self, update: int) -> None:
+        former, self._log = self._log, UndoLog(self._folder, update, self.shard.rank)
+        flush_folder(self._folder)
+        self._logged[:] = False
+        if former is not None:
+            former.close()
+
+    def _confirm(self) -> None:
+        if not self._header.confirmed:
+            self._header = replace(self._header, confirmed=True)
+            self._write_header()
+
+    def _write_header(self) -> None:
+        if self._is_owner:
+            self._header.write(self._folder)
+
+    def _flush(self) -> None:
+        os.fdatasync(self._file)
+        self._mapped.flush()
+
+    def _check_is_own(self) -> None:
+        """Refuse to write over rows of which there are checkpoints, before ``restore``."""
+        if self._is_used:
+            raise ConfigError(
+                f"--center-store {self._folder} holds the centers of another run, at update "
+                f"{self._header.saved}; give another folder, or that run's --models-root to go on "
+                "with it, or delete the folder"
+            )
+
+    def _meet(self) -> tuple[bool, tuple[int, int], int]:
+        """Whether this is the first rank here, the classes of all ranks here, and a new number."""
+        found, shard = self._folder.stat(), self.shard
+        here = (zlib.crc32(os.uname().nodename.encode()), found.st_dev, found.st_ino)
+        own = [[*here, shard.start, shard.stop, secrets.randbits(53)]]
+        gathered = self._world.allgather(mx.nd.array(own, dtype="int64"), "head.store").asnumpy()
+        ranks = [rank for rank, row in enumerate(gathered) if (row[:3] == here).all()]
+        held = int(gathered[ranks, 3].min()), int(gathered[ranks, 4].max())
+        return ranks[0] == shard.rank, held, int(gathered[0, 5])
+
+    def _barrier(self, moment: str) -> None:
+        self._world.allgather(mx.nd.zeros(1), f"head.store.{moment}").wait_to_read()
+
+    def _claim_folder(self) -> int:
+        lock = os.open(self._folder / headers.LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ConfigError(
+                f"--center-store {self._folder} is in use by another run; give each run a folder "
+                "of its own"
+            ) from None
+        return lock
+
+    def _prepare(self, wanted: Header) -> None:
+        """Make the files, or see that those of checkpoints are of this model."""
+        found = Header.read(self._folder)
+        if found is not None and found.saved >= 0:
+            differences = found.differences(wanted)
+            if found.first > wanted.first or found.last < wanted.last:
+                differences.append(
+                    f"classes {found.first} to {found.last - 1} there and {wanted.first} to "
+                    f"{wanted.last - 1} here, as ranks of other hosts had the others"
+                )
+            if differences:
+                raise ConfigError(
+                    f"--center-store {self._folder} holds other centers: {', '.join(differences)}; "
+                    "use the same options and hosts, or give another folder"
+                )
+            return
+        self._make_files(wanted)
+
+    def _make_files(self, wanted: Header) -> None:
+        """Make a store without rows; no checkpoint needs what a run that has ended has left."""
+        for path in (*(path for _, path in logs(self._folder)), self._folder / headers.FILE_NAME):
+            path.unlink(missing_ok=True)
+        for name, size in wanted.sizes.items():
+            file = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+            try:
+                os.ftruncate(file, size)
+                if name == headers.CHECKS:
+                    # It is written as memory, where a full disk would end the process.
+                    os.posix_fallocate(file, 0, size)
+            finally:
+                os.close(file)
+        wanted.write(self._folder)
+
+    def _read_header(self) -> Header:
+        """The header, of files that have the sizes which it says."""
+        header = Header.read(self._folder)
+        if header is None:
+            raise DataError(f"{headers.FILE_NAME} has vanished")
+        header.check_files(self._folder)
+        return header
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """One line about the store, whatever is wrong with it."""
+        try:
+            yield
+        except OSError as error:
+            raise DataError(
+                f"--center-store {self._folder} cannot be read or written ({error.strerror}); see "
+                "to its disk and start again: the run goes on from its last checkpoint"
+            ) from error
+        except DataError as error:
+            raise DataError(
+                f"--center-store {self._folder}: {error}; nothing of the last checkpoint has been "
+                "removed"
+            ) from error

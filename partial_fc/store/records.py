@@ -1,0 +1,315 @@
+"""Rows in a file: all numbers of a class side by side, so that a sampled row is one read.
+
+A record holds the center, the optimizer's states that are as wide, and those that are one number.
+Record c of the file is that of class c on any number of ranks; a file is sparse, and a record that
+no update has written takes no room. Beside the records another file has a checksum of each, which
+is 0 for those that were never written: such a row is the initial center of its class with states of
+zero. The checksum is multilinear (Carter and Wegman, 1981; Lemire and Kaser, "Strongly Universal
+String Hashing is Fast", 2014), of the record's words and its number: a tenth of the time of CRC-32.
+
+The kernels read and write with the system's calls and without Python's lock. A disk is fast when it
+is asked for many rows at once, so several threads run them; the rows of a thread are its own.
+
+Shapes: R rows, D embedding, W wide arrays (the centers are the first), N narrow ones.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partial_fc.initial import draw_row, key_of
+from partial_fc.shard import RowState
+from runtime.compiled import exactly_inlined, read_at, unlocked_kernel, write_at
+from runtime.errors import DataError
+
+Words = NDArray[np.uint32]
+Rows = NDArray[np.int64]
+
+# What records begin at a multiple of, in words: a line of the processor's cache.
+_ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a record holds.
+
+    Attributes:
+        embedding: D.
+        states: of the optimizer, by name.
+    """
+
+    embedding: int
+    states: Mapping[str, RowState]
+
+    def __post_init__(self) -> None:
+        for state in self.states.values():
+            assert np.dtype(state.dtype) == (np.float32 if state.wide else np.int32), state
+
+    @property
+    def wide(self) -> list[str]:
+        """The names of the arrays [.., D], "centers" first."""
+        return ["centers", *(name for name, state in self.states.items() if state.wide)]
+
+    @property
+    def narrow(self) -> list[str]:
+        """The names of the arrays of one number a row."""
+        return [name for name, state in self.states.items() if not state.wide]
+
+    @property
+    def words(self) -> int:
+        """The length of a record, in words of four bytes."""
+        used = len(self.wide) * self.embedding + len(self.narrow)
+        return -(-used // _ALIGNMENT) * _ALIGNMENT
+
+    @property
+    def num_bytes(self) -> int:
+        """The length of a record."""
+        return 4 * self.words
+
+
+class Staged:
+    """Rows in memory, as the arrays that the head's kernels take.
+
+    Attributes:
+        wide: float32 [W, R, D].
+        narrow: int32 [N, R].
+    """
+
+    def __init__(self, layout: Layout, num_rows: int) -> None:
+        """Make arrays for this many rows, of any content."""
+        self._layout = layout
+        self.wide = np.empty((len(layout.wide), num_rows, layout.embedding), np.float32)
+        self.narrow = np.empty((len(layout.narrow), num_rows), np.int32)
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name, each contiguous."""
+        return {
+            **dict(zip(self._layout.wide, self.wide)),
+            **dict(zip(self._layout.narrow, self.narrow)),
+        }
+
+    def first(self, num_rows: int) -> Staged:
+        """The first of these rows, in the same memory."""
+        part = copy.copy(self)
+        part.wide, part.narrow = self.wide[:, :num_rows], self.narrow[:, :num_rows]
+        return part
+
+
+class Part(NamedTuple):
+    """Some of the rows of a stage.
+
+    Attributes:
+        staged: the stage.
+        classes: int64 [R], their class ids.
+        places: int64 [R], where each is in the stage.
+    """
+
+    staged: Staged
+    classes: Rows
+    places: Rows
+
+
+class Records:
+    """The records of a file that is open, and their checksums."""
+
+    def __init__(self, file: int, checks: Words, layout: Layout, *, seed: int, salt: int) -> None:
+        """Use what a store has opened.
+
+        Args:
+            file: the descriptor of the records.
+            checks: uint32 [classes], shared with the other ranks.
+            layout: of a record.
+            seed: of the initial centers.
+            salt: what distinguishes the checksums of this store from those of others.
+        """
+        self._file, self.checks, self.layout = file, checks, layout
+        self._key = key_of(seed)
+        self._multipliers = np.random.default_rng((salt, layout.words)).integers(
+            2**64, size=layout.words + 1, dtype=np.uint64
+        )
+
+    def read(self, part: Part, few: slice) -> None:
+        """Fill a few rows of a stage from the file, or with initial centers.
+
+        Raises:
+            OSError: the system cannot read.
+            DataError: a record is damaged.
+        """
+        record = np.empty(self.layout.words, np.uint32)
+        memory = record, record.view(np.float32), record.view(np.int32)
+        staged, classes = part.staged, part.classes[few]
+        failed = _read(
+            (self._file, record.ctypes.data, self._key),
+            (self.checks, self._multipliers),
+            (classes, part.places[few]),
+            memory,
+            staged.wide,
+            staged.narrow,
+        )
+        if failed >= 0:
+            self._fail(int(classes[failed]))
+
+    def write(self, part: Part, few: slice) -> bool:
+        """Write a few rows of a stage to the file; returns whether their numbers are finite.
+
+        Raises:
+            OSError: the system cannot write.
+        """
+        record = np.zeros(self.layout.words, np.uint32)
+        memory = record, record.view(np.float32), record.view(np.int32)
+        staged, classes = part.staged, part.classes[few]
+        failed, is_finite = _write(
+            (self._file, record.ctypes.data),
+            (self.checks, self._multipliers),
+            (classes, part.places[few]),
+            memory,
+            staged.wide,
+            staged.narrow,
+        )
+        if failed >= 0:
+            self.write_image(int(classes[failed]), record)
+        return bool(is_finite)
+
+    def images(self, classes: Rows, images: Words, few: slice) -> None:
+        """Copy the records of a few classes as they are in the file into [R, words]; checked.
+
+        Raises:
+            OSError: the system cannot read.
+            DataError: a record is damaged.
+        """
+        classes, images = classes[few], images[few]
+        where = self._file, images.ctypes.data
+        failed = _read_images(*where, classes, self.checks, self._multipliers, images)
+        if failed >= 0:
+            self._fail(int(classes[failed]))
+
+    def take(self, images: Words, part: Part) -> None:
+        """Fill rows of a stage from images instead of the file.
+
+        Raises:
+            DataError: one is damaged.
+        """
+        classes, places, layout = part.classes, part.places, self.layout
+        if not _are_intact(classes, self.checks[classes], self._multipliers, images):
+            raise DataError("an undo log holds a damaged record")
+        end = len(layout.wide) * layout.embedding
+        wide = images[:, :end].view(np.float32).reshape(len(images), -1, layout.embedding)
+        part.staged.wide[:, places] = wide.swapaxes(0, 1)
+        part.staged.narrow[:, places] = images[:, end:].view(np.int32).T[: len(layout.narrow)]
+
+    def restore(self, classes: Rows, checks: Words, images: Words) -> None:
+        """Put records back that ``images`` has given.
+
+        Raises:
+            OSError: the system cannot write.
+            DataError: an image is damaged; nothing is written.
+        """
+        if not _are_intact(classes, checks, self._multipliers, images):
+            raise DataError("holds a damaged record")
+        for class_id, check, image in zip(classes, checks, images):
+            self.write_image(int(class_id), image)
+            self.checks[class_id] = check
+
+    def write_image(self, class_id: int, image: Words) -> None:
+        """Write a record; by Python's call, which raises what is wrong."""
+        view, start = image.view(np.uint8).data, class_id * self.layout.num_bytes
+        while view:
+            written = os.pwrite(self._file, view, start)
+            view, start = view[written:], start + written
+
+    def _fail(self, class_id: int) -> None:
+        # Raises what the system says of it.
+        os.pread(self._file, self.layout.num_bytes, class_id * self.layout.num_bytes)
+        raise DataError(f"the row of class {class_id} does not match its checksum")
+
+
+@exactly_inlined
+def _check(words, class_id, multipliers):  # type: ignore[no-untyped-def]
+    """The checksum of a record, which is not 0."""
+    total = multipliers[words.size] * np.uint64(class_id + 1)
+    for i in range(words.size):
+        total += multipliers[i] * np.uint64(words[i])
+    return max(np.uint32(total >> np.uint64(32)), np.uint32(1))
+
+
+@unlocked_kernel
+def _read(source, checking, rows, record, wide, narrow):  # type: ignore[no-untyped-def]
+    """Returns which row has failed, or -1."""
+    file, address, key = source
+    checks, multipliers = checking
+    classes, places = rows
+    words, floats, integers = record
+    size = words.size * 4
+    for row in range(classes.size):
+        class_id, place = classes[row], places[row]
+        if checks[class_id] == 0:
+            draw_row(class_id, key, wide[0, place])
+            wide[1:, place] = np.float32(0)
+            narrow[:, place] = 0
+            continue
+        if read_at(file, address, size, class_id * size) != size:
+            return row
+        if _check(words, class_id, multipliers) != checks[class_id]:
+            return row
+        start = 0
+        for w in range(wide.shape[0]):
+            for d in range(wide.shape[2]):
+                wide[w, place, d] = floats[start + d]
+            start += wide.shape[2]
+        for n in range(narrow.shape[0]):
+            narrow[n, place] = integers[start + n]
+    return -1
+
+
+@unlocked_kernel
+def _write(target, checking, rows, record, wide, narrow):  # type: ignore[no-untyped-def]
+    """Returns which row has failed, or -1, and whether all numbers are finite."""
+    file, address = target
+    checks, multipliers = checking
+    classes, places = rows
+    words, floats, integers = record
+    size = words.size * 4
+    largest = np.uint32(0)
+    for row in range(classes.size):
+        class_id, place = classes[row], places[row]
+        start = 0
+        for w in range(wide.shape[0]):
+            for d in range(wide.shape[2]):
+                floats[start + d] = wide[w, place, d]
+                largest = max(largest, words[start + d] & np.uint32(0x7FFFFFFF))
+            start += wide.shape[2]
+        for n in range(narrow.shape[0]):
+            integers[start + n] = narrow[n, place]
+        check = _check(words, class_id, multipliers)
+        written = write_at(file, address, size, class_id * size)
+        checks[class_id] = check
+        if written != size:
+            return row, True
+    return -1, largest < np.uint32(0x7F800000)
+
+
+@unlocked_kernel
+def _read_images(file, address, classes, checks, multipliers, images):  # type: ignore[no-untyped-def]
+    size = images.shape[1] * 4
+    for row in range(classes.size):
+        if read_at(file, address + row * size, size, classes[row] * size) != size:
+            return row
+        if _check(images[row], classes[row], multipliers) != checks[classes[row]]:
+            return row
+    return -1
+
+
+@unlocked_kernel
+def _are_intact(classes, checks, multipliers, images):  # type: ignore[no-untyped-def]
+    for row in range(classes.size):
+        if _check(images[row], classes[row], multipliers) != checks[row]:
+            return False
+    return True

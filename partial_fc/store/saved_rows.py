@@ -1,0 +1,195 @@
+"""The rows of a store as a checkpoint needs them, read without a run and without a change.
+
+The command that verifies and merges checkpoints takes them from here. The file of records has the
+rows of the newest update; those that have changed since the checkpoint are taken from the undo
+logs. Of these rows their places in the logs are in memory, 24 bytes each, and of the records as
+many as are read at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partial_fc.store.header import CHECKS, LOCK, RECORDS, Header
+from partial_fc.store.records import Part, Records, Rows, Staged, Words
+from partial_fc.store.undo import located_blocks, logs
+from runtime.errors import DataError
+
+# Rows that are read at a time.
+_ROWS = 1 << 14
+
+
+class SavedRows:
+    """The rows of a store at a checkpoint, to be used with ``with``: no run can use it meanwhile.
+
+    Attributes:
+        header: what the store says of itself.
+        shapes: the arrays that it has, by name: type, and the shape of a row.
+    """
+
+    def __init__(self, folder: Path, number: int, update: int) -> None:
+        """Open a store.
+
+        Args:
+            folder: of the store.
+            number: of the store that the checkpoint needs.
+            update: of the checkpoint.
+
+        Raises:
+            DataError: it is not here, in use, another one, damaged, or has no such rows any more.
+        """
+        self._folder, self._opened = folder, ExitStack()
+        with ExitStack() as opened, self._explained():
+            self._lock(opened)
+            self.header = self._read_header(number)
+            self._layout = self.header.layout
+            self._records = self._open_records(opened)
+            self._find_changes(update, opened)
+            self._opened = opened.pop_all()
+        shapes = {name: ("float32", (self.header.embedding,)) for name in self._layout.wide}
+        self.shapes: Mapping[str, tuple[str, tuple[int, ...]]] = {
+            **shapes,
+            **dict.fromkeys(self._layout.narrow, ("int32", ())),
+        }
+
+    def __enter__(self) -> SavedRows:
+        """Return the rows."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the store to runs."""
+        self._opened.close()
+
+    def verify(self) -> int:
+        """Read every record that an update has written; returns how many these are.
+
+        Raises:
+            DataError: one is damaged.
+        """
+        found = 0
+        for classes in self._pieces():
+            written = classes[self._records.checks[classes] != 0]
+            self._read(written)
+            found += written.size
+        return found
+
+    def rows(self, name: str) -> Iterator[NDArray[Any]]:
+        """Yield the rows of an array from the first class of this store to its last, in parts.
+
+        Raises:
+            DataError: one is damaged.
+        """
+        for classes in self._pieces():
+            yield self._read(classes).arrays[name]
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """One line about the store, whatever is wrong with it."""
+        try:
+            yield
+        except OSError as error:
+            raise DataError(
+                f"--center-store {self._folder} cannot be read ({error.strerror})"
+            ) from None
+        except DataError as error:
+            raise DataError(f"--center-store {self._folder}: {error}") from None
+
+    def _pieces(self) -> Iterator[Rows]:
+        for first in range(self.header.first, self.header.last, _ROWS):
+            yield np.arange(first, min(first + _ROWS, self.header.last))
+
+    def _read(self, classes: Rows) -> Staged:
+        staged = Staged(self._layout, classes.size)
+        places = np.searchsorted(self._changed, classes)
+        places[places == self._changed.size] = 0
+        are_logged = np.zeros(classes.size, bool)
+        if self._changed.size:
+            are_logged = self._changed[places] == classes
+        current, logged = np.flatnonzero(~are_logged), np.flatnonzero(are_logged)
+        with self._explained():
+            self._records.read(Part(staged, classes[current], current), slice(None))
+            if logged.size:
+                images = self._images(places[logged])
+                self._records.take(images, Part(staged, classes[logged], logged))
+        return staged
+
+    def _images(self, places: NDArray[np.int64]) -> Words:
+        images = np.empty((places.size, self._layout.words), np.uint32)
+        size = self._layout.num_bytes
+        for image, place in zip(images, places):
+            log, offset = self._logs[self._sources[place]], int(self._offsets[place])
+            image[:] = np.frombuffer(os.pread(log, size, offset), np.uint32)
+        return images
+
+    def _lock(self, opened: ExitStack) -> None:
+        try:
+            lock = os.open(self._folder / LOCK, os.O_RDONLY)
+        except OSError:
+            raise DataError(
+                "it holds no class centers; give the folder of the run that wrote this checkpoint"
+            ) from None
+        opened.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(
+                "it is in use by a run, which changes it; wait for the end of that"
+            ) from None
+
+    def _read_header(self, number: int) -> Header:
+        header = Header.read(self._folder)
+        if header is None or header.number != number:
+            found = "it is empty" if header is None else header.number
+            raise DataError(
+                f"it is not the store of this checkpoint ({found} instead of {number}); give the "
+                "folder of its run"
+            )
+        return header
+
+    def _open_records(self, opened: ExitStack) -> Records:
+        self.header.check_files(self._folder)
+        file = os.open(self._folder / RECORDS, os.O_RDONLY)
+        opened.callback(os.close, file)
+        checks = np.memmap(self._folder / CHECKS, np.uint32, mode="c")
+        return Records(file, checks, self._layout, seed=self.header.seed, salt=self.header.number)
+
+    def _find_changes(self, update: int, opened: ExitStack) -> None:
+        """Find the rows that have changed since the checkpoint, in the oldest log that has each."""
+        found = [(age, path) for age, path in reversed(logs(self._folder)) if age >= update]
+        if update not in [age for age, _ in found]:
+            raise DataError(
+                f"it does not reach back to update {update}, only to the checkpoints in the folder "
+                "of its run"
+            )
+        self._logs = []
+        classes, sources, offsets, checks = [], [], [], []
+        for number, (_, path) in enumerate(found):
+            self._logs.append(os.open(path, os.O_RDONLY))
+            opened.callback(os.close, self._logs[-1])
+            for offset, block in located_blocks(path, self._layout.words):
+                here = np.arange(block.classes.size) * self._layout.num_bytes + offset
+                classes += [block.new, block.classes]
+                # A row that had never been written is in no log.
+                offsets += [np.full(block.new.size, -1), here]
+                checks += [np.zeros(block.new.size, np.uint32), block.checks]
+                sources.append(np.full(block.new.size + here.size, number, np.int32))
+        if not classes:
+            self._changed = self._offsets = np.empty(0, np.int64)
+            self._sources = np.empty(0, np.int32)
+            return
+        changed, first = np.unique(np.concatenate(classes), return_index=True)
+        if changed[0] < 0 or changed[-1] >= self.header.classes:
+            raise DataError("an undo log is of other classes")
+        offset = np.concatenate(offsets)[first]
+        self._records.checks[changed] = np.concatenate(checks)[first]
+        are_kept = offset >= 0
+        self._changed, self._offsets = changed[are_kept], offset[are_kept]
+        self._sources = np.concatenate(sources)[first][are_kept]

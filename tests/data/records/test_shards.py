@@ -1,0 +1,214 @@
+"""A folder of shards is one set: the classes of all, and one line for a shard that cannot be."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from data.batches.face_loader import FaceLoader
+from data.options import FaceDataOptions
+from data.records import shards
+from data.records.joined_set import JoinedSet
+from data.records.record_set import RecordSet
+from data.records.recordio import BrokenRecordError, encode
+from data.records.shards import ShardedSet, compared_files, open_sets, shard_path
+from data.records.writer import RecordWriter
+from runtime.errors import DataError
+
+# Images of each identity, by shard.
+COUNTS = [[3, 1], [2, 2, 4], [5]]
+LABELS = np.repeat(np.arange(6), [3, 1, 2, 2, 4, 5])
+
+
+def jpeg(number: int) -> bytes:
+    pixels = np.full((16, 16, 3), 10 * number, np.uint8)
+    return cv2.imencode(".jpg", pixels)[1].tobytes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three shards; the brightness of an image is 10 times its place in the set."""
+    number = 0
+    for shard, counts in enumerate(COUNTS):
+        with RecordWriter(shard_path(tmp_path, shard), image_size=(16, 16)) as writer:
+            for label, count in enumerate(counts):
+                for _ in range(count):
+                    writer.write(jpeg(number), label)
+                    number += 1
+    (tmp_path / "property").write_text("6,16,16\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("time", ["first", "second"])
+def test_images_and_classes_of_all_shards(folder: Path, time: str) -> None:
+    if time == "second":
+        list(open_sets([folder]).label_table().chunks())
+    whole = open_sets([folder])
+    assert isinstance(whole, ShardedSet) and whole.path == folder
+    assert (len(whole), whole.num_classes, whole.image_size) == (17, 6, (16, 16))
+    table = whole.label_table()
+    assert len(table) == 17 and np.array_equal(
+        np.concatenate([labels for _, labels in table.chunks()]), LABELS
+    )
+    order = np.array([16, 0, 3, 4, 11, 12, 4])
+    payloads, labels = whole.images(order)
+    assert labels.tolist() == LABELS[order].tolist()
+    for index, payload in zip(order.tolist(), payloads):
+        assert payload is not None and bytes(payload) == jpeg(index)
+        one, label = whole.image(index)
+        assert (bytes(one), label) == (jpeg(index), LABELS[index])
+    assert whole.where(5) == f"{folder / 'train-00001.rec'}: record 2"
+
+
+@pytest.mark.parametrize("options", [{}, {"min_images": 3}, {"class_balance": 1.0}])
+def test_batches_are_those_of_one_file_with_the_same_images(
+    folder: Path, tmp_path: Path, options
+) -> None:
+    with RecordWriter(tmp_path / "one", image_size=(16, 16)) as writer:
+        for number, label in enumerate(LABELS.tolist()):
+            writer.write(jpeg(number), label)
+    seen = []
+    for path in (tmp_path / "one", folder):
+        with FaceLoader(
+            open_sets([path]),
+            FaceDataOptions(batch_size=3, threads=2, **options),
+            rank=1,
+            world_size=2,
+            seed=4,
+        ) as loader:
+            seen.append((loader.num_classes, list(islice(loader.batches(), 7))))
+    (classes, expected), (found_classes, found) = seen
+    assert classes == found_classes
+    for one, other in zip(expected, found):
+        assert np.array_equal(one.images, other.images)
+        assert np.array_equal(one.labels, other.labels)
+
+
+def test_shards_and_other_sets_are_joined(folder: Path, write_set) -> None:
+    other = write_set([2, 1], "other")
+    joined = open_sets([other, folder, other])
+    assert (len(joined), joined.num_classes) == (3 + 17 + 3, 2 + 6 + 2)
+    labels = np.concatenate([labels for _, labels in joined.label_table().chunks()])
+    assert labels.tolist() == [0, 0, 1, *(LABELS + 2), 8, 8, 9]
+    assert [joined.image(index)[1] for index in range(23)] == labels.tolist()
+    assert joined.images(np.array([3, 19]))[1].tolist() == [2, 7]
+    assert isinstance(open_sets([other]), RecordSet)
+
+
+def test_flat_shards_share_the_classes(tmp_path: Path) -> None:
+    for shard, labels in enumerate([[4, 0], [1, 4, 2]]):
+        records = [encode((float(label),), key, jpeg(key)) for key, label in enumerate(labels)]
+        shard_path(tmp_path, shard).write_bytes(b"".join(records))
+    (tmp_path / "property").write_text("5,16,16")
+    whole = open_sets([tmp_path])
+    assert (len(whole), whole.num_classes) == (5, 5)
+    assert [whole.image(index)[1] for index in range(5)] == [4, 0, 1, 4, 2]
+    assert whole.images(np.arange(5))[1].tolist() == [4, 0, 1, 4, 2]
+
+
+def replace_by_flat(folder: Path) -> None:
+    path = shard_path(folder, 1)
+    path.write_bytes(encode((0.0,), 0, jpeg(1)))
+    path.with_suffix(".idx").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: shard_path(folder, 1).unlink(), "00001.rec is missing, but train-00002"),
+        (lambda folder: shard_path(folder, 0).unlink(), "00000.rec is missing, but train-00001"),
+        (lambda folder: shard_path(folder, 2).unlink(), "6 classes, but the 2 shards hold 5"),
+        (
+            lambda folder: shutil.copy(shard_path(folder, 2), shard_path(folder, 3)),
+            "6 classes, but the 4 shards hold 7 identities; a shard is missing or of another",
+        ),
+        (lambda folder: (folder / "property").unlink(), "property is missing, by which 3 shards"),
+        (replace_by_flat, "00000.rec has identity records and .*00001.rec has none"),
+        (
+            lambda folder: os.truncate(shard_path(folder, 1), 600),
+            "00001.rec: .* the file is truncated",
+        ),
+    ],
+)
+def test_what_is_no_whole_set_is_told_in_one_line(folder: Path, damage, message: str) -> None:
+    damage(folder)
+    with pytest.raises(DataError, match=message) as caught:
+        open_sets([folder])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_shard_that_is_replaced_while_others_are_opened(folder: Path, monkeypatch) -> None:
+    opened = RecordSet.__init__
+
+    def replace_the_first(self, path, whole=None):
+        opened(self, path, whole)
+        if path == shard_path(folder, 2):
+            copy = folder / "copy"
+            shutil.copy(shard_path(folder, 0), copy)
+            copy.replace(shard_path(folder, 0))
+
+    monkeypatch.setattr(RecordSet, "__init__", replace_the_first)
+    with pytest.raises(DataError, match="00000.rec was replaced or changed while it was open"):
+        open_sets([folder])
+
+
+def test_a_shard_that_is_written_anew_while_it_is_read_is_no_broken_record(folder: Path) -> None:
+    whole = open_sets([folder])
+    path = shard_path(folder, 1)
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+    os.utime(path, ns=(1, 1))
+    assert whole.images(np.array([5]))[0] == [None]
+    with pytest.raises(DataError, match="00001.rec was replaced or changed") as caught:
+        whole.image(5)
+    assert not isinstance(caught.value, BrokenRecordError)
+
+
+def test_a_rebuilt_shard_gets_a_new_cache(folder: Path) -> None:
+    list(open_sets([folder]).label_table().chunks())
+    with RecordWriter(shard_path(folder, 1), image_size=(16, 16)) as writer:
+        for label in range(3):
+            writer.write(jpeg(label), label)
+    (folder / "property").write_text("6,16,16\n")
+    whole = open_sets([folder])
+    assert len(whole) == 4 + 3 + 5
+    labels = np.concatenate([labels for _, labels in whole.label_table().chunks()])
+    assert labels.tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5, 5]
+
+
+def test_single_files_and_other_names_stay_as_they_were(folder: Path, tmp_path: Path) -> None:
+    alone = RecordSet(shard_path(folder, 2))
+    assert (len(alone), alone.num_classes) == (5, 6)
+    shutil.copy(shard_path(folder, 2), folder / "train.rec")
+    assert isinstance(open_sets([folder]), RecordSet)
+    (folder / "train.rec").unlink()
+    for shard in range(3):
+        shard_path(folder, shard).rename(folder / f"faces-{shard}.rec")
+    with pytest.raises(DataError, match="3 .rec files and no train.rec.*train-00000.rec"):
+        open_sets([folder])
+
+
+def test_files_that_hosts_compare(folder: Path, write_set) -> None:
+    names = [path.name for path in compared_files(folder)]
+    assert names == ["train-00000.rec", "train-00001.rec", "train-00002.rec", "property"]
+    names = [path.name for path in compared_files(write_set([1], "other"))]
+    assert names == ["train.rec", "train.idx", "property"]
+
+
+def test_the_limit_of_open_files_is_raised_or_told(folder: Path, monkeypatch) -> None:
+    limits = [(100, 5000)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.append(new))
+    assert isinstance(open_sets([folder]), JoinedSet)
+    assert limits[1:] == [(3 * 3 + 256, 5000)]
+    limits[:] = [(100, 200)]
+    with pytest.raises(DataError, match="3 shards need 265 open files, .* may open 200; raise"):
+        open_sets([folder])
+    assert shards._FILES_OF_SHARD == 3

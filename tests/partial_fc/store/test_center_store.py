@@ -1,0 +1,271 @@
+"""A store: back to each checkpoint, through kills, damage and a full disk; whose it is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from partial_fc.store.header import STORE
+from partial_fc.store.undo import UndoLog, blocks, logs
+from runtime.errors import ConfigError, DataError
+from tests.support.stored_head import (
+    INTERVAL,
+    SavedStore,
+    advance,
+    are_equal,
+    batch,
+    create,
+    joined,
+    reference,
+    resume,
+)
+from tests.support.thread_world import run_ranks
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 1), (1, 2), (2, 3)])
+def test_it_returns_to_each_checkpoint_on_any_number_of_ranks(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    def train(world: Any) -> int:
+        head = create(world, tmp_path)
+        for update in range(0, 12, 4):
+            state = head.export_state(update)
+            advance(world, head, update, update + 4)
+        advance(world, head, 12, 14)
+        head.rows.close()
+        number: int = state.values[STORE]
+        return number
+
+    number = run_ranks(before, train)[0]
+
+    for update in (8, 4):
+        saved = SavedStore(number, update)
+        arrays = joined(run_ranks(after, partial(restored, folder=tmp_path, saved=saved)))
+        assert are_equal(arrays, reference(update, ranks=before)), update
+
+
+def restored(world: Any, folder: Path, saved: SavedStore) -> Any:
+    head = create(world, folder)
+    head.load_state(saved)
+    arrays = head.rows.export()
+    head.rows.close()
+    return arrays
+
+
+def test_a_checkpoint_that_is_gone_takes_its_log_with_it(tmp_path: Path) -> None:
+    def run(world: Any) -> None:
+        head = create(world, tmp_path)
+        for update in range(0, 16, 4):
+            state = head.export_state(update)
+            advance(world, head, update, update + 4)
+        assert state.when_saved is not None
+        state.when_saved([8, 12])
+        assert [update for update, _ in logs(tmp_path)] == [12, 8]
+        head.rows.close()
+
+    run_ranks(1, run)
+
+
+@pytest.mark.waits
+def test_a_kill_at_any_moment_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    check_kills(tmp_path, kills=int(os.environ.get("KILLS", "4")))
+
+
+def check_kills(folder: Path, kills: int) -> None:
+    store, progress = folder / "store", folder / "progress"
+    # Compiles the kernels: two processes that compile at the same time may round differently.
+    reference(1)
+    delays = np.random.default_rng(3).uniform(0.0, 0.4, kills)
+    for delay in delays:
+        lines = count_lines(progress)
+        command = [sys.executable, "-m", "tests.support.stored_head"]
+        process = subprocess.Popen([*command, str(store), str(progress), "100000"], cwd=ROOT)
+        try:
+            while count_lines(progress) < lines + 2:
+                assert process.poll() is None
+                time.sleep(0.01)
+            time.sleep(delay)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+        def back(world: Any) -> Any:
+            head = create(world, store)
+            update = resume(world, head, progress)
+            arrays = head.rows.export()
+            head.rows.close()
+            return update, arrays
+
+        update, arrays = run_ranks(1, back)[0]
+        assert update >= INTERVAL * (lines + 2)
+        assert are_equal(arrays, reference(update))
+
+
+def count_lines(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def trained(folder: Path, updates: int = 8) -> int:
+    """A store with checkpoints of every fourth update; returns its number."""
+
+    def run(world: Any) -> int:
+        head = create(world, folder)
+        for update in range(0, updates + 1, 4):
+            state = head.export_state(update)
+            advance(world, head, update, update + 4)
+        head.rows.close()
+        number: int = state.values[STORE]
+        return number
+
+    return int(run_ranks(1, run)[0])
+
+
+def opened(folder: Path, number: int, update: int) -> None:
+    def run(world: Any) -> None:
+        head = create(world, folder)
+        try:
+            head.load_state(SavedStore(number, update))
+            head.rows.export()
+        finally:
+            head.rows.close()
+
+    run_ranks(1, run)
+
+
+def test_the_store_of_another_run_is_not_overwritten(tmp_path: Path) -> None:
+    number = trained(tmp_path)
+
+    def run(world: Any) -> None:
+        head = create(world, tmp_path)
+        try:
+            advance(world, head, 0, 1)
+        finally:
+            head.rows.close()
+
+    with pytest.raises(ConfigError, match="holds the centers of another run, at update 8; give"):
+        run_ranks(1, run)
+    with pytest.raises(DataError, match="is not the store of this checkpoint"):
+        opened(tmp_path, number + 1, 8)
+    with pytest.raises(DataError, match="does not reach back to update 6"):
+        opened(tmp_path, number, 6)
+    opened(tmp_path, number, 8)
+
+
+def test_a_store_that_no_checkpoint_needs_is_made_anew(tmp_path: Path) -> None:
+    def run(world: Any) -> Any:
+        head = create(world, tmp_path)
+        head.export_state(0)
+        advance(world, head, 0, 3)
+        arrays = head.rows.export()
+        head.rows.close()
+        return arrays
+
+    first, second = run_ranks(1, run)[0], run_ranks(1, run)[0]
+    assert are_equal(first, second)
+
+
+def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
+    def run(world: Any) -> None:
+        head = create(world, tmp_path)
+        try:
+            with pytest.raises(ConfigError, match="is in use by another run; give each run"):
+                create(world, tmp_path)
+        finally:
+            head.rows.close()
+
+    run_ranks(1, run)
+
+
+def flip(path: Path, where: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[where] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["store.json", "undo-00000004.rank-0000", "records.bin"])
+def test_damage_is_one_line(tmp_path: Path, name: str) -> None:
+    number = trained(tmp_path)
+    # Of the records, one that the last checkpoint's log does not put back.
+    restored = {int(row) for row in np.flatnonzero(np.fromfile(tmp_path / "checks.bin", np.uint32))}
+    where = 60 if name != "records.bin" else 192 * (max(restored - logged(tmp_path)))
+    flip(tmp_path / name, where)
+    with pytest.raises(DataError, match="damaged|does not match its checksum") as raised:
+        opened(tmp_path, number, 4 if name.startswith("undo") else 8)
+    assert "\n" not in str(raised.value)
+
+
+def logged(folder: Path) -> set[int]:
+    found: set[int] = set()
+    for block in blocks(folder / "undo-00000008.rank-0000", 48):
+        found |= {*block.new.tolist(), *block.classes.tolist()}
+    return found
+
+
+def test_a_log_that_a_kill_has_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
+    number = trained(tmp_path)
+    with (tmp_path / "undo-00000008.rank-0000").open("ab") as file:
+        file.write(b"PFCUNDO1 and no more")
+    opened(tmp_path, number, 8)
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = trained(tmp_path)
+
+    def run(world: Any) -> Any:
+        head = create(world, tmp_path)
+        head.load_state(SavedStore(number, 8))
+        no_room = pytest.raises(DataError, match="No space left on device.*start again")
+        with monkeypatch.context() as patch, no_room as said:
+
+            def full(*_: Any) -> int:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+            patch.setattr(UndoLog, "append", full)
+            advance(world, head, 8, 12)
+            head.export_state(12)
+        assert "\n" not in str(said.value)
+        head.rows.close()
+
+    run_ranks(1, run)
+
+    again = partial(restored, folder=tmp_path, saved=SavedStore(number, 8))
+    assert are_equal(run_ranks(1, again)[0], reference(8))
+
+
+def test_numbers_that_are_not_finite_get_no_checkpoint(tmp_path: Path) -> None:
+    def run(world: Any) -> None:
+        head = create(world, tmp_path)
+        head.export_state(0)
+        features, labels = batch(world, 0)
+        head.step(features * float("nan"), labels, 0, 0.1)
+        try:
+            with pytest.raises(DataError, match="not finite"):
+                head.export_state(1)
+        finally:
+            head.rows.close()
+
+    run_ranks(1, run)
+
+
+def test_a_checkpoint_of_a_store_needs_its_folder(tmp_path: Path) -> None:
+    number = trained(tmp_path)
+
+    def run(world: Any) -> None:
+        create(world, None).load_state(SavedStore(number, 8))
+
+    with pytest.raises(DataError, match="are in the store of its run; give its folder with"):
+        run_ranks(1, run)

@@ -1,0 +1,98 @@
+"""What short runs cost, and a measurement from end to end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.errors import ConfigError
+from tests.support.launch import clean_environment
+from training.config.faces import parse
+from training.plan import calibrate
+from training.plan.calibrate import RunCost, line_through
+from training.plan.keys import Cell, head_key, network_key
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_cost_of_a_made_up_run(tmp_path: Path) -> None:
+    """Eight images at four per second, of which the head and waiting take a half."""
+    shares = {"head": 0.25, "communication": 0.125, "waiting": 0.125}
+    speeds = [0.1, 0.2, 4.0, 4.0, 2.0]
+    lines = [
+        json.dumps({"update": number, "images_per_second": speed, **shares})
+        for number, speed in enumerate(speeds, start=1)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    logs = [tmp_path / "rank-0000.log", tmp_path / "rank-0001.log"]
+    for log, peak in zip(logs, ("512.0", "1,024.5")):
+        log.write_text(f"... rank 0 INFO: peak memory of this rank: {peak} MiB\n")
+    cost = calibrate.run_cost(tmp_path / "metrics.jsonl", 8, logs)
+    assert cost == RunCost(1024.5 * 2**20, 1.0)
+
+
+def test_two_runs_make_a_line() -> None:
+    cost = line_through("k", (4, RunCost(5e8, 1.0)), (16, RunCost(8e8, 2.5)))
+    assert cost.base_bytes == pytest.approx(4e8) and cost.bytes_per_image == pytest.approx(2.5e7)
+    assert cost.base_seconds == pytest.approx(0.5)
+    assert cost.seconds_per_image == pytest.approx(0.125)
+
+
+@pytest.mark.parametrize("first", [9.0, 0.01])
+def test_a_disturbed_run_makes_no_time_negative(first: float) -> None:
+    cost = line_through("k", (4, RunCost(5e8, first)), (16, RunCost(8e8, 4.0)))
+    assert (cost.base_seconds, cost.seconds_per_image) == (0.0, 0.25)
+
+
+def test_a_run_that_fails_is_one_line() -> None:
+    with pytest.raises(ConfigError, match="^--calibrate ran -c import sys; .* status 3: why$"):
+        calibrate._start(Cell(1, 1), ["-c", "import sys; print('why'); sys.exit(3)"])
+
+
+def test_each_measurement_holds_for_what_it_depends_on() -> None:
+    plain = "--dataset 100w --network tiny --dry-run"
+    cell, cells = Cell(1, 2), (Cell(1, 2), Cell(2, 1))
+    found = {network_key(parse(plain.split()), one) for one in cells}
+    different = (
+        *("--embedding-size 128", "--net-output E", "--recompute", "--freeze conv0_*"),
+        *("--sync-bn", "--optimizer adam --lr 1 --wd 0", "--dtype bfloat16", "--network mbf"),
+    )
+    found |= {network_key(parse([*plain.split(), *line.split()]), cell) for line in different}
+    assert len(found) == 2 + len(different)
+    same = "--accumulate 4 --sample-ratio 0.1 --batch-size 8 --num-classes 9"
+    assert network_key(parse([*plain.split(), *same.split()]), cell) in found
+    narrow = parse([*plain.split(), "--head-dtype", "bfloat16"])
+    assert head_key(narrow, cell) != head_key(parse(plain.split()), cell)
+
+
+@pytest.mark.launcher
+def test_a_plan_after_measuring(tmp_path: Path) -> None:
+    """One rank and two: a time, and memory that was measured."""
+    words = "--dataset 100w --network tiny --embedding-size 64 --batch-size 8 --num-classes 2000"
+    command = [sys.executable, "train.py", *words.split(), "--dry-run", "--calibrate", "--json"]
+    done = subprocess.run(
+        [*command, "--world-size", "2"],
+        cwd=ROOT,
+        env={**clean_environment(), "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    bases = {item["name"]: item["basis"] for item in plan["memory"]["items"]}
+    assert bases["activations"] == bases["libraries"] == "measured"
+    assert 2**28 < plan["memory"]["bytes"] < 2**30
+    durations = {item["name"]: item for item in plan["time"]["items"]}
+    assert {"backbone", "products", "rows", "softmax", "communication"} < durations.keys()
+    assert all(item["seconds"] > 0 for item in durations.values() if item["name"] != "rows")
+    (file,) = (tmp_path / "partial-fc").iterdir()
+    written = json.loads(file.read_text())
+    assert [len(written[kind]) for kind in ("networks", "heads", "inputs", "collectives")] == [
+        *(2, 2, 1, 1)
+    ]

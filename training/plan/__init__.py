@@ -1,0 +1,1 @@
+"""What a run costs, before it begins: memory, time, and how far the two reach."""

@@ -1,0 +1,157 @@
+"""The time of an update: each part's work over the speed that ``--calibrate`` measured for it.
+
+Parts that share the processors add up: on a CPU neither a collective nor a loader's thread hides
+behind the products, it takes their time. Two things are assumed and said to be so: that a forward
+pass takes a third of a step of the backbone (``--accumulate`` does all but one part's twice), and,
+for more ranks than were measured, that the network between hosts is what the memory of this one is.
+
+Shapes: B global batch, D embedding, S sampled rows of a shard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+from partial_fc.shard import Shard
+from training.config.faces import FaceConfig
+from training.plan import keys
+from training.plan.calibration import (
+    Calibration,
+    CollectiveRates,
+    HeadRates,
+    InputRates,
+    NetworkCost,
+    find,
+)
+from training.plan.keys import Cell
+from training.plan.memory import ASSUMED, MEASURED, sampled_rows
+from training.plan.traffic import collective_bytes
+
+# Bytes of an encoded face, as in the sets of 112 x 112 that are in use (JPEG, quality 95).
+_IMAGE_BYTES = 8_000
+_FORWARD = 1 / 3
+
+
+class Duration(NamedTuple):
+    """A line of the plan: a key that does not change, words, seconds, and how they are known."""
+
+    key: str
+    label: str
+    seconds: float
+    basis: str
+
+
+class Measured(NamedTuple):
+    """What the file of this host has for a plan; None for what was not measured."""
+
+    cell: Cell
+    network: Optional[NetworkCost]
+    head: Optional[HeadRates]
+    input: Optional[InputRates]
+    collectives: Optional[CollectiveRates]
+
+    @classmethod
+    def of(cls, config: FaceConfig, world_size: int, found: Calibration) -> Measured:
+        """Look up what holds for this configuration on so many ranks."""
+        cell = Cell.of(world_size)
+        return cls(
+            cell,
+            find(found.networks, keys.network_key(config, cell)),
+            find(found.heads, keys.head_key(config, cell)),
+            find(found.inputs, keys.input_key(config)),
+            find(found.collectives, str(cell)),
+        )
+
+
+def update_time(config: FaceConfig, shard: Shard, measured: Measured) -> Optional[list[Duration]]:
+    """The parts of an update's time; None unless backbone, head and, if any, ranks were measured.
+
+    The shard is that of the rank with the most classes.
+    """
+    network, head, read = measured.network, measured.head, measured.input
+    if network is None or head is None or read is None:
+        return None
+    if shard.world_size > 1 and measured.collectives is None:
+        return None
+    parts = config.backbone.accumulate
+    durations = [
+        Duration(
+            "backbone",
+            "backbone",
+            backbone_seconds(network, config.images_per_pass, parts),
+            MEASURED if parts == 1 else ASSUMED,
+        ),
+        *_head(config, shard, head),
+        *_input(config, read, measured.cell.threads),
+    ]
+    if measured.collectives is not None:
+        durations.append(_communication(config, shard.world_size, measured))
+    return durations
+
+
+def backbone_seconds(network: NetworkCost, images: int, parts: int) -> float:
+    """Forward, backward and optimizer of ``parts`` parts of so many images.
+
+    All parts but the last have a second forward pass. What does not depend on the images is mostly
+    the optimizer's, which updates once.
+    """
+    share = 1 + _FORWARD * (parts - 1) / parts
+    return network.base_seconds + parts * images * share * network.seconds_per_image
+
+
+def _head(config: FaceConfig, shard: Shard, rates: HeadRates) -> list[Duration]:
+    batch, rows = config.data.batch_size * shard.world_size, sampled_rows(config, shard)
+    width = config.backbone.embedding_size
+    numbers = rows * width
+    # With all rows there is nothing to draw.
+    drawn = rows / rates.drawn if rows < shard.size else 0.0
+    multiplied = 6 * batch * numbers / rates.operations
+    return [
+        Duration("products", "products of the head", multiplied, MEASURED),
+        Duration(
+            "rows",
+            "sampled rows: draw, gather, update",
+            drawn + numbers / rates.gathered + numbers / rates.updated,
+            MEASURED,
+        ),
+        Duration("softmax", "softmax", batch * rows / rates.logits, MEASURED),
+        Duration("head", "rest of the head", rates.base_seconds, MEASURED),
+    ]
+
+
+def _input(config: FaceConfig, rates: InputRates, threads: int) -> list[Duration]:
+    """Decoding takes the processors' time, on as many threads as the rank computes with."""
+    if config.data.debug:
+        return []
+    images = config.data.batch_size
+    decoding = images / (rates.decoded * (config.data.threads or threads))
+    # The disk works beside the processors; what it takes longer than them is not known here.
+    reading = images * _IMAGE_BYTES / rates.read_bytes
+    return [
+        Duration("decoding", "decoding", decoding, MEASURED),
+        Duration("reading", "reading (images of 8 kB)", reading, ASSUMED),
+    ]
+
+
+def _communication(config: FaceConfig, world_size: int, measured: Measured) -> Duration:
+    """A collective's start grows with the logarithm of the ranks, its bytes with those sent."""
+    rates, here = measured.collectives, measured.cell.ranks
+    assert rates is not None and here > 1
+    sizes = collective_bytes(config, world_size)
+    steps = math.log2(world_size) / math.log2(here)
+    share = (world_size - 1) / world_size
+    seconds = 0.0
+    for name, size in sizes.items():
+        passes = 1 if name.startswith("allgather") else 2
+        seconds += rates.base_seconds * steps + passes * share * size / rates.sent_bytes
+    basis = MEASURED if world_size == here else ASSUMED
+    return Duration("communication", "collectives", seconds, basis)
+
+
+def seconds(durations: Sequence[Duration]) -> float:
+    """The sum; reading overlaps the rest and counts only as far as it takes longer."""
+    reading = sum(one.seconds for one in durations if one.key == "reading")
+    rest = sum(one.seconds for one in durations if one.key != "reading")
+    return max(rest, reading)

@@ -1,0 +1,89 @@
+"""A plan in words: for a terminal of 100 columns."""
+
+from __future__ import annotations
+
+from partial_fc.shard import Shard
+from training.config.faces import FaceConfig
+from training.plan.capacity import Choice
+from training.plan.memory import Item
+from training.plan.roofline import Duration, seconds
+
+
+def lines_of_shards(first: Shard, last: Shard) -> list[str]:
+    """Which classes the first and the last rank hold."""
+    lines = [f"{first.num_classes:,} classes in {first.world_size:,} shards"]
+    for shard in (first, last)[: first.world_size]:
+        lines.append(
+            f"  rank {shard.rank}: classes {shard.start:,} to {shard.stop - 1:,} ({shard.size:,})"
+        )
+    larger = first.num_classes % first.world_size
+    if larger:
+        lines.append(f"  the first {larger:,} ranks hold one class more than the others")
+    return lines
+
+
+def lines_of_memory(items: list[Item], copy: int) -> list[str]:
+    """The items of rank 0 on a CPU, and their sum without and with the copy for checkpoints."""
+    head = sum(item.num_bytes for item in items[:5])
+    everything = sum(item.num_bytes for item in items)
+    rows = [row(item.label, item.num_bytes) + f"  {item.basis}" for item in items]
+    return [
+        "memory of rank 0",
+        *rows[:5],
+        row("head in all", head),
+        *rows[5:],
+        row("everything together", everything),
+        row("with the copy for checkpoints", everything + copy),
+    ]
+
+
+def lines_of_gpu(items: list[Item]) -> list[str]:
+    """The items on a GPU, in MiB as ``nvidia-smi`` has them."""
+    shown = [(item.label, item.num_bytes) for item in items if item.num_bytes]
+    shown.append(("everything together", sum(item.num_bytes for item in items)))
+    return [
+        "memory of rank 0 on a GPU",
+        *(f"  {name:<30}{size / 2**20:>8,.0f} MiB  {size:>18,}" for name, size in shown),
+    ]
+
+
+def lines_of_time(durations: list[Duration], config: FaceConfig, world_size: int) -> list[str]:
+    """The parts of an update, their sum, and images per second over all ranks."""
+    whole = seconds(durations)
+    images = config.data.batch_size * world_size / whole
+    return [
+        "time of an update",
+        *(f"  {one.label:<36}{one.seconds * 1000:>10,.1f} ms  {one.basis}" for one in durations),
+        f"  {'everything together':<36}{whole * 1000:>10,.1f} ms  {images:,.1f} images/s",
+    ]
+
+
+def lines_of_choices(table: list[Choice]) -> list[str]:
+    """The table, with a dash for what is not known."""
+    lines = ["ranks   batch   ratio       memory    ms/update     images/s   most classes"]
+    for one in table:
+        time, speed, most = "-", "-", "-"
+        if one.seconds is not None:
+            time = f"{one.seconds * 1000:,.1f}"
+            speed = f"{one.ranks * one.batch_size / one.seconds:,.1f}"
+        if one.num_classes is not None:
+            most = f"{one.num_classes:,}"
+        lines.append(
+            f"{one.ranks:>5}{one.batch_size:>8}{one.sample_ratio:>8g}"
+            f"{one.num_bytes / 2**20:>9,.0f} MiB{time:>13}{speed:>13}{most:>15}"
+        )
+    return lines
+
+
+def row(name: str, size: int) -> str:
+    """A size in words and in bytes."""
+    return f"  {name:<30}{readable(size):>12}  {size:>18,}"
+
+
+def readable(size: float) -> str:
+    """A size in the unit that fits."""
+    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        del units[0]
+    return f"{value:.1f} {units[0]}"
