@@ -18,14 +18,19 @@ from runtime import launchers
 from runtime.errors import run_program
 from training.config import images
 from training.config.images import ImageConfig
+from training.plan import images as plan
 
 if TYPE_CHECKING:
     from training.loop import Step
 
 
 def main() -> int:
-    """Understand the command line and train."""
-    return classify(images.parse())
+    """Understand the command line; plan the run, or train."""
+    config = images.parse()
+    if config.dry_run.dry_run:
+        print(plan.describe(config))
+        return 0
+    return classify(config)
 
 
 def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: step) -> int:

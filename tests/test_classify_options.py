@@ -7,6 +7,7 @@ value than its default, and a table of where that has to arrive.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ from training.checkpoint import resume, writer
 from training.config.images import ImageConfig
 from training.exchange import server_workers, workers
 from training.log import run_log
+from training.plan import calibrate_images, images
+from training.plan.calibration import Calibration
 from training.update import classify_step, optimizer, parameter_updates, soft_targets
 
 # Six updates in an epoch, of which three are warm-up; a half from the second epoch on.
@@ -303,6 +306,25 @@ ROWS: dict[str, Row] = {
         ],
         [9, 9, 9, 9, 9],
     ),
+    "dry_run": Row(
+        "plan",
+        "--dry-run",
+        lambda seen: ["allreduce of the" in seen.output, seen.was_called("RunLog")],
+        [True, False],
+    ),
+    "world_size": Row(
+        "plan",
+        "--world-size 7",
+        lambda seen: seen.call("images.describe")["config"].dry_run.world_size,
+        7,
+    ),
+    "calibrate": Row(
+        "measured plan",
+        "--calibrate",
+        lambda seen: seen.was_called("calibrate_images.calibrate"),
+        True,
+    ),
+    "json": Row("measured plan", "--json", lambda seen: json.loads(seen.output)["ranks"], 1),
 }
 
 # What a run needs beside the options that are looked at.
@@ -317,6 +339,8 @@ FURTHER = {
     "groups": SMALL
     + "--epochs 6 --kv-store dist_gsync --fp16-allreduce --gradient-predivide-factor 4 "
     + "--models-root {folder}/groups",
+    "plan": SMALL,
+    "measured plan": SMALL + "--dry-run",
 }
 PLACE = Assignment(WORKER, "127.0.0.1", 1, "127.0.0.1", "lo", num_workers=2, num_servers=1)
 PLACES = {
@@ -367,6 +391,7 @@ def watch(seen: Witness) -> None:
     seen.watch(writer.Checkpointer, "save")
     seen.watch(environment, "prepare_stall_check")
     seen.watch(LoneWorld, "allreduce_all")
+    seen.watch(images, "describe")
 
 
 def witness(kind: str, folder: Path) -> Witness:
@@ -381,6 +406,8 @@ def witness(kind: str, folder: Path) -> Witness:
         if kind == "types":
             # No machine of the tests needs to have them.
             seen.replace(devices, "choose", lambda ranks, dtype: mx.cpu())
+        if kind == "measured plan":
+            seen.replace(calibrate_images, "calibrate", lambda config: Calibration(""))
         if kind in PLACES:
             for name, value in PLACES[kind].variables().items():
                 patch.setenv(name, value)

@@ -27,7 +27,7 @@ from training.plan.memory import (
     sampled_rows,
     total,
 )
-from training.plan.roofline import Duration, Measured, seconds, update_time
+from training.plan.roofline import Duration, Measured, update_time
 from training.plan.traffic import collective_bytes
 
 JSON_VERSION = 1
@@ -115,7 +115,8 @@ def as_text(plan: Plan) -> str:
     collectives = [text.row(*item) for item in plan.collectives.items()]
     sections.append(["bytes per collective and update", *collectives])
     if plan.durations is not None:
-        sections.append(text.lines_of_time(plan.durations, config, plan.world_size))
+        global_batch = config.data.batch_size * plan.world_size
+        sections.append(text.lines_of_time(plan.durations, global_batch))
     elif not config.dry_run.gpu:
         sections.append(["time of an update: not measured on this host; add --calibrate"])
     if plan.limit is not None and plan.most_classes is not None:
@@ -139,16 +140,9 @@ def as_json(plan: Plan) -> str:
         "num_classes": data.num_classes,
         "updates_per_epoch": None if plan.updates is None else plan.updates[0],
         "updates": None if plan.updates is None else plan.updates[1],
-        "memory": {
-            "items": [
-                {"name": item.key, "bytes": item.num_bytes, "basis": item.basis}
-                for item in plan.memory
-            ],
-            "bytes": total(plan.memory),
-            "checkpoint_bytes": plan.checkpoint,
-        },
+        "memory": text.memory_as_json(plan.memory, plan.checkpoint),
         "collectives": [{"name": name, "bytes": size} for name, size in plan.collectives.items()],
-        "time": _time_as_json(plan),
+        "time": None if plan.durations is None else text.time_as_json(plan.durations),
         "memory_limit": plan.limit,
         "most_classes": plan.most_classes,
         "table": [
@@ -165,17 +159,6 @@ def as_json(plan: Plan) -> str:
         "not_counted": plan.not_counted,
     }
     return json.dumps(content, indent=1)
-
-
-def _time_as_json(plan: Plan) -> Optional[dict[str, Any]]:
-    if plan.durations is None:
-        return None
-    return {
-        "items": [
-            {"name": one.key, "seconds": one.seconds, "basis": one.basis} for one in plan.durations
-        ],
-        "seconds": seconds(plan.durations),
-    }
 
 
 def _calibration(config: FaceConfig) -> Calibration:

@@ -20,7 +20,7 @@ from training import run_folder
 from training.config import exchange, originals
 from training.config.exchange import ExchangeOptions
 from training.config.presets import RECIPES
-from training.config.run import ImageRunOptions
+from training.config.run import ImageRunOptions, PlanOptions
 from training.config.schedule import (
     RIVALS,
     ImageScheduleOptions,
@@ -55,6 +55,7 @@ class ImageConfig:
     schedule: ImageScheduleOptions
     exchange: ExchangeOptions
     run: ImageRunOptions
+    dry_run: PlanOptions
 
     IDENTITY: ClassVar[Sequence[str]] = ("model", "dtype", "freeze")
     """What a run that goes on from a checkpoint may not change."""
@@ -103,6 +104,11 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
 
 def check(config: ImageConfig) -> None:
     """Refuse an exchange of gradients that this process was not started for."""
+    if config.dry_run.dry_run and config.exchange.kv_store != exchange.HOROVOD:
+        raise ConfigError(
+            f"--dry-run plans runs on Horovod, not --kv-store {config.exchange.kv_store}: what "
+            "workers wait for servers depends on their speeds; leave out --kv-store"
+        )
     own = assignment.find(environment.variables())
     exchange.check(config.exchange, config.classifier, config.optimizer, own)
 

@@ -69,49 +69,65 @@ class ImageRunOptions(RunOptions):
 
 
 @dataclass(frozen=True)
-class DryRunOptions(Options):
+class PlanOptions(Options):
     """A plan instead of a run."""
 
     dry_run: bool = False
-    """Print shards, memory and bytes per collective for --world-size ranks, and stop. No data is
-    read: --num-classes (and --num-images, for the epochs) say how much there is."""
+    """Print memory, bytes per collective and the time of an update for --world-size ranks, and
+    stop."""
 
     world_size: Optional[int] = number(None, POSITIVE_COUNT)
     """Ranks to plan for with --dry-run; 1 unless given."""
-
-    gpu: bool = False
-    """With --dry-run: the memory of a rank on a GPU instead of that on a CPU."""
 
     calibrate: bool = False
     """With --dry-run: measure here what the plan needs, by short runs on one rank and on
     --world-size ranks, and keep it for later plans. Takes about a minute."""
 
-    memory: Optional[float] = number(None, POSITIVE.saying("must be above 0 GiB"))
-    """With --dry-run: GiB that a rank may take, for the largest number of classes; this machine's
-    share for one of its ranks unless given."""
-
     json: bool = False
     """With --dry-run: print the plan as JSON, for other programs."""
 
     def check(self) -> None:
-        """Refuse what a run finds out by itself: its ranks and its devices."""
-        if self.calibrate and self.gpu:
-            raise ConfigError(
-                "--calibrate measures processors, and --gpu plans for a GPU; leave one out"
-            )
-        for field in ("calibrate", "memory", "json"):
-            value = getattr(self, field)
-            if value and not self.dry_run:
-                shown = f" {value:g}" if field == "memory" else ""
-                raise ConfigError(
-                    f"--{field}{shown} goes with --dry-run, which plans a run and starts none"
-                )
-        if self.gpu and not self.dry_run:
-            raise ConfigError(
-                "--gpu goes with --dry-run; a run computes on the GPUs of its hosts by itself"
-            )
+        """Refuse what a run finds out by itself: its ranks."""
+        for field in ("calibrate", "json"):
+            if getattr(self, field) and not self.dry_run:
+                raise _goes_with_dry_run(f"--{field}")
         if self.world_size is not None and not self.dry_run:
             raise ConfigError(
                 f"--world-size {self.world_size} goes with --dry-run; "
                 f"a run's ranks come from the launcher: horovodrun -np {self.world_size} ..."
             )
+
+
+@dataclass(frozen=True)
+class DryRunOptions(PlanOptions):
+    """A plan instead of a run."""
+
+    dry_run: bool = False
+    """Print shards, memory, bytes per collective and the time of an update for --world-size ranks,
+    and stop. No data is read: --num-classes (and --num-images, for the epochs) say how much there
+    is."""
+
+    gpu: bool = False
+    """With --dry-run: the memory of a rank on a GPU instead of that on a CPU."""
+
+    memory: Optional[float] = number(None, POSITIVE.saying("must be above 0 GiB"))
+    """With --dry-run: GiB that a rank may take, for the largest number of classes; this machine's
+    share for one of its ranks unless given."""
+
+    def check(self) -> None:
+        """Refuse what a run finds out by itself: its ranks and its devices."""
+        super().check()
+        if self.calibrate and self.gpu:
+            raise ConfigError(
+                "--calibrate measures processors, and --gpu plans for a GPU; leave one out"
+            )
+        if self.memory and not self.dry_run:
+            raise _goes_with_dry_run(f"--memory {self.memory:g}")
+        if self.gpu and not self.dry_run:
+            raise ConfigError(
+                "--gpu goes with --dry-run; a run computes on the GPUs of its hosts by itself"
+            )
+
+
+def _goes_with_dry_run(given: str) -> ConfigError:
+    return ConfigError(f"{given} goes with --dry-run, which plans a run and starts none")

@@ -6,7 +6,7 @@ ranks measure at the same time, behind a barrier, and the slowest counts.
 
     python -m training.plan.kernels REQUEST ANSWER
 
-reads a table of ``Request`` and, on rank 0, writes one of rates.
+reads a table of ``Request``, or null for the collectives alone; rank 0 writes a table of rates.
 """
 
 from __future__ import annotations
@@ -60,9 +60,12 @@ class Request:
 
 def main() -> None:
     """Measure on this rank; rank 0 writes what the slowest of all took."""
-    request = Request(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     world = HorovodWorld()
-    rates = {**_head(request, world), **_input(request, world), **_collectives(world)}
+    rates = _collectives(world)
+    if asked is not None:
+        request = Request(**asked)
+        rates.update(**_head(request, world), **_input(request, world))
     if world.rank == 0:
         Path(sys.argv[2]).write_text(json.dumps(rates), encoding="utf-8")
     world.barrier()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from runtime import environment, processors
 from training.config.faces import FaceConfig
+from training.config.images import ImageConfig
 
 
 class Cell(NamedTuple):
@@ -36,6 +37,16 @@ def network_key(config: FaceConfig, cell: Cell) -> str:
     words = [network.network, network.net_output or "own output", str(network.embedding_size)]
     words += [network.dtype, config.optimizer.optimizer]
     words += ["recompute"] * network.recompute + ["sync-bn"] * network.sync_bn
+    words += [f"freeze {','.join(network.frozen)}"] * bool(network.frozen)
+    return "; ".join([*words, str(cell)])
+
+
+def classifier_key(config: ImageConfig, cell: Cell) -> str:
+    """What a step of a classifier with its input depends on; not the batch."""
+    network, data = config.classifier, config.data
+    words = ["classifier", network.model, data.images, str(data.image_size), network.dtype]
+    words += [f"{data.threads or 'all'} threads of the loader"]
+    words += ["sync-bn"] * network.sync_bn
     words += [f"freeze {','.join(network.frozen)}"] * bool(network.frozen)
     return "; ".join([*words, str(cell)])
 

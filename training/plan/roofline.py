@@ -11,7 +11,7 @@ Shapes: B global batch, D embedding, S sampled rows of a shard.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from partial_fc.shard import Shard
@@ -136,17 +136,23 @@ def _input(config: FaceConfig, rates: InputRates, threads: int) -> list[Duration
 
 
 def _communication(config: FaceConfig, world_size: int, measured: Measured) -> Duration:
-    """A collective's start grows with the logarithm of the ranks, its bytes with those sent."""
-    rates, here = measured.collectives, measured.cell.ranks
-    assert rates is not None and here > 1
+    assert measured.collectives is not None
     sizes = collective_bytes(config, world_size)
-    steps = math.log2(world_size) / math.log2(here)
+    return communication(sizes, world_size, measured.collectives, measured.cell)
+
+
+def communication(
+    sizes: Mapping[str, int], world_size: int, rates: CollectiveRates, cell: Cell
+) -> Duration:
+    """A collective's start grows with the logarithm of the ranks, its bytes with those sent."""
+    assert cell.ranks > 1
+    steps = math.log2(world_size) / math.log2(cell.ranks)
     share = (world_size - 1) / world_size
     seconds = 0.0
     for name, size in sizes.items():
         passes = 1 if name.startswith("allgather") else 2
         seconds += rates.base_seconds * steps + passes * share * size / rates.sent_bytes
-    basis = MEASURED if world_size == here else ASSUMED
+    basis = MEASURED if world_size == cell.ranks else ASSUMED
     return Duration("communication", "collectives", seconds, basis)
 
 

@@ -1,11 +1,12 @@
-"""A plan in words: for a terminal of 100 columns."""
+"""The parts of a plan in words, for a terminal of 100 columns, and for programs."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from partial_fc.shard import Shard
-from training.config.faces import FaceConfig
 from training.plan.capacity import Choice
-from training.plan.memory import Item
+from training.plan.memory import Item, total
 from training.plan.roofline import Duration, seconds
 
 
@@ -47,10 +48,10 @@ def lines_of_gpu(items: list[Item]) -> list[str]:
     ]
 
 
-def lines_of_time(durations: list[Duration], config: FaceConfig, world_size: int) -> list[str]:
+def lines_of_time(durations: list[Duration], global_batch: int) -> list[str]:
     """The parts of an update, their sum, and images per second over all ranks."""
     whole = seconds(durations)
-    images = config.data.batch_size * world_size / whole
+    images = global_batch / whole
     return [
         "time of an update",
         *(f"  {one.label:<36}{one.seconds * 1000:>10,.1f} ms  {one.basis}" for one in durations),
@@ -73,6 +74,18 @@ def lines_of_choices(table: list[Choice]) -> list[str]:
             f"{one.num_bytes / 2**20:>9,.0f} MiB{time:>13}{speed:>13}{most:>15}"
         )
     return lines
+
+
+def memory_as_json(items: list[Item], copy: int) -> dict[str, Any]:
+    """The items of rank 0, their sum, and the copy for checkpoints."""
+    listed = [{"name": one.key, "bytes": one.num_bytes, "basis": one.basis} for one in items]
+    return {"items": listed, "bytes": total(items), "checkpoint_bytes": copy}
+
+
+def time_as_json(durations: list[Duration]) -> dict[str, Any]:
+    """The parts of an update's time, and their sum."""
+    listed = [{"name": one.key, "seconds": one.seconds, "basis": one.basis} for one in durations]
+    return {"items": listed, "seconds": seconds(durations)}
 
 
 def row(name: str, size: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,18 @@ def test_the_cost_of_a_made_up_run(tmp_path: Path) -> None:
     logs = [tmp_path / "rank-0000.log", tmp_path / "rank-0001.log"]
     for log, peak in zip(logs, ("512.0", "1,024.5")):
         log.write_text(f"... rank 0 INFO: peak memory of this rank: {peak} MiB\n")
-    cost = calibrate.run_cost(tmp_path / "metrics.jsonl", 8, logs)
+    cost = calibrate.run_cost(tmp_path / "metrics.jsonl", 8, logs, [*shares])
     assert cost == RunCost(1024.5 * 2**20, 1.0)
+    # Half of the time that is not sent, where the others are the network's.
+    alone = calibrate.run_cost(tmp_path / "metrics.jsonl", 8, logs, ["communication"])
+    assert alone.seconds == 1.75
+
+
+def test_a_set_of_two_updates_is_too_small(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"update": 1, "images_per_second": 2.0}\n')
+    with pytest.raises(ConfigError, match="more than 2 updates of 64 images, .* has 1 such"):
+        calibrate.run_cost(metrics, 64, [], [])
 
 
 def test_two_runs_make_a_line() -> None:
@@ -50,7 +61,41 @@ def test_a_disturbed_run_makes_no_time_negative(first: float) -> None:
 
 def test_a_run_that_fails_is_one_line() -> None:
     with pytest.raises(ConfigError, match="^--calibrate ran -c import sys; .* status 3: why$"):
-        calibrate._start(Cell(1, 1), ["-c", "import sys; print('why'); sys.exit(3)"])
+        calibrate.start(Cell(1, 1), ["-c", "import sys; print('why'); sys.exit(3)"])
+
+
+_ENDLESS = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+try:
+    for number in range(600):
+        pathlib.Path(sys.argv[1]).write_text(str(number))
+        time.sleep(0.1)
+except KeyboardInterrupt:
+    pathlib.Path(sys.argv[1]).write_text("interrupted")
+    sys.exit(130)
+"""
+
+
+def test_a_run_that_is_long_enough_is_interrupted(tmp_path: Path) -> None:
+    place = tmp_path / "reached"
+    calibrate.start(Cell(1, 1), ["-c", _ENDLESS, str(place)], place.is_file)
+    assert place.read_text() == "interrupted"
+
+
+@pytest.mark.launcher
+def test_ranks_that_are_long_enough_are_interrupted(tmp_path: Path) -> None:
+    """horovodrun passes Ctrl-C on, as another signal, and nothing else: ranks would go on."""
+    place = tmp_path / "reached"
+    program = _ENDLESS.replace(
+        "sys.argv[1]", repr(str(place)) + " + __import__('os').environ['OMPI_COMM_WORLD_RANK']"
+    )
+    both = [Path(f"{place}{rank}") for rank in (0, 1)]
+    calibrate.start(Cell(2, 1), ["-c", program], lambda: all(one.is_file() for one in both))
+    deadline = time.monotonic() + 30
+    while {one.read_text() for one in both} != {"interrupted"} and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert {one.read_text() for one in both} == {"interrupted"}
 
 
 def test_each_measurement_holds_for_what_it_depends_on() -> None:
