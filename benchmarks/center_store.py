@@ -64,6 +64,7 @@ def measure(args: argparse.Namespace, store: Optional[Path]) -> dict[str, float]
     begun = time.perf_counter() - started
     if args.fill and isinstance(head.rows, StoredRows):
         _fill(head.rows, args)
+        _forget(head.rows.options.folder)
     head.rows.export_state(0, head.shard) if store else None
     seconds, waiting = _updates(head, args)
     paused = time.perf_counter()
@@ -84,6 +85,15 @@ def _fill(rows: StoredRows, args: argparse.Namespace) -> None:
     piece = np.full((1 << 15, args.embedding), 1e-3, np.float32)
     for first in range(0, args.classes, len(piece)):
         rows.load("momenta", first, piece[: args.classes - first])
+
+
+def _forget(folder: Path) -> None:
+    """Have the system read the files from the disk."""
+    for path in folder.iterdir():
+        file = os.open(path, os.O_RDONLY)
+        os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
 
 
 def _updates(head: PartialFC, args: argparse.Namespace) -> tuple[list[float], float]:
