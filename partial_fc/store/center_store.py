@@ -130,7 +130,7 @@ class CenterStore:
             ConfigError: the store is that of another run.
             DataError: the disk is full or fails.
         """
-        # None is still opening the files.
+        # No rank opens the files any more.
         self._barrier("begin")
         is_left = self._is_used and not self._header.confirmed and self._header.run == run
         self._is_used &= not is_left
