@@ -100,6 +100,8 @@ fuzz: env ## feed damaged files to every reader; INPUTS=100000 SEED=1
 
 faults: env ## kill ranks, resume, compare with an undisturbed run; KILLS=20 SEED=1
 	@$(IN_VENV) python -m tests.faults --kills $(KILLS) --seed $(SEED)
+	@$(IN_VENV) python -m tests.faults --kills $(KILLS) --seed $(SEED) --center-store
+	@$(IN_VENV) python -m tests.faults --kills $(KILLS) --seed $(SEED) --center-store --ranks 1
 
 hostfaults: env ## disturb jobs on two hosts, which end in time or go on; as root; FAULTS=20 SEED=1
 	@$(IN_VENV) python -m tests.hosts.faults --faults $(FAULTS) --seed $(SEED)

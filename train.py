@@ -86,7 +86,6 @@ def fit(config: FaceConfig, run: Run, faces: Batches, device: Any) -> int:
     best = BestModel(backbone, run.world, run.folder, verifier.verify, config.run.best)
     run.restore(backbone=backbone, optimizer=optimizer, head=head, verifier=verifier, best=best)
     if run.is_new:
-        head.begin(run.folder)
         with run.log.paused():
             if config.head.starts_from_means:
                 class_means.start_from_means(head, backbone, faces, run.log.end_updates)

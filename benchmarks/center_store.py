@@ -2,11 +2,12 @@
 
     python -m benchmarks.center_store --classes 2000000 --ratio 0.005 --batch 128 --updates 50
 
-Runs the head of one rank alone, without a backbone: an update is the sample, the rows, the
-products, the softmax, the optimizer and the write. ``--pause`` stands for a backbone: it sleeps in
-each update while rows of the next one are read. ``--fill`` writes every row before the measurement,
-so that all rows are read from the disk and none is made. Prints medians of the updates, what share
-of the time went into waiting for rows, and the most memory that the process had.
+Runs the head of one rank: an update is the sample, the rows, the products, the softmax, the
+optimizer and the write. With ``--network`` a backbone computes in each update, too, while rows of
+the next one are read; without it the head has nothing to hide them behind. ``--fill`` writes every
+row before the measurement and has the system forget it, so that all rows are read from the disk and
+none is made. Prints medians of the updates, what share of the time went into waiting for rows, and
+the most memory that the process had.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import Any, Optional
 
 import numpy as np
 
+from backbones.model import Backbone
+from backbones.options import BackboneOptions
 from benchmarks.head_case import (
     LEARNING_RATE,
     MARGIN,
@@ -64,6 +67,7 @@ def measure(args: argparse.Namespace, store: Optional[Path]) -> dict[str, float]
     begun = time.perf_counter() - started
     if args.fill and isinstance(head.rows, StoredRows):
         _fill(head.rows, args)
+        _forget(head.rows.options.folder)
     head.rows.export_state(0, head.shard) if store else None
     seconds, waiting = _updates(head, args)
     paused = time.perf_counter()
@@ -86,10 +90,48 @@ def _fill(rows: StoredRows, args: argparse.Namespace) -> None:
         rows.load("momenta", first, piece[: args.classes - first])
 
 
+def _forget(folder: Path) -> None:
+    """Have the system read the files from the disk."""
+    for path in folder.iterdir():
+        file = os.open(path, os.O_RDONLY)
+        os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+
+
+class _Backbone:
+    """What computes the features of an update: a network, or none for features that are given."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        generator = np.random.default_rng(SEED)
+        shape = args.batch, args.embedding
+        self._features = mx.nd.array(generator.standard_normal(shape, dtype=np.float32))
+        self._network: Optional[Backbone] = None
+        if args.network is not None:
+            options = BackboneOptions(network=args.network, embedding_size=args.embedding)
+            self._network = Backbone.create(options, image_size=(112, 112), seed=SEED)
+            self._network.hybridize()
+        pixels = generator.integers(256, size=(args.batch, 3, 112, 112), dtype=np.uint8)
+        self._images = mx.nd.array(pixels, dtype="uint8")
+
+    def forward(self, update: int) -> Any:
+        """The features [B, D]."""
+        if self._network is None:
+            return self._features
+        self._network.begin_update(update, 0)
+        with mx.autograd.record():
+            self._features = self._network(self._images)
+        return self._features
+
+    def backward(self, gradient: Any) -> None:
+        """Compute the gradients of the network."""
+        if self._network is not None:
+            self._network.backward(self._features, gradient)
+
+
 def _updates(head: PartialFC, args: argparse.Namespace) -> tuple[list[float], float]:
     generator = np.random.default_rng(SEED)
-    shape = args.batch, args.embedding
-    features = mx.nd.array(generator.standard_normal(shape, dtype=np.float32))
+    backbone = _Backbone(args)
     labels = generator.integers(args.classes, size=(_WARM_UP + args.updates + 1, args.batch))
     seconds: list[float] = []
     waiting: dict[str, Any] = {}
@@ -98,8 +140,9 @@ def _updates(head: PartialFC, args: argparse.Namespace) -> tuple[list[float], fl
             head.rows.averages()
         started = time.perf_counter()
         head.prepare(labels[update + 1], update + 1)
-        time.sleep(args.pause)
-        head.step(features, labels[update], update, LEARNING_RATE)
+        features = backbone.forward(update)
+        step = head.step(features, labels[update], update, LEARNING_RATE)
+        backbone.backward(step.gradient)
         mx.nd.waitall()
         seconds.append(time.perf_counter() - started)
     waiting = head.rows.averages()
@@ -115,7 +158,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--embedding", type=int, default=512)
     parser.add_argument("--updates", type=int, default=30)
     parser.add_argument("--memory", type=float, default=HeadOptions.center_memory)
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds")
+    parser.add_argument("--network", help="a backbone that computes in each update")
     parser.add_argument("--fill", action="store_true")
     parser.add_argument("--in-memory", action="store_true", help="without a store")
     parser.add_argument("--folder", type=Path, help="on the disk to be measured")

@@ -138,16 +138,8 @@ class PartialFC(Stateful):
         sampler = Sampler(shard, options.sample_ratio, seed)
         return cls(options, margins.build(options), rows, sampler, shard, world)
 
+    @override
     def begin(self, run: Path) -> None:
-        """Begin a run that goes on from no checkpoint; the ranks have to come here together.
-
-        Args:
-            run: its folder.
-
-        Raises:
-            ConfigError: the class centers are those of another run.
-            DataError: the centers to be read are missing, damaged, or of another shape.
-        """
         self.rows.begin(str(run.resolve()))
 
     def start_from(self, directions: NDArray[np.float32]) -> None:

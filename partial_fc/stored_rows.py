@@ -1,10 +1,9 @@
 """Rows of a store on a disk: a step has those of its sample in memory.
 
 A stage holds the rows of one update. The kernels are those of ``HostRows``, which work on a stage
-as on a shard that is all sampled, so both compute the same numbers. Rows of the next update are
-read while this one is computed; those that this one changes are taken from its stage, and all
-others from the disk, behind the writes that were asked for before. So three stages are enough: one
-is written, one is computed, one is read.
+as on a shard that is all sampled, so both compute the same numbers. Three stages are enough: one is
+written, one is computed, one is read. Rows that the former two have are taken from them, so that a
+read has to be behind the write of neither, but only of that before, whose memory it fills.
 
 Shapes: see ``partial_fc.rows``.
 """
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,26 +34,57 @@ _STAGES = 3
 _ROWS_AT_ONCE = 1 << 15
 
 
+class _Shared(NamedTuple):
+    """Rows of another stage: its memory, their places here and there."""
+
+    staged: Staged
+    places: Int64Array
+    sources: Int64Array
+
+
 class _Stage:
     """The rows of an update: those that the stage before it has, and those that are read."""
 
-    def __init__(self, rows: Int64Array, staged: Staged, before: Optional[_Stage]) -> None:
+    def __init__(
+        self,
+        rows: Int64Array,
+        staged: Staged,
+        before: Optional[_Stage] = None,
+        done: Optional[_Stage] = None,
+    ) -> None:
+        """Rows that ``before`` has are taken over from there, others that ``done`` has from it."""
         self.rows, self.staged = rows, staged
         self.reading: Any = None
+        self.writing: Any = None
         self.fresh = np.arange(rows.size)
-        self._before, self._places, self._sources = before, self.fresh[:0], self.fresh[:0]
-        if before is not None:
-            _, self._places, self._sources = np.intersect1d(
-                rows, before.rows, assume_unique=True, return_indices=True
-            )
-            self.fresh = np.delete(self.fresh, self._places)
+        self._from_before = self._shared(before)
+        self._from_done = self._shared(done)
 
     def take_over(self) -> None:
         """Copy the rows that the stage before has, once it has updated them."""
-        before, self._before = self._before, None
-        if before is not None:
+        self._copy(self._from_before)
+        self._from_before = None
+
+    def take_done(self) -> None:
+        """Copy those of the stage whose update was done already."""
+        self._copy(self._from_done)
+        self._from_done = None
+
+    def _shared(self, other: Optional[_Stage]) -> Optional[_Shared]:
+        """What is fresh and another stage has, which is not fresh any more."""
+        if other is None:
+            return None
+        _, found, sources = np.intersect1d(
+            self.rows[self.fresh], other.rows, assume_unique=True, return_indices=True
+        )
+        places = self.fresh[found]
+        self.fresh = np.delete(self.fresh, found)
+        return _Shared(other.staged, places, sources)
+
+    def _copy(self, shared: Optional[_Shared]) -> None:
+        if shared is not None:
             for name, array in self.staged.arrays.items():
-                array[self._places] = before.staged.arrays[name][self._sources]
+                array[shared.places] = shared.staged.arrays[name][shared.sources]
 
 
 class StoredRows(HostRows):
@@ -86,6 +116,8 @@ class StoredRows(HostRows):
         self._read_centers = read_centers
         self._current: Optional[_Stage] = None
         self._ahead: list[_Stage] = []
+        # The last write of the stages before the current one.
+        self._settled: Any = None
 
     @property
     @override
@@ -94,19 +126,27 @@ class StoredRows(HostRows):
 
     @override
     def read_ahead(self, sample: Sample) -> None:
-        before = self._ahead[-1] if self._ahead else self._current
-        self._ahead.append(self._begin(sample.rows, before))
+        if self._ahead:
+            stage = self._begin(sample.rows, self._ahead[-1], self._current)
+        else:
+            stage = self._begin(sample.rows, self._current)
+        self._ahead.append(stage)
 
     @override
     def place(self, sample: Sample) -> Placed:
         if not self._ahead or not np.array_equal(self._ahead[0].rows, sample.rows):
-            # Of a stage that is left out, others may have taken the memory.
-            self._ahead = [self._begin(sample.rows, None if self._ahead else self._current)]
+            if self._ahead:
+                # Others may have taken the memory of a stage that is left out.
+                self._store.wait()
+                self._current = None
+            self._ahead = [self._begin(sample.rows, self._current)]
         stage = self._ahead.pop(0)
         started = time.perf_counter()
         self._store.wait(stage.reading)
         self._waited += time.perf_counter() - started
         stage.take_over()
+        if self._current is not None and self._current.writing is not None:
+            self._settled = self._current.writing
         self._current, self._arrays = stage, stage.staged.arrays
         return Placed(np.arange(stage.rows.size), sample.targets, mx.nd.array(sample.local))
 
@@ -114,7 +154,7 @@ class StoredRows(HostRows):
     def update(self, gathered: _Gathered, lr: float) -> None:
         super().update(gathered, lr)
         assert self._current is not None
-        self._store.write(self._part(self._current, gathered.rows))
+        self._current.writing = self._store.write(self._part(self._current, gathered.rows))
 
     @override
     def export(self) -> dict[str, NDArray[Any]]:
@@ -140,7 +180,7 @@ class StoredRows(HostRows):
             rows = np.arange(part.start, part.stop)
             staged = self._read_now(rows)
             staged.arrays[name][:] = values[part.start - first : part.stop - first]
-            self._store.write(self._part(_Stage(rows, staged, None), np.arange(rows.size)))
+            self._store.write(self._part(_Stage(rows, staged), np.arange(rows.size)))
         self._store.wait()
 
     @override
@@ -173,9 +213,12 @@ class StoredRows(HostRows):
     def close(self) -> None:
         self._store.close()
 
-    def _begin(self, rows: Int64Array, before: Optional[_Stage]) -> _Stage:
-        stage = _Stage(rows, self._stage_memory(rows.size), before)
-        stage.reading = self._store.read(self._part(stage, stage.fresh))
+    def _begin(
+        self, rows: Int64Array, before: Optional[_Stage], done: Optional[_Stage] = None
+    ) -> _Stage:
+        stage = _Stage(rows, self._stage_memory(rows.size), before, done)
+        part = self._part(stage, stage.fresh)
+        stage.reading = self._store.read(part, self._settled, stage.take_done)
         return stage
 
     def _part(self, stage: _Stage, places: Int64Array) -> Part:
@@ -191,7 +234,8 @@ class StoredRows(HostRows):
         return staged.first(num_rows)
 
     def _read_now(self, rows: Int64Array) -> Staged:
-        stage = _Stage(rows, Staged(self._layout, rows.size), None)
+        self._store.wait()
+        stage = _Stage(rows, Staged(self._layout, rows.size))
         self._store.wait(self._store.read(self._part(stage, stage.fresh)))
         return stage.staged
 

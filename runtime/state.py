@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Optional, Protocol
 
 from numpy.typing import NDArray
@@ -99,3 +100,14 @@ class Stateful(Protocol):
         Raises:
             DataError: something is missing, broken, or of another shape.
         """
+
+    def begin(self, run: Path) -> None:
+        """Begin a run that goes on from no checkpoint; instead of ``load_state``.
+
+        Args:
+            run: its folder, which names it.
+
+        Raises:
+            ConfigError: something outside of checkpoints belongs to another run.
+        """
+        return

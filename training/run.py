@@ -222,6 +222,9 @@ class Run:
         self._parts = parts
         if self._saved:
             self._saved.restore({**parts, "progress": self.progress})
+        else:
+            for part in parts.values():
+                part.begin(self.folder)
         self._open_checkpoints(self._saved.path if self._saved else None)
         self.log.begin_part(
             self.progress.start_update,

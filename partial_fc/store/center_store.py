@@ -18,8 +18,8 @@ import mmap
 import os
 import secrets
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,9 @@ from runtime.errors import ConfigError, DataError
 from runtime.files import flush_folder
 from runtime.mxnet import mx
 
+# How often the cache is left while as much is written as it may hold: while the disk takes one
+# part of it, the next one is written.
+_FLUSHES = 4
 # Rows of a block of the undo log.
 _BLOCK_ROWS = 4096
 
@@ -79,11 +82,11 @@ class CenterStore:
         self._log: Optional[UndoLog] = None
         self._logged = np.zeros(shard.size, bool)
         self._is_finite, self._written = True, 0
-        with self._explained():
+        with ExitStack() as opened, self._explained():
             self._folder.mkdir(parents=True, exist_ok=True)
             self._is_owner, held, number = self._meet()
-            self._lock = self._claim_folder() if self._is_owner else None
             if self._is_owner:
+                opened.callback(os.close, self._claim_folder())
                 self._prepare(
                     Header(
                         number,
@@ -98,10 +101,12 @@ class CenterStore:
             self._header = self._read_header()
             self._is_used = self._header.saved >= 0
             self._file = os.open(self._folder / headers.RECORDS, os.O_RDWR)
+            opened.callback(os.close, self._file)
             # Rows lie far apart: what stands behind one is not to be read.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
             with (self._folder / headers.CHECKS).open("r+b") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0)
+            self._opened = opened.pop_all()
         checks: Words = np.frombuffer(self._mapped, np.uint32)
         self._records = Records(
             *(self._file, checks, layout), seed=self._header.seed, salt=self._header.number
@@ -125,6 +130,8 @@ class CenterStore:
             ConfigError: the store is that of another run.
             DataError: the disk is full or fails.
         """
+        # No rank opens the files any more.
+        self._barrier("begin")
         is_left = self._is_used and not self._header.confirmed and self._header.run == run
         self._is_used &= not is_left
         self._check_is_own()
@@ -135,13 +142,28 @@ class CenterStore:
             self._write_header()
             self._barrier("begun")
 
-    def read(self, part: Part) -> Any:
-        """Begin to fill rows of a stage; returns what ``wait`` takes."""
-        self._check_is_own()
-        return self.transfers.submit(lambda: self._read(part))
+    def read(self, part: Part, after: Any = None, first: Callable[[], None] = lambda: None) -> Any:
+        """Begin to fill rows of a stage; returns what ``wait`` takes.
 
-    def write(self, part: Part) -> None:
-        """Begin to write rows, which stay as they are until a read that is begun later has ended.
+        Args:
+            part: the rows.
+            after: what ``write`` has returned of the last write that it has to see, and whose rows
+                have had the memory.
+            first: called before, behind that write.
+        """
+        self._check_is_own()
+
+        def read() -> None:
+            first()
+            self._read(part)
+
+        return self.transfers.read(read, after)
+
+    def write(self, part: Part) -> Any:
+        """Begin to write rows, which have to stay as they are meanwhile.
+
+        Returns:
+            What ``read`` takes, to be behind it.
 
         Raises:
             DataError: an earlier write has failed.
@@ -149,7 +171,7 @@ class CenterStore:
         self._check_is_own()
         with self._explained():
             self.transfers.check()
-        self.transfers.submit(lambda: self._write(part))
+        return self.transfers.write(lambda: self._write(part))
 
     def wait(self, reading: Any = None) -> None:
         """Wait for what ``read`` has begun, or for everything.
@@ -239,9 +261,7 @@ class CenterStore:
         self.transfers.close()
         if self._log is not None:
             self._log.close()
-        os.close(self._file)
-        if self._lock is not None:
-            os.close(self._lock)
+        self._opened.close()
 
     def _read(self, part: Part) -> None:
         self.transfers.spread(partial(self._records.read, part), part.classes.size)
@@ -249,14 +269,19 @@ class CenterStore:
     def _write(self, part: Part) -> None:
         if self._log is not None:
             self._log_rows(part.classes)
-        finite = self.transfers.spread(partial(self._records.write, part), part.classes.size)
+        finite = self.transfers.spread(
+            partial(self._records.write, part), part.classes.size, writes=True
+        )
         self._is_finite &= all(finite)
         # A row that was read is written as well, so that this counts the pages of both.
         self._written += part.classes.size * self._layout.num_bytes
-        if self._written > self._memory:
-            os.fdatasync(self._file)
-            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
+        if self._written > self._memory // _FLUSHES:
+            self.transfers.flush(self._leave_cache)
             self._written = 0
+
+    def _leave_cache(self) -> None:
+        os.fdatasync(self._file)
+        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _log_rows(self, classes: Rows) -> None:
         """Keep what rows are that have not changed since the last checkpoint."""
@@ -270,7 +295,9 @@ class CenterStore:
         for first in range(0, max(others.size, 1), _BLOCK_ROWS):
             some = others[first : first + _BLOCK_ROWS]
             images = np.empty((some.size, self._layout.words), np.uint32)
-            self.transfers.spread(partial(self._records.images, some, images), some.size)
+            self.transfers.spread(
+                partial(self._records.images, some, images), some.size, writes=True
+            )
             checks = self._records.checks[some]
             self._log.append(Block(new if not first else new[:0], some, checks, images))
         self._log.flush()

@@ -12,7 +12,9 @@ SMALL = ["--classes", "400", "--ratio", "0.1", "--batch", "8", "--embedding", "1
 SMALL += ["--updates", "3"]
 
 
-@pytest.mark.parametrize("further", [[], ["--fill"], ["--in-memory"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "further", [[], ["--fill"], ["--in-memory"], ["--network", "tiny"]], ids=" ".join
+)
 def test_the_program_reports(tmp_path: Path, further: list[str], capsys) -> None:
     center_store.main([*SMALL, "--folder", str(tmp_path), *further])
     lines = [line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines()]

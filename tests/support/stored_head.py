@@ -1,6 +1,6 @@
 """A head whose class centers are in a store, and runs of it; also a process to be killed.
 
-    python -m tests.support.stored_head FOLDER PROGRESS UPDATES
+python -m tests.support.stored_head FOLDER PROGRESS UPDATES
 """
 
 from __future__ import annotations
@@ -75,9 +75,13 @@ class SavedStore(Saved):
 
 
 def create(
-    world: Any, store: Optional[Path], rule: RowOptimizer = MOMENTUM, ratio: float = 0.3
+    world: Any,
+    store: Optional[Path],
+    rule: RowOptimizer = MOMENTUM,
+    ratio: float = 0.3,
+    **further: Any,
 ) -> PartialFC:
-    options = HeadOptions(sample_ratio=ratio, center_store=str(store) if store else None)
+    options = HeadOptions(sample_ratio=ratio, center_store=str(store) if store else None, **further)
     shape = CLASSES, EMBEDDING
     return PartialFC.create(options, shape, world, mx.cpu(), optimizer=rule, seed=4)
 

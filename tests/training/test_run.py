@@ -95,6 +95,33 @@ class Recorder(Step):
         """Everything is known."""
 
 
+class Beginner(Stateful):
+    """A part that notes how it begins."""
+
+    def __init__(self) -> None:
+        self.begun: list[object] = []
+
+    @override
+    def export_state(self, update: int) -> State:
+        self.begun.append(update)
+        return State()
+
+    @override
+    def load_state(self, saved: Saved) -> None:
+        raise AssertionError(saved)
+
+    @override
+    def begin(self, run: Path) -> None:
+        self.begun.append(run)
+
+
+def test_a_part_of_a_new_run_begins_before_it_is_asked_for_its_state(tmp_path: Path) -> None:
+    run, part = make_run(tmp_path, Ranks(LoneWorld()), epochs=3), Beginner()
+    run.plan(Source())
+    run.restore(part=part)
+    assert part.begun == [tmp_path, 0]
+
+
 def make_run(folder: Path, ranks: Ranks, **given: Any) -> Run:
     config = images.resolve({"dataset": "synthetic", "models_root": str(folder), **given})
     storage = Storage.find(folder, ranks.world)

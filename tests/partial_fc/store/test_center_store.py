@@ -15,10 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from partial_fc.store.center_store import CenterStore
 from partial_fc.store.header import STORE
 from partial_fc.store.undo import UndoLog, blocks, logs
 from runtime.errors import ConfigError, DataError
+from runtime.mxnet import mx
 from tests.support.stored_head import (
+    CLASSES,
+    EMBEDDING,
     INTERVAL,
     SavedStore,
     advance,
@@ -269,3 +273,68 @@ def test_a_checkpoint_of_a_store_needs_its_folder(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match="are in the store of its run; give its folder with"):
         run_ranks(1, run)
+
+
+def began(folder: Path, run: Path, *, killed: bool) -> Any:
+    """Begin a run, which ends without a checkpoint if it is killed; returns the centers."""
+
+    def rank(world: Any) -> Any:
+        head = create(world, folder)
+        try:
+            head.begin(run)
+            head.export_state(0)
+            advance(world, head, 0, 3)
+            # The checkpoint is begun; only ``when_saved`` would say that it exists.
+            state = head.export_state(3)
+            arrays = head.rows.export()
+            if not killed:
+                assert state.when_saved is not None
+                state.when_saved([3])
+        finally:
+            head.rows.close()
+        return arrays
+
+    return joined(run_ranks(2, rank))
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    store, run = tmp_path / "store", tmp_path / "run"
+    first = began(store, run, killed=True)
+    # Nobody else may: the checkpoint may exist.
+    with pytest.raises(ConfigError, match="holds the centers of another run, at update 3; give"):
+        began(store, tmp_path / "another", killed=True)
+    assert are_equal(began(store, run, killed=False), first)
+    with pytest.raises(ConfigError, match="holds the centers of another run"):
+        began(store, run, killed=True)
+
+
+def test_a_kill_while_it_is_restored_can_be_undone_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = trained(tmp_path, updates=12)
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CenterStore, "_begin_log", killed)
+        with pytest.raises(KeyboardInterrupt):
+            opened(tmp_path, number, 8)
+    assert [update for update, _ in logs(tmp_path)] == [8, 4, 0]
+    again = partial(restored, folder=tmp_path, saved=SavedStore(number, 8))
+    assert are_equal(run_ranks(1, again)[0], reference(8))
+
+
+def test_centers_that_are_read_are_those_of_a_new_run(tmp_path: Path) -> None:
+    (tmp_path / "centers").mkdir()
+    values = np.full((CLASSES, EMBEDDING), 0.75, np.float32)
+    mx.nd.save(str(tmp_path / "centers" / "0_centers.param"), mx.nd.array(values))
+
+    def run(world: Any) -> None:
+        head = create(world, tmp_path / "store", pretrained_centers=str(tmp_path / "centers"))
+        head.begin(tmp_path)
+        assert np.array_equal(head.rows.export()["centers"], values)
+        assert not head.rows.export()["momenta"].any()
+        head.rows.close()
+
+    run_ranks(1, run)

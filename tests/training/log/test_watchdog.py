@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from runtime.mxnet import mx
-from runtime.state import State
+from runtime.state import State, Stateful
 from runtime.stopwatch import BACKBONE, COMMUNICATION, Stopwatch
 from tests.support.steps import FunctionStep
 from tests.support.thread_world import run_ranks
@@ -158,7 +158,7 @@ def test_a_closed_screen_and_a_missing_folder_do_not_prevent_the_end(tmp_path, m
     sys.stderr.close()
 
 
-class Part:
+class Part(Stateful):
     """Something to be saved."""
 
     def export_state(self, update):
