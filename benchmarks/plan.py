@@ -2,8 +2,8 @@
 
     python -m benchmarks.plan
 
-Each case is calibrated, planned and run, one after the other; the run trains on batches from
-memory. Memory is the peak that every rank writes at the end of its log, and the largest rank
+Each case is calibrated, planned and run, one after the other; faces come from memory, and the class
+centers of a store lie in a temporary folder. Memory is the peak that every rank writes at the end of its log, and the largest rank
 counts. Time is the median of the updates that follow the first ones. A plan is within its bounds if
 memory is off by at most 10 % and time by at most 25 %; times mean little on a machine that other
 programs use, memory does not depend on them.
@@ -26,6 +26,9 @@ from typing import NamedTuple, Optional
 from benchmarks import measure
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
+from training.config import faces, images
+from training.plan.calibrate import num_lines, start
+from training.plan.keys import Cell
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PEAK = re.compile(r"peak memory of this rank: ([\d,.]+) MiB")
@@ -33,16 +36,24 @@ _WARM_UP = 3
 # Of what is planned, at most.
 BOUNDS = {"memory": 0.10, "time": 0.25}
 
+_STORE = "--center-store {store}"
 CASES = (
-    "1 --network tiny --num-classes 100000 --batch-size 64",
-    "2 --network tiny --num-classes 100000 --batch-size 64",
-    "1 --network tiny --num-classes 500000 --batch-size 64 --sample-ratio 0.1",
-    "1 --network tiny --num-classes 100000 --batch-size 64 --optimizer adam --lr 1e-4 --wd 0",
-    "1 --network mbf --num-classes 100000 --batch-size 32 --sample-ratio 0.1",
-    "2 --network mbf --num-classes 100000 --batch-size 32 --sample-ratio 0.1",
-    "1 --network mbf --num-classes 100000 --batch-size 64 --sample-ratio 0.1 --accumulate 4",
-    "1 --network mbf --num-classes 100000 --batch-size 64 --sample-ratio 0.1 --recompute",
+    "1 train.py --network tiny --num-classes 100000 --batch-size 64",
+    "2 train.py --network tiny --num-classes 100000 --batch-size 64",
+    "1 train.py --network mbf --num-classes 100000 --batch-size 64 --sample-ratio 0.1 --recompute",
+    "2 train.py --network mbf --num-classes 100000 --batch-size 32 --sample-ratio 0.1",
+    f"1 train.py --network mbf --num-classes 1000000 --batch-size 32 --sample-ratio 0.01 {_STORE}",
+    f"2 train.py --network tiny --num-classes 500000 --batch-size 64 --sample-ratio 0.01 {_STORE}",
+    "1 classify.py --dataset synthetic --model ResNet18 --batch-size 32",
+    "2 classify.py --dataset synthetic --model MobileNetV2 --batch-size 32",
 )
+# What only a measurement gives: batches from memory, no checkpoints, a line for each update, and a
+# rate at which random labels do not diverge.
+_MEASURED = {
+    "train.py": "--rec . --debug --lr 1e-4 --max-update 1000000",
+    "classify.py": "--lr 1e-4 --save-frequency 0",
+}
+_EACH = "--keep 0 --frequent 1 --resume never"
 
 
 class Figures(NamedTuple):
@@ -69,29 +80,31 @@ class Comparison(NamedTuple):
 
 
 def compare(case: str, updates: int, *, calibrates: bool = True) -> Comparison:
-    """Plan and run a case: ranks and options of ``train.py``.
+    """Plan and run a case: ranks, program and options.
 
     Raises:
-        RuntimeError: a command failed; with what it printed.
+        RuntimeError: planning failed; with what it printed.
+        ConfigError: the run failed.
     """
-    ranks, *words = shlex.split(case)
-    common = ["--rec", ".", "--debug", "--keep", "0", *words]
-    plan = [sys.executable, "train.py", *common, "--dry-run", "--json", "--world-size", ranks]
-    found = json.loads(_run([*plan, "--max-update", "1", *["--calibrate"] * calibrates]))
-    planned = Figures(found["memory"]["bytes"], found["time"]["seconds"])
-    launcher = str(Path(sys.executable).with_name("horovodrun"))
-    start = [launcher, "-np", ranks, "-H", f"localhost:{ranks}"] if int(ranks) > 1 else []
+    ranks, program, *words = shlex.split(case)
     with TemporaryDirectory() as folder:
-        length = ["--max-update", str(_WARM_UP + updates), "--frequent", "1"]
-        place = ["--models-root", folder, "--resume", "never"]
-        # With random labels the rate of a recipe would diverge.
-        rate = [] if "--lr" in words else ["--lr", "1e-4"]
-        # horovodrun would take --network for an option of its own.
-        script = Path(folder) / "train.sh"
-        words = [sys.executable, "train.py", *common, *length, *place, *rate]
-        script.write_text(f"exec {shlex.join(words)}\n", encoding="utf-8")
-        _run([*start, "bash", str(script)])
-        return Comparison(case, planned, taken(Path(folder), found["batch_size"] * int(ranks)))
+        root = Path(folder)
+        words = [word.format(store=root / "store") for word in words]
+        common = [*_MEASURED[program].split(), *_EACH.split(), *words]
+        plan = [sys.executable, program, *common, "--dry-run", "--json", "--world-size", ranks]
+        found = json.loads(_run([*plan, *["--calibrate"] * calibrates]))
+        planned = Figures(found["memory"]["bytes"], found["time"]["seconds"])
+        parse = faces.parse if program == "train.py" else images.parse
+        chosen = parse([*common, "--models-root", str(root / "run")])
+        file, metrics = root / "config.json", root / "run/metrics.jsonl"
+        # A launcher would take --network for an option of its own.
+        file.write_text(json.dumps(chosen.values()), encoding="utf-8")
+        start(
+            Cell.of(int(ranks)),
+            [program, "--config", str(file)],
+            lambda: num_lines(metrics) >= _WARM_UP + updates,
+        )
+        return Comparison(case, planned, taken(root / "run", found["batch_size"] * int(ranks)))
 
 
 def taken(folder: Path, global_batch: int) -> Figures:
@@ -125,7 +138,7 @@ def report(comparisons: Sequence[Comparison]) -> str:
         ]
         for one in comparisons
     ]
-    header = ["ranks and options", "planned (MiB)", "taken (MiB)", "off"]
+    header = ["ranks, program and options", "planned (MiB)", "taken (MiB)", "off"]
     table = measure.markdown_table([*header, "planned (ms)", "taken (ms)", "off"], lines)
     held = ", ".join(
         f"{of} within {bound:.0%}: {sum(one.is_within(of) for one in comparisons)} of "
@@ -165,8 +178,8 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument(
         "--case",
         action="append",
-        help='ranks and options of train.py, as in "2 --network tiny --num-classes 1000"; may be '
-        "repeated (eight cases)",
+        help='ranks, program and options, as in "2 train.py --network tiny --num-classes 1000"; '
+        "may be repeated (eight cases)",
     )
     parser.add_argument(
         "--updates", type=positive_integer, default=10, help="that are measured (%(default)s)"

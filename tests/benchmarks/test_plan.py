@@ -27,11 +27,11 @@ def test_what_a_made_up_run_took(tmp_path: Path) -> None:
 
 
 def test_what_holds_is_counted() -> None:
-    good = Comparison("1 --network tiny", Figures(1.09, 1.2), Figures(1.0, 1.0))
-    bad = Comparison("2 --network tiny", Figures(0.89, 0.7), Figures(1.0, 1.0))
+    good = Comparison("1 train.py --network tiny", Figures(1.09, 1.2), Figures(1.0, 1.0))
+    bad = Comparison("2 train.py --network tiny", Figures(0.89, 0.7), Figures(1.0, 1.0))
     text = plan.report([good, bad])
     assert "memory within 10%: 1 of 2, time within 25%: 1 of 2" in text
-    assert "+9.0%" in text and "-11.0%" in text and "`2 --network tiny`" in text
+    assert "+9.0%" in text and "-11.0%" in text and "`2 train.py --network tiny`" in text
     rows = plan.rows([good])
     assert [(row.name, row.value, row.unit) for row in rows] == [
         *(("planned memory", 1.09, "B"), ("planned time", 1.2, "s")),
@@ -45,12 +45,19 @@ def test_wrong_options_are_explained() -> None:
 
 
 @pytest.mark.launcher
+@pytest.mark.parametrize(
+    "case",
+    [
+        "1 train.py --network tiny --embedding-size 64 --num-classes 20000 --batch-size 32 "
+        "--sample-ratio 0.1 --center-store {store}",
+        "1 classify.py --dataset synthetic --model LeNet --batch-size 16",
+    ],
+)
 def test_a_small_plan_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Memory does not depend on what else the machine does; time does."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    case = "1 --network tiny --embedding-size 64 --num-classes 20000 --batch-size 32"
     written = tmp_path / "rows.json"
     assert plan.main(["--case", case, "--updates", "2", "--json", str(written)]) == 0
     assert "memory within 10%: 1 of 1" in capsys.readouterr().out

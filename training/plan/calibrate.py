@@ -171,7 +171,7 @@ def short_run(
         given = root / "config.json"
         given.write_text(json.dumps(chosen.values()), encoding="utf-8")
         metrics = root / "run/metrics.jsonl"
-        start(cell, [program, "--config", str(given)], lambda: _num_lines(metrics) >= UPDATES)
+        start(cell, [program, "--config", str(given)], lambda: num_lines(metrics) >= UPDATES)
         logs = sorted((root / "run/logs").glob("rank-*.log"))
         return run_cost(metrics, chosen.images_per_rank * cell.ranks, logs, others)
 
@@ -224,7 +224,8 @@ def _record_file(config: FaceConfig) -> Optional[str]:
     return str(file.resolve()) if file.is_file() else None
 
 
-def _num_lines(file: Path) -> int:
+def num_lines(file: Path) -> int:
+    """The lines of a file that is being written, or will be."""
     return file.read_bytes().count(b"\n") if file.is_file() else 0
 
 
