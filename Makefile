@@ -5,7 +5,7 @@ SHELL := bash
 .PHONY: help env train test lint models kernels classification grouping device cleaning hosts cluster report bench fuzz faults hostfaults mutants endurance soak newcomer pythons clean
 
 PYTHON_FILES := .
-SHELL_FILES := config.sh run.sh examples/*.sh setup-utils/*.sh setup-utils/*/* .ci/run
+SHELL_FILES := config.sh run.sh examples/*.sh setup-utils/*.sh setup-utils/*/* docs/lab/*.sh .ci/run
 
 # The environment in .venv, even if another one is active in the calling shell. The installer runs without it, since it
 # searches the system's Python.

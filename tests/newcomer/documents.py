@@ -83,6 +83,16 @@ RUN_BY: dict[str, Run] = {
     "PYTHON= make": Run("make pythons"),
     "source .venv/bin/activate": Run("make newcomer"),
     "python -m pytest -q tests/partial_fc": Run("make test"),
+    # The lab, whose pages are run as they stand.
+    "python docs/lab/": Run("tests/lab/test_pages.py", "docs"),
+    "horovodrun -np 2 python docs/lab/": Run("tests/lab/test_pages.py", "docs"),
+    "bash docs/lab/": Run("tests/lab/test_pages.py", "docs"),
+    "HOROVOD_TIMELINE= bash run.sh": Run("tests/lab/test_pages.py", "docs"),
+    "python train.py --dataset synthetic --debug": Run("tests/lab/test_pages.py", "docs"),
+    "python classify.py --dataset synthetic --num-images": Run("tests/lab/test_pages.py", "docs"),
+    "horovodrun -np 2 python classify.py --dataset synthetic": Run(
+        "tests/lab/test_pages.py", "docs"
+    ),
     # Several hosts, which are network namespaces.
     "horovodrun -np 16 -H": Run("make hosts"),
     ".venv/bin/horovodrun -np 16 -H": Run("make hosts"),
