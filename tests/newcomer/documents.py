@@ -22,7 +22,7 @@ DOCUMENTS = [
 
 _OURS = ("make", "source", "python", "horovodrun", "bash", "mpirun", ".venv/bin/horovodrun")
 _OTHERS = (
-    *("cp", "docker", "export", "grep", "mkdir", "mount", "printf", "salloc", "sbatch", "scp"),
+    *("cat", "cp", "docker", "export", "grep", "mkdir", "mount", "printf", "salloc", "sbatch", "scp"),
     *("srun", "ssh", "ssh-copy-id", "ssh-keygen", "sudo", "unset"),
 )
 _FENCE = re.compile(r"^( *)```([a-z]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -37,7 +37,7 @@ NO_COMMANDS = (
     *("10.0.0.1 10.0.0.2", "0.0 0.4", "epoch 5: images/s", "10.0.0.1 10.0.0.2 hostname"),
     *("error: host2 has another", "features [b, D]", "models/synthetic-tiny/checkpoints/"),
     *("update 40/500 loss", "time: waiting", "input is a bottleneck:", "Horovod v0.28.1:"),
-    *("PReLU(x) =", "K * PReLU(x) =", "10.0.0.1 2010", "launch: host1 has all"),
+    *("datasets/faces_emore/ train.rec", "PReLU(x) =", "K * PReLU(x) =", "10.0.0.1 2010", "launch: host1 has all"),
 )
 # Parts of commands, in a sentence about them.
 FRAGMENTS = (
@@ -212,6 +212,7 @@ BY_HAND: dict[str, str] = {
     "printf": "for the keys of containers",
     "sudo chown": "for the keys of containers; tests/test_many_hosts.py has the user's number",
     "mount": "needs root; tests/test_train.py trains on a set in another folder",
+    "cat": "joins the parts of a download",
     "cp": "copies a set to a RAM disk",
     "grep": "tests/newcomer/test_documents.py",
 }
