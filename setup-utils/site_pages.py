@@ -11,8 +11,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File, Files
-
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 _OPENING = re.compile(r"^( *)```")
@@ -20,8 +18,11 @@ _FEW = re.compile(r"^ {2,3}(?=\S)")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+)([\w./-]+)(#[\w-]+)?\)")
 
 
-def on_files(files: Files, config: Any) -> Files:
+def on_files(files: Any, config: Any) -> Any:
     """Add the pages that stand beside docs."""
+    # Of .venv-docs, where MkDocs calls this.
+    from mkdocs.structure.files import File
+
     for name, page in BESIDE.items():
         text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
         files.append(File.generated(config, page, content=text))

@@ -55,7 +55,7 @@ class Provenance(NamedTuple):
 
 
 @contextmanager
-def canvas(name: str, *, width: float = 7.0, height: float = 3.6) -> Iterator[Figure]:
+def canvas(name: str, *, width: float = 5.8, height: float = 3.4) -> Iterator[Figure]:
     """Give a figure in the style of all; sizes are inches. ``name`` makes its identifiers."""
     with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": name}):
         figure = Figure(figsize=(width, height), layout="constrained")

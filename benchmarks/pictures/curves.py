@@ -19,7 +19,7 @@ def quick_start(path: Path) -> None:
     """Draw loss and accuracy of ``make train`` over its updates."""
     found = result("quick-start")
     updates, accuracies, deviations = np.array(found["verification"]).T
-    with canvas("quick-start", height=3.1) as figure:
+    with canvas("quick-start", width=6.2, height=2.9) as figure:
         left, right = figure.subplots(1, 2)
         left.plot(*zip(*found["loss"]), linewidth=1.2)
         left.set(xlabel="update", title="loss of training", ylim=(0, None))
@@ -36,7 +36,7 @@ def embeddings(path: Path) -> None:
     """Draw the embeddings of unseen people before and after training, in two dimensions."""
     found = result("quick-start")
     people = np.array(found["people"])
-    with canvas("embeddings", height=3.7) as figure:
+    with canvas("embeddings", width=6.2, height=3.4) as figure:
         panels = figure.subplots(1, 2)
         for axes, when in zip(panels, ("before", "after")):
             points = np.array(found[when])

@@ -22,8 +22,8 @@ DOCUMENTS = [
 
 _OURS = ("make", "source", "python", "horovodrun", "bash", "mpirun", ".venv/bin/horovodrun")
 _OTHERS = (
-    *("cat", "cp", "docker", "export", "grep", "mkdir", "mount", "printf", "salloc", "sbatch", "scp"),
-    *("srun", "ssh", "ssh-copy-id", "ssh-keygen", "sudo", "unset"),
+    *("cat", "cp", "docker", "export", "grep", "mkdir", "mount", "printf", "salloc", "sbatch"),
+    *("scp", "srun", "ssh", "ssh-copy-id", "ssh-keygen", "sudo", "unset"),
 )
 _FENCE = re.compile(r"^( *)```([a-z]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)((?:    .*\n)+)")
@@ -37,7 +37,8 @@ NO_COMMANDS = (
     *("10.0.0.1 10.0.0.2", "0.0 0.4", "epoch 5: images/s", "10.0.0.1 10.0.0.2 hostname"),
     *("error: host2 has another", "features [b, D]", "models/synthetic-tiny/checkpoints/"),
     *("update 40/500 loss", "time: waiting", "input is a bottleneck:", "Horovod v0.28.1:"),
-    *("datasets/faces_emore/ train.rec", "PReLU(x) =", "K * PReLU(x) =", "10.0.0.1 2010", "launch: host1 has all"),
+    *("PReLU(x) =", "K * PReLU(x) =", "10.0.0.1 2010", "launch: host1 has all"),
+    "datasets/faces_emore/ train.rec",
 )
 # Parts of commands, in a sentence about them.
 FRAGMENTS = (
@@ -79,6 +80,7 @@ class Run(NamedTuple):
 # The first beginning that fits counts. Of a launcher, the program behind it may be named.
 RUN_BY: dict[str, Run] = {
     "make": Run("Makefile"),
+    "PYTORCH= make": Run("tests/setup/test_install.py", "install-bench.sh"),
     "MXNET_PACKAGE= make": Run("tests/setup/test_cuda.py", "MXNET_PACKAGE"),
     "PYTHON= make": Run("make pythons"),
     "source .venv/bin/activate": Run("make newcomer"),
