@@ -3,10 +3,11 @@
     python -m benchmarks.quick_start --json docs/results/quick-start.json [--run FOLDER]
 
 The run is ``bash run.sh`` with two ranks, verified more often, which changes the result by no more
-than rounding. Of its folder loss and accuracies are kept. Ten people who are in neither the
-training nor the verification set are embedded by the network as it was before the first update,
-which the seed decides, and after the last; scikit-learn lays both out in two dimensions (t-SNE, van
-der Maaten 2008). With ``--run`` a run that is there is read, and none is started.
+than rounding. Of its folder loss and accuracies are kept, and what everything takes on the disk.
+Ten people who are in neither the training nor the verification set are embedded by the network as
+it was before the first update, which the seed decides, and after the last; scikit-learn lays both
+out in two dimensions (t-SNE, van der Maaten 2008). With ``--run`` a run that is there is read, and
+none is started.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ FOLDER = Path("models/quick-start")
 # Behind those to train on and those of the pairs.
 FIRST_PERSON, PEOPLE, IMAGES = 1000, 10, 20
 _MODEL = "model"
+_DATA = "datasets/synthetic"
 _SEED = 0
 
 Embeddings = NDArray[np.float32]
@@ -93,7 +95,14 @@ def collect(folder: Path) -> Result:
         "neighbors_after": neighbors(after, people),
         "before": in_two_dimensions(before),
         "after": in_two_dimensions(after),
+        "gigabytes": round(sum(map(gigabytes, (ROOT / ".venv", ROOT / _DATA, folder))), 3),
     }
+
+
+def gigabytes(folder: Path) -> float:
+    """What the files of a folder take."""
+    files = (path for path in folder.resolve().rglob("*") if not path.is_symlink())
+    return sum(path.stat().st_size for path in files if path.is_file()) / 1e9
 
 
 def draw_people() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

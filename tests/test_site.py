@@ -19,6 +19,15 @@ MKDOCS = ROOT / ".venv-docs" / "bin" / "mkdocs"
 SITE = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 _WIDTHS = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
 _BROKEN = "return [...document.images].filter(one => !one.naturalWidth).map(one => one.src)"
+# About what GitHub does with a README.
+_GITHUB = """<!doctype html><meta charset=utf-8><base href="{base}/">
+<meta name=viewport content="width=device-width"><style>
+:root {{ color-scheme: light dark }} body {{ margin: 0 auto; padding: 16px; max-width: 980px;
+background: light-dark(#fff, #0d1117); font: 16px sans-serif }} img {{ max-width: 100% }}
+table {{ display: block; overflow: auto }} pre {{ overflow: auto }} </style>
+{content}"""
+_RENDER = "import markdown, sys; print(markdown.markdown(sys.stdin.read(), extensions=%r))"
+_EXTENSIONS = ["fenced_code", "tables", "sane_lists"]
 _BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
 
 
@@ -120,3 +129,31 @@ def test_every_page_can_be_read(site: Path, scheme: str) -> None:
     (background,) = backgrounds
     red = int(re.findall(r"\d+", background)[0])
     assert red > 200 if scheme == "light" else red < 60, background
+
+
+@pytest.fixture(scope="module")
+def readme(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = [str(MKDOCS.with_name("python")), "-c", _RENDER % _EXTENSIONS]
+    content = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    page = tmp_path_factory.mktemp("readme") / "readme.html"
+    page.write_text(_GITHUB.format(base=ROOT.as_uri(), content=content))
+    return page
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not browser.is_installed(), reason="needs chromium and chromedriver")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_readme_can_be_read(readme: Path, scheme: str) -> None:
+    with Browser() as window:
+        for width in (1280, 390):
+            window.open(readme, width=width, scheme=scheme)
+            assert window.console() == []
+            content, visible = window.ask(_WIDTHS)
+            assert content <= visible <= width
+            assert window.ask(_BROKEN) == []
+            assert window.ask("return document.images.length") == 4
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

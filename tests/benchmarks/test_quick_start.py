@@ -58,7 +58,15 @@ def test_a_run_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["said"] == said and len(found["loss"]) == 10
     assert [update for update, *_ in found["verification"]] == [40, 80, 120, 160, 200]
     assert found["neighbors_after"] == 1.0 and len(found["before"]) == 40
-    assert "usable" in found["machine"] and found["commit"]
+    assert "usable" in found["machine"] and found["commit"] and found["gigabytes"] > 0
+
+
+def test_what_a_folder_takes(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_bytes(bytes(2000))
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "file")
+    assert quick_start.gigabytes(tmp_path) == 2e-6
+    assert quick_start.gigabytes(tmp_path / "missing") == 0
 
 
 def test_the_networks_of_a_run(tmp_path: Path) -> None:
