@@ -57,6 +57,8 @@ def test_schemes_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # One step ahead at most: the fast worker waits for each step of the slow one.
     bound = schemes.simulate([[0], [2]], [4, 4], bound=1)
     assert bound.seconds == pytest.approx(4.0) and bound.updates == 8
+    # Two steps at once, one more after a second, and five when the slow worker has ended at 2 s.
+    assert schemes.simulate([[0], [2]], [8, 2], bound=1).seconds == pytest.approx(3.25)
     free = schemes.simulate([[0], [2]], [16, 4])
     assert free.seconds == 4.0 and free.updates == 20
 
