@@ -1,8 +1,9 @@
 """What MkDocs has to know of these documents, which GitHub shows as they are.
 
 They are written for both. GitHub takes the text of a list's item two or three columns in, Python's
-Markdown four; so such lines are moved. CONTRIBUTING.md and CHANGELOG.md stand beside ``docs``, and
-become pages of the site; links to other files outside ``docs`` lead to nothing there and are text.
+Markdown four, and it wants an empty line before the next item; so such lines are moved.
+CONTRIBUTING.md and CHANGELOG.md stand beside ``docs``, and become pages of the site; links to other
+files outside ``docs`` lead to nothing there and are text.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 _OPENING = re.compile(r"^( *)```")
+_ITEM = re.compile(r"^(?:\d+\.|[-*]) ")
 _FEW = re.compile(r"^ {2,3}(?=\S)")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+)([\w./-]+)(#[\w-]+)?\)")
 
@@ -57,5 +59,8 @@ def indented(markdown: str) -> str:
             if line.strip() == "```":
                 inside = ""
         else:
+            if _ITEM.match(line) and lines and lines[-1].startswith("    "):
+                # Behind a second paragraph of an item Python's Markdown wants it.
+                lines.append("")
             lines.append(_FEW.sub("    ", line))
     return "\n".join(lines)

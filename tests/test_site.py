@@ -72,6 +72,7 @@ def test_the_packages_of_the_site_are_pinned() -> None:
 def test_items_of_lists_are_moved_to_the_fourth_column(site_pages) -> None:
     before = "1. one:\n\n   ```\n   make x\n     more\n\n   ```\n\n  two\n"
     after = "1. one:\n\n    ```\n    make x\n      more\n\n    ```\n\n    two\n"
+    assert site_pages.indented("1. a\n\n   b\n2. c\n") == "1. a\n\n    b\n\n2. c\n"
     as_it_is = "```\n  kept\n```\n    four\n"
     assert site_pages.indented(before + as_it_is) == after + as_it_is
 
