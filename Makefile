@@ -2,10 +2,10 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models kernels classification grouping device cleaning hosts cluster report bench fuzz faults hostfaults mutants endurance soak newcomer pythons clean
+.PHONY: help env train test lint models kernels classification grouping device cleaning hosts cluster report bench pictures docs fuzz faults hostfaults mutants endurance soak newcomer pythons clean
 
 PYTHON_FILES := .
-SHELL_FILES := config.sh run.sh examples/*.sh setup-utils/*.sh setup-utils/*/* .ci/run
+SHELL_FILES := config.sh run.sh examples/*.sh setup-utils/*.sh setup-utils/*/* docs/lab/*.sh .ci/run
 
 # The environment in .venv, even if another one is active in the calling shell. The installer runs without it, since it
 # searches the system's Python.
@@ -88,6 +88,18 @@ bench: env ## measure, write benchmarks/results; BENCHMARKS="head input backbone
 	    && cat benchmarks/results/$$name.md || exit; \
 	done
 
+pictures: env ## draw docs/pictures from docs/results and benchmarks/results; QUICK_START=1 makes that run first
+	@if [[ -n "$${QUICK_START:-}" ]]; then \
+	    $(IN_VENV) python -m benchmarks.quick_start --json docs/results/quick-start.json; \
+	fi
+	@$(IN_VENV) python -m benchmarks.pictures
+
+# --strict: a warning, such as of a link to nothing, is an error.
+docs: env ## build the site into site/, with an environment of its own
+	@bash setup-utils/install-docs.sh
+	@VIRTUAL_ENV="$(CURDIR)/.venv-docs" .venv-docs/bin/mkdocs --quiet build --strict
+	@echo site/index.html
+
 # Long forms of tests, of which `make test` runs short forms.
 INPUTS ?= 100000
 KILLS ?= 20
@@ -125,5 +137,5 @@ pythons: env ## install, train, import all with every supported Python of the ma
 	@$(IN_VENV) python -m tests.pythons --only $(ONLY) $(if $(PLACE),--place $(PLACE))
 
 clean: ## remove the environment and the caches of the tools; not the data, not the models
-	@rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .venv-bench .venv-docs site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -167,8 +168,20 @@ def machine() -> str:
             f"- taken by other guests of its host while this ran: {_stolen_share():.0%}",
             f"- {platform.system()} {platform.release()}, Python {platform.python_version()}, "
             f"{versions}, torch {pytorch_version()}",
+            f"- commit: {commit()}",
         )
     )
+
+
+def commit() -> str:
+    """Name the commit that is measured, with "-dirty" where files differ from it."""
+    root = Path(__file__).resolve().parents[1]
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
 
 
 def _stolen_share() -> float:

@@ -3,10 +3,10 @@
     python -m benchmarks.plan
 
 Each case is calibrated, planned and run, one after the other; faces come from memory, and the class
-centers of a store lie in a temporary folder. Memory is the peak that every rank writes at the end of its log, and the largest rank
-counts. Time is the median of the updates that follow the first ones. A plan is within its bounds if
-memory is off by at most 10 % and time by at most 25 %; times mean little on a machine that other
-programs use, memory does not depend on them.
+centers of a store lie in a temporary folder. Memory is the peak that every rank writes at the end
+of its log, and the largest rank counts. Time is the median of the updates that follow the first
+ones. A plan is within its bounds if memory is off by at most 10 % and time by at most 25 %; times
+mean little on a machine that other programs use, memory does not depend on them.
 """
 
 from __future__ import annotations

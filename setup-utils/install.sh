@@ -64,6 +64,9 @@ environment_fits() {
 
 create_environment() {
     local python=$1
+    # venv --clear would empty the folder that a link leads to, which may be the environment of another checkout.
+    [[ ! -L $VENV ]] || fail ".venv is a link to $(readlink "$VENV"), an environment that was not made for this folder;" \
+        "it is left unchanged: remove the link to get one here"
     say "creating .venv with $python"
     "$python" -m venv --clear "$VENV" || fail "'$python -m venv $VENV' failed: set PYTHON to another Python $SUPPORTED"
     made_for "$python" >"$VENV/made-for"

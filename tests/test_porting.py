@@ -165,8 +165,9 @@ def test_variables(row: Row) -> None:
 
 @rows("output")
 def test_output(row: Row) -> None:
-    """What a run writes is what the README says."""
-    listing = (ROOT / "README.md").read_text().partition("It contains:")[2].partition("## ")[0]
+    """What a run writes is what docs/training.md says."""
+    text = (ROOT / "docs" / "training.md").read_text()
+    listing = text.partition("It contains:")[2].partition("## ")[0]
     for span in spans(row.here):
         if re.fullmatch(r"[\w./-]+", span):
             assert re.search(rf"^(.* )?{re.escape(span.split('/')[0])}\b", listing, re.M), span

@@ -211,6 +211,13 @@ def _write_verification(folder: Path, training: _Job) -> None:
     write_bin(folder / "unseen.bin", encoded, [pair.same for pair in pairs])
 
 
+def draw_identity(
+    number: int, *, images: int, image_size: tuple[int, int] = (112, 112), seed: int = 0
+) -> list[bytes]:
+    """Return encoded images of an identity, as a set of this seed with so many would have them."""
+    return list(_draw_every(_Job(number, number + 1, images, *image_size, seed), 0, 1))
+
+
 def _draw_identities(job: _Job) -> Iterator[list[bytes]]:
     """Yield the encoded images of each identity, which depend on its number and the seed only."""
     identities = job.stop - job.first

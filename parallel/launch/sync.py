@@ -26,11 +26,12 @@ from runtime.files import sha256
 
 _PROJECT = Path(__file__).resolve().parents[2]
 PROJECT_NAMES = (
-    *("CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "Makefile", "README.md"),
+    *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "Dockerfile", "Makefile", "README.md"),
     *("backbones", "benchmarks", "classify.py", "config.sh", "constraints-bench.txt"),
-    *("constraints.txt", "data", "docs", "evaluation", "examples", "parallel", "partial_fc"),
-    *("pyproject.toml", "requirements-bench.txt", "requirements-dev.txt", "requirements.txt"),
-    *("run.sh", "runtime", "setup-utils", "tests", "train.py", "training"),
+    *("constraints-docs.txt", "constraints.txt", "data", "docs", "evaluation", "examples"),
+    *("mkdocs.yml", "parallel", "partial_fc", "pyproject.toml", "requirements-bench.txt"),
+    *("requirements-dev.txt", "requirements-docs.txt", "requirements.txt", "run.sh", "runtime"),
+    *("setup-utils", "tests", "train.py", "training"),
 )
 """What the project consists of, in its folder; data sets and models may lie beside it."""
 _COMPILED = "__pycache__"

@@ -54,6 +54,17 @@ def test_without_a_scheme_that_reaches_the_target_there_is_no_gain() -> None:
     assert math.isnan(grouping.gain(MEASURED, "dist_sync", 0.999))
 
 
+def test_rows_have_the_curves(tmp_path: Path) -> None:
+    case = GroupingCase(Path("mnist"), (1.0, 4.0), 1, 1, 3, 0.97)
+    rows = grouping._rows(case, {"dist_gsync": MEASURED["dist_gsync"]})
+    curve = [(row.name, row.value) for row in rows if row.name.startswith("GSP, seed 2")]
+    assert curve == [
+        ("GSP, seed 2, after 5.00 s", 0.9), ("GSP, seed 2, after 10.00 s", 0.98),
+        ("GSP, seed 2, after 15.00 s", 0.985),
+    ]  # fmt: skip
+    assert rows[0].name == "GSP" and rows[0].value == 10.0
+
+
 def test_plot(tmp_path: Path) -> None:
     grouping.draw(MEASURED, 0.97, tmp_path / "grouping.png")
     assert (tmp_path / "grouping.png").read_bytes().startswith(b"\x89PNG")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 
 import pytest
@@ -75,6 +76,12 @@ def test_machine_names_processor_flags_and_versions() -> None:
     assert ("avx512f" in text) == has_avx512
     assert f"{processors.available()} of {os.cpu_count()} cores" in text
     assert "mxnet 1.9.1" in text
+
+
+def test_machine_names_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.search(r"^- commit: [0-9a-f]{7,}(-dirty)?$", measure.machine(), re.MULTILINE)
+    monkeypatch.setenv("PATH", "")
+    assert measure.commit() == "unknown"
 
 
 def test_options_of_every_benchmark(tmp_path) -> None:

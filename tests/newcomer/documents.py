@@ -22,8 +22,8 @@ DOCUMENTS = [
 
 _OURS = ("make", "source", "python", "horovodrun", "bash", "mpirun", ".venv/bin/horovodrun")
 _OTHERS = (
-    *("cp", "docker", "export", "grep", "mkdir", "mount", "printf", "salloc", "sbatch", "scp"),
-    *("srun", "ssh", "ssh-copy-id", "ssh-keygen", "sudo", "unset"),
+    *("cat", "cp", "docker", "export", "grep", "mkdir", "mount", "printf", "salloc", "sbatch"),
+    *("scp", "srun", "ssh", "ssh-copy-id", "ssh-keygen", "sudo", "unset"),
 )
 _FENCE = re.compile(r"^( *)```([a-z]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)((?:    .*\n)+)")
@@ -38,6 +38,7 @@ NO_COMMANDS = (
     *("error: host2 has another", "features [b, D]", "models/synthetic-tiny/checkpoints/"),
     *("update 40/500 loss", "time: waiting", "input is a bottleneck:", "Horovod v0.28.1:"),
     *("PReLU(x) =", "K * PReLU(x) =", "10.0.0.1 2010", "launch: host1 has all"),
+    "datasets/faces_emore/ train.rec",
 )
 # Parts of commands, in a sentence about them.
 FRAGMENTS = (
@@ -79,10 +80,21 @@ class Run(NamedTuple):
 # The first beginning that fits counts. Of a launcher, the program behind it may be named.
 RUN_BY: dict[str, Run] = {
     "make": Run("Makefile"),
+    "PYTORCH= make": Run("tests/setup/test_install.py", "install-bench.sh"),
     "MXNET_PACKAGE= make": Run("tests/setup/test_cuda.py", "MXNET_PACKAGE"),
     "PYTHON= make": Run("make pythons"),
     "source .venv/bin/activate": Run("make newcomer"),
     "python -m pytest -q tests/partial_fc": Run("make test"),
+    # The lab, whose pages are run as they stand.
+    "python docs/lab/": Run("tests/lab/test_pages.py", "docs"),
+    "horovodrun -np 2 python docs/lab/": Run("tests/lab/test_pages.py", "docs"),
+    "bash docs/lab/": Run("tests/lab/test_pages.py", "docs"),
+    "HOROVOD_TIMELINE= bash run.sh": Run("tests/lab/test_pages.py", "docs"),
+    "python train.py --dataset synthetic --debug": Run("tests/lab/test_pages.py", "docs"),
+    "python classify.py --dataset synthetic --num-images": Run("tests/lab/test_pages.py", "docs"),
+    "horovodrun -np 2 python classify.py --dataset synthetic": Run(
+        "tests/lab/test_pages.py", "docs"
+    ),
     # Several hosts, which are network namespaces.
     "horovodrun -np 16 -H": Run("make hosts"),
     ".venv/bin/horovodrun -np 16 -H": Run("make hosts"),
@@ -205,6 +217,7 @@ BY_HAND: dict[str, str] = {
     "printf": "for the keys of containers",
     "sudo chown": "for the keys of containers; tests/test_many_hosts.py has the user's number",
     "mount": "needs root; tests/test_train.py trains on a set in another folder",
+    "cat": "joins the parts of a download",
     "cp": "copies a set to a RAM disk",
     "grep": "tests/newcomer/test_documents.py",
 }

@@ -1,27 +1,38 @@
-"""Every result that README.md and docs/results.md state has a source: ``sources.tsv`` has them.
+"""Every result that README.md and the documents on results state has a source: ``sources.tsv``.
 
 A result is a number with a decimal point or with thousands, or a share in percent, outside commands
 and names. The rows of a section say where its numbers come from: measured by a command, published
-by somebody, computed by a module, or no result but a setting.
+by somebody, computed by a module, or no result but a setting. What was measured is compared with
+the report or the file of results that its row names; a few older rows have none.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks/results"
-DOCUMENTS = ("README.md", "docs/results.md")
+DOCUMENTS = (
+    *("README.md", "docs/results.md", "docs/performance.md", "docs/grouping-sgd.md"),
+    *("docs/quick-start.md", "docs/install.md", "docs/your-data.md", "docs/training.md"),
+    "docs/faq.md",
+)
+NO_REPORT = "no report kept"
+# What was measured before reports were kept. There may be fewer of them, never more.
+WITHOUT_REPORT = 8
 KINDS = {"measured", "published", "computed", "setting"}
 # Blocks of commands and listings; one that prints an accuracy is read.
 _BLOCK = re.compile(r"^ *```\w*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _NO_PROSE = re.compile(r"(?<!`)`[^`]+`(?!`)|\]\([^)]*\)")
-_FILE = re.compile(r"(?:benchmarks|docs|tests|training|setup-utils)/[\w./]*\w")
+_REPORT = re.compile(r"(?:benchmarks|docs)/results/[\w-]+\.(?:md|json|txt)")
+_FILE = re.compile(r"(?:benchmarks|docs|tests|training|setup-utils)/[\w./-]*\w")
 _NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\w)|(?<![\w.])\d+(?:\.\d+)+(?!\w)")
 
 
@@ -47,8 +58,68 @@ def of_row(row: dict[str, str]) -> set[str]:
     """The numbers that a row is the source of."""
     if row["numbers"] != "*":
         return set(row["numbers"].split())
-    (report,) = re.findall(r"benchmarks/results/\w+\.md", row["source"])
+    (report,) = _REPORT.findall(row["source"])
     return set(_NUMBER.findall((ROOT / report).read_text(encoding="utf-8")))
+
+
+def kept(path: Path) -> str:
+    """The text of a report without the commas of thousands, or the numbers of a file."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".json":
+        return re.sub(r"(?<=\d),(?=\d{3})", "", text)
+    return "\n".join(values(json.loads(text)))
+
+
+def values(found: Any) -> list[str]:
+    """All numbers of a file of results, and what it has as text."""
+    if isinstance(found, dict):
+        found = list(found.values())
+    if isinstance(found, list):
+        return [value for one in found for value in values(one)]
+    return [str(found)]
+
+
+def is_in(number: str, text: str) -> bool:
+    """Whether a number stands in a text, with as many digits or with more that round to it."""
+    plain = number.replace(",", "")
+    if re.search(rf"(?<![\w.]){re.escape(plain)}(?![\w.]*\d)", text):
+        return True
+    digits = len(plain.partition(".")[2])
+    longer = re.findall(rf"(?<![\w.])\d+\.\d{{{digits + 1},}}(?!\w)", text)
+    return any(f"{float(one):.{digits}f}" == plain for one in longer)
+
+
+def test_what_was_measured_stands_in_its_report() -> None:
+    without = 0
+    for row in rows():
+        if row["kind"] != "measured":
+            continue
+        reports = [ROOT / name for name in _REPORT.findall(row["source"])]
+        assert bool(reports) != (NO_REPORT in row["source"]), row
+        without += not reports
+        texts = [kept(report) for report in reports]
+        missing = [
+            one for one in of_row(row) if reports and not any(is_in(one, text) for text in texts)
+        ]
+        assert missing == [], (row["document"], row["section"], reports)
+    assert without == WITHOUT_REPORT
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "is_there"),
+    [
+        ("0.9500", "trained 0.9500, best", True),
+        ("0.9497", "0.9496666666666668", True),
+        ("9,865", "9865 of 10000", True),
+        ("0.95", "0.9500", True),
+        ("0.94", "0.9500", False),
+        ("0.9500", "10.9500", False),
+        ("1.5", "v1.5.1", False),
+        ("0.9510", "0.9500", False),
+    ],
+)
+def test_a_number_is_found(number: str, text: str, is_there: bool) -> None:
+    assert is_in(number, text) == is_there
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

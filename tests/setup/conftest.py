@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 COPIED = (
     *("setup-utils", "config.sh", "run.sh"),
     *("requirements.txt", "requirements-dev.txt", "requirements-bench.txt"),
-    *("constraints.txt", "constraints-bench.txt"),
+    *("requirements-docs.txt", "constraints.txt", "constraints-bench.txt", "constraints-docs.txt"),
 )
 SYSTEM_TOOLS = (
     "awk bash cat cp cut dirname env getent grep hostname ln ls mkdir mktemp paste readlink rm sed "

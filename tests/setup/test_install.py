@@ -236,6 +236,28 @@ def test_pytorch_gets_a_separate_environment(sandbox: Sandbox) -> None:
     assert pip_installs(sandbox) == []
 
 
+def test_the_site_gets_a_separate_environment(sandbox: Sandbox) -> None:
+    assert_one_line(sandbox.run("bash", "setup-utils/install-docs.sh"), "'make env' first")
+    assert sandbox.install().returncode == 0
+    result = sandbox.run("bash", "setup-utils/install-docs.sh")
+    assert result.returncode == 0, result.stderr
+    (install,) = pip_installs(sandbox)
+    assert "--constraint constraints-docs.txt --requirement requirements-docs.txt" in install
+    assert (sandbox.folder / ".venv-docs/installed").is_file()
+    assert sandbox.run("bash", "setup-utils/install-docs.sh").stdout == ""
+
+
+def test_an_environment_of_another_folder_is_not_cleared(sandbox: Sandbox) -> None:
+    """``venv --clear`` empties the folder that a link leads to."""
+    other = sandbox.folder.parent / "other"
+    (other / "bin").mkdir(parents=True)
+    (other / "bin" / "kept").touch()
+    (sandbox.folder / ".venv").symlink_to(other)
+    assert_one_line(sandbox.install(), "is a link to", "left unchanged", "remove the link")
+    assert (other / "bin" / "kept").exists()
+    assert "-m venv" not in sandbox.calls
+
+
 def test_the_launchers_are_those_that_reach_other_hosts(sandbox: Sandbox) -> None:
     assert sandbox.install().returncode == 0
     programs = sandbox.folder / ".venv/bin"

@@ -51,6 +51,12 @@ def test_the_set_is_in_the_real_format(tmp_path: Path) -> None:
     assert (target.name, len(target), target.same.sum()) == ("unseen", 80, 20)
 
 
+def test_an_identity_is_drawn_as_in_the_set(tmp_path: Path) -> None:
+    records = RecordSet(face_set.ensure(tmp_path / "synthetic", **SMALL))
+    drawn = face_set.draw_identity(5, images=4, image_size=(24, 20), seed=3)
+    assert drawn == [bytes(records.read(index).payload) for index in range(20, 24)]
+
+
 def test_verification_has_other_identities_than_training(tmp_path: Path) -> None:
     root = face_set.ensure(tmp_path / "synthetic", **SMALL)
     more = face_set.ensure(tmp_path / "more", **{**SMALL, "identities": 11})

@@ -1,0 +1,93 @@
+"""The softmax that is cut by hand is that of ``partial_fc``, on one, two and three ranks."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+
+import numpy as np
+import pytest
+
+from docs.lab import cut_softmax
+from partial_fc.head import PartialFC
+from partial_fc.host_rows import HostRows
+from partial_fc.margin import CombinedMargin
+from partial_fc.optimizers import SGD
+from partial_fc.options import HeadOptions
+from partial_fc.shard import Sampler, Shard, initial_centers
+from runtime.mxnet import mx
+from tests.support.thread_world import ThreadWorld, run_ranks
+
+CLASSES, EMBEDDING, BATCH, LR = 101, 24, 12, 0.3
+SCALE, MARGIN = 64.0, 0.35
+
+
+def batch():
+    rng = np.random.default_rng(3)
+    features = rng.normal(size=(BATCH, EMBEDDING)) * 3
+    labels = rng.integers(CLASSES, size=BATCH)
+    labels[1] = labels[0]
+    return features, labels
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_it_is_one_step_of_the_head(ranks: int) -> None:
+    features, labels = (np.array_split(array, ranks) for array in batch())
+
+    def rank_main(world: ThreadWorld):
+        shard = Shard(world.rank, world.size, CLASSES)
+        centers = initial_centers(shard, EMBEDDING, seed=5)
+        head = PartialFC(
+            HeadOptions(scale=SCALE),
+            CombinedMargin(1.0, 0.0, MARGIN),
+            HostRows(centers.copy(), SGD(momentum=0.0, weight_decay=0.0)),
+            Sampler(shard, 1.0, seed=11),
+            shard,
+            world,
+        )
+        own = mx.nd.array(features[world.rank], dtype="float32")
+        step = head.step(own, labels[world.rank], 0, LR)
+        after = head.rows.export()["centers"]
+        return centers, step.loss.asscalar(), step.gradient.asnumpy(), (centers - after) / LR
+
+    found = run_ranks(ranks, rank_main)
+    loss, of_features, of_centers = cut_softmax.cut_step(
+        features, labels, [centers.astype(np.float64) for centers, *_ in found], SCALE, MARGIN
+    )
+    for rank, (_, its_loss, gradient, moved) in enumerate(found):
+        assert its_loss == pytest.approx(loss, rel=1e-5)
+        np.testing.assert_allclose(gradient, of_features[rank], rtol=2e-4, atol=1e-6)
+        largest = np.abs(of_centers[rank]).max()
+        np.testing.assert_allclose(moved, of_centers[rank], rtol=2e-3, atol=1e-4 * largest)
+
+
+def test_gradients_are_differences_of_the_loss() -> None:
+    features, labels = batch()
+    rng = np.random.default_rng(4)
+    parts = [features, rng.normal(size=(CLASSES, EMBEDDING))]
+
+    def cut(arrays):
+        of_ranks, own_labels, shards = (
+            np.array_split(array, 3) for array in (arrays[0], labels, arrays[1])
+        )
+        loss, *gradients = cut_softmax.cut_step(of_ranks, own_labels, shards, 8.0, MARGIN)
+        return loss, [np.concatenate(one) for one in gradients]
+
+    gradients = cut(parts)[1]
+    for place, gradient in enumerate(gradients):
+        direction = rng.normal(size=gradient.shape)
+        losses = []
+        for sign in (1, -1):
+            moved = list(parts)
+            moved[place] = parts[place] + sign * 1e-5 * direction
+            losses.append(cut(moved)[0])
+        expected = (losses[0] - losses[1]) / 2e-5
+        assert np.sum(gradient * direction) == pytest.approx(expected, rel=1e-6)
+
+
+def test_it_fits_on_a_screen() -> None:
+    """The page promises 40 lines: those of ``cut_step`` without its description."""
+    (function,) = ast.parse(inspect.getsource(cut_softmax.cut_step)).body
+    assert isinstance(function, ast.FunctionDef)
+    first, last = function.body[1].lineno, function.body[-1].end_lineno
+    assert last is not None and last - first + 1 <= 40

@@ -1,0 +1,160 @@
+"""The site has every page, which can be read on a screen and a telephone, in light and dark."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from tests.support import browser, pins
+from tests.support.browser import Browser
+
+ROOT = Path(__file__).resolve().parents[1]
+MKDOCS = ROOT / ".venv-docs" / "bin" / "mkdocs"
+SITE = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+_WIDTHS = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+_BROKEN = "return [...document.images].filter(one => !one.naturalWidth).map(one => one.src)"
+# About what GitHub does with a README.
+_GITHUB = """<!doctype html><meta charset=utf-8><base href="{base}/">
+<meta name=viewport content="width=device-width"><style>
+:root {{ color-scheme: light dark }} body {{ margin: 0 auto; padding: 16px; max-width: 980px;
+background: light-dark(#fff, #0d1117); font: 16px sans-serif }} img {{ max-width: 100% }}
+table {{ display: block; overflow: auto }} pre {{ overflow: auto }} </style>
+{content}"""
+_RENDER = "import markdown, sys; print(markdown.markdown(sys.stdin.read(), extensions=%r))"
+_EXTENSIONS = ["fenced_code", "tables", "sane_lists"]
+_BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
+
+
+def pages_of(entry: object) -> list[str]:
+    """The pages of a part of the navigation, in their order."""
+    if isinstance(entry, str):
+        return [entry]
+    parts = entry.values() if isinstance(entry, dict) else entry
+    return [page for part in parts for page in pages_of(part)]  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def site_pages():
+    """The hooks of mkdocs.yml."""
+    spec = importlib.util.spec_from_file_location(
+        "site_pages", ROOT / "setup-utils" / "site_pages.py"
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_document_is_in_the_navigation_once(site_pages) -> None:
+    # The form of anchors is a function, which only MkDocs knows.
+    named = yaml.safe_load(re.sub(r"!!python\S+", "", SITE))["nav"]
+    documents = [path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")]
+    assert sorted(pages_of(named)) == sorted([*documents, *site_pages.BESIDE.values()])
+    assert "strict: true" in SITE and re.findall(r"^  (\w+): warn$", SITE, re.MULTILINE) == [
+        "omitted_files", "absolute_links", "unrecognized_links", "anchors"
+    ]  # fmt: skip
+
+
+def test_the_packages_of_the_site_are_pinned() -> None:
+    named = pins.pinned("requirements-docs.txt")
+    others = pins.pinned("constraints-docs.txt")
+    assert {"mkdocs", "mkdocs-material", "mkdocstrings"} <= named.keys()
+    assert not named.keys() & others.keys() and len(others) > 20
+    assert all(len(versions) == 1 for versions in [*named.values(), *others.values()])
+
+
+def test_items_of_lists_are_moved_to_the_fourth_column(site_pages) -> None:
+    before = "1. one:\n\n   ```\n   make x\n     more\n\n   ```\n\n  two\n"
+    after = "1. one:\n\n    ```\n    make x\n      more\n\n    ```\n\n    two\n"
+    assert site_pages.indented("1. a\n\n   b\n2. c\n") == "1. a\n\n    b\n\n2. c\n"
+    as_it_is = "```\n  kept\n```\n    four\n"
+    assert site_pages.indented(before + as_it_is) == after + as_it_is
+
+
+def test_links_that_leave_the_documents(site_pages) -> None:
+    def on(page: str, text: str) -> str:
+        file = SimpleNamespace(src_uri=page)
+        return site_pages.on_page_markdown(text, page=SimpleNamespace(file=file))
+
+    assert on("a.md", "[c](../CONTRIBUTING.md#style)") == "[c](contributing.md#style)"
+    assert on("lab/a.md", "[c](../../CHANGELOG.md)") == "[c](../changelog.md)"
+    assert on("lab/a.md", "[f](../faq.md)") == "[f](../faq.md)"
+    assert on("a.md", "[r](../run.sh) ![p](../p.svg)") == "r ![p](../p.svg)"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built anew; without a warning, or MkDocs fails."""
+    if not MKDOCS.exists():
+        pytest.skip("needs .venv-docs: make docs")
+    folder = tmp_path_factory.mktemp("site")
+    command = [str(MKDOCS), "--quiet", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stderr + done.stdout == "", done.stdout + done.stderr
+    return folder
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    loaded = re.compile(r"<(?:script|img|link|iframe)[^>]*?(?:src|href)=\"?(https?:[^\s\">]+)")
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 40
+    for page in pages:
+        found = loaded.findall(page.read_text(encoding="utf-8"))
+        assert found == [], page
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not browser.is_installed(), reason="needs chromium and chromedriver")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_can_be_read(site: Path, scheme: str) -> None:
+    backgrounds = set()
+    # That of a server for what is missing has its paths.
+    pages = [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
+    # A window of its own: the theme remembers the first scheme that it has seen.
+    with Browser() as window:
+        for page in pages:
+            for width in (1280, 390):
+                window.open(page, width=width, scheme=scheme)
+                where = f"{page.relative_to(site)} {width} {scheme}"
+                assert window.console() == [], where
+                content, visible = window.ask(_WIDTHS)
+                assert content <= visible <= width, where
+                assert window.ask(_BROKEN) == [], where
+            backgrounds.add(window.ask(_BACKGROUND))
+    (background,) = backgrounds
+    red = int(re.findall(r"\d+", background)[0])
+    assert red > 200 if scheme == "light" else red < 60, background
+
+
+@pytest.fixture(scope="module")
+def readme(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = [str(MKDOCS.with_name("python")), "-c", _RENDER % _EXTENSIONS]
+    content = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    page = tmp_path_factory.mktemp("readme") / "readme.html"
+    page.write_text(_GITHUB.format(base=ROOT.as_uri(), content=content))
+    return page
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not browser.is_installed(), reason="needs chromium and chromedriver")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_readme_can_be_read(readme: Path, scheme: str) -> None:
+    with Browser() as window:
+        for width in (1280, 390):
+            window.open(readme, width=width, scheme=scheme)
+            assert window.console() == []
+            content, visible = window.ask(_WIDTHS)
+            assert content <= visible <= width
+            assert window.ask(_BROKEN) == []
+            assert window.ask("return document.images.length") == 4
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
