@@ -71,6 +71,11 @@ class Setup(NamedTuple):
     stored: bool = False
     kills: int = 1
 
+    @property
+    def options(self) -> tuple[object, ...]:
+        """Of all runs. Those with a store verify nothing, which would take most of their time."""
+        return (*OPTIONS, "--rec", ".") if self.stored else OPTIONS
+
 
 def run(rounds: int, seed: int, folder: Path, setup: Setup) -> list[str]:
     """Kill in ``rounds`` runs, and return a line for each; one that is no "equal" is a failure.
@@ -83,7 +88,7 @@ def run(rounds: int, seed: int, folder: Path, setup: Setup) -> list[str]:
     """
     # The first process after an installation compiles kernels that may round otherwise.
     for name, updates in (("warm-up", 1), ("uninterrupted", UPDATES)):
-        options = (*OPTIONS, "--max-update", updates)
+        options = (*setup.options, "--max-update", updates)
         with Job("run.sh", setup.ranks, folder / name, *options) as job:
             assert job.wait(_LONGEST) == 0, job.said()
     expected = contents(folder / "uninterrupted" / _LAST)
@@ -141,7 +146,7 @@ def _round(models: Path, kills: Sequence[Kill], setup: Setup, expected: dict[str
     done = []
     store = models / "centers" if setup.stored else None
     further = ("--center-store", store) if store else ()
-    options = (*OPTIONS, "--max-update", UPDATES, "--restarts", len(kills), *further)
+    options = (*setup.options, "--max-update", UPDATES, "--restarts", len(kills), *further)
     with Job("run.sh", setup.ranks, models, *options) as job:
         for kill in kills:
             done.append(_kill(job, kill))
