@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 from horovod.runner import gloo_run, launch
 from horovod.runner.common.util import env
@@ -16,6 +16,7 @@ from horovod.runner.driver import driver_service
 _LAUNCHERS = Path(__file__).resolve().parent / "launchers"
 _find_interfaces = driver_service.get_common_interfaces
 _gloo_starter = gloo_run._exec_command_fn
+_become = os.execve
 
 
 def interfaces(
@@ -61,8 +62,18 @@ def starter(settings: Any) -> Callable[..., tuple[int, float]]:
     return run
 
 
+def start_mpirun(shell: Any, words: Any, variables: Any) -> NoReturn:
+    """Become ``mpirun``, and not a shell that waits for it and keeps the signals meant for it.
+
+    A job whose ``horovodrun`` was ended would go on without it.
+    """
+    *options, command = words
+    _become(shell, [*options, f"exec {command}"], variables)
+
+
 def main() -> None:
     """Run it with these changes."""
+    os.execve = start_mpirun
     driver_service.get_common_interfaces = interfaces
     gloo_run.get_remote_command = remote_command
     gloo_run._exec_command_fn = starter

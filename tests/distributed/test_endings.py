@@ -72,6 +72,21 @@ def test_one_rank_that_is_told_ends_all(tmp_path: Path) -> None:
         assert holder(tmp_path) == ""
 
 
+@pytest.mark.parametrize("launcher", ["--gloo", "--mpi"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_rank_outlives_its_launcher(launcher: str, number: int, tmp_path: Path) -> None:
+    with start(launcher, tmp_path) as job:
+        job.process.send_signal(number)
+        assert wait_for_the_end(job, 60)[1] < 30
+
+
+def test_horovodrun_passes_a_signal_on_to_its_ranks(tmp_path: Path) -> None:
+    with start("--mpi", tmp_path) as job:
+        job.process.send_signal(signal.SIGUSR2)
+        assert wait_for_the_end(job, 60)[0] == 143
+        assert_agreed(job)
+
+
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_dies_ends_all(launcher: str, rank: int, tmp_path: Path) -> None:

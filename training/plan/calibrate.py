@@ -11,7 +11,6 @@ arrays are exact, and its time follows from the rates that ``training.plan.kerne
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import statistics
@@ -230,7 +229,7 @@ def num_lines(file: Path) -> int:
 
 
 def start(cell: Cell, words: Sequence[str], is_enough: Callable[[], bool] = lambda: False) -> None:
-    """Run Python on each rank of a cell, until it ends or, as by Ctrl-C, until it is enough.
+    """Run Python on each rank of a cell, until it ends or is told to, when it is enough.
 
     Raises:
         ConfigError: it failed; with the last line that it printed.
@@ -250,9 +249,6 @@ def start(cell: Cell, words: Sequence[str], is_enough: Callable[[], bool] = lamb
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
-            # A shell's background jobs ignore it.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         is_stopped = _wait(process, is_enough)
         printed.seek(0)
@@ -271,20 +267,16 @@ def _wait(process: subprocess.Popen[bytes], is_enough: Callable[[], bool]) -> bo
     try:
         while process.poll() is None:
             if not is_stopped and is_enough():
-                _interrupt(process)
+                # mpirun passes this on to its ranks, and kills them soon after other signals.
+                process.send_signal(signal.SIGUSR1)
                 is_stopped = True
             time.sleep(_POLL)
     finally:
         # After Ctrl-C.
         if process.poll() is None:
-            _interrupt(process)
+            process.terminate()
             process.wait()
     return is_stopped
-
-
-def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    """End a run as Ctrl-C does: of all signals, horovodrun passes only this one on to its ranks."""
-    os.killpg(process.pid, signal.SIGINT)
 
 
 def describe(found: Calibration) -> str:
