@@ -62,13 +62,13 @@ def starter(settings: Any) -> Callable[..., tuple[int, float]]:
     return run
 
 
-def start_mpirun(shell: Any, words: Any, variables: Any) -> NoReturn:
+def start_mpirun(path: Any, argv: Any, env: Any) -> NoReturn:
     """Become ``mpirun``, and not a shell that waits for it and keeps the signals meant for it.
 
     A job whose ``horovodrun`` was ended would go on without it.
     """
-    *options, command = words
-    _become(shell, [*options, f"exec {command}"], variables)
+    *options, command = argv
+    _become(path, [*options, f"exec {command}"], env)
 
 
 def main() -> None:
