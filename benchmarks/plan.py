@@ -27,8 +27,8 @@ from benchmarks import measure
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
 from training.config import faces, images
-from training.plan.calibrate import num_lines, start
 from training.plan.keys import Cell
+from training.plan.runs import num_lines, start
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PEAK = re.compile(r"peak memory of this rank: ([\d,.]+) MiB")

@@ -19,15 +19,9 @@ from training.config.faces import FaceConfig
 from training.plan import calibration, capacity, text
 from training.plan.calibration import Calibration
 from training.plan.capacity import Choice
-from training.plan.memory import (
-    COMPUTED,
-    Item,
-    checkpoint_bytes,
-    rank_memory,
-    sampled_rows,
-    total,
-)
-from training.plan.roofline import Duration, Measured, update_time
+from training.plan.items import COMPUTED, Duration, Item, total
+from training.plan.memory import checkpoint_bytes, rank_memory, sampled_rows
+from training.plan.roofline import Measured, update_time
 from training.plan.traffic import collective_bytes
 
 JSON_VERSION = 1

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from numba.core import config
@@ -98,7 +99,8 @@ def test_a_folder_of_another_user_is_not_trusted(monkeypatch: pytest.MonkeyPatch
 def test_a_row_is_requested_and_stays_as_it_is(dtype) -> None:
     """The request changes nothing that could be tested but the code that runs."""
 
-    @compiled.unlocked_kernel
+    # Not cached, as the code of cached kernels cannot be inspected.
+    @numba.njit
     def first(array, row):
         compiled.prefetch_row(array, row)
         return array[row, 0]

@@ -64,6 +64,7 @@ FACES = {
 }
 CLASSIFIERS = {
     **SHARED,
+    "world_size": ([1], [0]),
     "image_size": ([8], [7]),
     "warmup_epochs": ([0.0], [-0.1]),
     "label_smoothing": ([0.0, 0.999], [-0.01, 1.0]),

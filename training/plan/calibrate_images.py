@@ -1,7 +1,7 @@
 """``classify.py --dry-run --calibrate``: short runs of the same options, of two batches.
 
 The peak of a process and the time of an update grow in a straight line with the images of a batch
-(``training.plan.calibrate``). The runs take the user's own data set, so that their time contains
+(``training.plan.runs``). The runs take the user's own data set, so that their time contains
 reading and decoding where these compete with the network for processors.
 """
 
@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from runtime import options
 from training.config.images import ImageConfig
 from training.plan import keys
-from training.plan.calibrate import (
+from training.plan.calibration import Calibration
+from training.plan.keys import Cell
+from training.plan.runs import (
     IMAGES,
     RunCost,
     collective_entries,
@@ -21,8 +23,6 @@ from training.plan.calibrate import (
     measure,
     short_run,
 )
-from training.plan.calibration import Calibration
-from training.plan.keys import Cell
 
 # What a run of a few updates is not to do, and what a plan does not depend on.
 _PLAIN = {

@@ -13,9 +13,10 @@ from partial_fc.shard import Shard
 from runtime import options
 from training.config.faces import FaceConfig
 from training.plan.calibration import Calibration
+from training.plan.items import seconds, total
 from training.plan.keys import Cell
-from training.plan.memory import checkpoint_bytes, rank_memory, total
-from training.plan.roofline import Measured, seconds, update_time
+from training.plan.memory import checkpoint_bytes, rank_memory
+from training.plan.roofline import Measured, update_time
 
 _GIB = 2**30
 # More identities than there are people.

@@ -16,10 +16,17 @@ from typing import Any, Optional
 from training.config.images import ImageConfig
 from training.plan import calibration, keys, text
 from training.plan.calibration import Calibration, NetworkCost, find
+from training.plan.items import (
+    COMPUTED,
+    FLOAT,
+    MEASURED,
+    BackboneBytes,
+    Duration,
+    Item,
+    communication,
+    total,
+)
 from training.plan.keys import Cell
-from training.plan.memory import COMPUTED, MEASURED, BackboneBytes, Item, total
-from training.plan.placement import FLOAT
-from training.plan.roofline import Duration, communication
 
 JSON_VERSION = 1
 """Of ``--json``; raised whenever a name changes or goes, not when one is added."""

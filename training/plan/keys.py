@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from runtime import environment, processors
-from training.config.faces import FaceConfig
-from training.config.images import ImageConfig
+
+if TYPE_CHECKING:
+    # Either program loads its own.
+    from training.config.faces import FaceConfig
+    from training.config.images import ImageConfig
 
 
 class Cell(NamedTuple):

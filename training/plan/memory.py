@@ -10,10 +10,9 @@ Shapes: B global batch, D embedding, S sampled rows of a shard.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -22,9 +21,9 @@ from partial_fc.shard import STATES, Shard
 from runtime.errors import ConfigError
 from training.config.faces import FaceConfig
 from training.plan.calibration import NetworkCost
-from training.plan.placement import FLOAT, held_rows
+from training.plan.items import ASSUMED, COMPUTED, FLOAT, MEASURED, BackboneBytes, Item
+from training.plan.placement import held_rows
 
-COMPUTED, MEASURED, ASSUMED = "computed", "measured", "assumed"
 # Measured on a CPU: the memory of Python, MXNet, Horovod and Numba before training starts, and the
 # copies of the backbone that they keep: oneDNN's of weights and gradients in its own layout,
 # Horovod's of the gradients that it sends together.
@@ -33,15 +32,6 @@ _LIBRARY_COPIES = 2
 # Rows that bfloat16's products take at a time (partial_fc.blocks, which loads MXNet).
 _BLOCK_ROWS = 2048
 _NARROW = 2
-
-
-class Item(NamedTuple):
-    """A line of the plan: a key that does not change, words, a size, and how it is known."""
-
-    key: str
-    label: str
-    num_bytes: int
-    basis: str
 
 
 @dataclass(frozen=True)
@@ -58,13 +48,6 @@ class HeadMemory:
     def total(self) -> int:
         """The sum."""
         return sum(astuple(self))
-
-
-class BackboneBytes(NamedTuple):
-    """Bytes of the float32 parameters of a backbone: all, and those that are trained."""
-
-    all: int
-    trained: int
 
 
 def sampled_rows(config: FaceConfig, shard: Shard) -> int:
@@ -146,11 +129,6 @@ def rank_memory(
             ASSUMED if measured is None else basis,
         ),
     ]
-
-
-def total(items: Sequence[Item]) -> int:
-    """The sum of the items."""
-    return sum(item.num_bytes for item in items)
 
 
 def backbone_memory(config: FaceConfig) -> int:

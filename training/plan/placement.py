@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from partial_fc.shard import STATES, Shard
 from training.config.faces import FaceConfig
+from training.plan.items import FLOAT
 
-FLOAT, BFLOAT16 = 4, 2
+BFLOAT16 = 2
 # Of a row in a store: its checksum, and whether it has changed. Samples that are read, computed and
 # written at a time.
 _STORED = 5

@@ -10,8 +10,6 @@ Shapes: B global batch, D embedding, S sampled rows of a shard.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from partial_fc.shard import Shard
@@ -25,22 +23,14 @@ from training.plan.calibration import (
     NetworkCost,
     find,
 )
+from training.plan.items import ASSUMED, MEASURED, Duration, communication
 from training.plan.keys import Cell
-from training.plan.memory import ASSUMED, MEASURED, sampled_rows
+from training.plan.memory import sampled_rows
 from training.plan.traffic import collective_bytes
 
 # Bytes of an encoded face, as in the sets of 112 x 112 that are in use (JPEG, quality 95).
 _IMAGE_BYTES = 8_000
 _FORWARD = 1 / 3
-
-
-class Duration(NamedTuple):
-    """A line of the plan: a key that does not change, words, seconds, and how they are known."""
-
-    key: str
-    label: str
-    seconds: float
-    basis: str
 
 
 class Measured(NamedTuple):
@@ -139,25 +129,3 @@ def _communication(config: FaceConfig, world_size: int, measured: Measured) -> D
     assert measured.collectives is not None
     sizes = collective_bytes(config, world_size)
     return communication(sizes, world_size, measured.collectives, measured.cell)
-
-
-def communication(
-    sizes: Mapping[str, int], world_size: int, rates: CollectiveRates, cell: Cell
-) -> Duration:
-    """A collective's start grows with the logarithm of the ranks, its bytes with those sent."""
-    assert cell.ranks > 1
-    steps = math.log2(world_size) / math.log2(cell.ranks)
-    share = (world_size - 1) / world_size
-    seconds = 0.0
-    for name, size in sizes.items():
-        passes = 1 if name.startswith("allgather") else 2
-        seconds += rates.base_seconds * steps + passes * share * size / rates.sent_bytes
-    basis = MEASURED if world_size == cell.ranks else ASSUMED
-    return Duration("communication", "collectives", seconds, basis)
-
-
-def seconds(durations: Sequence[Duration]) -> float:
-    """The sum; reading overlaps the rest and counts only as far as it takes longer."""
-    reading = sum(one.seconds for one in durations if one.key == "reading")
-    rest = sum(one.seconds for one in durations if one.key != "reading")
-    return max(rest, reading)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from partial_fc.shard import Shard
-from training.plan.capacity import Choice
-from training.plan.memory import Item, total
-from training.plan.roofline import Duration, seconds
+from training.plan.items import Duration, Item, seconds, total
+
+if TYPE_CHECKING:
+    # Loads what classify.py does without.
+    from partial_fc.shard import Shard
+    from training.plan.capacity import Choice
 
 
 def lines_of_shards(first: Shard, last: Shard) -> list[str]:

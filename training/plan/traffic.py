@@ -6,8 +6,8 @@ Shapes: B global batch, D embedding.
 from __future__ import annotations
 
 from training.config.faces import FaceConfig
+from training.plan.items import FLOAT
 from training.plan.memory import backbone_bytes
-from training.plan.placement import FLOAT
 
 _LABEL = 8
 

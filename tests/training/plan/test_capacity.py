@@ -34,9 +34,7 @@ def test_one_class_more_would_not_fit(line: str) -> None:
     row = capacity.choice(chosen, 2, NOTHING, limit)
     assert row.num_classes is not None
     measured = Measured.of(chosen, 2, NOTHING)
-    sizes = [
-        capacity.host_bytes(chosen, 2, row.num_classes + more, measured) for more in (0, 1, 2)
-    ]
+    sizes = [capacity.host_bytes(chosen, 2, row.num_classes + more, measured) for more in (0, 1, 2)]
     # Rank 0 gets every second class.
     assert sizes[0] <= limit < sizes[2]
 

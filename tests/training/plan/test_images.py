@@ -17,8 +17,8 @@ from training.config.images import ImageConfig, parse
 from training.plan import images
 from training.plan.calibration import Calibration, CollectiveRates, NetworkCost
 from training.plan.images import ImageSize
+from training.plan.items import BackboneBytes
 from training.plan.keys import Cell, classifier_key
-from training.plan.memory import BackboneBytes
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENT = ROOT / "docs/scaling.md"

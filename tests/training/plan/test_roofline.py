@@ -7,8 +7,9 @@ import pytest
 from partial_fc.shard import Shard
 from training.config.faces import FaceConfig, parse
 from training.plan.calibration import CollectiveRates, HeadRates, InputRates, NetworkCost
+from training.plan.items import seconds
 from training.plan.keys import Cell
-from training.plan.roofline import Measured, backbone_seconds, seconds, update_time
+from training.plan.roofline import Measured, backbone_seconds, update_time
 
 NETWORK = NetworkCost("", 1.0, 1.0, base_seconds=0.5, seconds_per_image=0.25)
 HEAD = HeadRates("", operations=6e6, gathered=1e5, updated=5e4, logits=1e4, drawn=1e3,
