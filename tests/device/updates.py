@@ -86,7 +86,7 @@ class FaceUpdates:
             choices.loss, scale=16.0, filter_threshold=choices.filter_threshold, sample_ratio=0.5
         )
         self.head = PartialFC.create(
-            head, (CLASSES, EMBEDDING), timed, context, optimizer=optimizers.build(rule), seed=3
+            head, (CLASSES, EMBEDDING), timed, context, optimizer=optimizers.build(rule), seed=5
         )
         self.optimizer = BackboneOptimizer(
             rule, self.backbone.parameters, timed, dtype=choices.dtype, stopwatch=stopwatch
