@@ -26,7 +26,7 @@ DOCUMENTS = (
 )
 NO_REPORT = "no report kept"
 # What was measured before reports were kept. There may be fewer of them, never more.
-WITHOUT_REPORT = 8
+WITHOUT_REPORT = 7
 KINDS = {"measured", "published", "computed", "setting"}
 # Blocks of commands and listings; one that prints an accuracy is read.
 _BLOCK = re.compile(r"^ *```\w*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
