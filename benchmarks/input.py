@@ -209,7 +209,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         help="a record set (without: faces drawn for the purpose)",
     )
     parser.add_argument(
-        "--images", type=positive_integer, default=3328, help="taken in a turn (%(default)s)"
+        "--images", type=positive_integer, default=13_312, help="taken in a turn (%(default)s)"
     )
     parser.add_argument(
         "--records",

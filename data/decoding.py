@@ -14,6 +14,8 @@ turned upright, as their EXIF block says; MXNet's readers of records turn a JPEG
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from itertools import repeat
 from typing import Optional
 
 import cv2
@@ -76,23 +78,37 @@ def decode_file(payload: Payload) -> Image:
     return turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
 
 
-def decode_jpeg(payload: NDArray[np.uint8], image: Image) -> bool:
-    """Decode a JPEG into an image of its size, as it is stored.
+def decode_jpegs(
+    payloads: Sequence[Optional[NDArray[np.uint8]]], images: Sequence[Image]
+) -> list[bool]:
+    """Decode JPEGs into images of their size, as they are stored.
+
+    Nothing but the decoder runs between one image and the next: threads take turns at Python's
+    lock, and while one of them runs Python the others cannot begin with their next image.
 
     Args:
-        payload: uint8 ``[bytes]``.
-        image: uint8 ``[height, width, 3]``, contiguous; receives RGB.
+        payloads: uint8 ``[bytes]`` each; None stands for what is not to be decoded here.
+        images: as many or more, uint8 ``[height, width, 3]``, contiguous; receive RGB.
 
     Returns:
-        False if the payload is no JPEG, is damaged, or has another size or colors that are neither
-        YCbCr nor gray; then the image may hold anything.
+        For each payload whether its image holds it. It does not if the payload is no JPEG, is
+        damaged, or has another size or colors that are neither YCbCr nor gray; then the image may
+        hold anything.
     """
-    try:
-        decoded = simplejpeg.decode_jpeg(payload, "RGB", buffer=image)
-    except ValueError:
-        return False
-    # Runs for each image of each batch under Python's lock: nothing else belongs here.
-    return decoded.shape == image.shape  # type: ignore[no-any-return]
+    exact, whole = repeat(False), repeat(0)
+    rest = map(
+        simplejpeg.decode_jpeg,
+        payloads, repeat("RGB"), exact, exact, whole, whole, repeat(1.0), images,
+    )  # fmt: skip
+    decoded: list[Optional[Image]] = []
+    while len(decoded) < len(payloads):
+        try:
+            decoded.extend(rest)
+        except (ValueError, TypeError):
+            # TypeError: None. What is behind it in ``rest`` comes next.
+            decoded.append(None)
+    shape = images[0].shape
+    return [one is not None and one.shape == shape for one in decoded]
 
 
 def encode(image: Image, lossless: bool) -> bytes:

@@ -43,30 +43,17 @@ _ENTRY_BYTES, _MAX_ENTRIES = 12, 1024
 
 
 @unlocked_kernel
-def may_have_exif(
-    content: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Whether JPEGs may have an EXIF block before their pixels, which turns them.
+def may_turn(content: NDArray[np.uint8], start: int, stop: int) -> bool:
+    """Whether a JPEG may have an EXIF block before its pixels, which turns it.
 
     That is a segment of its kind, which OpenCV reads as one whatever it holds, or one that cannot
     be followed.
 
-    Compiled, without Python's lock, for all JPEGs of a batch.
-
     Args:
-        content: uint8, holds them.
-        starts: where they begin in it, int64 ``[n]``.
-        stops: where they end, at most the length of ``content``; 0 stands for none.
+        content: uint8, holds it.
+        start: where it begins in it.
+        stop: where it ends, at most the length of ``content``.
     """
-    found = np.zeros(starts.size, np.bool_)
-    for i in range(starts.size):
-        found[i] = stops[i] > 0 and may_turn(content, starts[i], stops[i])
-    return found
-
-
-@unlocked_kernel
-def may_turn(content: NDArray[np.uint8], start: int, stop: int) -> bool:
-    """Return what ``may_have_exif`` does, for one JPEG."""
     place = start + _SEGMENTS_BEGIN
     while place + _SEGMENT_HEAD <= stop and content[place] == _SEGMENT_BEGIN:
         marker = content[place + 1]

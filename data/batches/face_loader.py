@@ -25,7 +25,7 @@ from data.batches.order import epoch_keys
 from data.batches.planes import write_planes
 from data.batches.position import Position
 from data.batches.selection import Selection
-from data.decoding import Image, decode_jpeg, decode_rgb
+from data.decoding import Image, decode_jpegs, decode_rgb
 from data.images.transforms import Augmentation
 from data.options import FaceDataOptions
 from data.records.record_set import LabeledRecords
@@ -111,7 +111,6 @@ class FaceLoader(Loader):
         self._epoch_keys = functools.lru_cache(maxsize=2)(
             lambda epoch: epoch_keys(_SHUFFLE, seed, epoch)
         )
-        # Of the updates that are filled at the same time.
         self._drawn = functools.lru_cache(maxsize=2)(self._draw_some)
         self._memory, self._own_memory = BatchMemory(), threading.local()
         super().__init__(options.threads or environment.visible_threads())
@@ -158,7 +157,10 @@ class FaceLoader(Loader):
         indices = self._selection.order(self._epoch_keys(position.epoch), first, batch_size)
         shape = (batch_size, 3, *self.image_size)
         batch = Batch(self._memory.take(shape), np.empty(batch_size, np.int64))
-        return Filling(batch, lambda rows: self._fill(batch, rows, indices, update))
+        # Here, not in the threads, of which several would draw the same.
+        place = update % _UPDATES_AT_ONCE
+        changes = self._drawn(update - place)[place]
+        return Filling(batch, lambda rows: self._fill(batch, rows, indices, changes))
 
     def _draw_changes(self, update: int) -> _Changes:
         """Draw for the whole global batch, and return what is for this rank's images."""
@@ -172,24 +174,27 @@ class FaceLoader(Loader):
     def _draw_some(self, first: int) -> list[_Changes]:
         return [self._draw_changes(first + update) for update in range(_UPDATES_AT_ONCE)]
 
-    def _fill(self, batch: Batch, rows: slice, indices: NDArray[np.int64], update: int) -> None:
+    def _fill(
+        self, batch: Batch, rows: slice, indices: NDArray[np.int64], changes: _Changes
+    ) -> None:
         """Decode some rows of an update's batch; runs in a thread."""
-        place = update % _UPDATES_AT_ONCE
-        mirrored, draws = self._drawn(update - place)[place]
-        own, planes, mirrored = indices[rows], batch.images[rows], mirrored[rows]
+        own, planes, mirrored = indices[rows], batch.images[rows], changes.mirrored[rows]
         payloads, labels = self._dataset.images(own)
         images = self._decoded()
         places = list(images)
-        # What stands in this loop keeps Python's lock, and with it the other threads from decoding.
         for first in range(0, len(own), _IMAGES_AT_ONCE):
-            few = slice(first, first + _IMAGES_AT_ONCE)
-            for row, (payload, image) in enumerate(zip(payloads[few], places), first):
-                if payload is None or not decode_jpeg(payload, image):
-                    # This decodes it all the same or raises the reason.
-                    image[:], labels[row] = self._load(int(own[row]))
-                if draws is not None:
-                    image[:] = self._augmentation.apply(image, draws[row + rows.start])
-            write_planes(images, planes[few], mirrored[few])
+            few = range(first, min(first + _IMAGES_AT_ONCE, len(own)))
+            decoded = decode_jpegs(payloads[few.start : few.stop], places)
+            if not all(decoded):
+                for row, image, is_decoded in zip(few, places, decoded):
+                    if not is_decoded:
+                        # This decodes it all the same or raises the reason.
+                        image[:], labels[row] = self._load(int(own[row]))
+            if changes.draws is not None:
+                for row, image in zip(few, places):
+                    image[:] = self._augmentation.apply(image, changes.draws[row + rows.start])
+            part = slice(few.start, few.stop)
+            write_planes(images, planes[part], mirrored[part])
         batch.labels[rows] = self._selection.renumbered(labels)
 
     def _decoded(self) -> NDArray[np.uint8]:

@@ -10,6 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Callable, NamedTuple, Optional, TypeVar
 
 import cv2
@@ -25,6 +26,9 @@ _Self = TypeVar("_Self", bound="Loader")
 _ROWS_PER_TASK = 128
 # Batches that are filled before they are needed.
 _AHEAD = 4
+# Batches that are begun together. Meanwhile no thread can begin with its next image, and the first
+# takes three times as long as the others: the processor's cache holds what the threads work on.
+_AT_ONCE = 4
 
 
 class Batch(NamedTuple):
@@ -52,7 +56,7 @@ class Prefetcher:
     """
 
     def __init__(self, threads: int, ahead: int) -> None:
-        """Start ``threads`` threads, which fill ``ahead`` batches before they are needed."""
+        """Start ``threads`` threads, which fill ``ahead`` batches or some more before their use."""
         assert threads > 0 and ahead > 0
         self._ahead = ahead
         # OpenCV's own threads would compete with these for the same cores.
@@ -61,17 +65,23 @@ class Prefetcher:
     def run(self, fillings: Iterable[Filling]) -> Iterator[Batch]:
         """Yield the batches in their order; an error in a thread is raised here."""
         pending: deque[tuple[Batch, list[Future[None]]]] = deque()
+        rest = iter(fillings)
         try:
-            for filling in fillings:
-                pending.append((filling.batch, self._begin(filling)))
-                if len(pending) > self._ahead:
-                    yield _finished(*pending.popleft())
-            while pending:
+            while self._refill(pending, rest):
                 yield _finished(*pending.popleft())
         finally:
             for _, tasks in pending:
                 for task in tasks:
                     task.cancel()
+
+    def _refill(
+        self, pending: deque[tuple[Batch, list[Future[None]]]], rest: Iterator[Filling]
+    ) -> int:
+        """Begin several batches if no more than ``ahead`` are under way; returns how many are."""
+        if len(pending) <= self._ahead:
+            for filling in islice(rest, self._ahead + _AT_ONCE - len(pending)):
+                pending.append((filling.batch, self._begin(filling)))
+        return len(pending)
 
     def close(self) -> None:
         """End the threads."""

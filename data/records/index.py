@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from data.records.index_cache import Arrays, cached_arrays
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, RecordFile
+from runtime.compiled import unlocked_kernel
 from runtime.errors import DataError
 
 MAX_KEY = 1 << 40
@@ -180,3 +181,9 @@ def _undo_rounding(
     near = range(*np.searchsorted(keys, [start - margin, start + margin]).tolist())
     ranges = (float(keys[i]) for i in near if _range_at(file, int(offsets[i])) is not None)
     return next(ranges, start), stop
+
+
+@unlocked_kernel
+def offset_of(low: NDArray[np.uint32], high: NDArray[np.uint16], image: int) -> int:
+    """Return the offset of an image's record in its file, in a kernel; see ``RecordIndex``."""
+    return (np.int64(high[image]) << _LOW_BITS | np.int64(low[image])) * _WORD_BYTES

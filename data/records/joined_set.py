@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.headers import may_turn
+from data.records.index import offset_of
 from data.records.label_table import LabelTable
 from data.records.record_set import LabeledRecords, RecordSet, find_jpeg
 from data.records.recordio import Payload
 from runtime.compiled import array_at, unlocked_kernel
 from runtime.errors import DataError
 
-_LOW_BITS, _WORD_BYTES = 32, 4
+_WORD_BYTES = 4
 
 
 class JoinedSet(LabeledRecords):
@@ -149,11 +150,11 @@ def _find_images(
             indices[i] - first_images[number],
             first_images[number + 1] - first_images[number],
         )
-        low = np.int64(array_at(low_at[number], images, np.uint32)[image])
-        high = np.int64(array_at(high_at[number], images, np.uint16)[image])
+        low = array_at(low_at[number], images, np.uint32)
+        high = array_at(high_at[number], images, np.uint16)
         words = array_at(words_at[number], sizes[number] // _WORD_BYTES, np.uint32)
         start, stop, label = find_jpeg(
-            words, sizes[number], (high << _LOW_BITS | low) * _WORD_BYTES, num_classes[number]
+            words, sizes[number], offset_of(low, high, image), num_classes[number]
         )
         if stop and may_turn(array_at(words_at[number], sizes[number], np.uint8), start, stop):
             stop = 0

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple, Optional, Protocol, Union
+from typing import Any, NamedTuple, Optional, Protocol, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.decoding import decode_rgb
-from data.headers import may_have_exif
-from data.records.index import MAX_KEY, RecordIndex
+from data.headers import may_turn
+from data.records.index import MAX_KEY, RecordIndex, offset_of
 from data.records.index_cache import Arrays, cached_arrays
 from data.records.label_table import LabelTable
 from data.records.recordio import (
@@ -173,10 +173,8 @@ class RecordSet(LabeledRecords):
     def images(
         self, indices: NDArray[np.int64]
     ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
-        starts, stops, labels = find_jpegs(
-            self.file.words, len(self.file), self.index.offsets(indices), self.num_classes
-        )
-        stops[may_have_exif(self.file.bytes, starts, stops)] = 0
+        place = self.index.low, self.index.high
+        starts, stops, labels = find_jpegs(self.file.bytes, indices, place, self.num_classes)
         payloads = [
             self.file.bytes[start:stop] if stop else None
             for start, stop in zip(starts.tolist(), stops.tolist())
@@ -347,28 +345,36 @@ def read_property(path: Path, most_classes: int = FLOAT32_EXACT) -> Property:
 
 @unlocked_kernel
 def find_jpegs(
-    words: NDArray[np.uint32], size: int, offsets: NDArray[np.int64], num_classes: int
+    content: NDArray[np.uint8], images: NDArray[np.int64], place: Any, num_classes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-    """Find the payloads of records of the usual form: one part, one label, a JPEG.
+    """Find the payloads of records of the usual form: one part, one label, an upright JPEG.
 
-    Compiled, without Python's lock: the threads that decode take turns at it, and a thread that
-    waits for it wakes up late.
+    Compiled, in one call: the threads that decode take turns at Python's lock, and a thread that
+    waits for it wakes up late; and between images that are decoded, each further call finds its
+    code no longer in the processor's cache.
 
     Args:
-        words: the file, uint32 ``[size // 4]``.
-        size: of the file in bytes.
-        offsets: of the records, multiples of 4; they may point anywhere.
+        content: the file, uint8.
+        images: their numbers among those of the file.
+        place: the two halves of the index, ``RecordIndex.low`` and ``high``; an offset may point
+            anywhere.
         num_classes: labels are whole numbers from 0 to below it.
 
     Returns:
         Where each payload starts and stops, in bytes, and its label. It stops at 0 if the record is
         none of these, or broken.
     """
-    starts = np.zeros(offsets.size, np.int64)
-    stops = np.zeros(offsets.size, np.int64)
-    labels = np.zeros(offsets.size, np.int32)
-    for i in range(offsets.size):
-        starts[i], stops[i], labels[i] = find_jpeg(words, size, offsets[i], num_classes)
+    low, high = place
+    size = content.size
+    words = content[: size // _WORD_BYTES * _WORD_BYTES].view(np.uint32)
+    starts = np.zeros(images.size, np.int64)
+    stops = np.zeros(images.size, np.int64)
+    labels = np.zeros(images.size, np.int32)
+    for i in range(images.size):
+        offset = offset_of(low, high, images[i])
+        starts[i], stops[i], labels[i] = find_jpeg(words, size, offset, num_classes)
+        if stops[i] and may_turn(content, starts[i], stops[i]):
+            stops[i] = 0
     return starts, stops, labels
 
 
@@ -376,7 +382,14 @@ def find_jpegs(
 def find_jpeg(
     words: NDArray[np.uint32], size: int, offset: int, num_classes: int
 ) -> tuple[int, int, int]:
-    """Return what ``find_jpegs`` does, for one record."""
+    """Return what ``find_jpegs`` does, for one record, upright or not.
+
+    Args:
+        words: the file, uint32 ``[size // 4]``.
+        size: of the file in bytes.
+        offset: of the record, a multiple of 4; it may point anywhere.
+        num_classes: see there.
+    """
     first = offset // _WORD_BYTES
     if first < 0 or first + _PAYLOAD_WORD >= words.size:
         return 0, 0, 0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.decoding import FILE_ENDINGS, Image, decode_file, decode_jpeg, decode_rgb, turn_upright
+from data.decoding import FILE_ENDINGS, Image, decode_file, decode_jpegs, decode_rgb, turn_upright
 from data.records.recordio import BrokenRecordError
 from tests.support.oriented_images import SEEN, stored
 
@@ -141,7 +141,7 @@ def as_jpeg(image: Image, *options: int) -> bytes:
 
 def decoded_in_place(payload: bytes, height: int, width: int) -> Optional[Image]:
     image = np.full((height, width, 3), 77, np.uint8)
-    return image if decode_jpeg(np.frombuffer(payload, np.uint8), image) else None
+    return image if decode_jpegs([np.frombuffer(payload, np.uint8)], [image])[0] else None
 
 
 @given(
@@ -188,3 +188,14 @@ def test_a_jpeg_that_claims_to_be_huge_gets_no_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert decoded_in_place(huge, *SEEN.shape[:2]) is None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 12
+
+
+def test_what_is_no_jpeg_of_the_size_keeps_no_other_from_its_image() -> None:
+    whole = np.frombuffer(as_jpeg(SEEN), np.uint8)
+    other = np.frombuffer(as_jpeg(COLORS), np.uint8)
+    images = [np.full(SEEN.shape, 77, np.uint8) for _ in range(8)]
+    payloads = [whole, None, whole, whole[:100], other, whole, None]
+    assert decode_jpegs(payloads, images) == [True, False, True, False, False, True, False]
+    for place in (0, 2, 5):
+        np.testing.assert_array_equal(images[place], decode_rgb(bytes(whole)))
+    assert (images[1] == 77).all() and (images[7] == 77).all()

@@ -18,7 +18,7 @@ import numpy as np
 
 from data.align.points import PointsFile
 from data.align.similarity import align
-from data.decoding import decode_jpeg, decode_rgb
+from data.decoding import decode_jpegs, decode_rgb
 from data.pack.image_files import ImageReader
 from data.records import index_cache
 from data.records.joined_set import JoinedSet
@@ -68,7 +68,7 @@ def _use_set(folder: Path) -> None:
     payloads, labels = joined.images(indices)
     for index, plain, label in zip(indices.tolist(), payloads, labels.tolist()):
         if plain is not None:
-            decode_jpeg(plain, np.empty((*records.image_size, 3), np.uint8))
+            decode_jpegs([plain], [np.empty((*records.image_size, 3), np.uint8)])
             payload, expected = records.image(index)
             assert (bytes(plain), label) == (bytes(payload), expected)
         try:

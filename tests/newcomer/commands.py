@@ -3,17 +3,72 @@
 A command is a line of a fenced block that begins with the name of a program. Most are run as they
 are. Those that would take days on two cores get further options that shorten them; those that need
 several hosts are left out. ``PLANS`` lists both, and a test fails for a command without a plan.
+
+In a block with prompts (``$``), the lines behind a command are what it prints, and ``^C`` is where
+the reader presses Ctrl-C. An ellipsis stands for what differs each time; a line of its own, for
+lines that are left out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
 _PROGRAMS = ("make", "source", "python", "horovodrun", "bash", "mpirun")
 _FENCE = re.compile(r"^```[a-z]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MINUTE = 60
+_PROMPT = "$ "
+_CTRL_C = "^C"
+_ELLIPSIS = "…"
+_NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?")
+# Other processors round otherwise, which a training run makes larger.
+_TOLERANCE = 0.03
+
+
+class Typed(NamedTuple):
+    """A command as it is typed.
+
+    Attributes:
+        text: in one line, without its comment.
+        output: lines that it prints, in this order, among others.
+        interrupted: whether Ctrl-C ends it.
+    """
+
+    text: str
+    output: tuple[str, ...] = ()
+    interrupted: bool = False
+
+    def missing(self, printed: Sequence[str]) -> Optional[str]:
+        """The first line that was to be printed and was not; None if there is none.
+
+        A number with a decimal point may differ a little. Of a command that Ctrl-C ends, whole
+        numbers may be any: they say when the reader pressed it.
+        """
+        rest = iter(printed)
+        for expected in self.output:
+            if not any(_says(line, expected, self.interrupted) for line in rest):
+                return expected
+        return None
+
+
+def _says(line: str, expected: str, interrupted: bool) -> bool:
+    """Whether a line contains what is expected."""
+    parts = (re.escape(part).replace(_ELLIPSIS, ".*") for part in _NUMBER.split(expected))
+    found = re.search(f"({_NUMBER.pattern})".join(parts), line)
+    if not found:
+        return False
+    for wanted, number in zip(_NUMBER.findall(expected), found.groups()):
+        if "." in wanted:
+            if abs(_value(wanted) - _value(number)) > _TOLERANCE:
+                return False
+        elif wanted != number and not interrupted:
+            return False
+    return True
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", ""))
 
 
 class Plan(NamedTuple):
@@ -65,14 +120,35 @@ PLANS: dict[str, Plan] = {
 }
 
 
-def read(readme: str) -> Iterator[str]:
-    """The commands of a README, each in one line and without its comment."""
+def read(readme: str) -> Iterator[Typed]:
+    """The commands of a README."""
     for block in _FENCE.findall(readme):
-        for line in block.replace("\\\n", " ").splitlines():
-            words = line.partition(" #")[0].split()
-            program = next((word for word in words if not re.match(r"[A-Z_]+=", word)), "")
+        lines = block.replace("\\\n", " ").splitlines()
+        if any(line.startswith(_PROMPT) for line in lines):
+            yield from _session(lines)
+            continue
+        for line in lines:
+            text = _without_comment(line)
+            program = next((word for word in text.split() if not re.match(r"[A-Z_]+=", word)), "")
             if program in _PROGRAMS:
-                yield " ".join(words)
+                yield Typed(text)
+
+
+def _session(lines: Sequence[str]) -> Iterator[Typed]:
+    """The commands of a block with prompts."""
+    starts = [number for number, line in enumerate(lines) if line.startswith(_PROMPT)]
+    assert starts[0] == 0, lines[0]
+    for start, stop in zip(starts, [*starts[1:], len(lines)]):
+        told = lines[start + 1 : stop]
+        yield Typed(
+            _without_comment(lines[start][len(_PROMPT) :]),
+            tuple(line for line in told if line.strip() and line not in (_CTRL_C, _ELLIPSIS)),
+            _CTRL_C in told,
+        )
+
+
+def _without_comment(line: str) -> str:
+    return " ".join(line.partition(" #")[0].split())
 
 
 def plan_of(command: str) -> Plan:

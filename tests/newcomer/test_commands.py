@@ -3,16 +3,17 @@ from __future__ import annotations
 import pytest
 
 from tests.newcomer import commands, walk
+from tests.newcomer.commands import Typed
 from tests.newcomer.walk import ROOT
 
 
 def test_every_command_of_the_readme_has_a_plan() -> None:
     found = list(commands.read((ROOT / "README.md").read_text(encoding="utf-8")))
-    assert found[:2] == ["make train", "make test"]
+    assert found[0].text == "make train" and found[0].output
     assert len(found) > 15
-    plans = [commands.plan_of(command) for command in found]
+    plans = [commands.plan_of(typed.text) for typed in found]
     # Two hosts are more than any machine has by itself; everything else is run.
-    assert [command for command, plan in zip(found, plans) if plan.left_out] == [
+    assert [typed.text for typed, plan in zip(found, plans) if plan.left_out] == [
         "horovodrun -np 16 -H ip1:8,ip2:8 bash config.sh"
     ]
 
@@ -20,12 +21,45 @@ def test_every_command_of_the_readme_has_a_plan() -> None:
 def test_every_plan_is_that_of_a_command() -> None:
     found = list(commands.read((ROOT / "README.md").read_text(encoding="utf-8")))
     for beginning in commands.PLANS:
-        assert any(command.startswith(beginning) for command in found), beginning
+        assert any(typed.text.startswith(beginning) for typed in found), beginning
 
 
 def test_commands_are_read_without_comments_and_in_one_line() -> None:
     text = "a\n```\nmake x   # why\nA=b python y \\\n    --z 1,2\nmodel-0000.params   a file\n```\n"
-    assert list(commands.read(text)) == ["make x", "A=b python y --z 1,2"]
+    assert list(commands.read(text)) == [Typed("make x"), Typed("A=b python y --z 1,2")]
+
+
+def test_what_a_command_prints_stands_behind_it() -> None:
+    text = "```\n$ make x   # why\nloss 1.5\n…\ndone 7\n$ bash y \\\n    --z 1\n^C\nstopped\n```\n"
+    assert list(commands.read(text)) == [
+        Typed("make x", ("loss 1.5", "done 7")),
+        Typed("bash y --z 1", ("stopped",), interrupted=True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("printed", "missing"),
+    [
+        (["rank 0 INFO: at 20: loss 1.52 (3 s)", "done 7"], None),
+        (["at 20: loss 1.5 (1.25 h)", "x", "done 7"], None),
+        (["at 20: loss 1.54 (3 s)", "done 7"], "at 20: loss 1.5 (…)"),
+        (["at 21: loss 1.5 (3 s)", "done 7"], "at 20: loss 1.5 (…)"),
+        (["at 20: loss 1.5", "done 7"], "at 20: loss 1.5 (…)"),
+        (["done 7", "at 20: loss 1.5 (3 s)"], "done 7"),
+        (["at 20: loss 1.5 (3 s)", "done 70"], "done 7"),
+        ([], "at 20: loss 1.5 (…)"),
+    ],
+)
+def test_what_was_not_printed(printed, missing) -> None:
+    assert Typed("make x", ("at 20: loss 1.5 (…)", "done 7")).missing(printed) == missing
+
+
+def test_when_ctrl_c_came_does_not_matter() -> None:
+    expected = ("stopped after update 40 of 400, accuracy 0.95",)
+    printed = ["stopped after update 123 of 400, accuracy 0.95"]
+    assert Typed("make x", expected).missing(printed) == expected[0]
+    assert Typed("make x", expected, interrupted=True).missing(printed) is None
+    assert Typed("make x", expected, interrupted=True).missing(["stopped"]) == expected[0]
 
 
 def test_a_command_without_a_plan() -> None:

@@ -5,7 +5,8 @@
 No other tool checks the commands of a README, and most often one fails because of files that an
 earlier one has left. So they are run in one clone, one after the other, in an environment that has
 only the PATH of the developer's and pip's variables, without options that the README does not have
-(but see ``commands``). This takes about an hour on two cores.
+(but see ``commands``). What the README says a command prints is looked for in what it has printed;
+where the README has Ctrl-C, so has the walk, once updates are reported. About an hour on two cores.
 """
 
 from __future__ import annotations
@@ -13,27 +14,32 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Optional, TextIO
 
 from tests.newcomer import commands
-from tests.newcomer.commands import Plan
+from tests.newcomer.commands import Plan, Typed
 
 ROOT = Path(__file__).resolve().parents[2]
 _ACTIVATE = "source .venv/bin/activate"
 # Of a verification or of a validation; those of training tell less.
 _ACCURACY = re.compile(r"verification .*accuracy|validation loss|accuracy .* ± ")
+# Trains: from here on Ctrl-C leaves a checkpoint.
+_UPDATE = re.compile(r"update \d+/\d+ ")
+_STATUS_OF_CTRL_C = 130
+_SECONDS_BETWEEN_LOOKS = 0.5
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 _KEPT = ("PATH", "LANG", "PIP_", "SSL_CERT_", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 
 
 def main() -> int:
-    """Walk; returns 0 if every command has ended with 0."""
+    """Walk; returns 0 if every command has ended as the README says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
         "--python",
@@ -59,7 +65,8 @@ def walk(folder: Path, data: Path, python: str, skip: str) -> int:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     environment = _environment(home, python)
     failures, is_active, has_files = 0, False, False
-    for command in commands.read((clone / "README.md").read_text(encoding="utf-8")):
+    for typed in commands.read((clone / "README.md").read_text(encoding="utf-8")):
+        command = typed.text
         plan = commands.plan_of(command)
         if plan.left_out:
             print(f"left out  {command}  ({plan.left_out})", flush=True)
@@ -71,7 +78,7 @@ def walk(folder: Path, data: Path, python: str, skip: str) -> int:
             has_files = True
         if command == _ACTIVATE or command in skip.split(","):
             continue
-        failures += _run(command, plan, clone, environment, is_active) != 0
+        failures += not _run(typed, plan, clone, environment, is_active)
     print(f"{failures} commands failed")
     return min(failures, 1)
 
@@ -86,21 +93,28 @@ def _environment(home: Path, python: str) -> Mapping[str, str]:
 
 
 def _run(
-    command: str, plan: Plan, clone: Path, environment: Mapping[str, str], is_active: bool
-) -> int:
-    typed = f"{command} {plan.options}".strip()
-    line = f"{_ACTIVATE} && {typed}" if is_active else typed
+    typed: Typed, plan: Plan, clone: Path, environment: Mapping[str, str], is_active: bool
+) -> bool:
+    """Run a command and report what came of it; returns whether it was what the README says."""
+    text = f"{typed.text} {plan.options}".strip()
+    line = f"{_ACTIVATE} && {text}" if is_active else text
     log = clone.parent / "log.txt"
     started = time.monotonic()
     with log.open("w", encoding="utf-8") as output:
-        status = _wait(line, plan, clone, environment, output)
+        status = _wait(line, plan, clone, environment, output, log if typed.interrupted else None)
     seconds = time.monotonic() - started
-    print(f"status {status:3d}  {seconds:5.0f} s  {typed}", flush=True)
+    print(f"status {status:3d}  {seconds:5.0f} s  {text}", flush=True)
     lines = log.read_text().splitlines()
-    told = lines[-30:] if status else results(lines)
+    missing = typed.missing(lines)
+    is_well = status == (_STATUS_OF_CTRL_C if typed.interrupted else 0) and missing is None
+    told = results(lines) if is_well else lines[-30:]
     sys.stdout.writelines(f"    {said}\n" for said in told)
+    if missing is not None:
+        print(f"    not printed: {missing}")
+    elif typed.output:
+        print(f"    as the README says: {len(typed.output)} lines")
     sys.stdout.flush()
-    return status
+    return is_well
 
 
 def results(lines: Sequence[str]) -> list[str]:
@@ -110,15 +124,25 @@ def results(lines: Sequence[str]) -> list[str]:
 
 
 def _wait(
-    line: str, plan: Plan, clone: Path, environment: Mapping[str, str], output: TextIO
+    line: str,
+    plan: Plan,
+    clone: Path,
+    environment: Mapping[str, str],
+    output: TextIO,
+    interrupted_at: Optional[Path],
 ) -> int:
+    """The status of a command; with a log, Ctrl-C is pressed when it reports an update."""
     process = subprocess.Popen(
         ["timeout", "--kill-after=30", str(plan.seconds), "bash", "-c", line],
         cwd=clone, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
     )  # fmt: skip
     try:
+        if interrupted_at is not None:
+            while process.poll() is None and not _UPDATE.search(interrupted_at.read_text()):
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+            # timeout hands it on to all of its group, as a terminal would.
+            process.send_signal(signal.SIGINT)
         return process.wait()
     finally:
-        # timeout hands it on to everything that the command has started.
         process.terminate()
         process.wait()
