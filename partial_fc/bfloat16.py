@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partial_fc.row_memory import zeros
 from runtime.compiled import inlined, overload, types
 
 
@@ -117,7 +118,7 @@ _ROWS = 4096
 
 def narrow_rows(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """A matrix in bfloat16, rounded to the nearest."""
-    narrow = np.empty(values.shape, np.uint16)
+    narrow = zeros(values.shape, np.uint16)
     for start in range(0, len(values), _ROWS):
         part = slice(start, start + _ROWS)
         narrow[part] = from_float32(values[part], narrow.dtype)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from partial_fc.row_memory import zeros
 from partial_fc.shard import Shard
 from runtime.errors import DataError
 
@@ -53,7 +54,7 @@ def read_centers(folder: Path, shard: Shard, embedding_size: int) -> NDArray[np.
             f"{-(-classes // len(paths))} in each; give the files of all ranks and the data that "
             "they were trained on"
         )
-    centers = np.empty((shard.size, embedding_size), np.float32)
+    centers = zeros((shard.size, embedding_size), np.float32)
     for number, array in enumerate(arrays):
         start, stop = (min(max(end, number * rows), (number + 1) * rows) for end in
                        (shard.start, shard.stop))  # fmt: skip

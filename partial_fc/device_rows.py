@@ -266,9 +266,9 @@ class DeviceRows(Rows):
         return matrix_BD * factors_B1
 
     @override
-    def add_shares(self, shares_NBD: Any, factors_B1: Any) -> Any:
+    def multiply_shares(self, shares_NBD: Any, units_BD: Any, factors_B1: Any) -> tuple[Any, Any]:
         (share_BD,) = shares_NBD
-        return share_BD * factors_B1
+        return share_BD * factors_B1, units_BD * factors_B1
 
     @override
     def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:

@@ -206,10 +206,11 @@ class PartialFC(Stateful):
             products.multiply(block)
         loss, row_scale_B1, radial_B1 = self._softmax(products.logits, placed, inverse_norms_b1)
 
+        gradient_BD, scaled_BD = self.rows.multiply_shares(
+            products.features_gradient(), units_BD, row_scale_B1
+        )
         # Not waited for: the reduction runs while the centers are updated.
-        gradient_BD = self.rows.add_shares(products.features_gradient(), row_scale_B1)
         gradient_BD = self._world.allreduce(gradient_BD, "head.gradient")
-        scaled_BD = self.rows.multiply_rows(units_BD, row_scale_B1)
         update_centers = partial(self._update_centers, gathered, scaled_BD, lr)
         if not hold:
             update_centers()

@@ -8,26 +8,21 @@ Shapes: see ``partial_fc.rows``.
 
 from __future__ import annotations
 
-import math
-import mmap
-from contextlib import suppress
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from partial_fc import bfloat16
 from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.negatives import LEFT_OUT, NEVER, Negatives
 from partial_fc.optimizers import Draws, RowGradients, RowOptimizer
+from partial_fc.row_memory import zeros
 from partial_fc.rows import SMALLEST_NORM, Array, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
 from runtime.compiled import inlined, parallel_kernel, prange, prefetch_row
 from runtime.ndarray import array_of, memories, memory, new_array
-
-# Bytes of an array that has large pages, which are of 2 MiB on x86.
-_LARGE = 2**22
 
 
 class _Gathered(NamedTuple):
@@ -68,7 +63,7 @@ class HostRows(Rows):
         self._arrays: dict[str, NDArray[Any]] = {"centers": centers_CD}
         for name, state in optimizer.states.items():
             dtype = centers_CD.dtype if state.wide else state.dtype
-            self._arrays[name] = _zeros(state.shape(*centers_CD.shape), dtype)
+            self._arrays[name] = zeros(state.shape(*centers_CD.shape), dtype)
         self._copies: dict[str, NDArray[Any]] = {}
 
     @property
@@ -164,32 +159,18 @@ class HostRows(Rows):
         return product_BD
 
     @override
-    def add_shares(self, shares_NBD: Any, factors_B1: Any) -> Any:
-        sum_BD, values_BD = new_array(*shares_NBD.shape[1:])
-        _add_shares(*memories(shares_NBD, factors_B1), values_BD)
-        return sum_BD
+    def multiply_shares(self, shares_NBD: Any, units_BD: Any, factors_B1: Any) -> tuple[Any, Any]:
+        # In one kernel: to hand one to the engine's thread takes longer than it runs.
+        sum_BD, sums_BD = new_array(*units_BD.shape)
+        scaled_BD, values_BD = new_array(*units_BD.shape)
+        _multiply_shares(*memories(shares_NBD, units_BD, factors_B1), sums_BD, values_BD)
+        return sum_BD, scaled_BD
 
     @override
     def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
         projected_bD, values_bD = new_array(*gradient_bD.shape)
         _project(*memories(gradient_bD, units_bD, inverse_norms_b1), values_bD)
         return projected_bD
-
-
-def _zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Zeros, as ``np.zeros``, in large pages of memory where the system has them on request.
-
-    The rows of a sample lie far apart, and with pages of 4 KiB the processor looks up an address
-    for every second of them. NumPy requests large pages for all arrays but those of ``np.zeros``.
-    """
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    if size < _LARGE:
-        return np.zeros(shape, dtype)
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # A kernel without them.
-    with suppress(OSError):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(pages, dtype).reshape(shape)
 
 
 def _key(seed: int, update: int) -> np.uint32:
@@ -367,10 +348,11 @@ def _multiply_rows(matrix, factors, product):  # type: ignore[no-untyped-def]
 
 
 @parallel_kernel
-def _add_shares(shares, factors, total):  # type: ignore[no-untyped-def]
+def _multiply_shares(shares, units, factors, total, scaled):  # type: ignore[no-untyped-def]
     for b in prange(total.shape[0]):
         for d in range(total.shape[1]):
             total[b, d] = widened(shares[0, b, d])
+            scaled[b, d] = units[b, d] * factors[b, 0]
         for n in range(1, shares.shape[0]):
             for d in range(total.shape[1]):
                 total[b, d] += widened(shares[n, b, d])

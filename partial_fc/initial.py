@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from partial_fc import bfloat16
+from partial_fc.row_memory import zeros
 from partial_fc.shard import DEVIATION, Shard
 from runtime import environment
 from runtime.compiled import exactly_inlined, unlocked_kernel
@@ -43,7 +44,7 @@ def initial_centers(
     With ``narrow`` they are bfloat16, in uint16, and never in memory as float32.
     """
     dtype: DTypeLike = np.uint16 if narrow else np.float32
-    centers: NDArray[Any] = np.empty((shard.size, embedding_size), dtype)
+    centers: NDArray[Any] = zeros((shard.size, embedding_size), dtype)
 
     def draw(first: int) -> None:
         part = centers[first : first + _ROWS_PER_TASK]

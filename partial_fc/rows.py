@@ -179,8 +179,12 @@ class Rows(Protocol):
     def multiply_rows(self, matrix_BD: Any, factors_B1: Any) -> Any:
         """Each row times its factor."""
 
-    def add_shares(self, shares_NBD: Any, factors_B1: Any) -> Any:
-        """The sum of the N matrices, NDArray float32 [B, D], each row times its factor."""
+    def multiply_shares(self, shares_NBD: Any, units_BD: Any, factors_B1: Any) -> tuple[Any, Any]:
+        """Each row times its factor: of the sum of the N matrices, and of the unit vectors.
+
+        Returns:
+            Two NDArrays float32 [B, D].
+        """
 
     def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
         """The gradient with respect to features, from that with respect to their unit vectors."""
