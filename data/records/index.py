@@ -184,6 +184,6 @@ def _undo_rounding(
 
 
 @unlocked_kernel
-def offset_of(low: NDArray[np.uint32], high: NDArray[np.uint16], image: int) -> int:
+def offset_of(low: NDArray[np.uint32], high: NDArray[np.uint16], image: int) -> Any:
     """Return the offset of an image's record in its file, in a kernel; see ``RecordIndex``."""
     return (np.int64(high[image]) << _LOW_BITS | np.int64(low[image])) * _WORD_BYTES

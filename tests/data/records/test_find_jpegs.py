@@ -56,8 +56,8 @@ def test_many_records_at_once_are_those_of_one_by_one(
     file = RecordFile(path)
     offsets = np.append(np.arange(0, len(content) + 64, 4), [2**40, 2**50 - 4])
     words = offsets // 4
-    place = (words & 0xFFFFFFFF).astype(np.uint32), (words >> 32).astype(np.uint16)
-    places = find_jpegs(file.bytes, np.arange(len(offsets)), place, 2)
+    halves = (words & 0xFFFFFFFF).astype(np.uint32), (words >> 32).astype(np.uint16)
+    places = find_jpegs(file.bytes, np.arange(len(offsets)), halves, 2)
     for offset, start, stop, label in zip(offsets.tolist(), *(one.tolist() for one in places)):
         expected = one_by_one(file, offset, 2)
         found = (stored[start:stop], label) if stop else None
