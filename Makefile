@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models kernels classification grouping device cleaning hosts cluster report bench pictures docs fuzz faults hostfaults mutants endurance soak newcomer pythons clean
+.PHONY: help env train test lint models kernels classification grouping device cleaning hosts cluster report bench pictures docs release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh examples/*.sh setup-utils/*.sh setup-utils/*/* docs/lab/*.sh .ci/run
@@ -99,6 +99,9 @@ docs: env ## build the site into site/, with an environment of its own
 	@bash setup-utils/install-docs.sh
 	@VIRTUAL_ENV="$(CURDIR)/.venv-docs" .venv-docs/bin/mkdocs --quiet build --strict
 	@echo site/index.html
+
+release: env ## tag this commit with its section of CHANGELOG.md; versions and dates have to agree
+	@$(IN_VENV) python setup-utils/release.py
 
 # Long forms of tests, of which `make test` runs short forms.
 INPUTS ?= 100000

@@ -79,7 +79,7 @@ def decode_file(payload: Payload) -> Image:
 
 
 def decode_jpegs(
-    payloads: Sequence[Optional[NDArray[np.uint8]]], images: Sequence[Image]
+    payloads: Sequence[Optional[Payload]], images: Sequence[Image]
 ) -> list[bool]:
     """Decode JPEGs into images of their size, as they are stored.
 
@@ -87,7 +87,7 @@ def decode_jpegs(
     lock, and while one of them runs Python the others cannot begin with their next image.
 
     Args:
-        payloads: uint8 ``[bytes]`` each; None stands for what is not to be decoded here.
+        payloads: None stands for what is not to be decoded here.
         images: as many or more, uint8 ``[height, width, 3]``, contiguous; receive RGB.
 
     Returns:

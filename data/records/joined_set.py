@@ -97,11 +97,11 @@ class JoinedSet(LabeledRecords):
     @override
     def images(
         self, indices: NDArray[np.int64]
-    ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
+    ) -> tuple[list[Optional[Payload]], NDArray[np.int32]]:
         numbers, starts, stops, labels = _find_images(indices, self._table)
         members = self.members
         payloads = [
-            members[number].file.bytes[start:stop] if stop else None
+            members[number].file.buffer[start:stop] if stop else None
             for number, start, stop in zip(numbers.tolist(), starts.tolist(), stops.tolist())
         ]
         return payloads, labels

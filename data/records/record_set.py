@@ -80,7 +80,7 @@ class LabeledRecords(Protocol):
 
     def images(
         self, indices: NDArray[np.int64]
-    ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
+    ) -> tuple[list[Optional[Payload]], NDArray[np.int32]]:
         """Return what ``image`` does, for many; int32 ``[len(indices)]`` are the identities.
 
         None stands for an image that only ``image`` returns or refuses: it is no JPEG, or may have
@@ -172,11 +172,12 @@ class RecordSet(LabeledRecords):
     @override
     def images(
         self, indices: NDArray[np.int64]
-    ) -> tuple[list[Optional[NDArray[np.uint8]]], NDArray[np.int32]]:
+    ) -> tuple[list[Optional[Payload]], NDArray[np.int32]]:
         place = self.index.low, self.index.high
         starts, stops, labels = find_jpegs(self.file.bytes, indices, place, self.num_classes)
+        buffer = self.file.buffer
         payloads = [
-            self.file.bytes[start:stop] if stop else None
+            buffer[start:stop] if stop else None
             for start, stop in zip(starts.tolist(), stops.tolist())
         ]
         return payloads, labels

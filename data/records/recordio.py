@@ -57,7 +57,8 @@ class RecordFile:
     """A memory-mapped ``.rec`` file whose records are found by their offsets.
 
     Attributes:
-        bytes: all of it, uint8 ``[size]``.
+        buffer: all of it; parts of it are cheap.
+        bytes: the same as uint8 ``[size]``.
         words: the same as uint32 ``[size // 4]``.
     """
 
@@ -65,20 +66,20 @@ class RecordFile:
         """Map a file; ``DataError`` if it cannot be opened or is empty."""
         try:
             with path.open("rb") as file:
-                self._buffer = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                self.buffer = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
                 self._status = os.fstat(file.fileno())
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{path} cannot be read ({error}); check that the set was copied completely"
             ) from None
-        if len(self._buffer) < _FRAME.size:
-            raise DataError(f"{path} has {len(self._buffer)} bytes, no record; copy the set again")
-        self.bytes = np.frombuffer(self._buffer, np.uint8)
-        self.words = np.frombuffer(self._buffer, "<u4", len(self._buffer) // 4)
+        if len(self.buffer) < _FRAME.size:
+            raise DataError(f"{path} has {len(self.buffer)} bytes, no record; copy the set again")
+        self.bytes = np.frombuffer(self.buffer, np.uint8)
+        self.words = np.frombuffer(self.buffer, "<u4", len(self.buffer) // 4)
 
     def __len__(self) -> int:
         """Return the size of the file in bytes."""
-        return len(self._buffer)
+        return len(self.buffer)
 
     def is_at(self, path: Path) -> bool:
         """Whether a path still names this file, and it has not changed since it was opened."""
@@ -118,7 +119,7 @@ class RecordFile:
         """
         offsets: list[int] = []
         offset = 0
-        while offset < len(self._buffer):
+        while offset < len(self.buffer):
             try:
                 part, _, stop = self._part(offset)
             except BrokenRecordError as error:
@@ -166,29 +167,29 @@ class RecordFile:
 
     def _part(self, offset: int) -> tuple[int, int, int]:
         """Return which part of a record lies at ``offset``, and where its content is."""
-        if not 0 <= offset <= len(self._buffer) - _FRAME.size:
+        if not 0 <= offset <= len(self.buffer) - _FRAME.size:
             raise BrokenRecordError(f"the file has no room for it at byte {offset}")
-        magic, word = _FRAME.unpack_from(self._buffer, offset)
+        magic, word = _FRAME.unpack_from(self.buffer, offset)
         if magic != MAGIC:
             raise BrokenRecordError(f"no record begins at byte {offset} (wrong magic number)")
         start = offset + _FRAME.size
         stop = start + (word & MAX_LENGTH)
-        if stop > len(self._buffer):
+        if stop > len(self.buffer):
             raise BrokenRecordError(f"it should end at byte {stop}, but the file ends before")
         return word >> _LENGTH_BITS, start, stop
 
     def _join_parts(self, offset: int) -> memoryview:
         part, start, stop = self._part(offset)
         if part == _WHOLE:
-            return self._buffer[start:stop]
+            return self.buffer[start:stop]
         if part != _FIRST:
             raise BrokenRecordError(f"byte {offset} lies in the middle of a record")
-        pieces = [self._buffer[start:stop]]
+        pieces = [self.buffer[start:stop]]
         while part != _LAST:
             part, start, stop = self._part(_aligned(stop))
             if part not in (_MIDDLE, _LAST):
                 raise BrokenRecordError("its last part is missing")
-            pieces.append(self._buffer[start:stop])
+            pieces.append(self.buffer[start:stop])
         return memoryview(_MAGIC_BYTES.join(pieces))
 
 

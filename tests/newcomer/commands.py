@@ -100,6 +100,7 @@ PLANS: dict[str, Plan] = {
     "horovodrun -np 8 -H localhost:8 bash config.sh": TO_THE_LETTER,
     "horovodrun -np 16 -H ip1:8,ip2:8 bash config.sh": Plan(left_out="needs two hosts"),
     "bash run.sh": TO_THE_LETTER,
+    "NP=3 bash run.sh": TO_THE_LETTER,
     "python train.py": TO_THE_LETTER,
     "python -m data.pack": TO_THE_LETTER,
     "NETWORK=tiny bash run.sh --rec": Plan(minutes=30),
