@@ -81,11 +81,11 @@ class Plan(NamedTuple):
     """
 
     options: str = ""
-    minutes: int = 15
+    minutes: float = 15
     left_out: Optional[str] = None
 
     @property
-    def seconds(self) -> int:
+    def seconds(self) -> float:
         """The time limit."""
         return self.minutes * _MINUTE
 

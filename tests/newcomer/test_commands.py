@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from tests.newcomer import commands, walk
@@ -85,3 +88,23 @@ def test_what_a_command_has_reached() -> None:
         "lfw: accuracy 0.9912 ± 0.0044, threshold 0.3"
     ]
     assert walk.results(lines[:1]) == []
+
+
+def wait(line: str, folder: Path, plan: commands.Plan, interrupted: bool) -> int:
+    log = folder / "log.txt"
+    with log.open("w") as output:
+        return walk._wait(line, plan, folder, os.environ, output, log if interrupted else None)
+
+
+def test_ctrl_c_is_pressed_once_updates_are_reported(tmp_path: Path) -> None:
+    line = 'trap "echo stopped; exit 130" INT; echo "update 1/9 loss"; sleep 60 & wait; echo no'
+    assert wait(line, tmp_path, commands.Plan(), interrupted=True) == 130
+    assert (tmp_path / "log.txt").read_text().split() == ["update", "1/9", "loss", "stopped"]
+    assert wait("echo done", tmp_path, commands.Plan(), interrupted=True) == 0
+
+
+def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    line = "sleep 61 & echo $! >child; wait"
+    assert wait(line, tmp_path, commands.Plan(minutes=0.01), interrupted=False) == 124
+    child = int((tmp_path / "child").read_text())
+    assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()

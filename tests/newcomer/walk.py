@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Optional, TextIO
 
@@ -32,7 +33,8 @@ _ACTIVATE = "source .venv/bin/activate"
 _ACCURACY = re.compile(r"verification .*accuracy|validation loss|accuracy .* ± ")
 # Trains: from here on Ctrl-C leaves a checkpoint.
 _UPDATE = re.compile(r"update \d+/\d+ ")
-_STATUS_OF_CTRL_C = 130
+_STATUS_OF_CTRL_C, _STATUS_OF_A_TIMEOUT = 130, 124
+_SECONDS_TO_END = 30
 _SECONDS_BETWEEN_LOOKS = 0.5
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 _KEPT = ("PATH", "LANG", "PIP_", "SSL_CERT_", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
@@ -132,17 +134,29 @@ def _wait(
     interrupted_at: Optional[Path],
 ) -> int:
     """The status of a command; with a log, Ctrl-C is pressed when it reports an update."""
+    # A process group, as that of a job of a shell, which is what a terminal sends Ctrl-C to.
     process = subprocess.Popen(
-        ["timeout", "--kill-after=30", str(plan.seconds), "bash", "-c", line],
-        cwd=clone, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        ["bash", "-c", line], cwd=clone, env=environment, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=output, stderr=output,
     )  # fmt: skip
     try:
         if interrupted_at is not None:
             while process.poll() is None and not _UPDATE.search(interrupted_at.read_text()):
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
-            # timeout hands it on to all of its group, as a terminal would.
-            process.send_signal(signal.SIGINT)
-        return process.wait()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)
+        return process.wait(plan.seconds)
+    except subprocess.TimeoutExpired:
+        print(f"    not over after {plan.minutes} minutes", flush=True)
+        return _STATUS_OF_A_TIMEOUT
     finally:
-        process.terminate()
-        process.wait()
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End everything that a command has started and left."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_SECONDS_TO_END)
