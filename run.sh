@@ -13,7 +13,8 @@
 # is read again each time, and hosts that ssh does not reach are left out. A run that ends with a user's error (status 2)
 # or by a signal is not started again.
 #
-# Ctrl-C and SIGTERM end the run after the current update, with a checkpoint; a second one ends it at once.
+# Ctrl-C and SIGTERM end the run after the current update, with a checkpoint; a second one ends it at once, but for one
+# of the same second: `timeout` sends its signal to run.sh and then to the process group of run.sh.
 #
 # It can be started from any folder: relative paths, among them ./models and ./datasets, are relative to that folder. With
 # several hosts, the project and that folder have the same paths on all of them, and ssh to each needs no password.
@@ -84,14 +85,16 @@ find_hosts() {
 
 # On SIGINT or SIGTERM, mpirun would end the ranks at once. It forwards SIGUSR1 and SIGUSR2 to the ranks, which finish
 # their update and save a checkpoint. request_stop STATUS SIGNAL: the exit status, and the signal for mpirun.
-mpirun_id='' stop_status='' interrupted=''
+mpirun_id='' stop_status='' stop_second='' interrupted=''
 request_stop() {
     interrupted=1
     if [[ -z $mpirun_id ]]; then exit "$1"; fi
     if [[ -n $stop_status ]]; then
+        # The clock of whole seconds may have turned in between.
+        if ((SECONDS <= stop_second + 1)); then return; fi
         kill -TERM "$mpirun_id" 2>/dev/null || true
     else
-        stop_status=$1
+        stop_status=$1 stop_second=$SECONDS
         echo "run.sh: the run ends after the current update; a second signal ends it at once" >&2
         kill -s "$2" "$mpirun_id" 2>/dev/null || true
     fi

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -20,6 +21,9 @@ from typing import NoReturn, Optional
 from runtime.errors import run_program
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAME_REQUEST_SECONDS = 1.0
+"""A signal so soon after the first one is the same request: ``timeout`` and others send theirs to a
+program and then to its process group, in which the program gets it again."""
 # A shell reports this plus the signal for a program that a signal has ended.
 _SIGNAL_STATUS = 128
 # mpirun ends all ranks when it gets SIGINT or SIGTERM, but forwards these two to the ranks; so
@@ -36,11 +40,12 @@ class Stopped(BaseException):
 
 
 class StopRequest:
-    """Whether a signal has requested the end of this process; a second one ends it at once."""
+    """Whether a signal has requested the end of this process; a later one ends it at once."""
 
     def __init__(self) -> None:
         self.status = 0
         """The exit status that belongs to the request, 0 without one."""
+        self._requested_at = 0.0
 
     def listen(self) -> None:
         """Take signals as requests, but for those that the parent process had this one ignore."""
@@ -49,8 +54,12 @@ class StopRequest:
                 signal.signal(number, self._receive)
 
     def _receive(self, number: int, _: Optional[FrameType]) -> None:
+        now = time.monotonic()
         if self.status:
-            os._exit(self.status)
+            if now - self._requested_at > SAME_REQUEST_SECONDS:
+                os._exit(self.status)
+            return
+        self._requested_at = now
         self.status = _SIGNAL_STATUS + _FORWARDED.get(number, number)
 
 

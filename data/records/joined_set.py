@@ -100,7 +100,7 @@ class JoinedSet(LabeledRecords):
     ) -> tuple[list[Optional[Payload]], NDArray[np.int32]]:
         numbers, starts, stops, labels = _find_images(indices, self._table)
         members = self.members
-        payloads = [
+        payloads: list[Optional[Payload]] = [
             members[number].file.buffer[start:stop] if stop else None
             for number, start, stop in zip(numbers.tolist(), starts.tolist(), stops.tolist())
         ]

@@ -176,7 +176,7 @@ class RecordSet(LabeledRecords):
         place = self.index.low, self.index.high
         starts, stops, labels = find_jpegs(self.file.bytes, indices, place, self.num_classes)
         buffer = self.file.buffer
-        payloads = [
+        payloads: list[Optional[Payload]] = [
             buffer[start:stop] if stop else None
             for start, stop in zip(starts.tolist(), stops.tolist())
         ]

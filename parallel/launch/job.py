@@ -24,6 +24,7 @@ from typing import IO, Callable, NamedTuple, Optional, Union
 
 from parallel.launch import guard, ssh
 from parallel.parameter_server.assignment import SCHEDULER, WORKER
+from runtime.stopping import SAME_REQUEST_SECONDS
 
 # For workers to write a checkpoint after a signal to stop.
 _CHECKPOINT_SECONDS = 15.0
@@ -126,6 +127,7 @@ class _RunningJob:
         self._running: list[_Process] = []
         self._has_success = False
         self._first_failure = 0
+        self._asked_at = -math.inf
         self._handlers = {
             number: signal.signal(number, self._handle_signal)
             for number in _STOP_SIGNALS
@@ -184,6 +186,7 @@ class _RunningJob:
 
     def _stop(self, number: int) -> int:
         """Give the workers time for checkpoints; a second signal ends it."""
+        self._asked_at = time.monotonic()
         workers = [process for process in self._running if process.spec.role == WORKER]
         _announce(f"{signal.Signals(number).name}: asking the workers to stop")
         self._send(workers, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
@@ -205,9 +208,13 @@ class _RunningJob:
             if isinstance(event, _Ended):
                 self._running.remove(event.process)
                 awaited.discard(event.process)
-            elif event is None or heeds_signals:
+            elif event is None or (heeds_signals and self._is_new_request()):
                 return False
         return True
+
+    def _is_new_request(self) -> bool:
+        """Whether a signal that has just come is another request than the one before."""
+        return time.monotonic() - self._asked_at > SAME_REQUEST_SECONDS
 
     def _next_event(self, end: float) -> Optional[_Event]:
         """The next event, or None at a moment of the clock.

@@ -57,6 +57,9 @@ def assert_agreed(job: Job) -> None:
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_run_sh_ends_well_when_it_is_told_to(number: int, status: int, tmp_path: Path) -> None:
     with start("run.sh", tmp_path, "--restarts", 2) as job:
+        # Twice: timeout sends it to the command, and to the command's process group.
+        job.process.send_signal(number)
+        time.sleep(0.1)
         job.process.send_signal(number)
         assert wait_for_the_end(job, 60)[0] == status
         assert "starting it again" not in job.said()

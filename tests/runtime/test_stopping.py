@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Union
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,13 +54,16 @@ from runtime.stopping import StopRequest
 
 request = StopRequest()
 request.listen()
-for number in map(int, sys.argv[1:]):
-    os.kill(os.getpid(), number)
+for argument in sys.argv[1:]:
+    if argument == "wait":
+        time.sleep(1.1)
+        continue
+    os.kill(os.getpid(), int(argument))
     print(request.status, flush=True)
 """
 
 
-def ask(*signals: int) -> subprocess.CompletedProcess[str]:
+def ask(*signals: Union[int, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", REQUEST, *map(str, signals)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
 
@@ -73,5 +77,11 @@ def test_the_first_signal_is_a_request() -> None:
 
 
 def test_the_second_signal_ends_at_once() -> None:
-    result = ask(signal.SIGINT, signal.SIGTERM, signal.SIGTERM)
+    result = ask(signal.SIGINT, "wait", signal.SIGTERM, signal.SIGTERM)
     assert (result.returncode, result.stdout) == (130, "130\n")
+
+
+def test_a_signal_that_comes_twice_at_once_is_one_request() -> None:
+    """``timeout`` sends it to the program, and to the program's process group."""
+    result = ask(signal.SIGTERM, signal.SIGTERM, signal.SIGTERM)
+    assert (result.returncode, result.stdout) == (0, "143\n" * 3)

@@ -1,6 +1,7 @@
 """A head whose class centers are in a store, and runs of it; also a process to be killed.
 
 python -m tests.support.stored_head FOLDER PROGRESS UPDATES
+python -m tests.support.stored_head reference UPDATES FILE
 """
 
 from __future__ import annotations
@@ -161,4 +162,7 @@ def main(folder: Path, progress: Path, updates: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    if sys.argv[1] == "reference":
+        np.savez(sys.argv[3], **reference(int(sys.argv[2])))
+    else:
+        main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
