@@ -117,6 +117,7 @@ RUN_BY: dict[str, Run] = {
     "horovodrun --check": Run("tests/setup/test_horovodrun.py"),
     "bash run.sh --restarts": Run("tests/setup/test_commands.py", "--restarts"),
     "NETWORK= bash run.sh --rec": Run("make newcomer"),
+    "NP= bash run.sh --max-update": Run("make newcomer"),
     "NCCL_DEBUG= bash run.sh": Run("tests/setup/test_commands.py", "NCCL_DEBUG"),
     "OMP_NUM_THREADS= bash run.sh": Run("tests/setup/test_commands.py", "OMP_NUM_THREADS"),
     "NVIDIA_TF32_OVERRIDE= bash run.sh": Run("tests/setup/test_commands.py", "NVIDIA_TF32"),
