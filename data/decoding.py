@@ -51,6 +51,8 @@ JPEG_QUALITY = 95
 """Of images that are encoded: hardly a visible loss, and a third of the bytes of quality 100."""
 
 _CHUNK = struct.Struct(">I4s")
+# In place of nothing, of which the decoder would read the first byte.
+_NO_JPEG = b"\0"
 
 _UPRIGHT = cv2.IMREAD_COLOR_RGB
 _AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
@@ -78,9 +80,7 @@ def decode_file(payload: Payload) -> Image:
     return turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
 
 
-def decode_jpegs(
-    payloads: Sequence[Optional[Payload]], images: Sequence[Image]
-) -> list[bool]:
+def decode_jpegs(payloads: Sequence[Optional[Payload]], images: Sequence[Image]) -> list[int]:
     """Decode JPEGs into images of their size, as they are stored.
 
     Nothing but the decoder runs between one image and the next: threads take turns at Python's
@@ -91,24 +91,24 @@ def decode_jpegs(
         images: as many or more, uint8 ``[height, width, 3]``, contiguous; receive RGB.
 
     Returns:
-        For each payload whether its image holds it. It does not if the payload is no JPEG, is
-        damaged, or has another size or colors that are neither YCbCr nor gray; then the image may
-        hold anything.
+        The places of those that have not been decoded: None, what is no JPEG, is damaged, or has
+        another size or colors that are neither YCbCr nor gray. Their images may hold anything.
     """
     exact, whole = repeat(False), repeat(0)
     rest = map(
         simplejpeg.decode_jpeg,
-        payloads, repeat("RGB"), exact, exact, whole, whole, repeat(1.0), images,
+        [payload or _NO_JPEG for payload in payloads],
+        repeat("RGB"), exact, exact, whole, whole, repeat(1.0), images,
     )  # fmt: skip
     decoded: list[Optional[Image]] = []
     while len(decoded) < len(payloads):
         try:
             decoded.extend(rest)
-        except (ValueError, TypeError):
-            # TypeError: None. What is behind it in ``rest`` comes next.
+        except ValueError:
+            # The next one in ``rest`` is that behind it.
             decoded.append(None)
     shape = images[0].shape
-    return [one is not None and one.shape == shape for one in decoded]
+    return [place for place, one in enumerate(decoded) if one is None or one.shape != shape]
 
 
 def encode(image: Image, lossless: bool) -> bytes:

@@ -68,7 +68,8 @@ def tag(root: Path, release: Release) -> None:
         ConfigError: files have changed since the last commit, or there is such a tag.
     """
     if changed := _git(root, "status", "--porcelain"):
-        raise ConfigError(f"{changed.split()[1]} differs from the last commit; commit first")
+        first = changed.splitlines()[0].split(maxsplit=1)[1]
+        raise ConfigError(f"{first} differs from the last commit; commit first")
     name = f"v{release.version}"
     if _git(root, "tag", "--list", name):
         raise ConfigError(f"there is a tag {name} already; give the release another version")

@@ -183,18 +183,14 @@ class FaceLoader(Loader):
         images = self._decoded()
         places = list(images)
         for first in range(0, len(own), _IMAGES_AT_ONCE):
-            few = range(first, min(first + _IMAGES_AT_ONCE, len(own)))
-            decoded = decode_jpegs(payloads[few.start : few.stop], places)
-            if not all(decoded):
-                for row, image, is_decoded in zip(few, places, decoded):
-                    if not is_decoded:
-                        # This decodes it all the same or raises the reason.
-                        image[:], labels[row] = self._load(int(own[row]))
+            few = slice(first, first + _IMAGES_AT_ONCE)
+            for place in decode_jpegs(payloads[few], places):
+                # This decodes it all the same or raises the reason.
+                images[place], labels[first + place] = self._load(int(own[first + place]))
             if changes.draws is not None:
-                for row, image in zip(few, places):
-                    image[:] = self._augmentation.apply(image, changes.draws[row + rows.start])
-            part = slice(few.start, few.stop)
-            write_planes(images, planes[part], mirrored[part])
+                for image, draws in zip(places, changes.draws[rows][few]):
+                    image[:] = self._augmentation.apply(image, draws)
+            write_planes(images, planes[few], mirrored[few])
         batch.labels[rows] = self._selection.renumbered(labels)
 
     def _decoded(self) -> NDArray[np.uint8]:

@@ -56,7 +56,7 @@ class Prefetcher:
     """
 
     def __init__(self, threads: int, ahead: int) -> None:
-        """Start ``threads`` threads, which fill ``ahead`` batches or some more before their use."""
+        """Start ``threads`` threads, which fill at least ``ahead`` batches ahead of their use."""
         assert threads > 0 and ahead > 0
         self._ahead = ahead
         # OpenCV's own threads would compete with these for the same cores.

@@ -1,0 +1,29 @@
+"""Memory for rows: where it begins, and what it holds."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+
+from partial_fc.initial import initial_centers
+from partial_fc.row_memory import zeros
+from partial_fc.shard import Shard
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16, np.int32])
+@pytest.mark.parametrize("shape", [(3, 5), (5000, 512), (3_000_000,)])
+def test_zeros_that_can_be_written(shape: tuple[int, ...], dtype: type) -> None:
+    array = zeros(shape, dtype)
+    assert array.shape == shape and array.dtype == dtype and array.flags.c_contiguous
+    assert not array.any()
+    array[-1] = 7
+    assert array.astype(np.int64).sum() == 7 * array[-1].size
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_many_centers_begin_at_a_page(narrow: bool) -> None:
+    """Elsewhere each wide access to a row meets two lines of the processor's cache."""
+    centers = initial_centers(Shard(0, 1, 9000), 512, 1, narrow=narrow)
+    assert centers.ctypes.data % mmap.PAGESIZE == 0
