@@ -368,6 +368,14 @@ def test_rows_are_multiplied_by_their_factors(rows, matrix) -> None:
     assert product.asnumpy() == pytest.approx(matrix * factors, rel=1e-6)
 
 
+def test_shares_and_units_are_multiplied_by_the_factors_of_their_rows(rows, matrix) -> None:
+    factors = np.arange(1.0, len(matrix) + 1)[:, None]
+    shares, units = mx.nd.array(matrix[None]), mx.nd.array(3 * matrix)
+    total, scaled = rows.multiply_shares(shares, units, mx.nd.array(factors))
+    assert total.asnumpy() == pytest.approx(matrix * factors, rel=1e-6)
+    assert scaled.asnumpy() == pytest.approx(3 * matrix * factors, rel=1e-6)
+
+
 def test_gradients_of_unit_vectors_become_those_of_the_vectors(rows, matrix) -> None:
     """Of f(x / |x|): what points along x makes no difference to it."""
     gradient = np.random.default_rng(1).normal(size=matrix.shape)

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from partial_fc.shard import Sampler, Shard, draw_distinct
+from partial_fc.shard import Sampler, Shard, _sorted_distinct, draw_distinct
 
 
 def chi_square(counts: np.ndarray, expected: float) -> float:
@@ -29,6 +29,14 @@ def test_populations_beyond_32_bits(population):
     assert drawn.size == 1000 and drawn.dtype == np.int64
     assert np.all(np.diff(drawn) > 0) and 0 <= drawn[0]
     assert 0.98 * population < drawn[-1] < population
+
+
+@pytest.mark.parametrize("population", [10, 2000, 2**31, 2**40])
+def test_numbers_that_come_twice_are_counted_once(population):
+    drawn = np.random.default_rng(3).integers(0, population, 9)
+    values = np.concatenate([drawn, drawn[:5], [population - 1, 0, 0]])
+    distinct = _sorted_distinct(values, population)
+    assert distinct.dtype == np.int64 and distinct.tolist() == sorted({*values.tolist()})
 
 
 def test_draws_are_those_of_earlier_runs():

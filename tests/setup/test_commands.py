@@ -192,6 +192,20 @@ def test_run_forwards_signals(sandbox: Sandbox, number: str, status: int) -> Non
     assert sandbox.calls.split() == ["USR1" if number == "INT" else "USR2"]
 
 
+@pytest.mark.parametrize(("pause", "calls"), [("0.1", ["USR1"]), ("2.1", ["USR1", "TERM"])])
+def test_run_takes_signals_at_once_for_one(sandbox: Sandbox, pause: str, calls: list[str]) -> None:
+    """``timeout`` sends a signal to run.sh and to its group; only a later one ends mpirun."""
+    sandbox.stub(
+        "orterun",
+        "#!/usr/bin/env bash\npause() { read -t $1 <> <(:) || :; }\n"
+        "trap 'echo TERM >>\"$CALLS\"' TERM\n"
+        f"trap 'echo USR1 >>\"$CALLS\"; pause {pause}; kill -INT $PPID; pause 0.5; exit 1' USR1\n"
+        "kill -INT $PPID\nfor i in {1..200}; do pause 0.05; done\n",
+    )
+    assert sandbox.run("bash", "run.sh").returncode == 130
+    assert sandbox.calls.split() == calls
+
+
 def test_run_passes_choices_and_settings_to_the_other_hosts(sandbox: Sandbox) -> None:
     sandbox.run("bash", "run.sh", NETWORK="r50", NCCL_DEBUG="INFO", UNRELATED="x")
     assert set(variables_sent(sandbox)) == {"PATH", "NETWORK", "NCCL_DEBUG"}

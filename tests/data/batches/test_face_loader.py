@@ -157,6 +157,7 @@ def test_threads_and_prefetch_change_nothing(records, monkeypatch) -> None:
     monkeypatch.setattr(loader_module, "_AHEAD", 1)
     images, labels = load(records, 5, threads=1, **options)
     monkeypatch.setattr(loader_module, "_AHEAD", 6)
+    monkeypatch.setattr(loader_module, "_ROWS_PER_TASK", 7)
     others, other_labels = load(records, 5, threads=4, **options)
     assert (images == others).all() and (labels == other_labels).all()
 

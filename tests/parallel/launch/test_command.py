@@ -261,9 +261,10 @@ def test_a_second_signal_ends_at_once(tmp_path):
     job.wait_for("worker-0", "child-0", count=4)
     job.process.send_signal(signal.SIGINT)
     assert job.process.stderr.readline() == "launch: SIGINT: asking the workers to stop\n"
-    # As timeout does, which sends its signal to the launcher and to its group.
+    # As timeout does, which sends its signal to the launcher and to its group. What ends the job
+    # waits four seconds for workers that take no SIGTERM.
     job.process.send_signal(signal.SIGINT)
-    time.sleep(1.5)
+    time.sleep(6)
     assert job.process.poll() is None
     job.process.send_signal(signal.SIGINT)
     assert job.ends(within=15)[0] == 130
