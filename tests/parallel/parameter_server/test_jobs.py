@@ -164,7 +164,7 @@ def test_an_asynchronous_scheme_learns(scheme: str, options: list, tmp_path: Pat
         assert job.wait() == [0, 0], job.said()
     found = records(models)
     validations = [record for record in found if record.get("target") == "validation"]
-    assert len(validations) == 3 and validations[-1]["accuracy"] > 0.5
+    assert len(validations) == 3 and validations[-1]["accuracy"] > 0.45
     (model,) = models.glob("model-0000.params")
     last = [record for record in found if "lr" in record][-1]
     # All updates of the weights, half of them by the other, are counted by the learning rate. On a
