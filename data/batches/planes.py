@@ -9,8 +9,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.compiled import unlocked_kernel
+from runtime.compiled import (
+    PIXELS_AT_ONCE,
+    end_of_writes,
+    split_colors,
+    split_mirrored_colors,
+    unlocked_kernel,
+)
 
+_AT_ONCE = np.uint64(PIXELS_AT_ONCE)
 _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 
 Plane = NDArray[np.uint8]
@@ -33,13 +40,36 @@ def write_planes(
     """
     width = np.uint64(planes.shape[3])
     size = planes.shape[2] * planes.shape[3]
+    # Nobody reads a batch at once, and to fetch what is overwritten costs as much as to write it.
+    aligned = not (width % _AT_ONCE or np.uint64(planes.ctypes.data) % _AT_ONCE)
     for i in range(len(planes)):
         pixels, written = images[i].reshape(3 * size), planes[i].reshape(3 * size)
-        red, green, blue = written[:size], written[size : 2 * size], written[2 * size :]
-        if mirrored[i]:
-            _split_mirrored(pixels, red, green, blue, width)
+        if aligned:
+            _write_past_caches(pixels, written, width, mirrored[i])
         else:
-            _split(pixels, red, green, blue)
+            red, green, blue = written[:size], written[size : 2 * size], written[2 * size :]
+            if mirrored[i]:
+                _split_mirrored(pixels, red, green, blue, width)
+            else:
+                _split(pixels, red, green, blue)
+    if aligned:
+        end_of_writes()
+
+
+@unlocked_kernel
+def _write_past_caches(pixels: Plane, written: Plane, width: np.uint64, mirrored: bool) -> None:
+    size = np.uint64(written.size) // _THREE
+    source, red = np.uint64(pixels.ctypes.data), np.uint64(written.ctypes.data)
+    green, blue = red + size, red + size + size
+    if not mirrored:
+        for i in range(np.uint64(0), size, _AT_ONCE):
+            split_colors(source + _THREE * i, red + i, green + i, blue + i)
+        return
+    for row in range(np.uint64(0), size, width):
+        # In the order of what is written, so that whole cache lines of it are complete soon.
+        for to in range(row, row + width, _AT_ONCE):
+            i = row + (row + width - _AT_ONCE - to)
+            split_mirrored_colors(source + _THREE * i, red + to, green + to, blue + to)
 
 
 # Indices that cannot be negative let the compiler use wide instructions: several times as fast.
