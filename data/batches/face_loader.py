@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from data.batches.draws import seed_words, uniform
 from data.batches.loader import Batch, Filling, Loader
 from data.batches.memory import BatchMemory
 from data.batches.order import epoch_keys
@@ -41,9 +42,6 @@ _MIRRORED_SHARE = 0.5
 _NO_AUGMENTATION = Augmentation()
 # Images that a thread decodes before it writes them: more would not stay in the cache meanwhile.
 _IMAGES_AT_ONCE = 8
-# Updates whose random numbers are drawn together: between images that are decoded, NumPy's code is
-# no longer in the cache, and to draw for one update takes 100 us of Python's lock instead of 18.
-_UPDATES_AT_ONCE = 16
 
 
 class _Changes(NamedTuple):
@@ -111,7 +109,6 @@ class FaceLoader(Loader):
         self._epoch_keys = functools.lru_cache(maxsize=2)(
             lambda epoch: epoch_keys(_SHUFFLE, seed, epoch)
         )
-        self._drawn = functools.lru_cache(maxsize=2)(self._draw_some)
         self._memory, self._own_memory = BatchMemory(), threading.local()
         super().__init__(options.threads or environment.visible_threads())
         global_batch = options.batch_size * world_size
@@ -158,21 +155,19 @@ class FaceLoader(Loader):
         shape = (batch_size, 3, *self.image_size)
         batch = Batch(self._memory.take(shape), np.empty(batch_size, np.int64))
         # Here, not in the threads, of which several would draw the same.
-        place = update % _UPDATES_AT_ONCE
-        changes = self._drawn(update - place)[place]
+        changes = self._draw_changes(update)
         return Filling(batch, lambda rows: self._fill(batch, rows, indices, changes))
 
     def _draw_changes(self, update: int) -> _Changes:
         """Draw for the whole global batch, and return what is for this rank's images."""
-        rng = np.random.default_rng((_CHANGE, self._seed, update))
-        mirrored = rng.random(self.global_batch) < self._mirrored_share
+        seed, rows = (_CHANGE, self._seed, update), self._rows
         if self._augmentation == _NO_AUGMENTATION:
-            return _Changes(mirrored[self._rows], None)
+            numbers = uniform(seed_words(*seed), rows.start, rows.stop - rows.start)
+            return _Changes(numbers < self._mirrored_share, None)
+        rng = np.random.default_rng(seed)
+        mirrored = rng.random(self.global_batch) < self._mirrored_share
         draws = self._augmentation.draw(rng, self.global_batch)
-        return _Changes(mirrored[self._rows], draws[self._rows])
-
-    def _draw_some(self, first: int) -> list[_Changes]:
-        return [self._draw_changes(first + update) for update in range(_UPDATES_AT_ONCE)]
+        return _Changes(mirrored[rows], draws[rows])
 
     def _fill(
         self, batch: Batch, rows: slice, indices: NDArray[np.int64], changes: _Changes

@@ -7,8 +7,9 @@ before they are needed and returned in their order.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Callable, NamedTuple, Optional, TypeVar
@@ -22,7 +23,7 @@ from runtime.errors import DataError
 
 _Self = TypeVar("_Self", bound="Loader")
 
-# With smaller tasks, threads wait for each other and for Python's lock instead of decoding.
+# At most. With smaller tasks, threads wait for each other and for Python's lock.
 _ROWS_PER_TASK = 128
 # Batches that are filled before they are needed.
 _AHEAD = 4
@@ -49,6 +50,10 @@ class Filling(NamedTuple):
     """Fills some rows; threads call it until all rows are filled."""
 
 
+# A batch and the tasks that fill it.
+_Begun = tuple[Batch, list[Future[None]]]
+
+
 class Prefetcher:
     """The threads. OpenCV decodes without Python's lock, so they decode at the same time.
 
@@ -58,13 +63,16 @@ class Prefetcher:
     def __init__(self, threads: int, ahead: int) -> None:
         """Start ``threads`` threads, which fill at least ``ahead`` batches ahead of their use."""
         assert threads > 0 and ahead > 0
-        self._ahead = ahead
+        self._threads, self._ahead = threads, ahead
         # OpenCV's own threads would compete with these for the same cores.
         self._pool = ThreadPoolExecutor(threads, "decode", cv2.setNumThreads, (0,))
 
     def run(self, fillings: Iterable[Filling]) -> Iterator[Batch]:
-        """Yield the batches in their order; an error in a thread is raised here."""
-        pending: deque[tuple[Batch, list[Future[None]]]] = deque()
+        """Yield the batches in their order.
+
+        An error in a thread is raised here: with its batch, or one before it of the same task.
+        """
+        pending: deque[_Begun] = deque()
         rest = iter(fillings)
         try:
             while self._refill(pending, rest):
@@ -74,13 +82,10 @@ class Prefetcher:
                 for task in tasks:
                     task.cancel()
 
-    def _refill(
-        self, pending: deque[tuple[Batch, list[Future[None]]]], rest: Iterator[Filling]
-    ) -> int:
+    def _refill(self, pending: deque[_Begun], rest: Iterator[Filling]) -> int:
         """Begin several batches if no more than ``ahead`` are under way; returns how many are."""
         if len(pending) <= self._ahead:
-            for filling in islice(rest, self._ahead + _AT_ONCE - len(pending)):
-                pending.append((filling.batch, self._begin(filling)))
+            pending.extend(self._begin(list(islice(rest, self._ahead + _AT_ONCE - len(pending)))))
         return len(pending)
 
     def close(self) -> None:
@@ -93,11 +98,26 @@ class Prefetcher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self, filling: Filling) -> list[Future[None]]:
-        return [
-            self._pool.submit(filling.fill, slice(row, row + _ROWS_PER_TASK))
-            for row in range(0, len(filling.batch.labels), _ROWS_PER_TASK)
-        ]
+    def _begin(self, fillings: Sequence[Filling]) -> Iterator[_Begun]:
+        """Divide the rows of all batches, one behind the other, into tasks for the threads.
+
+        While tasks are made no thread can begin with its next image; few are made soon.
+        """
+        ends = list(itertools.accumulate(len(filling.batch.labels) for filling in fillings))
+        rows = ends[-1] if ends else 0
+        size = min(_ROWS_PER_TASK, max(1, math.ceil(rows / self._threads)))
+
+        def fill(first: int) -> None:
+            for filling, end in zip(fillings, ends):
+                begin = end - len(filling.batch.labels)
+                own = slice(max(first, begin) - begin, min(first + size, end) - begin)
+                if own.start < own.stop:
+                    filling.fill(own)
+
+        tasks = [self._pool.submit(fill, first) for first in range(0, rows, size)]
+        for filling, end in zip(fillings, ends):
+            begin = end - len(filling.batch.labels)
+            yield filling.batch, tasks[begin // size : math.ceil(end / size)]
 
 
 class Loader:

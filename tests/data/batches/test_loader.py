@@ -8,6 +8,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from data.batches.loader import Batch, Filling, Prefetcher
 
@@ -23,15 +25,45 @@ def filling(rows: int, number: int, calls: list) -> Filling:
     return Filling(batch_of(rows, number), fill)
 
 
-def test_batches_come_in_their_order_and_every_row_is_filled_once() -> None:
-    calls: list = []
-    with Prefetcher(3, 2) as prefetcher:
-        found = list(prefetcher.run(filling(300, number, calls) for number in range(5)))
-    assert [batch.labels[0] for batch in found] == [0, 1, 2, 3, 4]
-    for number in range(5):
-        parts = sorted((start, stop) for one, start, stop in calls if one == number)
-        rows = [row for start, stop in parts for row in range(300)[start:stop]]
-        assert rows == list(range(300)) and len(parts) == 3
+@given(st.lists(st.integers(1, 300), max_size=12), st.integers(1, 5), st.integers(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_batches_come_in_their_order_and_every_row_is_filled_once(
+    sizes: list[int], threads: int, ahead: int
+) -> None:
+    def fillings():
+        for number, rows in enumerate(sizes):
+            batch = batch_of(rows, number)
+
+            def fill(part: slice, images=batch.images) -> None:
+                assert 0 < part.stop - part.start <= 128
+                images[part] += 1
+
+            yield Filling(batch, fill)
+
+    with Prefetcher(threads, ahead) as prefetcher:
+        found = 0
+        for number, batch in enumerate(prefetcher.run(fillings())):
+            assert batch.images.shape == (sizes[number], 1) and (batch.labels == number).all()
+            # All of it, when it is returned.
+            assert (batch.images == 1).all()
+            found += 1
+    assert found == len(sizes)
+
+
+def test_all_threads_fill_small_batches() -> None:
+    """Four batches of 16 are begun together: two threads have to meet in them."""
+    meeting = threading.Barrier(2, timeout=60)
+    parts: list[tuple[int, int]] = []
+
+    def fill(part: slice) -> None:
+        parts.append((part.start, part.stop))
+        if len(parts) <= 2:
+            meeting.wait()
+
+    with Prefetcher(2, 1) as prefetcher:
+        list(prefetcher.run(Filling(batch_of(16, number), fill) for number in range(4)))
+    # Two batches a task: fewer tasks than batches.
+    assert parts == [(0, 16)] * 4
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
@@ -72,7 +104,8 @@ def test_closing_the_batches_cancels_tasks_that_have_not_begun() -> None:
         assert release.wait(60)
 
     with Prefetcher(1, 2) as prefetcher:
-        fillings = [filling(4, 0, calls), Filling(batch_of(4, 1), hold), filling(4, 2, calls)]
+        # As many rows as a task has.
+        fillings = [filling(128, 0, calls), Filling(batch_of(128, 1), hold), filling(128, 2, calls)]
         batches: Any = prefetcher.run(fillings)
         next(batches)
         assert held.wait(60)
