@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from itertools import cycle, islice
 from pathlib import Path
 from threading import Thread
@@ -54,13 +55,15 @@ def _decode(images: list[Any]) -> None:
 class ToolkitLoader(Subject):
     """The loader, as a run uses it, without training on the batches."""
 
+    _OPTIONS: Mapping[str, Any] = {}
+
     def __init__(self, rec: str, images: int, threads: int) -> None:
         """Args: see ``RawDecoding``."""
         self._batches = images // BATCH
         self._update = 0
         self._loader = FaceLoader(
             RecordSet(rec),
-            FaceDataOptions(batch_size=BATCH, threads=threads),
+            FaceDataOptions(batch_size=BATCH, threads=threads, **self._OPTIONS),
             rank=0,
             world_size=1,
             seed=_SEED,
@@ -75,6 +78,12 @@ class ToolkitLoader(Subject):
             self._update += 1
         # Leaving the generator discards what it has queued ahead.
         del batches
+
+
+class ChangingLoader(ToolkitLoader):
+    """The loader with ``--min-images 2 --color-jitter 0.2 --cutout 0.3``."""
+
+    _OPTIONS: Mapping[str, Any] = {"min_images": 2, "color_jitter": 0.2, "cutout": 0.3}
 
 
 class MXNetIterator(Subject):

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import input as input_benchmark
 from benchmarks import input_subjects
 from benchmarks.input import OPENINGS, Opening
-from benchmarks.input_subjects import BATCH, RawDecoding, SetOpening, ToolkitLoader
+from benchmarks.input_subjects import BATCH, ChangingLoader, RawDecoding, SetOpening, ToolkitLoader
 from data.batches.face_loader import FaceLoader
 from data.records.writer import RecordWriter
 from tests.support.near_worker import NearWorker
@@ -53,6 +53,15 @@ def test_the_loader_reads_as_many_other_images_in_each_turn(rec: Path, monkeypat
     for _ in range(3):
         ours.step()
     assert asked == [0, 3, 6]
+
+
+def test_images_are_changed(rec: Path) -> None:
+    changing = ChangingLoader(str(rec), BATCH, 1)._loader
+    plain = ToolkitLoader(str(rec), BATCH, 1)._loader
+    assert changing._augmentation.color_jitter > 0 and changing._augmentation.cutout > 0
+    images, _ = next(changing.batches())
+    others, _ = next(plain.batches())
+    assert (images != others).any()
 
 
 def test_the_iterator_reads_the_whole_set(rec: Path) -> None:
@@ -111,7 +120,7 @@ def test_the_program_reports_and_writes_rows(
     assert "every way takes 64 images" in report
     assert "## opening 200 records" in report
     rows = json.loads(output.read_text())
-    assert [row["name"] for row in rows[:3]] == ["raw", "ours", "iterator"]
-    assert [row["name"] for row in rows[3:]] == [str(opening) for opening in OPENINGS]
+    assert [row["name"] for row in rows[:4]] == ["raw", "ours", "changing", "iterator"]
+    assert [row["name"] for row in rows[4:]] == [str(opening) for opening in OPENINGS]
     assert all(row["value"] > 0 for row in rows)
-    assert [row["unit"] for row in rows] == ["images/s"] * 3 + ["s"] * 4
+    assert [row["unit"] for row in rows] == ["images/s"] * 4 + ["s"] * 4
