@@ -26,7 +26,6 @@ _FOLD = np.uint64(16)
 
 # The factor of PCG64's steps, its upper and its lower half.
 _FACTOR_HIGH, _FACTOR_LOW = np.uint64(2549297995355413924), np.uint64(4865540595714422341)
-_TO_UNIT = 2.0**-53
 
 
 def seed_words(*numbers: int) -> NDArray[np.uint32]:
@@ -42,24 +41,39 @@ def seed_words(*numbers: int) -> NDArray[np.uint32]:
 @unlocked_kernel
 def uniform(words: NDArray[np.uint32], first: int, count: int) -> NDArray[np.float64]:
     """Return ``default_rng(seed).random(first + count)[first:]``, of ``seed_words`` of the seed."""
-    state = np.empty(2, np.uint64)
-    increment = np.empty(2, np.uint64)
-    _seed(words, state, increment)
+    state = _seeded(words)
     numbers = np.empty(count)
     for i in range(-first, count):
-        _step(state, increment)
+        drawn = _next(state)
         if i >= 0:
-            turned, by = state[0] ^ state[1], state[0] >> np.uint64(58)
-            turned = turned >> by | turned << (np.uint64(64) - by & np.uint64(63))
-            numbers[i] = (turned >> np.uint64(11)) * _TO_UNIT
+            numbers[i] = (drawn >> np.uint64(11)) * 2.0**-53
     return numbers
 
 
 @unlocked_kernel
-def _seed(
-    words: NDArray[np.uint32], state: NDArray[np.uint64], increment: NDArray[np.uint64]
-) -> None:
-    """Set a generator's numbers of 128 bits, upper halves first, to those of a seed."""
+def uniform32(
+    words: NDArray[np.uint32], doubles: int, first: int, count: int
+) -> NDArray[np.float32]:
+    """Return float32 numbers of the generator, which has drawn as many in float64 before.
+
+    They are ``rng.random(first + count, np.float32)[first:]``, or those of several such calls one
+    behind the other; NumPy makes two of them of one number of 64 bits.
+    """
+    state = _seeded(words)
+    for _ in range(doubles + first // 2):
+        _next(state)
+    numbers = np.empty(count, np.float32)
+    drawn = np.uint64(0)
+    for i in range(first - first % 2, first + count):
+        drawn = drawn >> _HALF if i % 2 else _next(state)
+        if i >= first:
+            numbers[i - first] = ((drawn & _WORD) >> np.uint64(8)) * np.float32(2.0**-24)
+    return numbers
+
+
+@unlocked_kernel
+def _seeded(words: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    """Return a generator: its state and its increment of 128 bits, upper halves first."""
     pool = _mixed(words)
     parts = np.zeros(_POOL, np.uint64)
     output = _OUTPUT
@@ -69,12 +83,14 @@ def _seed(
         value = value * output & _WORD
         value ^= value >> _FOLD
         parts[i // 2] |= value << _HALF if i % 2 else value
-    increment[0] = parts[2] << np.uint64(1) | parts[3] >> np.uint64(63)
-    increment[1] = parts[3] << np.uint64(1) | np.uint64(1)
+    state = np.empty(4, np.uint64)
+    state[2] = parts[2] << np.uint64(1) | parts[3] >> np.uint64(63)
+    state[3] = parts[3] << np.uint64(1) | np.uint64(1)
     # A step from zero, then the seed is added.
-    state[0], state[1] = increment[0], increment[1]
+    state[0], state[1] = state[2], state[3]
     _add(state, parts[0], parts[1])
-    _step(state, increment)
+    _step(state)
+    return state
 
 
 @unlocked_kernel
@@ -104,9 +120,18 @@ def _hashed(word: np.uint64, factor: np.uint64) -> tuple[np.uint64, np.uint64]:
 
 
 @unlocked_kernel
-def _step(state: NDArray[np.uint64], increment: NDArray[np.uint64]) -> None:
-    """Multiply a number of 128 bits by PCG64's factor and add the increment."""
-    high, low = state
+def _next(state: NDArray[np.uint64]) -> np.uint64:
+    """Draw 64 bits."""
+    _step(state)
+    number, by = state[0] ^ state[1], state[0] >> np.uint64(58)
+    turned: np.uint64 = number >> by | number << (np.uint64(64) - by & np.uint64(63))
+    return turned
+
+
+@unlocked_kernel
+def _step(state: NDArray[np.uint64]) -> None:
+    """Multiply the state by PCG64's factor, add the increment, and keep 128 bits."""
+    high, low = state[0], state[1]
     lower, upper = low & _WORD, low >> _HALF
     factor_lower, factor_upper = _FACTOR_LOW & _WORD, _FACTOR_LOW >> _HALF
     middle = (lower * factor_lower >> _HALF) + (upper * factor_lower & _WORD)
@@ -114,7 +139,7 @@ def _step(state: NDArray[np.uint64], increment: NDArray[np.uint64]) -> None:
     carried = (upper * factor_lower >> _HALF) + (lower * factor_upper >> _HALF) + (middle >> _HALF)
     state[0] = upper * factor_upper + carried + high * _FACTOR_LOW + low * _FACTOR_HIGH
     state[1] = low * _FACTOR_LOW
-    _add(state, increment[0], increment[1])
+    _add(state, state[2], state[3])
 
 
 @unlocked_kernel

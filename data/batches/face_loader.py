@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from data.batches.draws import seed_words, uniform
+from data.batches.draws import seed_words, uniform, uniform32
 from data.batches.loader import Batch, Filling, Loader
 from data.batches.memory import BatchMemory
 from data.batches.order import epoch_keys
@@ -159,15 +159,23 @@ class FaceLoader(Loader):
         return Filling(batch, lambda rows: self._fill(batch, rows, indices, changes))
 
     def _draw_changes(self, update: int) -> _Changes:
-        """Draw for the whole global batch, and return what is for this rank's images."""
-        seed, rows = (_CHANGE, self._seed, update), self._rows
+        """Return what is drawn for this rank's images, of what is for the whole global batch.
+
+        The numbers are those of a generator of NumPy that draws the mirrored images and then
+        calls ``Augmentation.draw``.
+        """
+        words, rows = seed_words(_CHANGE, self._seed, update), self._rows
+        count = rows.stop - rows.start
+        mirrored = uniform(words, rows.start, count) < self._mirrored_share
         if self._augmentation == _NO_AUGMENTATION:
-            numbers = uniform(seed_words(*seed), rows.start, rows.stop - rows.start)
-            return _Changes(numbers < self._mirrored_share, None)
-        rng = np.random.default_rng(seed)
-        mirrored = rng.random(self.global_batch) < self._mirrored_share
-        draws = self._augmentation.draw(rng, self.global_batch)
-        return _Changes(mirrored[rows], draws[rows])
+            return _Changes(mirrored, None)
+        draws, before = [], 0
+        for width in self._augmentation.widths:
+            first = self.global_batch * before + rows.start * width
+            numbers = uniform32(words, self.global_batch, first, count * width)
+            draws.append(numbers.reshape(count, width))
+            before += width
+        return _Changes(mirrored, np.concatenate(draws, axis=1))
 
     def _fill(
         self, batch: Batch, rows: slice, indices: NDArray[np.int64], changes: _Changes
@@ -177,14 +185,16 @@ class FaceLoader(Loader):
         payloads, labels = self._dataset.images(own)
         images = self._decoded()
         places = list(images)
+        change = None
+        if changes.draws is not None:
+            change = self._augmentation.of_rows(changes.draws[rows], *self.image_size)
         for first in range(0, len(own), _IMAGES_AT_ONCE):
             few = slice(first, first + _IMAGES_AT_ONCE)
             for place in decode_jpegs(payloads[few], places):
                 # This decodes it all the same or raises the reason.
                 images[place], labels[first + place] = self._load(int(own[first + place]))
-            if changes.draws is not None:
-                for image, draws in zip(places, changes.draws[rows][few]):
-                    image[:] = self._augmentation.apply(image, draws)
+            if change is not None:
+                change(images, few)
             write_planes(images, planes[few], mirrored[few])
         batch.labels[rows] = self._selection.renumbered(labels)
 

@@ -8,6 +8,7 @@ image by image wherever an image is decoded.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Optional, Protocol
 
@@ -17,10 +18,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.decoding import Image
+from data.images import colors
 
-_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-# The middle of a pixel's range, which the face networks' normalization maps to 0.
-_GRAY = 127.5
 # Of JPEG, 2 to 20.
 _LOWEST_QUALITY, _QUALITIES = 2, 19
 # Of low resolution, the sides over those of the image; of blur, in pixels.
@@ -121,25 +120,73 @@ class Augmentation(ImageTransform):
 
     @override
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        widths = [5, *(width for share, width in self._losses if share)]
-        return np.concatenate([rng.random((count, width), np.float32) for width in widths], axis=1)
+        drawn = [rng.random((count, width), np.float32) for width in self.widths]
+        return np.concatenate(drawn, axis=1)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """How many numbers of an image are drawn together; all images have those of one first."""
+        return (5, *(width for share, width in self._losses if share))
 
     @override
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
-        compression, resolution, blur, gray = self._strengths(draws)
+        image = self._degraded(image, draws)
+        colors.recolor(image[None], *self._recoloring(draws[None], *image.shape[:2]))
+        return image
+
+    def of_rows(
+        self, draws: NDArray[np.float32], height: int, width: int
+    ) -> Callable[[NDArray[np.uint8], slice], None]:
+        """Return what changes images in place, some at a time: ``change(images, few)``.
+
+        What is computed for each image apart is computed here, for all of them together.
+
+        Args:
+            draws: the rows of ``draw`` of all images.
+            height: of the images.
+            width: of the images.
+
+        Returns:
+            A function of uint8 ``[at least k, height, width, 3]``, RGB, contiguous, and of which k
+            rows of the draws belong to the first k of them.
+        """
+        matrices, covered = self._recoloring(draws, height, width)
+        degrades = any(share for share, _ in self._losses)
+
+        def change(images: NDArray[np.uint8], few: slice) -> None:
+            if degrades:
+                for image, own in zip(images, draws[few]):
+                    degraded = self._degraded(image, own)
+                    if degraded is not image:
+                        image[:] = degraded
+            colors.recolor(images, matrices[few], covered[few])
+
+        return change
+
+    def _degraded(self, image: Image, draws: NDArray[np.float32]) -> Image:
+        """Return an image with less sharpness, resolution and quality, or itself."""
+        compression, resolution, blur, _ = self._strengths(draws)
         if blur is not None:
             image = _blurred(image, _SMALLEST_SIGMA + (_LARGEST_SIGMA - _SMALLEST_SIGMA) * blur)
         if resolution is not None:
             image = _coarse(image, _SMALLEST_SCALE + (1 - _SMALLEST_SCALE) * resolution)
         if compression is not None:
             image = _compressed(image, _LOWEST_QUALITY + int(compression * _QUALITIES))
-        if self.color_jitter:
-            image = cv2.transform(image, _color_matrix(self.color_jitter, draws[:3]))
-        if gray is not None:
-            image = cv2.transform(image, np.tile(_LUMA, (3, 1)))
-        if self.cutout:
-            self._cut_out(image, draws[3:5])
         return image
+
+    def _recoloring(
+        self, draws: NDArray[np.float32], height: int, width: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return matrices and squares of images for ``colors.recolor``."""
+        matrices = colors.unchanged(len(draws))
+        if self.color_jitter:
+            matrices = colors.jittered(self.color_jitter, draws[:, :3])
+        if self.gray:
+            # The last that is drawn.
+            matrices = np.where(
+                (draws[:, -1] < self.gray)[:, None, None], colors.grayed(matrices), matrices
+            )
+        return matrices, colors.squares(self.cutout, draws[:, 3:5], height, width)
 
     def _strengths(self, draws: NDArray[np.float32]) -> list[Optional[float]]:
         """Return how strong each loss of an image is, 0 … 1, and None where it has none."""
@@ -153,14 +200,6 @@ class Augmentation(ImageTransform):
             found.append(float(own[-1]) if own[0] < share else None)
             start += width
         return found
-
-    def _cut_out(self, image: Image, draws: NDArray[np.float32]) -> None:
-        height, width = image.shape[:2]
-        half_height, half_width = self.cutout * height / 2, self.cutout * width / 2
-        row, column = draws[0] * height, draws[1] * width
-        rows = slice(max(0, round(row - half_height)), round(row + half_height))
-        columns = slice(max(0, round(column - half_width)), round(column + half_width))
-        image[rows, columns] = round(_GRAY)
 
 
 def _blurred(image: Image, sigma: float) -> Image:
@@ -252,7 +291,7 @@ class RandomResizedCrop(ImageTransform):
         top = int(row * (image.shape[0] - height + 1))
         left = int(column * (image.shape[1] - width + 1))
         image = _resized(image[top : top + height, left : left + width], self.size, self.size)
-        matrix = _color_matrix(self.color_jitter, jitter)
+        (matrix,) = colors.jittered(self.color_jitter, jitter[None])
         matrix[:, 3] += _AXES @ (self.lighting * lighting * _AXES_DEVIATIONS)
         image = cv2.transform(image, matrix)
         return image[:, ::-1] if flip < 0.5 else image
@@ -268,17 +307,6 @@ class CenterCrop(MiddleCrop):
         scale = self.size * 8 / 7 / min(height, width)
         height, width = max(self.size, round(scale * height)), max(self.size, round(scale * width))
         return super().apply(_resized(image, height, width), draws)
-
-
-def _color_matrix(strength: float, draws: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the 3 x 4 matrix that changes brightness, contrast and saturation at once.
-
-    The largest relative change of each is ``strength``; ``draws`` are three numbers of 0 … 1.
-    """
-    brightness, contrast, saturation = 1 + strength * (2 * draws - 1)
-    mixing = saturation * np.eye(3, dtype=np.float32) + (1 - saturation) * _LUMA
-    offset = np.full((3, 1), (1 - contrast) * _GRAY, np.float32)
-    return np.hstack([brightness * contrast * mixing, offset])
 
 
 def _random_shape(image: Image, shapes: NDArray[np.float32]) -> tuple[int, int]:

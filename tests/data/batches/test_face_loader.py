@@ -162,8 +162,10 @@ def test_threads_and_prefetch_change_nothing(records, monkeypatch) -> None:
     assert (images == others).all() and (labels == other_labels).all()
 
 
-@pytest.mark.parametrize("min_images", [0, 5])
-def test_batches_are_those_of_the_plainest_loader(tmp_path: Path, min_images: int) -> None:
+@pytest.mark.parametrize(("min_images", "degrades"), [(0, False), (5, False), (0, True)])
+def test_batches_are_those_of_the_plainest_loader(
+    tmp_path: Path, min_images: int, degrades: bool
+) -> None:
     """What a seed has always meant, so that runs of different versions can be compared."""
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (25, 12, 16, 3), np.uint8)
@@ -172,10 +174,11 @@ def test_batches_are_those_of_the_plainest_loader(tmp_path: Path, min_images: in
         for image, label in zip(pixels, owner.tolist()):
             writer.write(cv2.imencode(".png", image[..., ::-1])[1].tobytes(), label)
     seed, size, rank, world_size = 7, 3, 1, 2
-    change = Augmentation(0.3, 0.4)
+    shares: dict[str, Any] = dict.fromkeys(("gray", "jpeg_compression", "blur"), 0.5 * degrades)
+    change = Augmentation(0.3, 0.4, **shares)
     batches = load(
         RecordSet(tmp_path), 6, batch_size=size, rank=rank, world_size=world_size, seed=seed,
-        color_jitter=0.3, cutout=0.4, min_images=min_images,
+        color_jitter=0.3, cutout=0.4, min_images=min_images, **shares,
     )  # fmt: skip
 
     chosen = np.flatnonzero(np.bincount(owner)[owner] >= min_images)

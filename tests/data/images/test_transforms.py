@@ -191,7 +191,12 @@ def test_compression_has_a_share_of_the_images_and_a_quality() -> None:
 
 def test_qualities_are_two_to_twenty(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(transforms, "_compressed", lambda image, quality: seen.append(quality))
+
+    def compressed(image, quality: int):
+        seen.append(quality)
+        return image
+
+    monkeypatch.setattr(transforms, "_compressed", compressed)
     compression = Augmentation(jpeg_compression=1.0)
     for draw in compression.draw(np.random.default_rng(0), 2000):
         compression.apply(np.zeros((2, 2, 3), np.uint8), draw)
