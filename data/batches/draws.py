@@ -32,6 +32,7 @@ def seed_words(*numbers: int) -> NDArray[np.uint32]:
     """Return what a seed of several numbers, none of them negative, is to NumPy: 32 bits each."""
     words: list[int] = []
     for number in numbers:
+        assert number >= 0, numbers
         words.append(number & 0xFFFFFFFF)
         while number := number >> 32:
             words.append(number & 0xFFFFFFFF)
