@@ -86,6 +86,7 @@ def recolor(
             first three columns, plus the last, rounded and cut off at black and white.
         covered: int64 ``[n, 2, 2]``, of ``squares``: becomes gray.
     """
+    assert len(matrices) == len(covered) <= len(images)
     for i in range(len(matrices)):
         if not _changes_nothing(matrices[i]):
             _multiply(images[i].reshape(images[i].size), matrices[i])

@@ -77,3 +77,8 @@ def test_rows_are_changed_as_each_image_is() -> None:
             np.testing.assert_array_equal(one, change.apply(image.copy(), drawn))
         assert (found[: len(own)] != images[: len(own)]).any(axis=(1, 2, 3)).all()
         assert (found[len(own) :] == images[len(own) :]).all()
+
+
+def test_no_image_is_changed_beyond_those_there_are() -> None:
+    with pytest.raises(AssertionError):
+        colors.recolor(np.zeros((1, 4, 4, 3), np.uint8), colors.unchanged(2), NOTHING.repeat(2, 0))
