@@ -186,7 +186,8 @@ def _color_splitter(mirrored: bool) -> Any:
         """Write the colors of pixels past the caches: addresses (``uint64``), in a kernel."""
 
         def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            taken, written = ir.VectorType(byte, 3 * PIXELS_AT_ONCE), ir.VectorType(byte, 16)
+            taken = ir.VectorType(byte, 3 * PIXELS_AT_ONCE)
+            written = ir.VectorType(byte, PIXELS_AT_ONCE)
             source = builder.load(builder.inttoptr(arguments[0], taken.as_pointer()), align=1)
             once = builder.module.add_metadata([ir.Constant(index, 1)])
             for color, address in enumerate(arguments[1:]):

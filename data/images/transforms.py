@@ -151,7 +151,7 @@ class Augmentation(ImageTransform):
             rows of the draws belong to the first k of them.
         """
         matrices, covered = self._recoloring(draws, height, width)
-        degrades = any(share for share, _ in self._losses)
+        degrades = any(share for share, _ in self._losses[:-1])
 
         def change(images: NDArray[np.uint8], few: slice) -> None:
             if degrades:
@@ -165,7 +165,7 @@ class Augmentation(ImageTransform):
 
     def _degraded(self, image: Image, draws: NDArray[np.float32]) -> Image:
         """Return an image with less sharpness, resolution and quality, or itself."""
-        compression, resolution, blur, _ = self._strengths(draws)
+        compression, resolution, blur = self._strengths(draws)
         if blur is not None:
             image = _blurred(image, _SMALLEST_SIGMA + (_LARGEST_SIGMA - _SMALLEST_SIGMA) * blur)
         if resolution is not None:
@@ -189,10 +189,10 @@ class Augmentation(ImageTransform):
         return matrices, colors.squares(self.cutout, draws[:, 3:5], height, width)
 
     def _strengths(self, draws: NDArray[np.float32]) -> list[Optional[float]]:
-        """Return how strong each loss of an image is, 0 … 1, and None where it has none."""
+        """Return how strong each loss but the last is, 0 … 1, and None where there is none."""
         found: list[Optional[float]] = []
         start = 5
-        for share, width in self._losses:
+        for share, width in self._losses[:-1]:
             if not share:
                 found.append(None)
                 continue
