@@ -24,8 +24,8 @@ from runtime import environment
 environment.prepare()
 
 import numba  # noqa: E402
-from llvmlite import ir  # noqa: E402
-from numba import extending  # noqa: E402
+from llvmlite import ir as ir  # noqa: E402
+from numba import extending as extending  # noqa: E402
 from numba.core import cgutils, config  # noqa: E402
 
 # The range of a kernel's loop that is divided among threads.
@@ -172,51 +172,6 @@ def prefetch_row(array, row):  # type: ignore[no-untyped-def]
 def floats_at(address, size):  # type: ignore[no-untyped-def]
     """A view [size] of float32 numbers in memory, in a kernel: it can take many arrays at once."""
     return numba.carray(_pointer(address), (size,))
-
-
-PIXELS_AT_ONCE = 16
-"""Pixels that ``split_colors`` takes, and the alignment in bytes of what it writes."""
-
-
-def _color_splitter(mirrored: bool) -> Any:
-    byte, index = ir.IntType(8), ir.IntType(32)
-
-    @extending.intrinsic
-    def split(context: Any, pixels: Any, red: Any, green: Any, blue: Any) -> Any:
-        """Write the colors of pixels past the caches: addresses (``uint64``), in a kernel."""
-
-        def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            taken = ir.VectorType(byte, 3 * PIXELS_AT_ONCE)
-            written = ir.VectorType(byte, PIXELS_AT_ONCE)
-            source = builder.load(builder.inttoptr(arguments[0], taken.as_pointer()), align=1)
-            once = builder.module.add_metadata([ir.Constant(index, 1)])
-            for color, address in enumerate(arguments[1:]):
-                places = [3 * pixel + color for pixel in range(PIXELS_AT_ONCE)]
-                chosen = places[::-1] if mirrored else places
-                mask = ir.Constant(ir.VectorType(index, PIXELS_AT_ONCE), chosen)
-                numbers = builder.shuffle_vector(source, ir.Constant(taken, ir.Undefined), mask)
-                place = builder.inttoptr(address, written.as_pointer())
-                store = builder.store(numbers, place, align=PIXELS_AT_ONCE)
-                store.set_metadata("nontemporal", once)
-            return target.get_dummy_value()
-
-        return types.none(*[types.uint64] * 4), generate
-
-    return split
-
-
-split_colors, split_mirrored_colors = _color_splitter(False), _color_splitter(True)
-
-
-@extending.intrinsic
-def end_of_writes(context: Any) -> Any:
-    """Let other threads see what was written past the caches, in a kernel."""
-
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.fence("seq_cst")
-        return target.get_dummy_value()
-
-    return types.none(), generate
 
 
 # The system's pread(2) and pwrite(2), in a kernel: a descriptor, an address, how many bytes, and

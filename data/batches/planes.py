@@ -6,22 +6,61 @@ So several images are written in one call, without the lock.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.compiled import (
-    PIXELS_AT_ONCE,
-    end_of_writes,
-    split_colors,
-    split_mirrored_colors,
-    unlocked_kernel,
-)
+from runtime.compiled import extending, ir, types, unlocked_kernel
 
-_AT_ONCE = np.uint64(PIXELS_AT_ONCE)
+# Pixels that are split at once; what is written has to be aligned by as many bytes.
+_PIXELS = 16
+_AT_ONCE = np.uint64(_PIXELS)
 _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 
 Plane = NDArray[np.uint8]
 """The pixels of an image, or one color of them, as a flat array."""
+
+
+def _color_splitter(mirrored: bool) -> Any:
+    byte, index = ir.IntType(8), ir.IntType(32)
+
+    @extending.intrinsic
+    def split(context: Any, pixels: Any, red: Any, green: Any, blue: Any) -> Any:
+        """Write the colors of pixels past the caches: addresses (``uint64``), in a kernel."""
+
+        def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            taken = ir.VectorType(byte, 3 * _PIXELS)
+            written = ir.VectorType(byte, _PIXELS)
+            source = builder.load(builder.inttoptr(arguments[0], taken.as_pointer()), align=1)
+            once = builder.module.add_metadata([ir.Constant(index, 1)])
+            for color, address in enumerate(arguments[1:]):
+                places = [3 * pixel + color for pixel in range(_PIXELS)]
+                chosen = places[::-1] if mirrored else places
+                mask = ir.Constant(ir.VectorType(index, _PIXELS), chosen)
+                numbers = builder.shuffle_vector(source, ir.Constant(taken, ir.Undefined), mask)
+                place = builder.inttoptr(address, written.as_pointer())
+                store = builder.store(numbers, place, align=_PIXELS)
+                store.set_metadata("nontemporal", once)
+            return target.get_dummy_value()
+
+        return types.none(*[types.uint64] * 4), generate
+
+    return split
+
+
+_split_some, _split_some_mirrored = _color_splitter(False), _color_splitter(True)
+
+
+@extending.intrinsic
+def _end_of_writes(context: Any) -> Any:
+    """Let other threads see what was written past the caches, in a kernel."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return target.get_dummy_value()
+
+    return types.none(), generate
 
 
 @unlocked_kernel
@@ -53,7 +92,7 @@ def write_planes(
             else:
                 _split(pixels, red, green, blue)
     if aligned:
-        end_of_writes()
+        _end_of_writes()
 
 
 @unlocked_kernel
@@ -63,13 +102,13 @@ def _write_past_caches(pixels: Plane, written: Plane, width: np.uint64, mirrored
     green, blue = red + size, red + size + size
     if not mirrored:
         for i in range(np.uint64(0), size, _AT_ONCE):
-            split_colors(source + _THREE * i, red + i, green + i, blue + i)
+            _split_some(source + _THREE * i, red + i, green + i, blue + i)
         return
     for row in range(np.uint64(0), size, width):
         # In the order of what is written, so that whole cache lines of it are complete soon.
         for to in range(row, row + width, _AT_ONCE):
             i = row + (row + width - _AT_ONCE - to)
-            split_mirrored_colors(source + _THREE * i, red + to, green + to, blue + to)
+            _split_some_mirrored(source + _THREE * i, red + to, green + to, blue + to)
 
 
 # Indices that cannot be negative let the compiler use wide instructions: several times as fast.
