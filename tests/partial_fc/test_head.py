@@ -1,4 +1,4 @@
-"""The sharded head against a float64 reference in one process, and against finite differences."""
+"""The sharded head against a float64 reference in one process."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from runtime.mxnet import mx
 from tests.support.bfloat16 import needs_bfloat16
 from tests.support.reference_head import (
     ReferenceNormTerms,
-    margin_logit,
     reference_step,
     target_cosines,
 )
 from tests.support.reference_losses import (
+    MARGINS,
     NormMargin,
     ReferenceAdaFace,
     ReferenceCombined,
@@ -45,14 +45,6 @@ EMBEDDING = 24
 GLOBAL_BATCH = 12
 LR = 0.3
 SGD_09 = SGD(momentum=0.9, weight_decay=5e-4)
-MARGINS = {
-    "arcface": (1.0, 0.5, 0.0),
-    "cosface": (1.0, 0.0, 0.35),
-    "combined": (0.9, 0.4, 0.15),
-    "softmax": (1.0, 0.0, 0.0),
-}
-
-
 @dataclass(frozen=True)
 class Loss:
     """A loss under test: the head's margin, the reference's, the inter-class filter, the features.
@@ -327,102 +319,6 @@ def test_three_steps_of_adam_equal_the_reference(world_size, rows_of, decoupled)
     assert_close(centers, expected_centers, 2e-5)
 
 
-def test_reference_gradient_equals_finite_differences():
-    """The reference is itself checked, on the loss alone."""
-    generator = np.random.default_rng(0)
-    features = generator.normal(size=(3, 4))
-    centers = generator.normal(size=(5, 4))
-    labels, classes = np.array([0, 3, 3]), np.arange(5)
-    adaface = ReferenceAdaFace()(np.linalg.norm(features, axis=1), np.zeros(3))
-    cases: list[Callable[[], dict[str, Any]]]
-    cases = [partial(dict, margins=margins) for margins in MARGINS.values()]
-    cases += [lambda: adaface, lambda: {"margins": (1.0, 0.5, 0.0), "hardness": 0.3}]
-    # With a gradient through the norms, so not the same after a step of the features.
-    cases += [lambda: ReferenceNormMargin()(np.linalg.norm(features, axis=1), np.zeros(3))]
-
-    def step_of(case, filter_threshold):
-        return reference_step(
-            features, labels, centers, classes, scale=8.0,
-            filter_threshold=filter_threshold, **case(),
-        )  # fmt: skip
-
-    for case, filter_threshold in itertools.product(cases, [1.0, 0.1]):
-        step = step_of(case, filter_threshold)
-        for gradient, array in (
-            (step.features_gradient, features),
-            (step.centers_gradient, centers),
-        ):
-            numeric = np.zeros_like(array)
-            for index in np.ndindex(*array.shape):
-                for sign in (1, -1):
-                    array[index] += sign * 1e-6
-                    numeric[index] += sign * step_of(case, filter_threshold).loss / 2e-6
-                    array[index] -= sign * 1e-6
-            assert np.abs(numeric - gradient).max() < 1e-7
-
-
-def test_loss_computed_by_hand():
-    """Two classes along the axes, one sample on the first: cosines 1 and 0, CosFace 0.35, s = 2."""
-    def rank_main(world: ThreadWorld):
-        shard = Shard(0, 1, 2)
-        head = PartialFC(
-            HeadOptions(scale=2.0),
-            CombinedMargin(m3=0.35),
-            HostRows(np.eye(2, dtype=np.float32), SGD(0.0, 0.0)),
-            Sampler(shard, 1.0, seed=0),
-            shard,
-            world,
-        )
-        return head.step(mx.nd.array([[5.0, 0.0]]), np.array([0]), 0, 0.0)
-
-    step = run_ranks(1, rank_main)[0]
-    # -log(e^1.3 / (e^1.3 + e^0)) = log(1 + e^-1.3); the gradient across the feature is
-    # s · p(other) · 1 / |feature| along the second axis and nothing along the first.
-    assert step.loss.asscalar() == pytest.approx(np.log1p(np.exp(-1.3)), rel=1e-6)
-    other = np.exp(-1.3) / (1 + np.exp(-1.3))
-    assert step.gradient.asnumpy() == pytest.approx(np.array([[0.0, 2 * other / 5]]), abs=1e-6)
-
-
-def one_step(centers, features, label, scale, margin, filter_threshold=1.0):
-    """The first step of a head on one rank that uses all classes."""
-
-    def rank_main(world: ThreadWorld):
-        shard = Shard(0, 1, len(centers))
-        head = PartialFC(
-            HeadOptions(scale=scale, filter_threshold=filter_threshold),
-            margin,
-            HostRows(np.array(centers, dtype=np.float32), SGD(0.0, 0.0)),
-            Sampler(shard, 1.0, seed=0),
-            shard,
-            world,
-        )
-        return head.step(mx.nd.array(features), np.array([label]), 0, 0.0)
-
-    return run_ranks(1, rank_main)[0]
-
-
-def test_filter_by_hand():
-    """Cosines 0.6 (target), 0.8 and 0, s = 2: above 0.7 is left out, at the target is not."""
-    step = one_step(np.eye(3), [[0.6, 0.8, 0.0]], 0, 2.0, CombinedMargin(), 0.7)
-    assert step.loss.asscalar() == pytest.approx(np.log(1 + np.exp(-1.2)), rel=1e-6)
-    kept = one_step(np.eye(3), [[0.6, 0.8, 0.0]], 1, 2.0, CombinedMargin(), 0.7)
-    total = np.exp(1.6) + np.exp(1.2) + 1
-    assert kept.loss.asscalar() == pytest.approx(np.log(total) - 1.6, rel=1e-6)
-
-
-def test_hard_negatives_by_hand():
-    """Cosines 0.6 (target), 0.8 and 0, s = 2, no margin: 0.8 is hard, t = 0.01 · 0.6."""
-    step = one_step(np.eye(3), [[0.6, 0.8, 0.0]], 0, 2.0, CurricularFace(m=0.0))
-    hard = 2 * 0.8 * (0.006 + 0.8)
-    total = np.exp(1.2) + np.exp(hard) + 1
-    assert step.loss.asscalar() == pytest.approx(np.log(total) - 1.2, rel=1e-5)
-    # By the cosines: s · (p − 1) for the target, s · p · (t + 2c) for the hard negative.
-    units = np.array([0.6, 0.8, 0.0])
-    slopes = [2 * (np.exp(1.2) / total - 1), 2 * np.exp(hard) / total * 1.606, 2 / total]
-    expected = np.array(slopes) - np.dot(slopes, units) * units
-    assert step.gradient.asnumpy()[0] == pytest.approx(expected, abs=1e-5)
-
-
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_positives_beyond_the_sample_size_are_kept(world_size):
     """More positives than the ratio allows: the softmax is over all of them, and all move."""
@@ -445,30 +341,6 @@ def test_positives_beyond_the_sample_size_are_kept(world_size):
     assert_close(np.concatenate(gradients), expected.features_gradient, 1e-5)
     moved = (np.concatenate(centers) != before).any(axis=1)
     assert np.flatnonzero(moved).tolist() == labels.tolist()
-
-
-def test_confident_targets_keep_exact_gradients():
-    """With the target's probability near 1, the gradient is tiny but not rounded away."""
-    centers = np.eye(4, dtype=np.float32)
-    features = np.array([[1.0, 0.02, 0.0, 0.0]], dtype=np.float32)
-
-    def rank_main(world: ThreadWorld):
-        shard = Shard(0, 1, 4)
-        rows = HostRows(centers.copy(), SGD(0.0, 0.0))
-        options = HeadOptions(scale=30.0)
-        head = PartialFC(options, CombinedMargin(), rows, Sampler(shard, 1.0, 0), shard, world)
-        return head.step(mx.nd.array(features), np.array([0]), 0, 0.0).gradient.asnumpy()
-
-    expected = reference_step(
-        features, np.array([0]), centers, np.arange(4), (1.0, 0.0, 0.0), 30.0
-    ).features_gradient
-    assert np.abs(expected).max() < 1e-9
-    assert_close(run_ranks(1, rank_main)[0], expected, 1e-3)
-
-
-def test_margin_formula_of_the_reference():
-    assert margin_logit(np.array([0.5]), 1.0, 0.0, 0.35) == pytest.approx(0.15)
-    assert margin_logit(np.array([0.5]), 1.0, np.pi / 6, 0.0) == pytest.approx(0.0, abs=1e-12)
 
 
 @needs_bfloat16

@@ -10,6 +10,13 @@ from partial_fc.margin import Margin, Margined, NormTerms, Targets
 from runtime.mxnet import mx
 from tests.support.reference_head import ReferenceNormTerms
 
+MARGINS = {
+    "arcface": (1.0, 0.5, 0.0),
+    "cosface": (1.0, 0.0, 0.35),
+    "combined": (0.9, 0.4, 0.15),
+    "softmax": (1.0, 0.0, 0.0),
+}
+
 
 class ReferenceCombined:
     """Margins that stay as they are."""
