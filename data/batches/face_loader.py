@@ -27,7 +27,7 @@ from data.batches.planes import write_planes
 from data.batches.position import Position
 from data.batches.selection import Selection
 from data.decoding import Image, decode_jpegs, decode_rgb
-from data.images.transforms import Augmentation
+from data.images.augmentation import Augmentation
 from data.options import FaceDataOptions
 from data.records.record_set import LabeledRecords
 from data.records.recordio import BrokenRecordError
@@ -161,8 +161,8 @@ class FaceLoader(Loader):
     def _draw_changes(self, update: int) -> _Changes:
         """Return what is drawn for this rank's images, of what is for the whole global batch.
 
-        The numbers are those of a generator of NumPy that draws the mirrored images and then
-        calls ``Augmentation.draw``.
+        The numbers are those that a generator of NumPy would draw: one in float64 for each image,
+        for mirroring, and then in float32 the ``widths`` of the augmentation, one after the other.
         """
         words, rows = seed_words(_CHANGE, self._seed, update), self._rows
         count = rows.stop - rows.start

@@ -8,7 +8,6 @@ image by image wherever an image is decoded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Optional, Protocol
 
@@ -20,11 +19,6 @@ from typing_extensions import override
 from data.decoding import Image
 from data.images import colors
 
-# Of JPEG, 2 to 20.
-_LOWEST_QUALITY, _QUALITIES = 2, 19
-# Of low resolution, the sides over those of the image; of blur, in pixels.
-_SMALLEST_SCALE = 0.2
-_SMALLEST_SIGMA, _LARGEST_SIGMA = 0.5, 2.0
 # Of the colors of ImageNet's pixels, 0 … 255: standard deviations along the principal axes, and
 # the axes (Krizhevsky et al., ImageNet Classification with Deep CNNs, 2012, section 4.1).
 _AXES_DEVIATIONS = np.array([55.46, 4.794, 1.148], np.float32)
@@ -64,158 +58,6 @@ class Unchanged(ImageTransform):
     @override
     def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
         return image
-
-
-@dataclass(frozen=True)
-class Augmentation(ImageTransform):
-    """Random losses of quality, colors and a gray square, for faces; all draws lie in 0 … 1.
-
-    In the order in which a camera and a network lose them: sharpness, resolution, what JPEG takes,
-    colors. Of most losses a share of the images is affected; 0 is off.
-    """
-
-    color_jitter: float = 0.0
-    """Largest relative change of brightness, contrast and saturation, 0 … 1; 0 is off."""
-
-    cutout: float = 0.0
-    """Side of the gray square as a fraction of the image's sides, 0 … 1; 0 is off.
-
-    The square's center is anywhere in the image, so that part of it may lie outside (DeVries and
-    Taylor, Improved Regularization of Convolutional Neural Networks with Cutout, 2017).
-    """
-
-    jpeg_compression: float = 0.0
-    """Share of the images that are compressed as JPEG of a quality from 2 to 20; 0 is off.
-
-    InsightFace compresses half of them, before it changes their colors.
-    """
-
-    low_resolution: float = 0.0
-    """Share of the images that are shrunk to 0.2 to 1 of their sides, and enlarged again.
-
-    Kim et al., AdaFace: Quality Adaptive Margin for Face Recognition, 2022, section 4.1, where it
-    is 0.2.
-    """
-
-    blur: float = 0.0
-    """Share of the images that a Gaussian of 0.5 to 2 pixels blurs."""
-
-    gray: float = 0.0
-    """Share of the images that lose their colors."""
-
-    def __post_init__(self) -> None:
-        shares = (self.color_jitter, self.cutout, *(share for share, _ in self._losses))
-        assert all(0 <= share <= 1 for share in shares), self
-
-    @property
-    def _losses(self) -> tuple[tuple[float, int], ...]:
-        """Of each loss with a share of the images, the share and how many numbers it draws.
-
-        In the order of the draws, in which a new one stands last: what is off draws nothing, so
-        earlier runs draw what they drew.
-        """
-        return (
-            (self.jpeg_compression, 2), (self.low_resolution, 2), (self.blur, 2), (self.gray, 1)
-        )  # fmt: skip
-
-    @override
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        drawn = [rng.random((count, width), np.float32) for width in self.widths]
-        return np.concatenate(drawn, axis=1)
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """How many numbers of an image are drawn together; all images have those of one first."""
-        return (5, *(width for share, width in self._losses if share))
-
-    @override
-    def apply(self, image: Image, draws: NDArray[np.float32]) -> Image:
-        image = self._degraded(image, draws)
-        colors.recolor(image[None], *self._recoloring(draws[None], *image.shape[:2]))
-        return image
-
-    def of_rows(
-        self, draws: NDArray[np.float32], height: int, width: int
-    ) -> Callable[[NDArray[np.uint8], slice], None]:
-        """Return what changes images in place, some at a time: ``change(images, few)``.
-
-        What is computed for each image apart is computed here, for all of them together.
-
-        Args:
-            draws: the rows of ``draw`` of all images.
-            height: of the images.
-            width: of the images.
-
-        Returns:
-            A function of uint8 ``[at least k, height, width, 3]``, RGB, contiguous, and of which k
-            rows of the draws belong to the first k of them.
-        """
-        matrices, covered = self._recoloring(draws, height, width)
-        degrades = any(share for share, _ in self._losses[:-1])
-
-        def change(images: NDArray[np.uint8], few: slice) -> None:
-            if degrades:
-                for image, own in zip(images, draws[few]):
-                    degraded = self._degraded(image, own)
-                    if degraded is not image:
-                        image[:] = degraded
-            colors.recolor(images, matrices[few], covered[few])
-
-        return change
-
-    def _degraded(self, image: Image, draws: NDArray[np.float32]) -> Image:
-        """Return an image with less sharpness, resolution and quality, or itself."""
-        compression, resolution, blur = self._strengths(draws)
-        if blur is not None:
-            image = _blurred(image, _SMALLEST_SIGMA + (_LARGEST_SIGMA - _SMALLEST_SIGMA) * blur)
-        if resolution is not None:
-            image = _coarse(image, _SMALLEST_SCALE + (1 - _SMALLEST_SCALE) * resolution)
-        if compression is not None:
-            image = _compressed(image, _LOWEST_QUALITY + int(compression * _QUALITIES))
-        return image
-
-    def _recoloring(
-        self, draws: NDArray[np.float32], height: int, width: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return matrices and squares of images for ``colors.recolor``."""
-        matrices = colors.unchanged(len(draws))
-        if self.color_jitter:
-            matrices = colors.jittered(self.color_jitter, draws[:, :3])
-        if self.gray:
-            # The last that is drawn.
-            matrices = np.where(
-                (draws[:, -1] < self.gray)[:, None, None], colors.grayed(matrices), matrices
-            )
-        return matrices, colors.squares(self.cutout, draws[:, 3:5], height, width)
-
-    def _strengths(self, draws: NDArray[np.float32]) -> list[Optional[float]]:
-        """Return how strong each loss but the last is, 0 … 1, and None where there is none."""
-        found: list[Optional[float]] = []
-        start = 5
-        for share, width in self._losses[:-1]:
-            if not share:
-                found.append(None)
-                continue
-            own = draws[start : start + width]
-            found.append(float(own[-1]) if own[0] < share else None)
-            start += width
-        return found
-
-
-def _blurred(image: Image, sigma: float) -> Image:
-    return np.asarray(cv2.GaussianBlur(image, (0, 0), sigma), np.uint8)
-
-
-def _coarse(image: Image, scale: float) -> Image:
-    height, width = image.shape[:2]
-    small = _resized(image, max(1, round(scale * height)), max(1, round(scale * width)))
-    return _resized(small, height, width)
-
-
-def _compressed(image: Image, quality: int) -> Image:
-    done, encoded = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
-    assert done, quality
-    return np.ascontiguousarray(cv2.imdecode(encoded, cv2.IMREAD_COLOR)[..., ::-1])
 
 
 @dataclass(frozen=True)
@@ -290,7 +132,7 @@ class RandomResizedCrop(ImageTransform):
         height, width = _random_shape(image, shapes)
         top = int(row * (image.shape[0] - height + 1))
         left = int(column * (image.shape[1] - width + 1))
-        image = _resized(image[top : top + height, left : left + width], self.size, self.size)
+        image = resized(image[top : top + height, left : left + width], self.size, self.size)
         (matrix,) = colors.jittered(self.color_jitter, jitter[None])
         matrix[:, 3] += _AXES @ (self.lighting * lighting * _AXES_DEVIATIONS)
         image = cv2.transform(image, matrix)
@@ -306,7 +148,7 @@ class CenterCrop(MiddleCrop):
         height, width = image.shape[:2]
         scale = self.size * 8 / 7 / min(height, width)
         height, width = max(self.size, round(scale * height)), max(self.size, round(scale * width))
-        return super().apply(_resized(image, height, width), draws)
+        return super().apply(resized(image, height, width), draws)
 
 
 def _random_shape(image: Image, shapes: NDArray[np.float32]) -> tuple[int, int]:
@@ -321,6 +163,7 @@ def _random_shape(image: Image, shapes: NDArray[np.float32]) -> tuple[int, int]:
     return height, width
 
 
-def _resized(image: Image, height: int, width: int) -> Image:
+def resized(image: Image, height: int, width: int) -> Image:
+    """Return an image of another size: by averaging areas where it shrinks."""
     method = cv2.INTER_AREA if height < image.shape[0] else cv2.INTER_LINEAR
     return np.asarray(cv2.resize(image, (width, height), interpolation=method), np.uint8)

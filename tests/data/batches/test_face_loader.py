@@ -17,12 +17,13 @@ from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.batches.order import epoch_keys, permuted
 from data.batches.position import Position
 from data.decoding import decode_rgb
-from data.images.transforms import Augmentation
+from data.images.augmentation import Augmentation
 from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
 from data.records.recordio import encode
 from data.records.writer import RecordWriter
 from runtime.errors import DataError
+from tests.support.augmented import changed_by, drawn_for
 from tests.support.oriented_images import SEEN, assert_seen, file_with
 
 
@@ -189,10 +190,10 @@ def test_batches_are_those_of_the_plainest_loader(
         order = permuted(0, len(chosen), epoch_keys(0, seed, epoch), len(chosen))
         draws = np.random.default_rng((1, seed, update))
         mirrored = draws.random(size * world_size) < 0.5
-        changes = change.draw(draws, size * world_size)
+        changes = drawn_for(change, draws, size * world_size)
         for row in range(rank * size, (rank + 1) * size):
             index = chosen[order[place * size * world_size + row]]
-            image = change.apply(pixels[index].copy(), changes[row])
+            image = changed_by(change, pixels[index], changes[row])
             image = image[:, ::-1] if mirrored[row] else image
             expected.append(image.transpose(2, 0, 1))
             expected_labels.append(np.searchsorted(classes, owner[index]))

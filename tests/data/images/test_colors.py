@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.images import colors
-from data.images.transforms import Augmentation
+from data.images.augmentation import Augmentation
+from tests.support.augmented import changed_by, drawn_for
 
 NOTHING = np.zeros((1, 2, 2), np.int64)
 
@@ -67,14 +68,14 @@ def test_rows_are_changed_as_each_image_is() -> None:
     rng = np.random.default_rng(3)
     images = rng.integers(0, 256, (8, 32, 24, 3), np.uint8)
     change = Augmentation(0.4, 0.3, 0.5, 0.5, 0.5, 0.5)
-    draws = change.draw(rng, 20)
+    draws = drawn_for(change, rng, 20)
     some = change.of_rows(draws, 32, 24)
     for few in (slice(0, 8), slice(8, 16), slice(16, 24)):
         found = images.copy()
         some(found, few)
         own = draws[few]
         for image, one, drawn in zip(images, found, own):
-            np.testing.assert_array_equal(one, change.apply(image.copy(), drawn))
+            np.testing.assert_array_equal(one, changed_by(change, image, drawn))
         assert (found[: len(own)] != images[: len(own)]).any(axis=(1, 2, 3)).all()
         assert (found[len(own) :] == images[len(own) :]).all()
 
