@@ -145,3 +145,19 @@ def test_gray_images_have_the_luma_of_the_colors() -> None:
     assert np.abs(found - luma[..., None]).max() <= 0.6
     kept = changed_by(change, image, np.array([0, 0, 0, 0, 0, 0.5], np.float32))
     np.testing.assert_array_equal(kept, image)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_each_degradation_has_its_own_draws(number: int) -> None:
+    """All are on, and this one alone has drawn to affect the image."""
+    image = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+    draws = np.tile(np.array([0.9, 0.2], np.float32), 3)
+    draws[2 * number] = 0.1
+    others = np.zeros(5, np.float32)
+    found = changed_by(
+        Augmentation(**dict.fromkeys(LOSSES[:3], 0.5)), image, np.concatenate([others, draws])
+    )
+    alone = np.concatenate([others, np.array([0.1, 0.2], np.float32)])
+    expected = changed_by(Augmentation(**{LOSSES[number]: 0.5}), image, alone)
+    np.testing.assert_array_equal(found, expected)
+    assert (found != image).any()
