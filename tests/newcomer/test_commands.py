@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,25 @@ def test_ctrl_c_is_pressed_once_updates_are_reported(tmp_path: Path) -> None:
     assert wait(line, tmp_path, commands.Plan(), interrupted=True) == 130
     assert (tmp_path / "log.txt").read_text().split() == ["update", "1/9", "loss", "stopped"]
     assert wait("echo done", tmp_path, commands.Plan(), interrupted=True) == 0
+
+
+def test_ctrl_c_ends_what_a_walk_in_the_background_runs(tmp_path: Path, monkeypatch) -> None:
+    """Where it was started by a script's ``&``, which ignores Ctrl-C for all that it starts."""
+    line = 'echo "update 1/9 "; exec sleep 60'
+    statuses: list[int] = []
+
+    def walked(*_: object) -> int:
+        statuses.append(wait(line, tmp_path, commands.Plan(minutes=0.5), interrupted=True))
+        return 0
+
+    monkeypatch.setattr(walk, "walk", walked)
+    monkeypatch.setattr("sys.argv", ["tests.newcomer", "--data", str(tmp_path)])
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        walk.main()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert statuses == [-signal.SIGINT]
 
 
 def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from typing import Optional, TextIO
 
 from tests.newcomer import commands
 from tests.newcomer.commands import Plan, Typed
+from tests.support.signals import keep_ignored_signals_from_children
 
 ROOT = Path(__file__).resolve().parents[2]
 _ACTIVATE = "source .venv/bin/activate"
@@ -52,6 +53,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="an empty folder to work in, which stays")
     parser.add_argument("--skip", default="", help="commands to leave out: make test,make train")
     options = parser.parse_args()
+    # Else Ctrl-C has no effect on what is run by a walk in the background.
+    keep_ignored_signals_from_children()
     if options.data is None:
         parser.error("--data: needs the folder of real data, or TOOLKIT_DATA")
     with tempfile.TemporaryDirectory(prefix="newcomer-") as temporary:
