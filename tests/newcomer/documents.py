@@ -196,6 +196,7 @@ RUN_BY: dict[str, Run] = {
     "python -m benchmarks.kernels": Run("tests/benchmarks/test_kernels.py"),
     "python -m benchmarks.learning": Run("tests/benchmarks/test_learning.py"),
     "python -m benchmarks.plan": Run("tests/benchmarks/test_plan.py"),
+    "python -m benchmarks.precision": Run("tests/benchmarks/test_precision.py"),
     "python -m benchmarks.scaling": Run("tests/benchmarks/test_scaling.py"),
     "python -m benchmarks.shards": Run("tests/benchmarks/test_shards.py", "shards_benchmark"),
     "python -m benchmarks.verification": Run("tests/benchmarks/test_verification.py"),
