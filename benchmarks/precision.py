@@ -95,7 +95,7 @@ def train(folder: Path, form: str, seed: int, rec: Optional[Path]) -> End:
     kept = folder / _END
     if kept.is_file():
         return End(**json.loads(kept.read_text(encoding="utf-8")))
-    words = ["bash", "run.sh", "--models-root", str(folder), "--seed", str(seed), "--verbose", "1"]
+    words = ["bash", "run.sh", "--models-root", str(folder), "--seed", str(seed), "--frequent", "1"]
     if rec is not None:
         words += ["--rec", str(rec.resolve()), *_OWN_FACES]
     done = subprocess.run(

@@ -71,7 +71,7 @@ def test_forms_differ_in_what_they_say(
         for words, environment in runs:
             form, seed = Path(words[3]).name.split("-")
             assert words[:3] == ["bash", "run.sh", "--models-root"]
-            assert words[4:8] == ["--seed", seed, "--verbose", "1"]
+            assert words[4:8] == ["--seed", seed, "--frequent", "1"]
             assert words[8:] == [*precision.FORMS[form]]
             emulates = "emulated_tiles" in environment.get("PYTHONPATH", "")
             assert emulates == (form == "bfloat16")
