@@ -189,6 +189,7 @@ RUN_BY: dict[str, Run] = {
     "python -m benchmarks.center_store": Run("tests/benchmarks/test_center_store.py"),
     "python -m benchmarks.checkpoint": Run("tests/benchmarks/test_checkpoint.py"),
     "python -m benchmarks.classifiers": Run("tests/benchmarks/test_classifiers.py"),
+    "python -m benchmarks.cleaning": Run("tests/benchmarks/test_cleaning.py"),
     "python -m benchmarks.distillation": Run("tests/benchmarks/test_distillation.py"),
     "python -m benchmarks.end_to_end": Run("tests/benchmarks/test_end_to_end.py"),
     "python -m benchmarks.grouping": Run("tests/benchmarks/test_grouping.py"),

@@ -13,11 +13,11 @@ import pytest
 
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
+from benchmarks import cleaning
 from data.clean import __main__ as command
 from data.records.record_set import RecordSet
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
-from evaluation.embed import __main__ as embed
 from evaluation.embed.index import write_index
 from runtime.errors import ConfigError, DataError
 from tests.data.clean.clusters import people
@@ -207,68 +207,32 @@ def test_a_network_embeds_the_set(faces: np.ndarray) -> None:
     assert contents("new") == contents("faces")[1:]
 
 
-def plant(labels: np.ndarray, least: int, seed: int) -> np.ndarray:
-    """Labels of which 5 % of those of people with at least ``least`` images are another's."""
-    generator, counts = np.random.default_rng(seed), np.bincount(labels)
-    candidates = np.flatnonzero(counts[labels] >= least)
-    planted = labels.copy()
-    for number in generator.choice(candidates, round(0.05 * len(candidates)), replace=False):
-        while planted[number] == labels[number]:
-            planted[number] = generator.integers(len(counts))
-    return planted
+def first_people(folder: Path, least: int, most: int, place: Path) -> Path:
+    """A folder with links to those of LFW's people who have ``least`` images, at most ``most``."""
+    found = sorted(path for path in folder.iterdir() if len(list(path.iterdir())) >= least)
+    place.mkdir()
+    for person in found[:most]:
+        (place / person.name).symlink_to(person.resolve())
+    return place
 
 
-def find_planted(
-    images: list[bytes], labels: np.ndarray, planted: np.ndarray, features: np.ndarray
-) -> tuple[float, float]:
-    """Recall and precision of the images that the command leaves out; LFW's mistakes count."""
-    order = np.argsort(planted, kind="stable")
-    dense = np.unique(planted, return_inverse=True)[1]
-    with RecordWriter(Path("planted"), image_size=(112, 112)) as writer:
-        for number in order.tolist():
-            writer.write(images[number], int(dense[number]))
-    np.save("planted.npy", features[order])
-    with open("planted.tsv", "wb") as file:
-        names = (f"planted/train.rec:{n}" for n in range(1, len(order) + 1))
-        write_index(file, zip(names, map(str, dense[order].tolist())))
-    command.main(["planted", "--features", "planted.npy", "--sheets", "1"])
-    is_out = np.array([line[2] == "" for line in table("images.tsv")])
-    is_wrong = (planted != labels)[order]
-    return is_out[is_wrong].mean(), is_wrong[is_out].mean()
-
-
-def embedded(
-    folder: Path, data: Path, least: int, most: int
-) -> tuple[list[bytes], np.ndarray, np.ndarray]:
-    """Images, people and embeddings of LFW's people with ``least`` images, ``most`` people."""
-    found = sorted(path for path in folder.iterdir() if len(list(path.iterdir())) >= least)[:most]
-    paths = [path for person in found for path in sorted(person.iterdir())]
-    words = ["--model", f"{data}/mobilefacenet_y1/model,0", "--out", "lfw"]
-    embed.main([*words, *map(str, paths)])
-    labels = np.repeat(np.arange(len(found)), [len(list(person.iterdir())) for person in found])
-    return [path.read_bytes() for path in paths], labels, np.load("lfw.npy")
-
-
-def test_planted_labels_of_real_faces(
-    lfw_folder: Path, toolkit_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    images, labels, features = embedded(lfw_folder, toolkit_data, least=4, most=40)
-    recall, precision = find_planted(images, labels, plant(labels, 4, seed=1), features)
-    assert recall >= 0.95 and precision >= 0.9
+def test_planted_labels_of_real_faces(lfw_folder: Path, toolkit_data: Path, tmp_path: Path) -> None:
+    folder = first_people(lfw_folder, 4, 40, tmp_path / "faces")
+    faces = cleaning.embedded(folder, f"{toolkit_data}/mobilefacenet_y1/model,0", tmp_path)
+    labels = cleaning.plant(faces.labels, cleaning.Planting(4, 1), seed=1)
+    found = cleaning.find_planted(faces, labels, tmp_path / "planted")
+    assert found.planted == round(0.05 * len(labels))
+    assert found.recall >= 0.95 and found.precision >= 0.9 and found.right >= 0.95
 
 
 @pytest.mark.cleaning
 @pytest.mark.timeout(3600)
-def test_planted_labels_of_lfw(
-    lfw_folder: Path, toolkit_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planted_labels_of_lfw(lfw_folder: Path, toolkit_data: Path, tmp_path: Path) -> None:
     """All of LFW; the people with one image are there, and nobody can say of whom they are."""
-    monkeypatch.chdir(tmp_path)
-    images, labels, features = embedded(lfw_folder, toolkit_data, least=1, most=10_000)
-    assert len(images) == 13_233
+    faces = cleaning.embedded(lfw_folder, f"{toolkit_data}/mobilefacenet_y1/model,0", tmp_path)
+    assert len(faces.labels) == 13_233
     for least in (2, 3):
         for seed in range(3):
-            found = find_planted(images, labels, plant(labels, least, seed), features)
-            print(least, seed, "recall %.4f precision %.4f" % found)
-            assert found[0] >= 0.95 and found[1] >= 0.9
+            labels = cleaning.plant(faces.labels, cleaning.Planting(least, 1), seed)
+            found = cleaning.find_planted(faces, labels, tmp_path / f"{least}-{seed}")
+            assert found.recall >= 0.95 and found.precision >= 0.9
