@@ -33,7 +33,7 @@ DOCUMENTS = (
 )
 NO_REPORT = "no report kept"
 # What was measured before reports were kept. There may be fewer of them, never more.
-WITHOUT_REPORT = 5
+WITHOUT_REPORT = 2
 KINDS = {"measured", "published", "computed", "setting"}
 # Blocks of commands and listings; of one with prompts, what the commands print is read.
 _BLOCK = re.compile(r"^ *```\w*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
