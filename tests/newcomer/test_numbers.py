@@ -3,8 +3,7 @@
 A result is a number with a decimal point or with thousands, or a share in percent, outside commands
 and names. The rows of a section say where its numbers come from: measured by a command, published
 by somebody, computed by a module, or no result but a setting or an example of an output. What was
-measured is compared with the report or the file of results that its row names; a few older rows
-have none.
+measured is compared with the report or the file of results that its row names.
 """
 
 from __future__ import annotations
@@ -31,9 +30,6 @@ DOCUMENTS = (
         if ROOT / "docs/results" not in path.parents
     ),
 )
-NO_REPORT = "no report kept"
-# What was measured before reports were kept. There may be fewer of them, never more.
-WITHOUT_REPORT = 2
 KINDS = {"measured", "published", "computed", "setting"}
 # Blocks of commands and listings; of one with prompts, what the commands print is read.
 _BLOCK = re.compile(r"^ *```\w*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -109,19 +105,14 @@ def is_in(number: str, text: str) -> bool:
 
 
 def test_what_was_measured_stands_in_its_report() -> None:
-    without = 0
     for row in rows():
         if row["kind"] != "measured":
             continue
         reports = [ROOT / name for name in _REPORT.findall(row["source"])]
-        assert bool(reports) != (NO_REPORT in row["source"]), row
-        without += not reports
+        assert reports, row
         texts = [kept(report) for report in reports]
-        missing = [
-            one for one in of_row(row) if reports and not any(is_in(one, text) for text in texts)
-        ]
+        missing = [one for one in of_row(row) if not any(is_in(one, text) for text in texts)]
         assert missing == [], (row["document"], row["section"], reports)
-    assert without == WITHOUT_REPORT
 
 
 @pytest.mark.parametrize(
