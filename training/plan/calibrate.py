@@ -17,7 +17,7 @@ from partial_fc.shard import Shard
 from runtime import options
 from training.config.faces import FaceConfig
 from training.plan import keys
-from training.plan.calibration import Calibration, HeadRates, InputRates
+from training.plan.calibration import Calibration, HeadRates, InputRates, StoreRates
 from training.plan.keys import Cell
 from training.plan.memory import head_memory
 from training.plan.runs import (
@@ -44,6 +44,8 @@ _PLAIN = {
     **{"teacher": None, "sample_ratio": 1.0, "accumulate": 1, "num_classes": _CLASSES},
     **{"dry_run": False, "calibrate": False, "json": False, "gpu": False, "world_size": None},
     **{"memory": None, "dataset": None, "num_images": None, "filter_threshold": 1.0},
+    # A store is the user's, perhaps with the centers of a run.
+    **{"center_store": None},
     **{"max_update": UPDATES, "lr_schedule": "cosine", "lr_steps": (), "lr_factor": None},
 }
 
@@ -79,6 +81,7 @@ def _rates(config: FaceConfig, cell: Cell) -> list[tuple[str, object]]:
         "head_dtype": config.head.head_dtype,
         "optimizer": config.optimizer.optimizer,
         "record_file": _record_file(config),
+        "center_store": config.head.center_store,
     }
     rates = kernel_rates(cell, request)
     head = {name: rates[name] for name in ("operations", "gathered", "updated", "logits", "drawn")}
@@ -92,6 +95,8 @@ def _rates(config: FaceConfig, cell: Cell) -> list[tuple[str, object]]:
             InputRates(keys.input_key(config), rates["read_bytes"], rates["decoded"]),
         ),
     ]
+    if config.head.center_store is not None:
+        entries.append(("stores", StoreRates(keys.store_key(config, cell), rates["stored"])))
     return [*entries, *collective_entries(cell, rates)]
 
 

@@ -22,7 +22,9 @@ from runtime.files import StagedFiles
 VERSION = 1
 """Of the file; raised whenever a field changes its meaning."""
 
-_Entry = TypeVar("_Entry", "NetworkCost", "HeadRates", "InputRates", "CollectiveRates")
+_Entry = TypeVar(
+    "_Entry", "NetworkCost", "HeadRates", "StoreRates", "InputRates", "CollectiveRates"
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,16 @@ class HeadRates:
 
 
 @dataclass(frozen=True)
+class StoreRates:
+    """A store of class centers (``--center-store``)."""
+
+    key: str
+    """See ``store_key``."""
+    rows: float
+    """Per second of a processor that are read and written."""
+
+
+@dataclass(frozen=True)
 class InputRates:
     """Reading and decoding."""
 
@@ -86,6 +98,7 @@ class CollectiveRates:
 _KINDS: Mapping[str, Any] = {
     "networks": NetworkCost,
     "heads": HeadRates,
+    "stores": StoreRates,
     "inputs": InputRates,
     "collectives": CollectiveRates,
 }
@@ -100,6 +113,7 @@ class Calibration:
     heads: tuple[HeadRates, ...] = ()
     inputs: tuple[InputRates, ...] = ()
     collectives: tuple[CollectiveRates, ...] = ()
+    stores: tuple[StoreRates, ...] = ()
 
     def added(self, kind: str, entry: Any) -> Calibration:
         """With an entry in place of the former one of its key."""
@@ -169,7 +183,8 @@ def write(calibration: Calibration) -> None:
 
 
 def _entries(file: Path, content: Mapping[str, Any], kind: str) -> tuple[Any, ...]:
-    entries = content.get(kind)
+    # An earlier version had not all kinds.
+    entries = content.get(kind, [])
     if not isinstance(entries, list):
         raise _damaged(file, f"{kind!r} is no list")
     return tuple(_entry(file, kind, entry) for entry in entries)

@@ -17,7 +17,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,9 @@ from partial_fc.head import TYPES, PartialFC, usable_dtype
 from partial_fc.host_rows import HostRows
 from partial_fc.options import HeadOptions
 from partial_fc.shard import Sample, Sampler, Shard
+from partial_fc.store.center_store import CenterStore, StoreOptions
+from partial_fc.store.records import Layout, Part, Staged
+from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from training.config.faces import FaceOptimizerOptions
 
@@ -40,6 +44,8 @@ from training.config.faces import FaceOptimizerOptions
 _CLASSES, _SAMPLED, _BATCH = 65_536, 8_192, 128
 _ROUNDS = 5
 _FEW_CLASSES, _FEW_IMAGES = 64, 4
+# Of a store: so many classes that hardly one is sampled again.
+_STORED_CLASSES, _STORED, _STORE_MEMORY = 1 << 20, 4_096, 1 << 30
 _SIDE = 112
 _IMAGES = 200
 # Of a file that is read from the disk.
@@ -56,6 +62,8 @@ class Request:
     optimizer: str
     record_file: Optional[str]
     """Whose disk is read; None for a temporary file."""
+    center_store: Optional[str]
+    """On whose disk rows are read and written, beside it; None for no store."""
 
 
 def main() -> None:
@@ -65,21 +73,26 @@ def main() -> None:
     rates = _collectives(world)
     if asked is not None:
         request = Request(**asked)
-        rates.update(**_head(request, world), **_input(request, world))
+        rates.update(**_head(request, world), **_input(request, world), **_store(request, world))
     if world.rank == 0:
         Path(sys.argv[2]).write_text(json.dumps(rates), encoding="utf-8")
     world.barrier()
 
 
-def _seconds(call: Callable[[], object], world: Any, rounds: int = _ROUNDS) -> float:
+def _seconds(
+    call: Callable[[], object],
+    world: Any,
+    rounds: int = _ROUNDS,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """The median over rounds of the seconds that the slowest rank takes, after one to warm up."""
     taken = []
     for _ in range(rounds + 1):
         world.barrier()
-        start = time.perf_counter()
+        start = clock()
         call()
         mx.nd.waitall()
-        taken.append(time.perf_counter() - start)
+        taken.append(clock() - start)
     slowest = mx.nd.array([statistics.median(taken[1:])])
     slowest = world.allreduce(slowest, "calibrate.seconds", op="max")
     return float(slowest.asscalar())
@@ -145,6 +158,49 @@ def _small_step(request: Request, dtype: str) -> Callable[[], object]:
     features = mx.nd.random.normal(shape=(_FEW_IMAGES, request.embedding_size))
     labels = np.arange(_FEW_IMAGES)
     return partial(head.step, features, labels, 1, 1e-6)
+
+
+def _store(request: Request, world: Any) -> dict[str, float]:
+    """Rows per second of a processor; each rank has a store of its own, of rows that are new."""
+    if request.center_store is None:
+        return {}
+    layout = Layout(
+        request.embedding_size,
+        optimizers.build(FaceOptimizerOptions(optimizer=request.optimizer)).states,
+    )
+    shard = Shard(0, 1, _STORED_CLASSES)
+    rng = np.random.default_rng(world.rank)
+    samples = [np.unique(rng.integers(shard.size, size=_STORED)) for _ in range(_ROUNDS + 1)]
+    with _folder_beside(Path(request.center_store)) as folder:
+        store = CenterStore(StoreOptions(folder, _STORE_MEMORY, 1), shard, layout, LoneWorld())
+        store.begin("calibrate")
+        staged = Staged(layout, _STORED)
+
+        def exchange() -> None:
+            classes = samples.pop()
+            part = Part(staged.first(classes.size), classes, np.arange(classes.size))
+            store.wait(store.read(part))
+            store.write(part)
+            store.wait()
+
+        seconds = _seconds(exchange, world, clock=time.process_time)
+        store.close()
+    return {"stored": _STORED / seconds}
+
+
+@contextmanager
+def _folder_beside(store: Path) -> Iterator[Path]:
+    """A new folder in that of a store, or in the nearest above it that exists."""
+    place = next(path for path in (store, *store.resolve().parents) if path.is_dir())
+    try:
+        made = tempfile.TemporaryDirectory(dir=place)
+    except OSError as error:
+        raise ConfigError(
+            f"--center-store {store}: {place} cannot be written ({error.strerror}); choose another "
+            "folder, or make this one writable"
+        ) from None
+    with made as folder:
+        yield Path(folder)
 
 
 def _input(request: Request, world: Any) -> dict[str, float]:

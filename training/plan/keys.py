@@ -60,6 +60,12 @@ def head_key(config: FaceConfig, cell: Cell) -> str:
     return "; ".join([*words, str(config.backbone.embedding_size), str(cell)])
 
 
+def store_key(config: FaceConfig, cell: Cell) -> str:
+    """What rows of a store depend on: the disk, and the length of a record."""
+    words = [config.head.center_store or "no store", config.optimizer.optimizer]
+    return "; ".join([*words, str(config.backbone.embedding_size), str(cell)])
+
+
 def input_key(config: FaceConfig) -> str:
     """Of which disk the speed is: that of the first record set."""
     return config.data.rec[0] if config.data.rec else "temporary files"

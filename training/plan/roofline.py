@@ -21,6 +21,7 @@ from training.plan.calibration import (
     HeadRates,
     InputRates,
     NetworkCost,
+    StoreRates,
     find,
 )
 from training.plan.items import ASSUMED, MEASURED, Duration, communication
@@ -41,6 +42,7 @@ class Measured(NamedTuple):
     head: Optional[HeadRates]
     input: Optional[InputRates]
     collectives: Optional[CollectiveRates]
+    store: Optional[StoreRates] = None
 
     @classmethod
     def of(cls, config: FaceConfig, world_size: int, found: Calibration) -> Measured:
@@ -52,11 +54,12 @@ class Measured(NamedTuple):
             find(found.heads, keys.head_key(config, cell)),
             find(found.inputs, keys.input_key(config)),
             find(found.collectives, str(cell)),
+            find(found.stores, keys.store_key(config, cell)),
         )
 
 
 def update_time(config: FaceConfig, shard: Shard, measured: Measured) -> Optional[list[Duration]]:
-    """The parts of an update's time; None unless backbone, head and, if any, ranks were measured.
+    """The parts of an update's time; None unless backbone, head, ranks and store were measured.
 
     The shard is that of the rank with the most classes.
     """
@@ -64,6 +67,8 @@ def update_time(config: FaceConfig, shard: Shard, measured: Measured) -> Optiona
     if network is None or head is None or read is None:
         return None
     if shard.world_size > 1 and measured.collectives is None:
+        return None
+    if config.head.center_store is not None and measured.store is None:
         return None
     parts = config.backbone.accumulate
     durations = [
@@ -74,6 +79,7 @@ def update_time(config: FaceConfig, shard: Shard, measured: Measured) -> Optiona
             MEASURED if parts == 1 else ASSUMED,
         ),
         *_head(config, shard, head),
+        *_store(config, shard, measured.store),
         *_input(config, read, measured.cell.threads),
     ]
     if measured.collectives is not None:
@@ -109,6 +115,19 @@ def _head(config: FaceConfig, shard: Shard, rates: HeadRates) -> list[Duration]:
         Duration("softmax", "softmax", batch * rows / rates.logits, MEASURED),
         Duration("head", "rest of the head", rates.base_seconds, MEASURED),
     ]
+
+
+def _store(config: FaceConfig, shard: Shard, rates: Optional[StoreRates]) -> list[Duration]:
+    """Rows on their way from and to the disk take processors from the backbone.
+
+    All of it counts, on any number of threads: the threads of an operator wait for the one whose
+    processor was taken. The disk itself works beside them.
+    """
+    if config.head.center_store is None:
+        return []
+    assert rates is not None
+    seconds = sampled_rows(config, shard) / rates.rows
+    return [Duration("store", "rows of the store: read, write", seconds, MEASURED)]
 
 
 def _input(config: FaceConfig, rates: InputRates, threads: int) -> list[Duration]:

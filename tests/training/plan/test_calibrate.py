@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.launch import clean_environment
 from training.config.faces import parse
-from training.plan.keys import Cell, head_key, network_key
+from training.plan.keys import Cell, head_key, network_key, store_key
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -30,13 +30,20 @@ def test_each_measurement_holds_for_what_it_depends_on() -> None:
     assert network_key(parse([*plain.split(), *same.split()]), cell) in found
     narrow = parse([*plain.split(), "--head-dtype", "bfloat16"])
     assert head_key(narrow, cell) != head_key(parse(plain.split()), cell)
+    stores = {
+        store_key(parse([*plain.split(), *line.split()]), cell)
+        for line in ("", "--center-store a", "--center-store b", "--optimizer adam --lr 1 --wd 0")
+    }
+    assert len(stores) == 4
 
 
 @pytest.mark.launcher
 def test_a_plan_after_measuring(tmp_path: Path) -> None:
     """One rank and two: a time, and memory that was measured."""
     words = "--dataset 100w --network tiny --embedding-size 64 --batch-size 8 --num-classes 2000"
-    command = [sys.executable, "train.py", *words.split(), "--dry-run", "--calibrate", "--json"]
+    store = ["--center-store", str(tmp_path / "store")]
+    chosen = [*words.split(), *store, "--dry-run", "--calibrate", "--json"]
+    command = [sys.executable, "train.py", *chosen]
     done = subprocess.run(
         [*command, "--world-size", "2"],
         cwd=ROOT,
@@ -52,10 +59,10 @@ def test_a_plan_after_measuring(tmp_path: Path) -> None:
     assert bases["activations"] == bases["libraries"] == "measured"
     assert 2**28 < plan["memory"]["bytes"] < 2**30
     durations = {item["name"]: item for item in plan["time"]["items"]}
-    assert {"backbone", "products", "rows", "softmax", "communication"} < durations.keys()
+    parts = {"backbone", "products", "rows", "store", "softmax", "communication"}
+    assert parts < durations.keys() and not (tmp_path / "store").exists()
     assert all(item["seconds"] > 0 for item in durations.values() if item["name"] != "rows")
     (file,) = (tmp_path / "partial-fc").iterdir()
     written = json.loads(file.read_text())
-    assert [len(written[kind]) for kind in ("networks", "heads", "inputs", "collectives")] == [
-        *(2, 2, 1, 1)
-    ]
+    kinds = ("networks", "heads", "stores", "inputs", "collectives")
+    assert [len(written[kind]) for kind in kinds] == [2, 2, 2, 1, 1]

@@ -33,6 +33,14 @@ def test_what_is_written_is_read() -> None:
     assert calibration.read() == made
 
 
+def test_what_an_earlier_version_did_not_measure_is_not_there() -> None:
+    calibration.write(Calibration(processors.model(), (NETWORK,)))
+    content = json.loads(calibration.path().read_text())
+    assert content.pop("stores") == []
+    calibration.path().write_text(json.dumps(content))
+    assert calibration.read() == Calibration(processors.model(), (NETWORK,))
+
+
 def test_each_host_has_a_file_of_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "node", lambda: "first")
     calibration.write(Calibration(processors.model(), (NETWORK,)))

@@ -6,7 +6,13 @@ import pytest
 
 from partial_fc.shard import Shard
 from training.config.faces import FaceConfig, parse
-from training.plan.calibration import CollectiveRates, HeadRates, InputRates, NetworkCost
+from training.plan.calibration import (
+    CollectiveRates,
+    HeadRates,
+    InputRates,
+    NetworkCost,
+    StoreRates,
+)
 from training.plan.items import seconds
 from training.plan.keys import Cell
 from training.plan.roofline import Measured, backbone_seconds, update_time
@@ -46,6 +52,15 @@ def test_one_rank_by_hand() -> None:
             "reading": 10.0,
         }
     )
+
+
+def test_rows_of_a_store_take_the_processors() -> None:
+    line = "--sample-ratio 0.2 --center-store centers"
+    assert update_time(config(line), Shard(0, 1, 1000), ALONE) is None
+    stored = ALONE._replace(store=StoreRates("", rows=400.0))
+    parts = parts_of(line, 1, stored)
+    assert parts.pop("store") == pytest.approx(200 / 400.0)
+    assert parts == parts_of("--sample-ratio 0.2", 1, stored)
 
 
 def test_all_rows_are_not_drawn() -> None:
