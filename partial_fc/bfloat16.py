@@ -9,10 +9,7 @@ What is kept from update to update is rounded up or down at random, by its dista
 (stochastic rounding: Gupta et al., Deep Learning with Limited Numerical Precision, ICML 2015,
 equation 1). Most updates are smaller than half of the last of eight bits: rounded to the nearest,
 they would all be lost; at random they are kept in the mean. The random numbers are a hash of what
-they are for, so that a run that continues draws what it would have drawn. What rounding took from a
-center, or gave to it, is given back with the next updates through its momentum (error feedback:
-Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014): otherwise the errors of all
-updates would add up, in some hundred to a few percent of the center.
+they are for, so that a run that continues draws what it would have drawn.
 """
 
 from __future__ import annotations
@@ -41,11 +38,6 @@ def rounded(value: Any, array: Any, random: Any) -> Any:
 
     ``random``, uint32, decides by its lower 16 bits.
     """
-    raise NotImplementedError("compiled only")
-
-
-def regained(value: Any, share: Any, exact: Any, kept: Any) -> Any:
-    """In a kernel: ``value``, and a share of what an entry lost when ``exact`` was ``kept``."""
     raise NotImplementedError("compiled only")
 
 
@@ -82,13 +74,6 @@ def _rounded(value, array, random):  # type: ignore[no-untyped-def]
         return np.uint16(np.uint32(bits + lower) >> np.uint32(16))
 
     return at_random
-
-
-@overload(regained, inline="always")
-def _regained(value, share, exact, kept):  # type: ignore[no-untyped-def]
-    if kept != types.uint16:
-        return lambda value, share, exact, kept: value
-    return lambda value, share, exact, kept: value + share * (exact - widened(kept))
 
 
 @inlined

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from partial_fc.bfloat16 import random_bits, regained, rounded, row_key, widened
+from partial_fc.bfloat16 import random_bits, rounded, row_key, widened
 from partial_fc.shard import STATES, RowState
 from runtime.compiled import inlined, parallel_kernel, prange, prefetch_row
 from runtime.mxnet import mx
@@ -89,17 +89,9 @@ class SGD(RowOptimizer):
 
     @override
     def update_host(self, arrays: HostArrays, gradients: RowGradients, lr: float) -> None:
-        rates = map(np.float32, (lr, self.momentum, self.weight_decay, self._returned_share()))
-        settings = tuple(rates), tuple(gradients.draws)
+        rates = np.float32(lr), np.float32(self.momentum), np.float32(self.weight_decay)
+        settings = rates, tuple(gradients.draws)
         _sgd(arrays["centers"], arrays["momenta"], *gradients[:3], settings)
-
-    def _returned_share(self) -> float:
-        """The share of what rounding took from a center that is added to its momentum.
-
-        The momentum moves the center by ``momentum`` times itself in the next update, by its square
-        in the one after it, and so on: with this share, by what was lost.
-        """
-        return (1 - self.momentum) / self.momentum if self.momentum else 0.0
 
     @override
     def update_device(self, sampled: DeviceArrays, tangent_SD: Any, lr: float) -> None:
@@ -204,7 +196,7 @@ def _radial(slope, center):  # type: ignore[no-untyped-def]
 
 @parallel_kernel
 def _sgd(centers, momenta, rows, inverse_norms, gradient, settings):  # type: ignore[no-untyped-def]
-    (lr, momentum, weight_decay, share), (draw, first_class) = settings
+    (lr, momentum, weight_decay), (draw, first_class) = settings
     for s in prange(rows.size):
         following = rows[min(s + 1, rows.size - 1)]
         prefetch_row(centers, following)
@@ -221,9 +213,8 @@ def _sgd(centers, momenta, rows, inverse_norms, gradient, settings):  # type: ig
             step = inverse * (widened(slope[d]) - radial * unit) + weight_decay * value
             moved = momentum * widened(velocity[d]) - lr * step
             random = random_bits(key, d)
-            exact = value + moved
-            center[d] = rounded(exact, center, random >> np.uint32(16))
-            velocity[d] = rounded(regained(moved, share, exact, center[d]), velocity, random)
+            velocity[d] = rounded(moved, velocity, random)
+            center[d] = rounded(value + moved, center, random >> np.uint32(16))
 
 
 @parallel_kernel

@@ -52,10 +52,8 @@ def test_an_update_is_that_of_float32_rounded_to_a_neighbor(centers, optimizer):
         if array.dtype != np.uint16:
             assert np.array_equal(array, expected[name])
             continue
-        # Adam's step, at most 0.1, follows from two moments that are rounded, too; SGD's momentum
-        # has a ninth of what a center lost.
-        is_exact = isinstance(optimizer, Adam) != (name == "centers")
-        error = 1e-6 if is_exact else 3e-3
+        # Adam's step, at most 0.1, follows from two moments that are rounded, too.
+        error = 2e-3 if isinstance(optimizer, Adam) and name == "centers" else 1e-6
         found = bfloat16.to_float32(array)
         assert np.abs(found - expected[name]).max() > 0
         assert found == pytest.approx(expected[name], rel=2**-7, abs=error)
@@ -81,23 +79,6 @@ def test_small_steps_are_kept_in_the_mean():
     assert np.abs(moved - 1).min() > 0.3
     for sign in (0, 1):
         assert found[2 + sign :: 2].mean() == pytest.approx(moved[2 + sign :: 2].mean(), abs=0.02)
-
-
-@pytest.mark.parametrize("momentum", [0.5, 0.9])
-def test_rounding_errors_do_not_add_up(centers, momentum):
-    """Of 500 updates, each would leave a fifth of a percent of the center behind."""
-    narrow = bfloat16.narrow_rows(centers)
-    kept = HostRows(narrow.copy(), SGD(momentum, 0.0))
-    exact = HostRows(bfloat16.to_float32(narrow).copy(), SGD(momentum, 0.0))
-    generator = np.random.default_rng(2)
-    for number in range(500):
-        gradient = 0.2 * generator.normal(size=(C, D)).astype(np.float32)
-        for rows in (kept, exact):
-            update(rows, np.arange(C), gradient, number)
-    expected = exact.export()["centers"]
-    error = bfloat16.to_float32(kept.export()["centers"]) - expected
-    assert np.linalg.norm(expected - centers) > 0.05 * np.linalg.norm(centers)
-    assert np.linalg.norm(error) < 0.01 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["sgd", "adam", "adamw"])
