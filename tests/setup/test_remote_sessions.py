@@ -37,6 +37,14 @@ def is_gone(process: int) -> bool:
     return Path(f"/proc/{process}/stat").read_text().split()[2] == "Z"
 
 
+def is_soon_gone(process: int) -> bool:
+    """On a busy machine a child gets its signal and is still there when its parent is not."""
+    deadline = time.monotonic() + 10
+    while not is_gone(process) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return is_gone(process)
+
+
 @pytest.mark.parametrize("end", ["the input ends", "no line comes"])
 def test_a_command_ends_with_its_session(tmp_path: Path, end: str) -> None:
     process = guard(tmp_path, 2, "bash", "-c", COMMAND)
@@ -52,7 +60,7 @@ def test_a_command_ends_with_its_session(tmp_path: Path, end: str) -> None:
     assert process.wait(20) == 128 + signal.SIGTERM
     seconds = time.monotonic() - began
     assert seconds < 1.5 if end == "the input ends" else 1.5 < seconds < 10
-    assert is_gone(int((tmp_path / "child").read_text()))
+    assert is_soon_gone(int((tmp_path / "child").read_text()))
     process.stdin.close()
     process.stdout.close()
 
