@@ -31,21 +31,24 @@ from benchmarks import measure
 from evaluation.report import run_files
 from runtime import processors
 from runtime.command_line import Parser, positive_integer
-from runtime.errors import run_program
+from runtime.errors import ConfigError, run_program
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = "float32"
-FORMS: Mapping[str, Sequence[str]] = {
-    REFERENCE: (),
-    "avx2": (),
-    "bfloat16": ("--dtype", "bfloat16"),
-    "centers": ("--center-dtype", "bfloat16"),
-}
-_NAMES = {
-    REFERENCE: "float32",
-    "avx2": "float32, AVX2",
-    "bfloat16": "`--dtype bfloat16`",
-    "centers": "`--center-dtype bfloat16`",
+
+
+class Form(NamedTuple):
+    """A form of the run: its name in the report, and its options."""
+
+    name: str
+    options: Sequence[str] = ()
+
+
+FORMS: Mapping[str, Form] = {
+    REFERENCE: Form("float32"),
+    "avx2": Form("float32, AVX2"),
+    "bfloat16": Form("`--dtype bfloat16`", ("--dtype", "bfloat16")),
+    "centers": Form("`--center-dtype bfloat16`", ("--center-dtype", "bfloat16")),
 }
 _OWN_FACES = (
     *("--network", "tiny", "--val-targets", "holdout", "--embedding-size", "128"),
@@ -64,10 +67,12 @@ class End(NamedTuple):
     Attributes:
         loss: the mean of the last ``LAST_UPDATES`` updates.
         accuracy: of the last verification.
+        commit: that trained it.
     """
 
     loss: float
     accuracy: float
+    commit: str
 
 
 Ends = Mapping[str, Sequence[End]]
@@ -77,14 +82,14 @@ Ends = Mapping[str, Sequence[End]]
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Train what is not there yet, print the report and write the rows."""
     options = _parse(argv)
+    case = "quick-start" if options.rec is None else options.rec.resolve().name
     # All forms of a seed before the next seed: what is there after an interruption is comparable.
     runs: dict[str, list[End]] = {form: [] for form in options.forms}
     for seed in options.seeds:
         for form in options.forms:
             print(f"training {form}, seed {seed}", file=sys.stderr)
-            folder = options.folder.resolve() / f"{form}-{seed}"
+            folder = options.folder.resolve() / case / f"{form}-{seed}"
             runs[form].append(train(folder, form, seed, options.rec))
-    case = "quick start" if options.rec is None else f"faces of {options.rec.name}"
     print(report(case, options.seeds, runs))
     if options.json:
         measure.write_json(options.json, list(rows(case, runs)))
@@ -99,7 +104,7 @@ def train(folder: Path, form: str, seed: int, rec: Optional[Path]) -> End:
     if rec is not None:
         words += ["--rec", str(rec.resolve()), *_OWN_FACES]
     done = subprocess.run(
-        [*words, *FORMS[form]],
+        [*words, *FORMS[form].options],
         cwd=ROOT,
         env={**os.environ, **environment(form)},
         stdout=sys.__stderr__,
@@ -119,6 +124,11 @@ def environment(form: str) -> dict[str, str]:
         return {"DNNL_MAX_CPU_ISA": "AVX2"}
     if form == "bfloat16" and not processors.request_tiles():
         paths = [str(Path(__file__).parent / "emulated_tiles"), str(ROOT)]
+        if not processors.has_avx512():
+            raise ConfigError(
+                "--forms bfloat16: this processor has neither AMX nor AVX-512, without which "
+                "oneDNN has no products of bfloat16; leave it out"
+            )
         has_products = "avx512_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
         isa = "AVX512_CORE_BF16" if has_products else "AVX512_CORE"
         return {"DNNL_MAX_CPU_ISA": isa, "PYTHONPATH": os.pathsep.join(paths)}
@@ -130,7 +140,7 @@ def end(folder: Path) -> End:
     files = run_files.read(folder)
     (target,) = files.targets.values()
     losses = [record["loss"] for record in files.training[-LAST_UPDATES:]]
-    return End(statistics.mean(losses), target[-1]["accuracy"])
+    return End(statistics.mean(losses), target[-1]["accuracy"], measure.commit())
 
 
 def of_differences(values: Sequence[float]) -> tuple[float, float]:
@@ -159,6 +169,7 @@ def report(case: str, seeds: Sequence[int], runs: Ends) -> str:
         *("", "accuracy", "difference of means", "furthest"),
         *("loss", "ratio of means", "furthest"),
     )
+    commits = sorted({one.commit for ends in runs.values() for one in ends})
     tiles = "AMX tiles" if processors.request_tiles() else "AVX-512, as if there were AMX tiles"
     return f"""# What bfloat16 does to a run: {case}
 
@@ -167,13 +178,13 @@ def report(case: str, seeds: Sequence[int], runs: Ends) -> str:
 `bash run.sh`, two ranks, seeds {", ".join(map(str, seeds))}. The loss is the mean of the last
 {LAST_UPDATES} updates. Differences and ratios are to float32 with the same seed: the mean over the
 seeds with its standard error, and the seed that is furthest from float32. bfloat16 was computed
-with {tiles}.
+with {tiles}. Trained at {", ".join(commits)}.
 
 {measure.markdown_table(header, lines)}"""
 
 
 def _line(form: str, ends: Sequence[End], reference: Sequence[End]) -> Sequence[str]:
-    cells = [_NAMES[form], ", ".join(f"{one.accuracy:.4f}" for one in ends)]
+    cells = [FORMS[form].name, ", ".join(f"{one.accuracy:.4f}" for one in ends)]
     differences = [one.accuracy - other.accuracy for one, other in zip(ends, reference)]
     ratios = [one.loss / other.loss for one, other in zip(ends, reference)]
     losses = ", ".join(f"{one.loss:.3f}" for one in ends)

@@ -34,7 +34,7 @@ def write_run(folder: Path, losses: list[float], accuracy: float) -> None:
 
 def test_the_end_of_a_run(tmp_path: Path) -> None:
     write_run(tmp_path / "run", [9.0] * 30 + [4.0] * 10 + [2.0] * 10, 0.75)
-    assert precision.end(tmp_path / "run") == End(3.0, 0.75)
+    assert precision.end(tmp_path / "run") == End(3.0, 0.75, measure.commit())
 
 
 def test_forms_differ_in_what_they_say(
@@ -61,6 +61,7 @@ def test_forms_differ_in_what_they_say(
         patched.setattr(subprocess, "run", run)
         patched.setattr(processors, "request_tiles", lambda: False)
         patched.setattr(measure, "machine", lambda: "a machine")
+        patched.setattr(measure, "commit", lambda: "abc")
         options = ["--folder", str(tmp_path), "--forms", "float32,avx2,bfloat16", "--seeds", "1,2"]
         written = tmp_path / "rows.json"
         precision.main([*options, "--json", str(written)])
@@ -72,22 +73,27 @@ def test_forms_differ_in_what_they_say(
             form, seed = Path(words[3]).name.split("-")
             assert words[:3] == ["bash", "run.sh", "--models-root"]
             assert words[4:8] == ["--seed", seed, "--frequent", "1"]
-            assert words[8:] == [*precision.FORMS[form]]
+            assert words[8:] == [*precision.FORMS[form].options]
             emulates = "emulated_tiles" in environment.get("PYTHONPATH", "")
             assert emulates == (form == "bfloat16")
             if form == "avx2":
                 assert environment["DNNL_MAX_CPU_ISA"] == "AVX2"
-        # What is complete is not trained again.
+        # What is complete is not trained again, also at another commit, which the report names.
+        patched.setattr(measure, "commit", lambda: "def")
         precision.main(options)
         assert len(runs) == 6 and capsys.readouterr().out == first
+        # The same folder with other faces has runs of its own.
+        precision.main([*options, "--rec", str(tmp_path / "set"), "--seeds", "1"])
+        assert len(runs) == 9
+        assert "Trained at def." in capsys.readouterr().out
     assert "| float32 | 0.9500, 0.9300 |  |  | 4.000, 2.000 |  |  |" in first
     # Ratios 1.05 and 0.9, differences -0.01 and 0.
     assert "| -0.0050 ± 0.0050 | -0.0100 | 4.200, 1.800 | 0.975 ± 0.075 | 0.900 |" in first
     assert "| +0.0050 ± 0.0050 | +0.0100 | 4.000, 2.200 | 1.050 ± 0.050 | 1.100 |" in first
-    assert "as if there were AMX tiles" in first
+    assert "as if there were AMX tiles. Trained at abc." in first
     found = {(row["case"], row["name"]): row["value"] for row in json.loads(written.read_text())}
-    assert found["quick start", "avx2, loss"] == pytest.approx(3.0)
-    assert found["quick start", "bfloat16, accuracy"] == pytest.approx(0.945)
+    assert found["quick-start", "avx2, loss"] == pytest.approx(3.0)
+    assert found["quick-start", "bfloat16, accuracy"] == pytest.approx(0.945)
 
 
 def test_own_faces_have_their_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,8 +109,9 @@ def test_own_faces_have_their_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(measure, "commit", lambda: "abc")
     ends = precision.train(tmp_path / "float32-1", "float32", 1, tmp_path / "set")
-    assert ends == End(1.0, 0.5)
+    assert ends == End(1.0, 0.5, "abc")
 
 
 def test_a_run_that_fails_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,3 +147,11 @@ def test_tiles_are_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     )
     assert done.stdout == "True\n"
     assert environment["DNNL_MAX_CPU_ISA"].startswith("AVX512_CORE")
+
+
+def test_without_avx512_there_is_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "request_tiles", lambda: False)
+    monkeypatch.setattr(processors, "has_avx512", lambda: False)
+    with pytest.raises(ConfigError, match="--forms bfloat16: .*leave it out"):
+        precision.environment("bfloat16")
+    assert precision.environment("centers") == {}

@@ -193,7 +193,7 @@ def _folder_beside(store: Path) -> Iterator[Path]:
     """A new folder in that of a store, or in the nearest above it that exists."""
     place = next(path for path in (store, *store.resolve().parents) if path.is_dir())
     try:
-        made = tempfile.TemporaryDirectory(dir=place)
+        made = tempfile.TemporaryDirectory(prefix="calibrate-", dir=place)
     except OSError as error:
         raise ConfigError(
             f"--center-store {store}: {place} cannot be written ({error.strerror}); choose another "
