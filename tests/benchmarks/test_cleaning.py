@@ -49,10 +49,10 @@ def test_what_is_found_is_counted(faces: Faces, tmp_path: Path) -> None:
     # Three wrong labels, of which the third looks as it should.
     labels[[FIRST, SECOND, THIRD]] = last
     rows[THIRD] = rows[-1]
-    # Nobody planted this one: it is the face of another.
-    rows[THIRD + 6] = rows[FIRST + 1]
+    # Nobody planted these: they are the faces of others.
+    rows[[THIRD + 6, THIRD + 12]] = rows[[FIRST + 1, SECOND + 1]]
     found = cleaning.find_planted(faces._replace(rows=rows), labels, tmp_path / "found")
-    assert tuple(found) == pytest.approx((3, 2 / 3, 2 / 3, 1.0))
+    assert tuple(found) == pytest.approx((3, 2 / 3, 0.5, 1.0))
 
 
 def test_who_is_moved_to_the_wrong_class_is_counted(faces: Faces, tmp_path: Path) -> None:
