@@ -49,7 +49,7 @@ class NetworkOptions(Options):
 
     dtype: str = name("float32", DTYPES)
     """Number format of the network: float32, float16 (GPU only, with dynamic loss scaling), or
-    bfloat16 (CPUs with AMX only, with float32 weights)."""
+    bfloat16 (CPUs with AVX512_BF16 or AMX only, with float32 weights)."""
 
     sync_bn: bool = False
     """BatchNorm by the images of all ranks, not of each rank alone: slower on several ranks."""

@@ -28,9 +28,8 @@ import backbones
 from benchmarks import measure, worker
 from benchmarks.backbone_case import PYTORCH_NETWORKS, BackboneCase
 from benchmarks.worker import Worker
-from runtime import processors
 from runtime.command_line import Parser, positive_integer
-from runtime.environment import visible_threads
+from runtime.environment import bfloat16_unit, visible_threads
 from runtime.errors import run_program
 from runtime.options import check_name
 
@@ -110,7 +109,7 @@ def compare(
 def variants(network: str) -> list[str]:
     """The names of the variants that can be measured on this machine."""
     missing = set() if _pytorch_has(network) else set(_PYTORCH)
-    if not processors.request_tiles():
+    if bfloat16_unit() is None:
         missing.update(_NARROW)
     return [name for name in SUBJECTS if name not in missing]
 

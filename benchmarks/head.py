@@ -27,8 +27,8 @@ if not __package__:
 from benchmarks import measure, worker
 from benchmarks.head_case import DTYPES, HeadCase
 from benchmarks.worker import Worker
-from runtime import processors
 from runtime.command_line import Parser, positive_integer
+from runtime.environment import bfloat16_unit
 from runtime.errors import ConfigError, run_program
 
 _DEFAULT_SIZES = ((50_000, 1.0), (200_000, 0.1))
@@ -273,10 +273,10 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.ratio is not None and options.classes is None:
         raise ConfigError(f"--ratio {options.ratio:g} is a share of --classes; give both")
-    if options.dtype == "bfloat16" and not processors.request_tiles():
+    if options.dtype == "bfloat16" and bfloat16_unit() is None:
         raise ConfigError(
-            "--dtype bfloat16 would measure an emulation: this processor or its kernel has no AMX "
-            "tiles; use float32"
+            "--dtype bfloat16 would measure an emulation: this processor has neither AVX512_BF16 "
+            "nor AMX tiles that oneDNN may use; use float32"
         )
     return options
 

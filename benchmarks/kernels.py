@@ -207,7 +207,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         "--dtype",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="of maps and products; bfloat16 on a CPU with AMX (%(default)s)",
+        help="of maps and products; bfloat16 on a CPU with AVX512_BF16 or AMX (%(default)s)",
     )
     parser.add_argument(
         "--work", choices=WORK, action="append", help="training or inference (both)"

@@ -6,8 +6,9 @@
 Each form trains the quick start (``bash run.sh``), or README's recipe for one's own faces on the
 set of ``--rec``, once with every seed. One form is float32 with other instructions: it adds up the
 same products in another order, and so shows by how much two runs differ that are equally good. A
-run that is complete in the folder is not trained again. Without AMX tiles bfloat16 is computed with
-AVX-512 (``benchmarks/emulated_tiles``). The report goes to the standard output.
+run that is complete in the folder is not trained again. A processor with AVX-512 but without
+bfloat16 computes it as if there were AMX tiles (``benchmarks/emulated_tiles``). The report goes to
+the standard output.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from benchmarks import measure
 from evaluation.report import run_files
 from runtime import processors
 from runtime.command_line import Parser, positive_integer
+from runtime.environment import bfloat16_unit
 from runtime.errors import ConfigError, run_program
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -122,16 +124,14 @@ def environment(form: str) -> dict[str, str]:
     """The variables of a form's runs."""
     if form == "avx2":
         return {"DNNL_MAX_CPU_ISA": "AVX2"}
-    if form == "bfloat16" and not processors.request_tiles():
+    if form == "bfloat16" and bfloat16_unit() is None:
         paths = [str(Path(__file__).parent / "emulated_tiles"), str(ROOT)]
         if not processors.has_avx512():
             raise ConfigError(
-                "--forms bfloat16: this processor has neither AMX nor AVX-512, without which "
-                "oneDNN has no products of bfloat16; leave it out"
+                "--forms bfloat16: this processor has no AVX-512, without which oneDNN has no "
+                "products of bfloat16; leave it out"
             )
-        has_products = "avx512_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-        isa = "AVX512_CORE_BF16" if has_products else "AVX512_CORE"
-        return {"DNNL_MAX_CPU_ISA": isa, "PYTHONPATH": os.pathsep.join(paths)}
+        return {"PYTHONPATH": os.pathsep.join(paths)}
     return {}
 
 
@@ -170,7 +170,8 @@ def report(case: str, seeds: Sequence[int], runs: Ends) -> str:
         *("loss", "ratio of means", "furthest"),
     )
     commits = sorted({one.commit for ends in runs.values() for one in ends})
-    tiles = "AMX tiles" if processors.request_tiles() else "AVX-512, as if there were AMX tiles"
+    unit = bfloat16_unit()
+    computed = unit.value if unit else "AVX-512, as if there were AMX tiles"
     return f"""# What bfloat16 does to a run: {case}
 
 {measure.machine()}
@@ -178,7 +179,7 @@ def report(case: str, seeds: Sequence[int], runs: Ends) -> str:
 `bash run.sh`, two ranks, seeds {", ".join(map(str, seeds))}. The loss is the mean of the last
 {LAST_UPDATES} updates. Differences and ratios are to float32 with the same seed: the mean over the
 seeds with its standard error, and the seed that is furthest from float32. bfloat16 was computed
-with {tiles}. Trained at {", ".join(commits)}.
+with {computed}. Trained at {", ".join(commits)}.
 
 {measure.markdown_table(header, lines)}"""
 

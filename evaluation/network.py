@@ -62,7 +62,9 @@ def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
         metavar=("HEIGHT", "WIDTH"),
         help="what the network was trained with (default 112 112, or what an ONNX file says)",
     )
-    dtype_help = "of feature maps and products; bfloat16 on a CPU with AMX (default float32)"
+    dtype_help = (
+        "of feature maps and products; bfloat16 on a CPU with AVX512_BF16 or AMX (default float32)"
+    )
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype_help)
 
 

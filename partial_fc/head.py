@@ -41,7 +41,8 @@ from partial_fc.rows import Logits, Placed, Rows
 from partial_fc.shard import Sample, Sampler, Shard, centers_of
 from partial_fc.store.center_store import StoreOptions
 from partial_fc.stored_rows import StoredRows
-from runtime import devices, processors
+from runtime import devices
+from runtime.environment import bfloat16_unit
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16, invoke
@@ -348,13 +349,13 @@ def usable_dtype(dtype: str, device: Any) -> str:
     if dtype == "bfloat16":
         if not devices.is_host(device):
             raise ConfigError(
-                "--head-dtype bfloat16 is for CPUs with AMX: MXNet has no bfloat16 on a GPU; "
-                "use float32"
+                "--head-dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU; use float32"
             )
-        if not processors.request_tiles():
+        if bfloat16_unit() is None:
             _log.warning(
-                "--head-dtype bfloat16: this processor or its kernel has no AMX tiles, without "
-                "which bfloat16 is slower than float32; the head computes in float32"
+                "--head-dtype bfloat16: this processor has neither AVX512_BF16 nor AMX tiles that "
+                "oneDNN may use, without which bfloat16 is slower than float32; the head computes "
+                "in float32"
             )
             return "float32"
     return dtype

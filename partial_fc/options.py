@@ -73,7 +73,8 @@ class HeadOptions(Options):
     """Learning rate of the class centers after warm-up; that of --lr unless given."""
 
     head_dtype: str = name("float32", ("float32", "bfloat16"))
-    """Number format of the head's products: float32, or bfloat16 (CPUs with AMX only)."""
+    """Number format of the head's products: float32, or bfloat16 (CPUs with AVX512_BF16 or AMX
+    only)."""
 
     center_dtype: str = name("float32", ("float32", "bfloat16"))
     """What class centers and the optimizer's states are kept in: float32, or bfloat16 (CPUs only),

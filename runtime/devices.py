@@ -92,7 +92,7 @@ def choose(ranks: Ranks, dtype: str) -> Any:
         _check_distinct([row.tobytes() for row in ranks.allgather(sent, "devices").asnumpy()])
     if visible and dtype == "bfloat16":
         raise ConfigError(
-            "--dtype bfloat16 is for CPUs with AMX: MXNet has no bfloat16 on a GPU; use float16, "
+            "--dtype bfloat16 is for CPUs: MXNet has no bfloat16 on a GPU; use float16, "
             "or set CUDA_VISIBLE_DEVICES= to train on the CPU"
         )
     if visible:

@@ -14,15 +14,23 @@ import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from runtime import processors
 from runtime.errors import ConfigError, is_launched, launcher_number
 
 _LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _FEW_THREADS = 2
+# With its values (oneDNN's cpu_isa_traits.hpp); without it oneDNN uses all but the tiles.
+_ISA_LIMIT = "DNNL_MAX_CPU_ISA"
 _WITHOUT_AVX512 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI")
+_WITHOUT_BFLOAT16 = (
+    *_WITHOUT_AVX512,
+    *("AVX512_MIC", "AVX512_MIC_4OPS", "AVX512_CORE", "AVX512_CORE_VNNI"),
+)
+_WITH_TILES_ALLOWED = "AVX512_CORE_AMX"
 
 
 class Setting(NamedTuple):
@@ -31,6 +39,13 @@ class Setting(NamedTuple):
     name: str
     default: str
     why: str
+
+
+class Bfloat16Unit(Enum):
+    """What of a processor multiplies bfloat16 numbers."""
+
+    TILES = "AMX tiles"
+    VECTORS = "AVX-512's instructions for bfloat16"
 
 
 def prepare() -> None:
@@ -117,8 +132,8 @@ def _for_every_rank() -> tuple[Setting, ...]:
 
 _WITH_TILES = (
     Setting(
-        "DNNL_MAX_CPU_ISA",
-        "AVX512_CORE_AMX",
+        _ISA_LIMIT,
+        _WITH_TILES_ALLOWED,
         "oneDNN uses the processor's matrix tiles only if allowed; Linux has granted them",
     ),
 )
@@ -213,9 +228,20 @@ def visible_threads() -> int:
 
 def channel_block() -> int:
     """Return how many channels of feature maps oneDNN computes at once: 16 with AVX-512, else 8."""
-    # As the user, or the table above, has limited it (oneDNN's cpu_isa_traits.cpp).
-    is_limited = os.environ.get("DNNL_MAX_CPU_ISA", "ALL") in _WITHOUT_AVX512
+    # As the user, or the table above, has limited it.
+    is_limited = os.environ.get(_ISA_LIMIT) in _WITHOUT_AVX512
     return 16 if processors.has_avx512() and not is_limited else 8
+
+
+def bfloat16_unit() -> Optional[Bfloat16Unit]:
+    """Return what makes products of bfloat16 faster than of float32; None without either."""
+    # The table allows tiles that are granted, unless the user has set another limit.
+    limit = os.environ.get(_ISA_LIMIT, _WITH_TILES_ALLOWED)
+    if processors.request_tiles() and limit == _WITH_TILES_ALLOWED:
+        return Bfloat16Unit.TILES
+    if processors.has_bfloat16_vectors() and limit not in _WITHOUT_BFLOAT16:
+        return Bfloat16Unit.VECTORS
+    return None
 
 
 def prepare_threads(processes: int) -> None:

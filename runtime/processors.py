@@ -1,4 +1,4 @@
-"""The processors of this process: how many threads it may keep busy, and whether it may use AMX.
+"""The processors of this process: how many threads it may keep busy, and what they multiply fast.
 
 Not all processors of the machine count: the system can bind a process to some of them (``taskset``,
 batch systems), and a container can have a quota of processor time (``docker --cpus=2``, Kubernetes'
@@ -22,6 +22,7 @@ from typing import Optional
 _AMX_FLAGS = {"amx_tile", "amx_bf16"}
 # What oneDNN asks for before it uses registers of 512 bits (``avx512_core``).
 _AVX512_FLAGS = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+_BFLOAT16_FLAG = "avx512_bf16"
 # From Linux' documentation of x86 "XSTATE" features: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA).
 _ARCH_PRCTL = 158
 _REQUEST_PERMISSION = 0x1023
@@ -56,6 +57,11 @@ def request_tiles() -> bool:
 def has_avx512() -> bool:
     """Return whether oneDNN finds registers of 512 bits, that is of 16 float32 numbers."""
     return _AVX512_FLAGS <= _flags()
+
+
+def has_bfloat16_vectors() -> bool:
+    """Return whether those registers multiply bfloat16 numbers, twice as many as float32."""
+    return _AVX512_FLAGS | {_BFLOAT16_FLAG} <= _flags()
 
 
 def cgroup_quota(root: Path = Path("/")) -> Optional[float]:

@@ -7,11 +7,13 @@ import pytest
 
 from backbones.classifiers import Normalization
 from backbones.classifiers.classifier import Classifier
+from backbones.graph.onednn import form
 from backbones.inference import HostInference, images_of_pass
 from backbones.model import Backbone
 from backbones.network import Network
 from backbones.options import BackboneOptions, ClassifierOptions
 from runtime import processors
+from runtime.environment import Bfloat16Unit
 from runtime.mxnet import mx
 
 CLASSIFIERS = (
@@ -126,10 +128,13 @@ def test_a_device_computes_by_the_graph_that_trains(images: np.ndarray) -> None:
 
 
 @pytest.mark.skipif(not processors.has_avx512(), reason="bfloat16 needs AVX-512")
+@pytest.mark.parametrize("unit", list(Bfloat16Unit))
 @pytest.mark.parametrize("name", ["tiny", "mbf", "r18-se"])
-def test_bfloat16(name: str, images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are no tiles, oneDNN computes what they would by other instructions."""
-    monkeypatch.setattr(processors, "request_tiles", lambda: True)
+def test_bfloat16(
+    name: str, unit: Bfloat16Unit, images: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no such unit, oneDNN computes what it would by other instructions."""
+    monkeypatch.setattr(form, "bfloat16_unit", lambda: unit)
     network = Backbone.create(BackboneOptions("bfloat16", network=name, embedding_size=32), seed=2)
     train_a_little(network)
     wide = HostInference(network.graph, weights_of(network))(images)

@@ -18,7 +18,7 @@ from benchmarks import worker
 from benchmarks.backbone import BackboneMeasurement
 from benchmarks.backbone_case import BackboneCase
 from benchmarks.toolkit_backbone import PlainBackbone, RecomputingBackbone, ToolkitBackbone
-from runtime import processors
+from runtime.environment import bfloat16_unit
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.launch import clean_environment
@@ -78,7 +78,7 @@ def test_pytorch_has_the_same_layers(name: str, tmp_path: Path) -> None:
 
 
 def test_variants_are_those_that_can_run() -> None:
-    narrow = processors.request_tiles()
+    narrow = bfloat16_unit() is not None
     own = ["ours", "plain", "recompute", *(["bfloat16"] if narrow else [])]
     assert backbone_benchmark.variants("tiny") == own
     pytorch = ["pytorch", *(["pytorch bfloat16"] if narrow else [])] if HAS_PYTORCH else []

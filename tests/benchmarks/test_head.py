@@ -16,7 +16,7 @@ from benchmarks.head_case import SEED, HeadCase
 from benchmarks.textbook_head import TextbookHead
 from benchmarks.toolkit_head import ToolkitHead
 from partial_fc.shard import Sampler, Shard
-from runtime import processors
+from runtime.environment import Bfloat16Unit
 from runtime.errors import ConfigError
 from tests.support.bfloat16 import needs_bfloat16
 from tests.support.launch import clean_environment
@@ -129,18 +129,18 @@ def test_pytorch_is_left_out_if_it_is_not_installed(monkeypatch) -> None:
         (["--classes", "10", "--ratio", "1.5"], "--ratio: '1.5' is not above 0"),
         (["--ratio", "0.5"], "--classes"),
         (["--classes", "10", "--dtype", "float46"], "float46"),
-        (["--classes", "10", "--dtype", "bfloat16"], "no AMX tiles"),
+        (["--classes", "10", "--dtype", "bfloat16"], "neither AVX512_BF16 nor AMX"),
     ],
 )
 def test_wrong_options_are_explained(words, complaint, monkeypatch) -> None:
-    monkeypatch.setattr(processors, "request_tiles", lambda: False)
+    monkeypatch.setattr(head, "bfloat16_unit", lambda: None)
     with pytest.raises(ConfigError, match=complaint):
         head.main(words)
 
 
 @needs_bfloat16
 def test_bfloat16_is_measured_beside_our_float32(monkeypatch) -> None:
-    monkeypatch.setattr(processors, "request_tiles", lambda: True)
+    monkeypatch.setattr(head, "bfloat16_unit", lambda: Bfloat16Unit.TILES)
     options = head._parse(["--classes", "300", "--batch", "8", "--dtype", "bfloat16"])
     (comparison,) = head._comparisons(options)
     setups = comparison.setups()

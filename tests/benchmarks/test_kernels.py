@@ -16,8 +16,7 @@ import pytest
 from benchmarks import kernels
 from benchmarks.kernels import Step
 from benchmarks.onednn_log import Primitive
-from runtime import processors
-from runtime.environment import channel_block
+from runtime.environment import Bfloat16Unit, bfloat16_unit, channel_block
 from runtime.errors import ConfigError
 
 BATCH = 8
@@ -89,7 +88,7 @@ def test_a_network_has_fast_kernels(network: str, work: str, processor: str) -> 
     assert len(step.moved_maps) <= getattr(limits, work)
 
 
-@pytest.mark.skipif(not processors.request_tiles(), reason="needs a processor with AMX")
+@pytest.mark.skipif(not bfloat16_unit(), reason="needs a processor that multiplies bfloat16")
 @pytest.mark.parametrize(
     "network",
     [
@@ -101,9 +100,10 @@ def test_a_network_has_fast_kernels_in_bfloat16(network: str) -> None:
     arguments = {"network": network, "batch": 4, "dtype": "bfloat16"}
     (step,) = kernels.steps(SUBJECTS["training"], arguments, threads=2)
     assert not step.references, "\n".join(kernels.described(one) for one in step.references)
-    by_tiles = [one for one in step.primitives if "amx" in one.implementation]
-    # Those of 20 and 50 channels fill no tile.
-    assert len(by_tiles) > 20 or network == "LeNet"
+    name = "amx" if bfloat16_unit() is Bfloat16Unit.TILES else "bf16"
+    narrow = [one for one in step.primitives if name in one.implementation]
+    # Those of 20 and 50 channels fill no tile and no register.
+    assert len(narrow) > 20 or network == "LeNet"
 
 
 def test_the_pretended_processor_would_show_reference_kernels() -> None:

@@ -16,6 +16,7 @@ import pytest
 from benchmarks import measure, precision
 from benchmarks.precision import End
 from runtime import processors
+from runtime.environment import Bfloat16Unit
 from runtime.errors import ConfigError
 
 
@@ -59,7 +60,8 @@ def test_forms_differ_in_what_they_say(
 
     with monkeypatch.context() as patched:
         patched.setattr(subprocess, "run", run)
-        patched.setattr(processors, "request_tiles", lambda: False)
+        patched.setattr(precision, "bfloat16_unit", lambda: None)
+        patched.setattr(processors, "has_avx512", lambda: True)
         patched.setattr(measure, "machine", lambda: "a machine")
         patched.setattr(measure, "commit", lambda: "abc")
         options = ["--folder", str(tmp_path), "--forms", "float32,avx2,bfloat16", "--seeds", "1,2"]
@@ -134,7 +136,8 @@ def test_forms_are_checked(option: str, value: str, tmp_path: Path) -> None:
 
 
 def test_tiles_are_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors, "request_tiles", lambda: False)
+    monkeypatch.setattr(precision, "bfloat16_unit", lambda: None)
+    monkeypatch.setattr(processors, "has_avx512", lambda: True)
     code = "from runtime import processors; print(processors.request_tiles())"
     environment = {**os.environ, **precision.environment("bfloat16")}
     done = subprocess.run(
@@ -146,11 +149,19 @@ def test_tiles_are_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         check=True,
     )
     assert done.stdout == "True\n"
-    assert environment["DNNL_MAX_CPU_ISA"].startswith("AVX512_CORE")
+
+
+@pytest.mark.parametrize("unit", list(Bfloat16Unit))
+def test_what_there_is_computes(unit: Bfloat16Unit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "bfloat16_unit", lambda: unit)
+    assert precision.environment("bfloat16") == {}
+    monkeypatch.setattr(measure, "machine", lambda: "a machine")
+    runs = {form: [End(1.0, 0.5, "abc")] for form in ("float32", "bfloat16")}
+    assert f"with {unit.value}. Trained" in precision.report("quick start", [1], runs)
 
 
 def test_without_avx512_there_is_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors, "request_tiles", lambda: False)
+    monkeypatch.setattr(precision, "bfloat16_unit", lambda: None)
     monkeypatch.setattr(processors, "has_avx512", lambda: False)
     with pytest.raises(ConfigError, match="--forms bfloat16: .*leave it out"):
         precision.environment("bfloat16")

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pytest
 
-from partial_fc import blocks
+from partial_fc import blocks, head
 from partial_fc import device_rows as device_module
 from partial_fc.device_rows import DeviceRows
 from partial_fc.head import PartialFC, usable_dtype
@@ -21,7 +21,7 @@ from partial_fc.optimizers import SGD, Adam
 from partial_fc.options import LOSSES as NAMED_LOSSES
 from partial_fc.options import HeadOptions
 from partial_fc.shard import Sampler, Shard
-from runtime import processors
+from runtime.environment import Bfloat16Unit
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.bfloat16 import needs_bfloat16
@@ -367,13 +367,18 @@ def test_bfloat16_products_stay_near_the_reference(
     assert np.abs(centers - expected_centers).max() > 1e-4 * np.abs(expected_centers).max()
 
 
-@pytest.mark.parametrize(("granted", "expected"), [(True, "bfloat16"), (False, "float32")])
+@pytest.mark.parametrize(
+    ("unit", "expected"), [*((unit, "bfloat16") for unit in Bfloat16Unit), (None, "float32")]
+)
 def test_bfloat16_falls_back_with_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, granted: bool, expected: str
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    unit: Optional[Bfloat16Unit],
+    expected: str,
 ) -> None:
-    monkeypatch.setattr(processors, "request_tiles", lambda: granted)
+    monkeypatch.setattr(head, "bfloat16_unit", lambda: unit)
     assert usable_dtype("bfloat16", mx.cpu()) == expected
-    assert ("computes in float32" in caplog.text) is not granted
+    assert ("computes in float32" in caplog.text) == (unit is None)
     assert usable_dtype("float32", mx.cpu()) == "float32"
 
 

@@ -9,6 +9,7 @@ from typing import Optional
 import pytest
 
 from runtime import environment
+from runtime.environment import Bfloat16Unit
 from runtime.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -259,3 +260,37 @@ def test_a_launched_rank_draws_a_bar_only_if_run_sh_has_a_terminal(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert environment.allows_progress_bar() == allowed
+
+
+@pytest.mark.parametrize(
+    ("tiles", "vectors", "limit", "expected"),
+    [
+        (True, True, None, Bfloat16Unit.TILES),
+        (True, True, "AVX512_CORE_AMX", Bfloat16Unit.TILES),
+        # For oneDNN that is all but the tiles, and so is what it does not know.
+        (True, True, "ALL", Bfloat16Unit.VECTORS),
+        (True, True, "DEFAULT", Bfloat16Unit.VECTORS),
+        (True, True, "AVX512_CORE_BF16", Bfloat16Unit.VECTORS),
+        (True, True, "AVX512_CORE_VNNI", None),
+        (True, True, "AVX512_CORE", None),
+        (True, True, "AVX2", None),
+        (False, True, None, Bfloat16Unit.VECTORS),
+        (False, True, "AVX512_CORE_AMX", Bfloat16Unit.VECTORS),
+        (False, False, None, None),
+        (False, False, "ALL", None),
+    ],
+)
+def test_what_multiplies_bfloat16(
+    tiles: bool,
+    vectors: bool,
+    limit: Optional[str],
+    expected: Optional[Bfloat16Unit],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("runtime.processors.request_tiles", lambda: tiles)
+    monkeypatch.setattr("runtime.processors.has_bfloat16_vectors", lambda: vectors)
+    if limit is None:
+        monkeypatch.delenv("DNNL_MAX_CPU_ISA", raising=False)
+    else:
+        monkeypatch.setenv("DNNL_MAX_CPU_ISA", limit)
+    assert environment.bfloat16_unit() is expected

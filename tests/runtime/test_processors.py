@@ -129,6 +129,23 @@ def test_the_processors_flags_say_whether_it_has_tiles(
     assert not processors._has_tiles(cpuinfo)
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("avx512f avx512bw avx512vl avx512dq avx512_bf16", True),
+        ("avx512f avx512bw avx512vl avx512dq avx512_vnni", False),
+        ("avx2 avx_vnni", False),
+        # A hypervisor may hide what oneDNN asks for beside it.
+        ("avx512f avx512bw avx512vl avx512_bf16", False),
+    ],
+)
+def test_the_processors_flags_say_whether_vectors_multiply_bfloat16(
+    monkeypatch: pytest.MonkeyPatch, flags: str, expected: bool
+) -> None:
+    monkeypatch.setattr(processors, "_flags", lambda: set(flags.split()))
+    assert processors.has_bfloat16_vectors() is expected
+
+
 def test_a_machine_without_cpuinfo_has_no_tiles(tmp_path: Path) -> None:
     assert not processors._has_tiles(tmp_path / "cpuinfo")
 

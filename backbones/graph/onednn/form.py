@@ -7,8 +7,7 @@ import logging
 from backbones.graph.nodes import Shape
 from backbones.graph.onednn import blocked, narrow
 from backbones.layers import Symbol
-from runtime import processors
-from runtime.environment import channel_block
+from runtime.environment import bfloat16_unit, channel_block
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +23,7 @@ def fill(symbol: Symbol, batch_shape: Shape, dtype: str) -> Symbol:
         dtype: float32, or bfloat16: of feature maps and products.
     """
     if dtype == "bfloat16":
-        return narrow.rewrite(symbol, batch_shape, channel_block())
+        return _narrowed(symbol, batch_shape)
     return blocked.rewrite(symbol, batch_shape, channel_block())
 
 
@@ -34,8 +33,14 @@ def fill_folded(symbol: Symbol, batch_shape: Shape, dtype: str) -> Symbol:
     Kernels are padded once, and where padding saves nothing it costs nothing either.
     """
     if dtype == "bfloat16":
-        return narrow.rewrite(symbol, batch_shape, channel_block())
+        return _narrowed(symbol, batch_shape)
     return blocked.fill(symbol, batch_shape, channel_block())
+
+
+def _narrowed(symbol: Symbol, batch_shape: Shape) -> Symbol:
+    unit = bfloat16_unit()
+    assert unit, "usable_dtype has been asked"
+    return narrow.rewrite(symbol, batch_shape, channel_block(), unit)
 
 
 def dtype_of_graph(dtype: str) -> str:
@@ -45,10 +50,11 @@ def dtype_of_graph(dtype: str) -> str:
 
 def usable_dtype(dtype: str) -> str:
     """Return ``dtype``, or float32 on a CPU where bfloat16 would be slower."""
-    if dtype == "bfloat16" and not processors.request_tiles():
+    if dtype == "bfloat16" and bfloat16_unit() is None:
         _log.warning(
-            "--dtype bfloat16: this processor or its kernel has no AMX tiles, without which "
-            "bfloat16 is slower than float32; the network computes in float32"
+            "--dtype bfloat16: this processor has neither AVX512_BF16 nor AMX tiles that oneDNN "
+            "may use, without which bfloat16 is slower than float32; the network computes in "
+            "float32"
         )
         return "float32"
     return dtype

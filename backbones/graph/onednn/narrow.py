@@ -1,37 +1,36 @@
-"""The graph that computes in bfloat16 on a CPU with matrix tiles (AMX), from float32 parameters.
+"""The graph that computes in bfloat16 on a CPU, from float32 parameters.
 
 Feature maps, kernels and their gradients are bfloat16 between casts; parameters, the statistics and
 factors of BatchNorm, the gradients that the optimizer gets, and the last layers are float32. oneDNN
 adds up products in float32 in either case.
 
-oneDNN's convolutions by tiles read and write maps with the channels last, and take channels, and
-groups of channels, in multiples of 32. Every other convolution has blocks of channels, and where
-the two meet a BatchNorm gets maps in one layout and their gradient in the other, which only the
-reference implementation takes: a second for one layer of 64 channels and 112 x 112 pixels. So
+oneDNN's convolutions in bfloat16 read and write maps with the channels last. Every other
+convolution has blocks of channels, and where the two meet a BatchNorm gets maps in one layout and
+their gradient in the other, which only the reference implementation takes: a second for one layer
+of 64 channels and 112 x 112 pixels. So
 
-- groups of fewer channels, depthwise convolutions and the factors of PReLU among them, are joined
-  to groups of 32 under a block-diagonal kernel. Tiles multiply its zeros as fast as the vector
-  unit multiplies the rest.
-- a convolution whose channels are no multiple of 32 is left in float32. A cast has the plain
+- groups of too few channels are joined under a block-diagonal kernel, to groups of 32 for matrix
+  tiles (AMX) and of 16 for vector registers (AVX512_BF16). Depthwise convolutions, the factors of
+  PReLU among them, are joined for tiles only, which multiply the zeros as fast as vectors multiply
+  the rest.
+- a convolution whose channels are no multiple of that is left in float32. A cast has the plain
   layout on its float32 side, which fits to all others.
 - an addend that comes from a cast is multiplied by one for each channel, in such a convolution,
-  where the other comes from another convolution by tiles.
+  where the other comes from another convolution in bfloat16.
 
 The parameters and their names are those of the plain graph.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from backbones.graph.nodes import Entry, Node, Shape, first_shapes, from_json, moved, to_json
 from backbones.graph.onednn import blocked
 from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_common
 from backbones.graph.onednn.diagonal import joined_kernel
 from backbones.layers import Symbol
-
-TILE = 32
-"""Channels of a tile: a row of 64 bytes."""
+from runtime.environment import Bfloat16Unit
 
 _NARROW, _WIDE = "bfloat16", "float32"
 _FLOAT32 = "0"
@@ -40,8 +39,50 @@ _FLOAT32 = "0"
 _FUNCTIONS = ("Activation", "LeakyReLU", "Pooling")
 
 
-def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
-    """Return the graph with bfloat16 maps wherever tiles can compute a convolution.
+class _Taken(NamedTuple):
+    """The convolutions that a unit computes.
+
+    Attributes:
+        channels: of which inputs and outputs are multiples.
+        depthwise: whether groups of one channel are as fast as they are.
+        pixels: whether maps made of an image, which has fewer channels, have the channels last as
+            all others; else it is a matrix product of the plain layout.
+    """
+
+    channels: int
+    depthwise: bool
+    pixels: bool
+
+    def joined(self, plain: Channels) -> Channels:
+        """Return the channels with groups that the unit takes."""
+        return plain if self._keeps(plain) else plain.joined(self.channels)
+
+    def puts_last(self, channels: Channels) -> bool:
+        """Whether maps that it has computed have the channels last."""
+        return self.pixels or not channels.is_of_pixels
+
+    def takes(self, channels: Channels) -> bool:
+        """Whether the unit computes a convolution, forward and backward."""
+        if self._keeps(channels):
+            return True
+        if channels.outputs % self.channels:
+            return False
+        return channels.inputs % self.channels == 0 or channels.is_of_pixels
+
+    def _keeps(self, channels: Channels) -> bool:
+        is_depthwise = channels.groups > 1 and channels.inputs == channels.outputs == 1
+        return self.depthwise and is_depthwise and channels.groups % self.channels == 0
+
+
+# A row of a tile has 64 bytes; a register of sums has 16 numbers.
+_TAKEN = {
+    Bfloat16Unit.TILES: _Taken(channels=32, depthwise=False, pixels=True),
+    Bfloat16Unit.VECTORS: _Taken(channels=16, depthwise=True, pixels=False),
+}
+
+
+def rewrite(symbol: Symbol, batch_shape: Shape, block: int, unit: Bfloat16Unit) -> Symbol:
+    """Return the graph with bfloat16 maps wherever a unit can compute a convolution.
 
     It has the same parameters, all float32, and names of outputs; outputs are float32.
 
@@ -49,19 +90,21 @@ def rewrite(symbol: Symbol, batch_shape: Shape, block: int) -> Symbol:
         symbol: a float32 graph with the input ``data``.
         batch_shape: of the input; the number of images does not matter.
         block: channels of a block of what stays float32, ``runtime.environment.channel_block``.
+        unit: what multiplies, ``runtime.environment.bfloat16_unit``.
     """
     filled = blocked.rewrite(symbol, batch_shape, block)
-    joined = _join(filled, batch_shape)
+    taken = _TAKEN[unit]
+    joined = _join(filled, batch_shape, taken)
     graph, shapes = to_json(joined), first_shapes(joined, batch_shape)
-    builder = _Builder(shapes)
+    builder = _Builder(shapes, taken)
     for index, node in enumerate(graph["nodes"]):
         builder.add_typed(index, node)
     heads = [builder.cast(moved(entry, builder.indices), _WIDE) for entry in graph["heads"]]
     return from_json(builder.nodes, heads, graph["attrs"])
 
 
-def _join(symbol: Symbol, batch_shape: Shape) -> Symbol:
-    """Return the graph with groups of channels that fill tiles."""
+def _join(symbol: Symbol, batch_shape: Shape, taken: _Taken) -> Symbol:
+    """Return the graph with groups of channels that a unit takes."""
     graph, shapes = to_json(symbol), first_shapes(symbol, batch_shape)
     builder = _Joining()
     indices: dict[int, int] = {}
@@ -70,7 +113,7 @@ def _join(symbol: Symbol, batch_shape: Shape) -> Symbol:
         if node["op"] == "Convolution" and has_maps(shapes[node["name"]]) and is_common(node):
             kernel = _kernel_shape(graph["nodes"], node, shapes)
             plain = Channels.of(node, kernel)
-            full = plain.joined(TILE)
+            full = taken.joined(plain)
             if plain.groups > 1 and full != plain and full.all_inputs == plain.all_inputs:
                 indices[index] = builder.add_joined(new, kernel, full)
                 continue
@@ -117,14 +160,15 @@ class _Builder(_Nodes):
         indices: the index in the new graph of each node of the given one.
     """
 
-    def __init__(self, shapes: dict[str, Shape]) -> None:
+    def __init__(self, shapes: dict[str, Shape], taken: _Taken) -> None:
         super().__init__()
+        self._taken = taken
         self.indices: dict[int, int] = {}
         self._shapes = shapes
         self._given: list[Node] = []
         # The outputs that are bfloat16, and of these such as have the channels last.
         self._narrow: set[int] = set()
-        self._by_tiles: set[int] = set()
+        self._channels_last: set[int] = set()
         # One cast for all consumers.
         self._casts: dict[tuple[int, int, str], Entry] = {}
 
@@ -145,12 +189,12 @@ class _Builder(_Nodes):
         else:
             inputs = [self.cast(entry, _NARROW if is_narrow else _WIDE) for entry in inputs]
         if is_narrow and node["op"] in SUMS:
-            inputs = self._by_tiles_all(node["name"], inputs)
+            inputs = self._in_one_layout(node["name"], inputs)
         made = self.indices[index] = self.add({**node, "inputs": inputs})
         if is_narrow:
             self._narrow.add(made)
-            if node["op"] == "Convolution" or inputs[0][0] in self._by_tiles:
-                self._by_tiles.add(made)
+            if self._puts_last(node, inputs):
+                self._channels_last.add(made)
 
     def cast(self, entry: Entry, to: str) -> Entry:
         """Append a cast, unless the output has the type."""
@@ -170,8 +214,7 @@ class _Builder(_Nodes):
             return False
         are_narrow = [entry[0] in self._narrow for entry in inputs]
         if node["op"] == "Convolution":
-            kernel = _kernel_shape(self._given, node, self._shapes)
-            return is_common(node) and _fills_tiles(Channels.of(node, kernel))
+            return is_common(node) and self._taken.takes(self._channels(node))
         if node["op"] in SUMS:
             return any(are_narrow)
         if node["op"] == "BatchNorm":
@@ -179,37 +222,41 @@ class _Builder(_Nodes):
         is_prelu = node.get("attrs", {}).get("act_type") == "prelu"
         return node["op"] in _FUNCTIONS and not is_prelu and are_narrow[0]
 
-    def _by_tiles_all(self, name: str, inputs: list[Entry]) -> list[Entry]:
+    def _puts_last(self, node: Node, inputs: list[Entry]) -> bool:
+        """Whether an output in bfloat16 has the channels last."""
+        if node["op"] != "Convolution":
+            return inputs[0][0] in self._channels_last
+        return self._taken.puts_last(self._channels(node))
+
+    def _channels(self, node: Node) -> Channels:
+        """Those of a convolution of the given graph."""
+        return Channels.of(node, _kernel_shape(self._given, node, self._shapes))
+
+    def _in_one_layout(self, name: str, inputs: list[Entry]) -> list[Entry]:
         """Return the addends of a sum, in one layout."""
         channels = self._shapes[name][1]
-        if channels % TILE or not any(entry[0] in self._by_tiles for entry in inputs):
+        last = self._channels_last
+        if channels % self._taken.channels or not any(entry[0] in last for entry in inputs):
             return inputs
         return [
-            entry if entry[0] in self._by_tiles else self._times_one(f"{name}_{i}", entry, channels)
+            entry if entry[0] in last else self._times_one(f"{name}_{i}", entry, channels)
             for i, entry in enumerate(inputs)
         ]
 
     def _times_one(self, name: str, x: Entry, channels: int) -> Entry:
-        """Append a convolution by tiles that changes nothing but the layout."""
+        """Append a convolution in bfloat16 that changes nothing but the layout."""
         ones = self.operator(
             "_ones", f"{name}_ones", [], shape=str((channels, 1, 1, 1)), dtype=_WIDE
         )
-        kernel = joined_kernel(self, name, ones, (channels, 1, 1, 1), (TILE, TILE))
-        sizes = {
-            "kernel": "(1, 1)",
-            "num_filter": str(channels),
-            "num_group": str(channels // TILE),
-        }
+        plain = Channels(channels, 1, 1)
+        full = self._taken.joined(plain)
+        kernel = ones
+        if full != plain:
+            kernel = joined_kernel(self, name, ones, (channels, 1, 1, 1), full[1:])
+        sizes = {"kernel": "(1, 1)", "num_filter": str(channels), "num_group": str(full.groups)}
         entry = self.operator(
             "Convolution", name, [x, self.cast(kernel, _NARROW)], **sizes, no_bias="True"
         )
         self._narrow.add(entry[0])
-        self._by_tiles.add(entry[0])
+        self._channels_last.add(entry[0])
         return entry
-
-
-def _fills_tiles(channels: Channels) -> bool:
-    """Whether tiles can compute a convolution, forward and backward."""
-    if channels.outputs % TILE:
-        return False
-    return channels.inputs % TILE == 0 or channels.is_of_pixels

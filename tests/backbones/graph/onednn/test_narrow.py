@@ -1,8 +1,8 @@
-"""The graph in bfloat16 is the plain one up to rounding, and wastes no tile."""
+"""The graph in bfloat16 is the plain one up to rounding, and wastes no tile and no register."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pytest
@@ -14,12 +14,17 @@ from backbones.model import Backbone
 from backbones.network import Network
 from backbones.options import BackboneOptions
 from runtime import processors
+from runtime.environment import Bfloat16Unit
 from runtime.mxnet import mx
 
 BLOCK = 16
 SHAPE = (1, 3, 8, 8)
 # oneDNN has bfloat16 for registers of 512 bits, where it computes without tiles as well.
 needs_avx512 = pytest.mark.skipif(not processors.has_avx512(), reason="bfloat16 needs AVX-512")
+
+
+TILES, VECTORS = Bfloat16Unit.TILES, Bfloat16Unit.VECTORS
+of_each_unit = pytest.mark.parametrize("unit", [TILES, VECTORS])
 
 
 def convolution(x: Any, name: str, channels: int, groups: int = 1, kernel: int = 3) -> Any:
@@ -33,7 +38,7 @@ def norm(x: Any, name: str) -> Any:
     return mx.sym.BatchNorm(x, fix_gamma=False, eps=1e-3, name=name)
 
 
-def unit() -> Any:
+def network() -> Any:
     """Dense, grouped and depthwise layers, functions, and a sum of what is narrow or not."""
     x = norm(convolution(mx.sym.var("data"), "pixels", 64), "norm0")
     y = mx.sym.Activation(x, act_type="relu", name="relu1")
@@ -59,27 +64,30 @@ def is_narrow(symbol: Any, name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "tiles", "vectors"),
     [
-        ("pixels", True),
-        ("depthwise", True),
-        ("grouped", True),
-        ("leaky", True),
-        ("sum", True),
-        # Of one pixel; of 48 channels; and of the last layer.
-        ("means", False),
-        ("odd", False),
-        ("last", False),
+        ("pixels", True, True),
+        ("depthwise", True, True),
+        ("grouped", True, True),
+        ("leaky", True, True),
+        ("sum", True, True),
+        # Of one pixel.
+        ("means", False, False),
+        # 48 channels are one and a half tiles, and three registers.
+        ("odd", False, True),
+        ("last", False, False),
     ],
 )
-def test_what_is_narrow(name: str, expected: bool) -> None:
-    fast = narrow.rewrite(unit(), SHAPE, BLOCK)
-    assert is_narrow(fast, name) == expected
+def test_what_is_narrow(name: str, tiles: bool, vectors: bool) -> None:
+    for unit, expected in ((TILES, tiles), (VECTORS, vectors)):
+        fast = narrow.rewrite(network(), SHAPE, BLOCK, unit)
+        assert is_narrow(fast, name) == expected
 
 
-def test_parameters_are_those_of_the_plain_graph_in_float32() -> None:
-    plain = unit()
-    fast = narrow.rewrite(plain, SHAPE, BLOCK)
+@of_each_unit
+def test_parameters_are_those_of_the_plain_graph_in_float32(unit: Bfloat16Unit) -> None:
+    plain = network()
+    fast = narrow.rewrite(plain, SHAPE, BLOCK, unit)
     assert sorted(fast.list_arguments()) == sorted(plain.list_arguments())
     assert fast.list_auxiliary_states() == plain.list_auxiliary_states()
     assert fast.list_outputs() == plain.list_outputs()
@@ -88,24 +96,37 @@ def test_parameters_are_those_of_the_plain_graph_in_float32() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "groups"), [("depthwise", "2"), ("grouped", "2"), ("pixels", "1")]
+    ("name", "tiles", "vectors"),
+    [("depthwise", "2", "64"), ("grouped", "2", "4"), ("pixels", "1", "1")],
 )
-def test_groups_fill_tiles(name: str, groups: str) -> None:
-    found = nodes_of(narrow.rewrite(unit(), SHAPE, BLOCK))[name]
-    assert found["attrs"]["num_group"] == groups
+def test_groups_fill_tiles_and_registers(name: str, tiles: str, vectors: str) -> None:
+    for unit, expected in ((TILES, tiles), (VECTORS, vectors)):
+        found = nodes_of(narrow.rewrite(network(), SHAPE, BLOCK, unit))[name]
+        assert found["attrs"]["num_group"] == expected
 
 
-def test_one_cast_for_all_who_read_it() -> None:
+@pytest.mark.parametrize(("unit", "count"), [(TILES, 0), (VECTORS, 1)])
+def test_addends_have_one_layout(unit: Bfloat16Unit, count: int) -> None:
+    """Vectors leave the maps made of pixels in the plain layout, tiles do not."""
+    x = convolution(mx.sym.var("data"), "pixels", 64)
+    y = convolution(x, "second", 64)
+    fast = nodes_of(narrow.rewrite(mx.sym.elemwise_add(x, y, name="sum"), SHAPE, BLOCK, unit))
+    ones = [name for name, node in fast.items() if node["op"] == "_ones"]
+    assert ones == ["sum_0_ones"][:count]
+
+
+@of_each_unit
+def test_one_cast_for_all_who_read_it(unit: Bfloat16Unit) -> None:
     x = convolution(mx.sym.var("data"), "first", 32)
     both = convolution(x, "second", 48) + mx.sym.slice_axis(convolution(x, "third", 96), 1, 0, 48)
-    fast = narrow.rewrite(norm(both, "norm"), (1, 32, 8, 8), BLOCK)
+    fast = narrow.rewrite(norm(both, "norm"), (1, 32, 8, 8), BLOCK, unit)
     names = [node["inputs"][0][0] for node in to_json(fast)["nodes"] if node["op"] == "amp_cast"]
     assert len(names) == len(set(names))
 
 
 def trained(symbol: Any, images: Any, gradient: Any) -> tuple[Any, dict[str, Any]]:
     """The outputs of a training pass, and the gradient of every parameter."""
-    plain = unit()
+    plain = network()
     generator = np.random.default_rng(1)
     shapes, _, states = plain.infer_shape(data=images.shape)
     names = [*plain.list_arguments(), *plain.list_auxiliary_states()]
@@ -116,24 +137,25 @@ def trained(symbol: Any, images: Any, gradient: Any) -> tuple[Any, dict[str, Any
         for name, shape in zip(names, [*shapes, *states])
         if name != "data"
     }
-    network = Network(symbol, plain, weights, mx.cpu())
+    made = Network(symbol, plain, weights, mx.cpu())
     with mx.autograd.record():
-        outputs = network(mx.nd.array(images))
-    network.backward(outputs, mx.nd.array(gradient))
+        outputs = made(mx.nd.array(images))
+    made.backward(outputs, mx.nd.array(gradient))
     return outputs.asnumpy(), {
         name: one.grad().asnumpy()
-        for name, one in network.parameters.items()
+        for name, one in made.parameters.items()
         if one.grad_req != "null"
     }
 
 
 @needs_avx512
-def test_outputs_and_gradients_are_the_plain_graphs_up_to_rounding() -> None:
+@of_each_unit
+def test_outputs_and_gradients_are_the_plain_graphs_up_to_rounding(unit: Bfloat16Unit) -> None:
     generator = np.random.default_rng(2)
     images = generator.normal(size=(16, 3, 8, 8)).astype(np.float32)
     gradient = generator.normal(size=(16, 8)).astype(np.float32)
-    expected, gradients = trained(unit(), images, gradient)
-    outputs, found = trained(narrow.rewrite(unit(), SHAPE, BLOCK), images, gradient)
+    expected, gradients = trained(network(), images, gradient)
+    outputs, found = trained(narrow.rewrite(network(), SHAPE, BLOCK, unit), images, gradient)
     # bfloat16 has eight bits: each operator rounds by up to 2^-9 of its result.
     assert 0 < np.abs(outputs - expected).max() < 0.02 * np.abs(expected).max()
     assert found.keys() == gradients.keys()
@@ -153,29 +175,37 @@ def test_prelu_leaves_convolutions_alone() -> None:
     assert doubled and not doubled & nodes_of(fast).keys()
 
 
-@pytest.mark.parametrize(("tiles", "expected"), [(True, "bfloat16"), (False, "float32")])
-def test_without_tiles_it_is_float32_and_says_so(
-    tiles: bool, expected: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("unit", "expected"), [(TILES, "bfloat16"), (VECTORS, "bfloat16"), (None, "float32")]
+)
+def test_without_a_unit_it_is_float32_and_says_so(
+    unit: Optional[Bfloat16Unit],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(processors, "request_tiles", lambda: tiles)
+    monkeypatch.setattr(form, "bfloat16_unit", lambda: unit)
     assert form.usable_dtype("bfloat16") == expected
-    assert bool(caplog.records) is not tiles
+    assert bool(caplog.records) is (unit is None)
     caplog.clear()
     assert form.usable_dtype("float32") == "float32" and not caplog.records
 
 
 @needs_avx512
-def test_parts_of_a_graph_keep_their_casts(images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@of_each_unit
+def test_parts_of_a_graph_keep_their_casts(
+    unit: Bfloat16Unit, images: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """MXNet writes graphs without them unless told otherwise; parts are cut of what it writes."""
-    monkeypatch.setattr(processors, "request_tiles", lambda: True)
+    monkeypatch.setattr(form, "bfloat16_unit", lambda: unit)
     found = []
     for recompute in (False, True):
         options = BackboneOptions("bfloat16", network="tiny", recompute=recompute)
-        network = Backbone.create(options, seed=1)
+        made = Backbone.create(options, seed=1)
         with mx.autograd.record():
-            outputs = network(mx.nd.array(images))
-        network.backward(outputs, mx.nd.ones_like(outputs))
-        gradient = network.parameters["conv0_weight"].grad()
+            outputs = made(mx.nd.array(images))
+        made.backward(outputs, mx.nd.ones_like(outputs))
+        gradient = made.parameters["conv0_weight"].grad()
         found.append((outputs.asnumpy(), gradient.asnumpy()))
     for whole, parts in zip(*found):
         assert np.array_equal(whole, parts)
