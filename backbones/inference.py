@@ -3,12 +3,15 @@
 Verification and validation run the network forward only, over tens of thousands of images, between
 updates of which each changes the weights. On a CPU a graph is made for the weights of that moment
 (``backbones.graph.onednn.folding``), whose operators keep their kernels in oneDNN's layouts, and
-which sees few images at a time, so that maps are in a cache when the next layer reads them.
+which sees few images at a time, so that maps are in a cache when the next layer reads them. Where
+MXNet computes several operators at a time (``runtime.environment.prepare_lanes``), several such
+graphs take turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import cycle
 from typing import Any, Callable
 
 import numpy as np
@@ -17,19 +20,23 @@ from numpy.typing import NDArray
 from backbones.graph.nodes import Shape
 from backbones.graph.onednn.folding import fold
 from backbones.layers import Symbol
+from runtime.environment import lanes
 from runtime.mxnet import mx
 
 Infer = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 """From images uint8 [b, c, h, w] of any number to outputs float32 [b, n]."""
 
 _PIXELS = 8 * 112 * 112
-"""Pixels of the images of one pass. Of more, the maps of a MobileFaceNet leave a cache of 32 MB; of
-fewer, the threads wait for each other more often than they compute."""
+_PIXELS_OF_LANE = 4 * 112 * 112
+"""Pixels of the images of one pass, alone or beside others. Of more, the maps of a MobileFaceNet
+leave a cache of 32 MB; of fewer, the threads of an operator wait for each other more often than
+they compute, or those of lanes for MXNet's engine."""
 
 
-def images_of_pass(height: int, width: int) -> int:
-    """Return how many images of a size a CPU computes at a time."""
-    return max(1, _PIXELS // (height * width))
+def images_of_pass(height: int, width: int, lanes: int = 1) -> int:
+    """Return how many images of a size a pass takes, if so many are computed at a time."""
+    pixels = _PIXELS if lanes == 1 else _PIXELS_OF_LANE
+    return max(1, pixels // (height * width))
 
 
 class HostInference:
@@ -53,12 +60,14 @@ class HostInference:
             dtype: of maps and products, float32 or bfloat16.
         """
         self._symbol, self._weights, self._dtype = symbol, weights, dtype
+        self._lanes = lanes()
         # MXNet plans a graph for one shape, and anew each time the shape changes.
-        self._passes: dict[Shape, _Pass] = {}
+        self._passes: dict[Shape, Iterator[_Pass]] = {}
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the outputs [b, n] for images [b, c, h, w]."""
-        step = images_of_pass(*images.shape[2:])
+        height, width = images.shape[2:]
+        step = images_of_pass(height, width, self._lanes)
         # Each pass is queued while those before it are computed.
         queued = [self._queue(images[i : i + step]) for i in range(0, len(images), step)]
         return np.concatenate([outputs.asnumpy() for outputs in queued])
@@ -66,8 +75,9 @@ class HostInference:
     def _queue(self, images: NDArray[np.uint8]) -> Any:
         if images.shape not in self._passes:
             folded = fold(self._symbol, self._weights, images.shape[1:], self._dtype)
-            self._passes[images.shape] = _Pass(*folded)
-        return self._passes[images.shape](images)
+            # Each has the memory of its maps, and so works on one batch after the other.
+            self._passes[images.shape] = cycle([_Pass(*folded) for _ in range(self._lanes)])
+        return next(self._passes[images.shape])(images)
 
 
 class _Pass:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -23,6 +24,9 @@ from runtime.errors import ConfigError, is_launched, launcher_number
 
 _LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _FEW_THREADS = 2
+_LANES = "MXNET_CPU_WORKER_NTHREADS"
+_MOST_LANES = 8
+"""Each has the kernels of a network in its own layout: a gigabyte or two of a large network."""
 # With its values (oneDNN's cpu_isa_traits.hpp); without it oneDNN uses all but the tiles.
 _ISA_LIMIT = "DNNL_MAX_CPU_ISA"
 _WITHOUT_AVX512 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI")
@@ -69,7 +73,7 @@ def settings() -> tuple[Setting, ...]:
 
 
 def _for_every_rank() -> tuple[Setting, ...]:
-    threads = str(visible_threads())
+    threads = str(visible_threads() // lanes())
     return (
         Setting(
             "OMP_NUM_THREADS",
@@ -210,7 +214,8 @@ def visible_threads() -> int:
     """Return how many threads this rank may keep busy, at least 1.
 
     ``OMP_NUM_THREADS`` decides if it is set, by the user or by ``prepare()``; otherwise it is
-    the rank's share of the processors of this host that the process may use.
+    the rank's share of the processors of this host that the process may use. After
+    ``prepare_lanes()`` it is the threads of all lanes.
 
     Raises:
         ConfigError: if ``OMP_NUM_THREADS`` is not a positive integer.
@@ -223,7 +228,13 @@ def visible_threads() -> int:
             f"OMP_NUM_THREADS={chosen!r} is not a positive integer; "
             "unset it to give every rank its share of the processors"
         )
-    return int(chosen)
+    return int(chosen) * lanes()
+
+
+def lanes() -> int:
+    """Return how many operators that do not depend on each other MXNet computes at a time."""
+    chosen = os.environ.get(_LANES, "1")
+    return max(1, int(chosen)) if chosen.isdecimal() else 1
 
 
 def channel_block() -> int:
@@ -248,6 +259,21 @@ def prepare_threads(processes: int) -> None:
     """Set the threads of this process if ``processes`` share the processors equally."""
     threads = max(1, processors.available() // processes)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+
+
+def prepare_lanes() -> None:
+    """Divide the threads of this process among operators, each with few, that run side by side.
+
+    Threads that compute an operator together wait for the slowest of them at its end, and share
+    maps that leave their caches. Call it before importing MXNet, in a program that runs a network
+    on batches that do not depend on each other; afterwards, or on a GPU, it changes nothing.
+    """
+    if "mxnet" in sys.modules or _LANES in os.environ or computes_on_gpus():
+        return
+    threads = visible_threads()
+    count = min(threads, _MOST_LANES)
+    os.environ["OMP_NUM_THREADS"] = str(threads // count)
+    os.environ[_LANES] = str(count)
 
 
 def prepare_stall_check(seconds: int) -> None:

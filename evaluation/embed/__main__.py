@@ -24,6 +24,7 @@ from evaluation.embed.rows_file import RowsFile, reserve, write_safetensors
 from evaluation.features import Images
 from evaluation.network import add_network, open_network
 from runtime.command_line import Parser
+from runtime.environment import prepare_lanes
 from runtime.errors import DataError, is_launched
 from runtime.files import StagedFiles
 from runtime.stopping import run_stoppable, undisturbed
@@ -304,6 +305,7 @@ def embed(job: EmbeddingJob, network_options: argparse.Namespace, world: Any = N
 def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
     """Embed what the command line asks for; ``world`` is that of a test."""
     options = _parse(argv)
+    prepare_lanes()
     job = EmbeddingJob(**{own.name: getattr(options, own.name) for own in fields(EmbeddingJob)})
     embed(job, options, world)
 

@@ -37,6 +37,7 @@ from evaluation.ijb.templates import Weighting, template_features
 from evaluation.ijb.verification import cosines_of_pairs, verify
 from evaluation.network import add_network, open_network
 from runtime.command_line import Parser
+from runtime.environment import prepare_lanes
 from runtime.errors import ConfigError, DataError, is_launched
 from runtime.files import write_atomically
 from runtime.stopping import run_stoppable
@@ -204,6 +205,7 @@ def _model_name(options: argparse.Namespace) -> str:
 def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
     """Embed the faces and print the results; ``world`` is that of a test."""
     options = _parse(argv)
+    prepare_lanes()
     lists = find_lists(options.folder)
     faces = read_faces(lists)
     description = describe(

@@ -28,6 +28,7 @@ from evaluation.verification.report import (
     compare_sets,
     roc_lines,
 )
+from runtime.environment import prepare_lanes
 from runtime.errors import ConfigError, run_program
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ _HOST = "cpu(0)"
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Verify the pairs of files with a network, print the results and write what is asked for."""
     options = parse(argv)
+    prepare_lanes()
     # Here, because rooms meet in programs only.
     from data.verification.bin_file import read_bin
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -16,6 +21,7 @@ from runtime import processors
 from runtime.environment import Bfloat16Unit
 from runtime.mxnet import mx
 
+ROOT = Path(__file__).parents[2]
 CLASSIFIERS = (
     "LeNet VGG16 ResNet18 ResNet50 RegNetX_200MF RegNetY_400MF MobileNetV2 ResNeXt29_32x4d "
     "SimpleDLA DenseNet121 PreActResNet18 DPN92 DLA resnet20 inception-bn-28-small"
@@ -82,6 +88,7 @@ def test_images_of_a_pass_by_hand() -> None:
     assert images_of_pass(112, 112) == 8
     assert images_of_pass(32, 32) == 98
     assert images_of_pass(1024, 1024) == 1
+    assert images_of_pass(112, 112, lanes=2) == images_of_pass(112, 112, lanes=8) == 4
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 19])
@@ -91,6 +98,33 @@ def test_any_number_of_images(network: Backbone, count: int) -> None:
     expected = network.extract(images)
     for _ in range(2):
         np.testing.assert_allclose(infer(images), expected, rtol=1e-4, atol=1e-4)
+
+
+_OF_LANES = """
+import sys
+import numpy as np
+from runtime import environment
+environment.prepare_lanes()
+from backbones.model import Backbone
+network = Backbone.load(sys.argv[1], 0)
+images = np.random.default_rng(1).integers(0, 256, (67, 3, 112, 112), dtype=np.uint8)
+infer = network.inference()
+assert environment.lanes() == 3
+found = [infer(images) for _ in range(3)]
+assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+np.testing.assert_allclose(found[0], network.extract(images), rtol=1e-4, atol=1e-4)
+"""
+
+
+def test_lanes_compute_the_same(network: Backbone, tmp_path: Path) -> None:
+    """Of more batches than lanes, the last of another shape; the order is that of the images."""
+    network.export(tmp_path / "model")
+    subprocess.run(
+        [sys.executable, "-c", _OF_LANES, str(tmp_path / "model")],
+        env={**os.environ, "OMP_NUM_THREADS": "3"},
+        cwd=ROOT,
+        check=True,
+    )
 
 
 def test_images_of_several_sizes_by_turns(network: Backbone) -> None:

@@ -294,3 +294,56 @@ def test_what_multiplies_bfloat16(
     else:
         monkeypatch.setenv("DNNL_MAX_CPU_ISA", limit)
     assert environment.bfloat16_unit() is expected
+
+
+def run_lanes(**variables: str) -> list[str]:
+    """What a new process has after ``prepare_lanes()``: lanes, all threads, those of one."""
+    code = (
+        "import os; from runtime import environment; environment.prepare_lanes(); "
+        "environment.prepare(); print(environment.lanes(), environment.visible_threads(), "
+        "os.environ['OMP_NUM_THREADS'], os.environ['NUMBA_NUM_THREADS'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("threads", "expected"),
+    [
+        ("1", ["1", "1", "1", "1"]),
+        ("2", ["2", "2", "1", "1"]),
+        ("8", ["8", "8", "1", "1"]),
+        # Two of eight lanes' threads each; twenty do not divide.
+        ("16", ["8", "16", "2", "2"]),
+        ("20", ["8", "16", "2", "2"]),
+    ],
+)
+def test_lanes_divide_the_threads(threads: str, expected: list[str]) -> None:
+    assert run_lanes(OMP_NUM_THREADS=threads) == expected
+
+
+def test_lanes_that_are_set_keep_their_number() -> None:
+    given = {"OMP_NUM_THREADS": "3", "MXNET_CPU_WORKER_NTHREADS": "2"}
+    assert run_lanes(**given) == ["2", "6", "3", "3"]
+
+
+def test_after_mxnet_lanes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its engine has read the variables, and other processes inherit them."""
+    processors(monkeypatch, 4)
+    monkeypatch.setitem(sys.modules, "mxnet", object())
+    environment.prepare_lanes()
+    assert environment.lanes() == 1 and environment.visible_threads() == 4
+
+
+def test_a_gpu_has_no_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "mxnet", raising=False)
+    monkeypatch.setattr(environment, "computes_on_gpus", lambda: True)
+    environment.prepare_lanes()
+    assert environment.lanes() == 1
