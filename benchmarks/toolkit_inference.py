@@ -21,14 +21,16 @@ _BETWEEN_LAYERS = ("BatchNorm", "LeakyReLU", "Activation", "Dropout")
 class GraphOfTraining(Subject):
     """The graph that trains, outside of training."""
 
-    def __init__(self, network: str, batch: int, model: Optional[str] = None) -> None:
-        """Args: a backbone's name; images of a step; or a checkpoint PREFIX,EPOCH."""
+    def __init__(
+        self, network: str, batch: int, model: Optional[str] = None, dtype: str = "float32"
+    ) -> None:
+        """Args: a backbone's name; images of a step; or a checkpoint PREFIX,EPOCH; the format."""
         if model is None:
-            self._backbone = Backbone.create(BackboneOptions(network=network))
+            self._backbone = Backbone.create(BackboneOptions(network=network, dtype=dtype))
             _vary_slopes(self._backbone)
         else:
             prefix, _, epoch = model.rpartition(",")
-            self._backbone = Backbone.load(prefix, int(epoch))
+            self._backbone = Backbone.load(prefix, int(epoch), dtype=dtype)
         self._backbone.hybridize()
         rng = np.random.default_rng(0)
         self._images = rng.integers(0, 256, (batch, 3, *_SIZE), np.uint8)
@@ -41,9 +43,9 @@ class GraphOfTraining(Subject):
 class GraphOfInference(GraphOfTraining):
     """What verification and validation call."""
 
-    def __init__(self, network: str, batch: int, model: Optional[str] = None) -> None:
+    def __init__(self, network: str, batch: int, **options: Any) -> None:
         """Args: as of ``GraphOfTraining``."""
-        super().__init__(network, batch, model)
+        super().__init__(network, batch, **options)
         self._infer = self._backbone.inference()
 
     @override
@@ -54,9 +56,9 @@ class GraphOfInference(GraphOfTraining):
 class LayersAlone(GraphOfTraining):
     """The convolutions and the linear layer, with nothing between them: the floor."""
 
-    def __init__(self, network: str, batch: int, model: Optional[str] = None) -> None:
+    def __init__(self, network: str, batch: int, **options: Any) -> None:
         """Args: as of ``GraphOfTraining``."""
-        super().__init__(network, batch, model)
+        super().__init__(network, batch, **options)
         weights = {name: p.data().asnumpy() for name, p in self._backbone.parameters.items()}
         self._infer = HostInference(_layers_of(self._backbone.graph), weights)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Optional
+from typing import NamedTuple, Optional
 
 if not __package__:
     # Started by its path: Python has put this folder on the path, not the project's.
@@ -23,14 +23,26 @@ import backbones
 from benchmarks import measure
 from benchmarks.worker import Worker
 from runtime.command_line import Parser, positive_integer
-from runtime.environment import visible_threads
+from runtime.environment import bfloat16_unit, variables_of_lanes, visible_threads
 from runtime.errors import run_program
 
 _BATCH = 64
+
+
+class _Subject(NamedTuple):
+    """What is measured: a class, how many batches it computes at a time, and in which format."""
+
+    name: str
+    has_lanes: bool = False
+    dtype: str = "float32"
+
+
 _SUBJECTS = {
-    "graph of training": "GraphOfTraining",
-    "graph of inference": "GraphOfInference",
-    "layers alone": "LayersAlone",
+    "graph of training": _Subject("GraphOfTraining"),
+    "graph of inference": _Subject("GraphOfInference"),
+    "layers alone": _Subject("LayersAlone"),
+    "lanes": _Subject("GraphOfInference", has_lanes=True),
+    "lanes, bfloat16": _Subject("GraphOfInference", has_lanes=True, dtype="bfloat16"),
 }
 
 
@@ -41,13 +53,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     lines, rows = [], []
     for threads in options.threads:
         for network in networks:
-            case = f"{network}, B={options.batch}, float32, threads={threads}"
+            case = f"{network}, B={options.batch}, threads={threads}"
             print(f"measuring {case}", file=sys.stderr)
             seconds = _measure(network, options, threads)
             speeds = {
                 name: options.batch / statistics.median(found) for name, found in seconds.items()
             }
-            trained, inferred, alone = (seconds[name] for name in _SUBJECTS)
+            trained, inferred, alone, *_ = seconds.values()
             lines.append(
                 [
                     case,
@@ -57,11 +69,17 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
                 ]
             )
             rows += [measure.Row(case, name, speed, "images/s") for name, speed in speeds.items()]
-    header = ["case", *(f"{name} (images/s)" for name in _SUBJECTS)]
+    header = ["case", *(f"{name} (images/s)" for name in _measured())]
     header += ["inference / training", "inference / layers alone"]
     print(_introduction(options.rounds), measure.markdown_table(header, lines), sep="\n\n")
     if options.json:
         measure.write_json(options.json, rows)
+
+
+def _measured() -> Mapping[str, _Subject]:
+    """Those that this machine computes."""
+    formats = {"float32"} | ({"bfloat16"} if bfloat16_unit() else set())
+    return {name: one for name, one in _SUBJECTS.items() if one.dtype in formats}
 
 
 def _measure(network: str, options: argparse.Namespace, threads: int) -> dict[str, list[float]]:
@@ -70,10 +88,11 @@ def _measure(network: str, options: argparse.Namespace, threads: int) -> dict[st
     arguments = {"network": network, "batch": options.batch, "model": model}
     with ExitStack() as stack:
         workers = {}
-        for name, subject in _SUBJECTS.items():
-            target = f"benchmarks.toolkit_inference:{subject}"
-            workers[name] = stack.enter_context(Worker(target, threads))
-            workers[name].create(arguments)
+        for name, subject in _measured().items():
+            target = f"benchmarks.toolkit_inference:{subject.name}"
+            variables = variables_of_lanes(threads) if subject.has_lanes else {}
+            workers[name] = stack.enter_context(Worker(target, threads, variables=variables))
+            workers[name].create({**arguments, "dtype": subject.dtype})
             workers[name].step()
         steps = {name: worker.step for name, worker in workers.items()}
         return measure.interleave(steps, options.rounds)
@@ -85,7 +104,9 @@ def _introduction(rounds: int) -> str:
 {measure.machine()}
 
 Medians of {rounds} batches, in turns; ratios are medians over the rounds. "Layers alone" are the
-convolutions and the linear layer with their biases and sums, and nothing else of the network."""
+convolutions and the linear layer with their biases and sums, and nothing else of the network.
+"Lanes" are several batches at a time, each with a share of the threads, as ``evaluation`` computes;
+all others, and validation in a training, compute one with all threads."""
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:

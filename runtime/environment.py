@@ -270,10 +270,13 @@ def prepare_lanes() -> None:
     """
     if "mxnet" in sys.modules or _LANES in os.environ or computes_on_gpus():
         return
-    threads = visible_threads()
+    os.environ.update(variables_of_lanes(visible_threads()))
+
+
+def variables_of_lanes(threads: int) -> dict[str, str]:
+    """Return the variables of a process whose threads are divided among operators."""
     count = min(threads, _MOST_LANES)
-    os.environ["OMP_NUM_THREADS"] = str(threads // count)
-    os.environ[_LANES] = str(count)
+    return {"OMP_NUM_THREADS": str(threads // count), _LANES: str(count)}
 
 
 def prepare_stall_check(seconds: int) -> None:

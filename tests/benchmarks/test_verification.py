@@ -10,6 +10,7 @@ import pytest
 from backbones.model import Backbone
 from backbones.options import BackboneOptions
 from benchmarks import toolkit_inference, verification
+from runtime.environment import bfloat16_unit
 from runtime.errors import ConfigError
 
 
@@ -17,9 +18,11 @@ def test_a_small_measurement(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     words = ["--network", "tiny", "--batch", "2", "--rounds", "1", "--threads", "1"]
     verification.main([*words, "--json", str(tmp_path / "rows.json")])
     line = next(line for line in capsys.readouterr().out.splitlines() if "| tiny" in line)
-    assert len(line.split("|")) == 8
+    names = ["graph of training", "graph of inference", "layers alone", "lanes"]
+    names += ["lanes, bfloat16"] if bfloat16_unit() else []
+    # Each, the case and two ratios, between bars.
+    assert len(line.split("|")) == len(names) + 5
     rows = json.loads((tmp_path / "rows.json").read_text())
-    names = ["graph of training", "graph of inference", "layers alone"]
     assert [row["name"] for row in rows] == names
     assert all(row["value"] > 0 and row["unit"] == "images/s" for row in rows)
 
