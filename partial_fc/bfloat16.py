@@ -10,6 +10,11 @@ What is kept from update to update is rounded up or down at random, by its dista
 equation 1). Most updates are smaller than half of the last of eight bits: rounded to the nearest,
 they would all be lost; at random they are kept in the mean. The random numbers are a hash of what
 they are for, so that a run that continues draws what it would have drawn.
+
+Rounding errors of a center add up from update to update, those of a momentum fade. So a center has
+20 bits instead of 16: its upper 16 are what a step reads, and the other four are the lower four of
+its momentum, which has twelve left, three of them behind the point. Such a number of 20 bits is
+"long" here, and its lower four bits are its "tail".
 """
 
 from __future__ import annotations
@@ -38,6 +43,42 @@ def rounded(value: Any, array: Any, random: Any) -> Any:
 
     ``random``, uint32, decides by its lower 16 bits.
     """
+    raise NotImplementedError("compiled only")
+
+
+def long_of(value: Any, carrier: Any) -> Any:
+    """In a kernel: a center as a long number, of its entry and that of the state with its tail."""
+    raise NotImplementedError("compiled only")
+
+
+def lengthened(value: Any, array: Any, random: Any) -> Any:
+    """In a kernel: a float32 as a long number, rounded up or down.
+
+    ``array``, of the centers, says which type; ``random``, uint32, decides by its upper 12 bits.
+    """
+    raise NotImplementedError("compiled only")
+
+
+def float_of(long: Any) -> Any:
+    """In a kernel: a long number as float32."""
+    raise NotImplementedError("compiled only")
+
+
+def head_of(long: Any, array: Any) -> Any:
+    """In a kernel: the upper bits of a long number as an entry of ``array``."""
+    raise NotImplementedError("compiled only")
+
+
+def carrying(value: Any, array: Any, random: Any, long: Any) -> Any:
+    """In a kernel: a float32 as an entry of ``array`` that carries the tail of a long number.
+
+    It is rounded up or down: ``random``, uint32, decides by its lower 20 bits.
+    """
+    raise NotImplementedError("compiled only")
+
+
+def without_tail(value: Any) -> Any:
+    """In a kernel: an entry that carries a tail as float32, without it."""
     raise NotImplementedError("compiled only")
 
 
@@ -76,6 +117,69 @@ def _rounded(value, array, random):  # type: ignore[no-untyped-def]
     return at_random
 
 
+@overload(long_of, inline="always")
+def _long_of(value, carrier):  # type: ignore[no-untyped-def]
+    if value == types.uint16:
+        return lambda value, carrier: np.uint32(
+            (np.uint32(value) << np.uint32(4)) | (np.uint32(carrier) & np.uint32(0xF))
+        )
+    return lambda value, carrier: value
+
+
+@overload(lengthened, inline="always")
+def _lengthened(value, array, random):  # type: ignore[no-untyped-def]
+    if array.dtype != types.uint16:
+        return lambda value, array, random: value
+
+    def at_random(value, array, random):  # type: ignore[no-untyped-def]
+        bits = np.float32(value).view(np.uint32)
+        is_finite = np.uint32((bits & np.uint32(0x7F800000)) != np.uint32(0x7F800000))
+        lower = np.uint32(random >> np.uint32(20)) * is_finite
+        return np.uint32(np.uint32(bits + lower) >> np.uint32(12))
+
+    return at_random
+
+
+@overload(float_of, inline="always")
+def _float_of(long):  # type: ignore[no-untyped-def]
+    if long == types.uint32:
+        return lambda long: np.uint32(long << np.uint32(12)).view(np.float32)
+    return lambda long: long
+
+
+@overload(head_of, inline="always")
+def _head_of(long, array):  # type: ignore[no-untyped-def]
+    if long == types.uint32:
+        return lambda long, array: np.uint16(long >> np.uint32(4))
+    return lambda long, array: long
+
+
+@overload(carrying, inline="always")
+def _carrying(value, array, random, long):  # type: ignore[no-untyped-def]
+    if array.dtype != types.uint16:
+        return lambda value, array, random, long: value
+
+    def at_random(value, array, random, long):  # type: ignore[no-untyped-def]
+        bits = np.float32(value).view(np.uint32)
+        is_finite = np.uint32((bits & np.uint32(0x7F800000)) != np.uint32(0x7F800000))
+        lower = np.uint32(random & np.uint32(0xFFFFF)) * is_finite
+        upper = np.uint32(np.uint32(bits + lower) >> np.uint32(20)) << np.uint32(4)
+        return np.uint16(upper | (long & np.uint32(0xF)))
+
+    return at_random
+
+
+@overload(without_tail, inline="always")
+def _without_tail(value):  # type: ignore[no-untyped-def]
+    if value != types.uint16:
+        return lambda value: value
+
+    def upper(value):  # type: ignore[no-untyped-def]
+        return np.uint32((np.uint32(value) & np.uint32(0xFFF0)) << np.uint32(16)).view(np.float32)
+
+    return upper
+
+
 @inlined
 def hashed(x):  # type: ignore[no-untyped-def]
     """A uint32 whose bits all depend on those of another (constants: Wellons, hash-prospector)."""
@@ -110,6 +214,16 @@ def from_float32(values: NDArray[np.float32], dtype: np.dtype[Any]) -> NDArray[A
         return values
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def carrier_to_float32(values: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """The values of a state that carries tails, without them."""
+    return to_float32(values & np.uint16(0xFFF0))
+
+
+def carrier_from_float32(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The values of a state that carries tails, rounded to the nearest; the tails are zero."""
+    return ((values.view(np.uint32) + np.uint32(0x80000)) >> 20 << 4).astype(np.uint16)
 
 
 # Rows that are rounded at a time: intermediate results shall not take the memory that is saved.

@@ -64,6 +64,8 @@ class HostRows(Rows):
         for name, state in optimizer.states.items():
             dtype = centers_CD.dtype if state.wide else state.dtype
             self._arrays[name] = zeros(state.shape(*centers_CD.shape), dtype)
+        # The state whose numbers have the lower bits of the centers, if they are bfloat16.
+        self._carrier = next(name for name, state in optimizer.states.items() if state.wide)
         self._copies: dict[str, NDArray[Any]] = {}
 
     @property
@@ -139,9 +141,7 @@ class HostRows(Rows):
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
         rows = self._arrays[name][first : first + len(values)]
         if {values.dtype, rows.dtype} == {np.dtype(np.float32), np.dtype(np.uint16)}:
-            # Exact, or to the nearest.
-            floats = bfloat16.to_float32(values)
-            values = bfloat16.from_float32(floats, rows.dtype)
+            values = _converted(values, carries=name == self._carrier)
         rows[:] = values
 
     @override
@@ -171,6 +171,15 @@ class HostRows(Rows):
         projected_bD, values_bD = new_array(*gradient_bD.shape)
         _project(*memories(gradient_bD, units_bD, inverse_norms_b1), values_bD)
         return projected_bD
+
+
+def _converted(values: NDArray[Any], *, carries: bool) -> NDArray[Any]:
+    """Values in the other type: of bfloat16 exactly, but for lower bits, or to the nearest."""
+    if values.dtype == np.uint16:
+        return (bfloat16.carrier_to_float32 if carries else bfloat16.to_float32)(values)
+    if carries:
+        return bfloat16.carrier_from_float32(values)
+    return bfloat16.from_float32(values, np.dtype(np.uint16))
 
 
 def _key(seed: int, update: int) -> np.uint32:

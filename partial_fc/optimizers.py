@@ -22,7 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from partial_fc.bfloat16 import random_bits, rounded, row_key, widened
+from partial_fc.bfloat16 import (
+    carrying,
+    float_of,
+    head_of,
+    lengthened,
+    long_of,
+    random_bits,
+    rounded,
+    row_key,
+    widened,
+    without_tail,
+)
 from partial_fc.shard import STATES, RowState
 from runtime.compiled import inlined, parallel_kernel, prange, prefetch_row
 from runtime.mxnet import mx
@@ -208,13 +219,14 @@ def _sgd(centers, momenta, rows, inverse_norms, gradient, settings):  # type: ig
         radial = _radial(slope, center) * inverse
         key = row_key(draw, first_class + rows[s])
         for d in range(center.size):
-            value = widened(center[d])
-            unit = value * inverse
+            value = float_of(long_of(center[d], velocity[d]))
+            unit = widened(center[d]) * inverse
             step = inverse * (widened(slope[d]) - radial * unit) + weight_decay * value
-            moved = momentum * widened(velocity[d]) - lr * step
+            moved = momentum * without_tail(velocity[d]) - lr * step
             random = random_bits(key, d)
-            velocity[d] = rounded(moved, velocity, random)
-            center[d] = rounded(value + moved, center, random >> np.uint32(16))
+            long = lengthened(value + moved, center, random)
+            velocity[d] = carrying(moved, velocity, random, long)
+            center[d] = head_of(long, center)
 
 
 @parallel_kernel
@@ -241,16 +253,19 @@ def _adam(centers, states, rows, inverse_norms, gradient, settings):  # type: ig
         rate = np.float32(lr / (1.0 - beta1**steps))
         correction = np.float32(1.0 / np.sqrt(1.0 - beta2**steps))
         for d in range(center.size):
-            value = widened(center[d])
-            unit = value * inverse
-            step = inverse * (widened(slope[d]) - radial * unit) + decay * value
+            long = long_of(center[d], first[d])
+            unit = widened(center[d]) * inverse
+            step = inverse * (widened(slope[d]) - radial * unit) + decay * float_of(long)
             random = random_bits(key, d)
-            mean = first_rest * widened(first[d]) + first_share * step
-            first[d] = rounded(mean, first, random)
+            mean = first_rest * without_tail(first[d]) + first_share * step
+            first[d] = carrying(mean, first, random, long)
             square = second_rest * widened(second[d]) + second_share * step * step
             second[d] = rounded(square, second, random >> np.uint32(16))
         # A loop of its own: LLVM vectorizes no loop over five arrays of which it writes three.
         for d in range(center.size):
             root = np.sqrt(widened(second[d])) * correction + epsilon
-            value = kept * widened(center[d]) - rate * widened(first[d]) / root
-            center[d] = rounded(value, center, random_bits(key, d + center.size))
+            mean = without_tail(first[d])
+            value = kept * float_of(long_of(center[d], first[d])) - rate * mean / root
+            long = lengthened(value, center, random_bits(key, d + center.size))
+            first[d] = carrying(mean, first, np.uint32(0), long)
+            center[d] = head_of(long, center)

@@ -7,7 +7,19 @@ import pytest
 
 from benchmarks.toolkit_head import OneRank
 from partial_fc import bfloat16
-from partial_fc.bfloat16 import narrowed, random_bits, rounded, row_key, widened
+from partial_fc.bfloat16 import (
+    carrying,
+    float_of,
+    head_of,
+    lengthened,
+    long_of,
+    narrowed,
+    random_bits,
+    rounded,
+    row_key,
+    widened,
+    without_tail,
+)
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
@@ -34,6 +46,31 @@ def _widen_all(values, out):
 def _round_all(values, key, row, out):
     for i in prange(values.size):
         out[i] = rounded(values[i], out, random_bits(row_key(key, row), i))
+
+
+@parallel_kernel
+def _keep_all(centers, states, key, kept, carriers):
+    for i in prange(centers.size):
+        random = random_bits(key, i)
+        long = lengthened(centers[i], kept, random)
+        carriers[i] = carrying(states[i], carriers, random, long)
+        kept[i] = head_of(long, kept)
+
+
+@parallel_kernel
+def _read_all(kept, carriers, centers, states):
+    for i in prange(kept.size):
+        centers[i] = float_of(long_of(kept[i], carriers[i]))
+        states[i] = without_tail(carriers[i])
+
+
+def kept_and_read(centers, states, dtype=np.uint16, key=1):
+    """Arrays of centers and of the state with their tails, and what is read of both."""
+    kept, carriers = np.empty(centers.size, dtype), np.empty(centers.size, dtype)
+    _keep_all(centers, states, np.uint32(key), kept, carriers)
+    read = np.empty_like(centers), np.empty_like(states)
+    _read_all(kept, carriers, *read)
+    return (kept, carriers), read
 
 
 def rounded_at_random(values, key=1, row=0):
@@ -155,3 +192,54 @@ def test_training_in_bfloat16_loses_nothing():
     kept_losses, kept_accuracy = train("float32", "bfloat16")
     assert kept_losses[-50:].mean() == pytest.approx(losses[-50:].mean(), rel=0.01)
     assert abs(kept_accuracy - accuracy) < 0.01
+
+
+def test_a_center_has_twenty_bits_and_its_momentum_twelve(values):
+    states = values[::-1].copy()
+    (kept, carriers), (centers, momenta) = kept_and_read(values, states)
+    normal = np.isfinite(values) & (np.abs(values) > 1e-37)
+    assert centers[normal] == pytest.approx(values[normal], rel=2**-11)
+    assert np.abs(centers[normal] / values[normal] - 1).max() > 2**-13
+    normal = normal[::-1]
+    assert momenta[normal] == pytest.approx(states[normal], rel=2**-3)
+    # What is read of the centers alone is cut off, and so never further from zero.
+    alone = bfloat16.to_float32(kept)
+    assert np.array_equal(alone.view(np.uint32) >> 16, centers.view(np.uint32) >> 16)
+    assert np.array_equal(bfloat16.carrier_to_float32(carriers), momenta, equal_nan=True)
+    # Both are kept again without a loss, by any random numbers.
+    again, _ = kept_and_read(centers, momenta, key=2)
+    finite = np.isfinite(centers) & np.isfinite(momenta)
+    for first, second in zip((kept, carriers), again):
+        assert np.array_equal(first[finite], second[finite])
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_centers_and_momenta_keep_the_mean(share):
+    count = 100_000
+    for unit, part in ((2**-11, 0), (2**-3, 1)):
+        value = np.full(count, 1 + share * unit, np.float32)
+        above = kept_and_read(value, value)[1][part] > 1
+        assert abs(above.mean() - share) <= 5 * np.sqrt(share * (1 - share) / count)
+
+
+@pytest.mark.parametrize("lost", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_can_be_found(lost):
+    numbers = np.array([lost, 1.9999] * 50, np.float32)
+    arrays, read = kept_and_read(numbers, numbers[::-1].copy())
+    for array, values_read in zip(arrays, read):
+        assert np.isfinite(values_read).sum() == 50
+        assert np.isfinite(bfloat16.to_float32(array)).sum() == 50
+
+
+def test_float32_centers_and_momenta_pass_through(values):
+    arrays, read = kept_and_read(values, values[::-1].copy(), np.float32)
+    for found, expected in zip((*arrays, *read), (values, values[::-1]) * 2):
+        assert np.array_equal(found, expected)
+
+
+def test_momenta_are_converted_to_the_nearest_without_tails():
+    values = np.array([1.0, 1.06, 1.07, -1.07, 0.0, 1e-3], np.float32)
+    narrow = bfloat16.carrier_from_float32(values)
+    assert not np.any(narrow & 0xF)
+    expected = [1.0, 1.0, 1.125, -1.125, 0.0, pytest.approx(1e-3, rel=2**-4)]
+    assert bfloat16.carrier_to_float32(narrow).tolist() == expected
