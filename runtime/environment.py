@@ -24,7 +24,8 @@ from runtime.errors import ConfigError, is_launched, launcher_number
 
 _LOCAL_SIZE_NAMES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _FEW_THREADS = 2
-_LANES = "MXNET_CPU_WORKER_NTHREADS"
+_LANES = "INFERENCE_LANES"
+_ENGINE_THREADS = "MXNET_CPU_WORKER_NTHREADS"
 _MOST_LANES = 8
 """Each has the kernels of a network in its own layout: a gigabyte or two of a large network."""
 # With its values (oneDNN's cpu_isa_traits.hpp); without it oneDNN uses all but the tiles.
@@ -232,9 +233,8 @@ def visible_threads() -> int:
 
 
 def lanes() -> int:
-    """Return how many operators that do not depend on each other MXNet computes at a time."""
-    chosen = os.environ.get(_LANES, "1")
-    return max(1, int(chosen)) if chosen.isdecimal() else 1
+    """Return among how many operators at a time ``prepare_lanes()`` has divided the threads."""
+    return int(os.environ.get(_LANES, "1"))
 
 
 def channel_block() -> int:
@@ -266,9 +266,10 @@ def prepare_lanes() -> None:
 
     Threads that compute an operator together wait for the slowest of them at its end, and share
     maps that leave their caches. Call it before importing MXNet, in a program that runs a network
-    on batches that do not depend on each other; afterwards, or on a GPU, it changes nothing.
+    on batches that do not depend on each other; afterwards, on a GPU, or if the user has set the
+    number of MXNet's own threads, it changes nothing.
     """
-    if "mxnet" in sys.modules or _LANES in os.environ or computes_on_gpus():
+    if "mxnet" in sys.modules or _ENGINE_THREADS in os.environ or computes_on_gpus():
         return
     os.environ.update(variables_of_lanes(visible_threads()))
 
@@ -276,7 +277,11 @@ def prepare_lanes() -> None:
 def variables_of_lanes(threads: int) -> dict[str, str]:
     """Return the variables of a process whose threads are divided among operators."""
     count = min(threads, _MOST_LANES)
-    return {"OMP_NUM_THREADS": str(threads // count), _LANES: str(count)}
+    return {
+        "OMP_NUM_THREADS": str(threads // count),
+        _ENGINE_THREADS: str(count),
+        _LANES: str(count),
+    }
 
 
 def prepare_stall_check(seconds: int) -> None:

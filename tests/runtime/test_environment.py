@@ -329,9 +329,10 @@ def test_lanes_divide_the_threads(threads: str, expected: list[str]) -> None:
     assert run_lanes(OMP_NUM_THREADS=threads) == expected
 
 
-def test_lanes_that_are_set_keep_their_number() -> None:
+def test_threads_of_mxnet_that_are_set_leave_those_of_an_operator() -> None:
+    """The commands of others set them for a training, where operators follow each other."""
     given = {"OMP_NUM_THREADS": "3", "MXNET_CPU_WORKER_NTHREADS": "2"}
-    assert run_lanes(**given) == ["2", "6", "3", "3"]
+    assert run_lanes(**given) == ["1", "3", "3", "3"]
 
 
 def test_after_mxnet_lanes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
