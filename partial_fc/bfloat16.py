@@ -102,17 +102,24 @@ def _narrowed(value, array):  # type: ignore[no-untyped-def]
     return to_bfloat16
 
 
+@inlined
+def _raised(value, lower):  # type: ignore[no-untyped-def]
+    """The bits of a float32 and, behind those that will be kept, random ones that may carry.
+
+    An infinity or a NaN stays one: it is found where the run looks for them.
+    """
+    bits = np.float32(value).view(np.uint32)
+    is_finite = np.uint32((bits & np.uint32(0x7F800000)) != np.uint32(0x7F800000))
+    return np.uint32(bits + np.uint32(lower) * is_finite)
+
+
 @overload(rounded, inline="always")
 def _rounded(value, array, random):  # type: ignore[no-untyped-def]
     if array.dtype != types.uint16:
         return lambda value, array, random: value
 
     def at_random(value, array, random):  # type: ignore[no-untyped-def]
-        bits = np.float32(value).view(np.uint32)
-        # An infinity or a NaN stays one: it is found where the run looks for them.
-        is_finite = np.uint32((bits & np.uint32(0x7F800000)) != np.uint32(0x7F800000))
-        lower = np.uint32(random & np.uint32(0xFFFF)) * is_finite
-        return np.uint16(np.uint32(bits + lower) >> np.uint32(16))
+        return np.uint16(_raised(value, random & np.uint32(0xFFFF)) >> np.uint32(16))
 
     return at_random
 
@@ -132,10 +139,7 @@ def _lengthened(value, array, random):  # type: ignore[no-untyped-def]
         return lambda value, array, random: value
 
     def at_random(value, array, random):  # type: ignore[no-untyped-def]
-        bits = np.float32(value).view(np.uint32)
-        is_finite = np.uint32((bits & np.uint32(0x7F800000)) != np.uint32(0x7F800000))
-        lower = np.uint32(random >> np.uint32(20)) * is_finite
-        return np.uint32(np.uint32(bits + lower) >> np.uint32(12))
+        return np.uint32(_raised(value, random >> np.uint32(20)) >> np.uint32(12))
 
     return at_random
 
@@ -160,11 +164,8 @@ def _carrying(value, array, random, long):  # type: ignore[no-untyped-def]
         return lambda value, array, random, long: value
 
     def at_random(value, array, random, long):  # type: ignore[no-untyped-def]
-        bits = np.float32(value).view(np.uint32)
-        is_finite = np.uint32((bits & np.uint32(0x7F800000)) != np.uint32(0x7F800000))
-        lower = np.uint32(random & np.uint32(0xFFFFF)) * is_finite
-        upper = np.uint32(np.uint32(bits + lower) >> np.uint32(20)) << np.uint32(4)
-        return np.uint16(upper | (long & np.uint32(0xF)))
+        upper = np.uint32(_raised(value, random & np.uint32(0xFFFFF)) >> np.uint32(20))
+        return np.uint16((upper << np.uint32(4)) | (long & np.uint32(0xF)))
 
     return at_random
 

@@ -105,7 +105,14 @@ import sys
 import numpy as np
 from runtime import environment
 environment.prepare_lanes()
+from backbones import inference
 from backbones.model import Backbone
+class CountedPass(inference._Pass):
+    counts = {}
+    def __call__(self, images):
+        self.counts[self] = self.counts.get(self, 0) + 1
+        return super().__call__(images)
+inference._Pass = CountedPass
 network = Backbone.load(sys.argv[1], 0)
 images = np.random.default_rng(1).integers(0, 256, (67, 3, 112, 112), dtype=np.uint8)
 infer = network.inference()
@@ -113,6 +120,8 @@ assert environment.lanes() == 3
 found = [infer(images) for _ in range(3)]
 assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
 np.testing.assert_allclose(found[0], network.extract(images), rtol=1e-4, atol=1e-4)
+# Three times 16 batches of four and one of three, each on three lanes by turns.
+assert sorted(CountedPass.counts.values()) == [1, 1, 1, 16, 16, 16]
 """
 
 

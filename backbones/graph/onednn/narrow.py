@@ -4,15 +4,15 @@ Feature maps, kernels and their gradients are bfloat16 between casts; parameters
 factors of BatchNorm, the gradients that the optimizer gets, and the last layers are float32. oneDNN
 adds up products in float32 in either case.
 
-oneDNN's convolutions in bfloat16 read and write maps with the channels last. Every other
-convolution has blocks of channels, and where the two meet a BatchNorm gets maps in one layout and
+oneDNN's convolutions in bfloat16 agree on the layout of maps: by matrix tiles (AMX) the channels
+come last, by vector registers (AVX512_BF16) they are in blocks of 16, or last in inference. Other
+convolutions have other layouts, and where the two meet a BatchNorm gets maps in one layout and
 their gradient in the other, which only the reference implementation takes: a second for one layer
 of 64 channels and 112 x 112 pixels. So
 
-- groups of too few channels are joined under a block-diagonal kernel, to groups of 32 for matrix
-  tiles (AMX) and of 16 for vector registers (AVX512_BF16). Depthwise convolutions, the factors of
-  PReLU among them, are joined for tiles only, which multiply the zeros as fast as vectors multiply
-  the rest.
+- groups of too few channels are joined under a block-diagonal kernel, to groups of 32 for tiles
+  and of 16 for registers. Depthwise convolutions, the factors of PReLU among them, are joined for
+  tiles only, which multiply the zeros as fast as vectors multiply the rest.
 - a convolution whose channels are no multiple of that is left in float32. A cast has the plain
   layout on its float32 side, which fits to all others.
 - an addend that comes from a cast is multiplied by one for each channel, in such a convolution,
@@ -45,7 +45,7 @@ class _Taken(NamedTuple):
     Attributes:
         channels: of which inputs and outputs are multiples.
         depthwise: whether groups of one channel are as fast as they are.
-        pixels: whether maps made of an image, which has fewer channels, have the channels last as
+        pixels: whether a convolution of an image, which has fewer channels, writes the layout of
             all others; else it is a matrix product of the plain layout.
     """
 
@@ -57,8 +57,8 @@ class _Taken(NamedTuple):
         """Return the channels with groups that the unit takes."""
         return plain if self._keeps(plain) else plain.joined(self.channels)
 
-    def puts_last(self, channels: Channels) -> bool:
-        """Whether maps that it has computed have the channels last."""
+    def lays_out(self, channels: Channels) -> bool:
+        """Whether a convolution writes the layout that those of the unit agree on."""
         return self.pixels or not channels.is_of_pixels
 
     def takes(self, channels: Channels) -> bool:
@@ -166,9 +166,9 @@ class _Builder(_Nodes):
         self.indices: dict[int, int] = {}
         self._shapes = shapes
         self._given: list[Node] = []
-        # The outputs that are bfloat16, and of these such as have the channels last.
+        # The outputs that are bfloat16, and of these such as have the layout of convolutions.
         self._narrow: set[int] = set()
-        self._channels_last: set[int] = set()
+        self._laid_out: set[int] = set()
         # One cast for all consumers.
         self._casts: dict[tuple[int, int, str], Entry] = {}
 
@@ -193,8 +193,8 @@ class _Builder(_Nodes):
         made = self.indices[index] = self.add({**node, "inputs": inputs})
         if is_narrow:
             self._narrow.add(made)
-            if self._puts_last(node, inputs):
-                self._channels_last.add(made)
+            if self._is_laid_out(node, inputs):
+                self._laid_out.add(made)
 
     def cast(self, entry: Entry, to: str) -> Entry:
         """Append a cast, unless the output has the type."""
@@ -222,11 +222,11 @@ class _Builder(_Nodes):
         is_prelu = node.get("attrs", {}).get("act_type") == "prelu"
         return node["op"] in _FUNCTIONS and not is_prelu and are_narrow[0]
 
-    def _puts_last(self, node: Node, inputs: list[Entry]) -> bool:
-        """Whether an output in bfloat16 has the channels last."""
+    def _is_laid_out(self, node: Node, inputs: list[Entry]) -> bool:
+        """Whether an output in bfloat16 has the layout of the unit's convolutions."""
         if node["op"] != "Convolution":
-            return inputs[0][0] in self._channels_last
-        return self._taken.puts_last(self._channels(node))
+            return inputs[0][0] in self._laid_out
+        return self._taken.lays_out(self._channels(node))
 
     def _channels(self, node: Node) -> Channels:
         """Those of a convolution of the given graph."""
@@ -235,11 +235,11 @@ class _Builder(_Nodes):
     def _in_one_layout(self, name: str, inputs: list[Entry]) -> list[Entry]:
         """Return the addends of a sum, in one layout."""
         channels = self._shapes[name][1]
-        last = self._channels_last
-        if channels % self._taken.channels or not any(entry[0] in last for entry in inputs):
+        laid_out = self._laid_out
+        if channels % self._taken.channels or not any(entry[0] in laid_out for entry in inputs):
             return inputs
         return [
-            entry if entry[0] in last else self._times_one(f"{name}_{i}", entry, channels)
+            entry if entry[0] in laid_out else self._times_one(f"{name}_{i}", entry, channels)
             for i, entry in enumerate(inputs)
         ]
 
@@ -258,5 +258,5 @@ class _Builder(_Nodes):
             "Convolution", name, [x, self.cast(kernel, _NARROW)], **sizes, no_bias="True"
         )
         self._narrow.add(entry[0])
-        self._channels_last.add(entry[0])
+        self._laid_out.add(entry[0])
         return entry

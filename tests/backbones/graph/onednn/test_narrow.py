@@ -105,6 +105,13 @@ def test_groups_fill_tiles_and_registers(name: str, tiles: str, vectors: str) ->
         assert found["attrs"]["num_group"] == expected
 
 
+@pytest.mark.parametrize(("channels", "expected"), [(24, False), (32, True)])
+def test_depthwise_convolutions_fill_registers(channels: int, expected: bool) -> None:
+    graph = convolution(mx.sym.var("data"), "depthwise", channels, channels)
+    fast = narrow.rewrite(graph, (1, channels, 8, 8), BLOCK, VECTORS)
+    assert is_narrow(fast, "depthwise") == expected
+
+
 @pytest.mark.parametrize(("unit", "count"), [(TILES, 0), (VECTORS, 1)])
 def test_addends_have_one_layout(unit: Bfloat16Unit, count: int) -> None:
     """Vectors leave the maps made of pixels in the plain layout, tiles do not."""
