@@ -4,11 +4,17 @@ Compiling takes seconds, so Numba caches compiled kernels, beside the source or 
 If it can write neither (a read-only checkout, a container without a home), it refuses to compile;
 then the cache is a temporary folder that only this user can write, because what is read from there
 is executed.
+
+Numba takes a cached kernel for current as long as the kernel's own file is. But the functions that
+it calls are compiled into it, and so are constants of its module: an update of the toolkit that
+changes such a function alone would go on with the old one. So what a kernel is made of counts, too.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
 import os
 import stat
 import tempfile
@@ -16,6 +22,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Optional
 
 from runtime import environment
@@ -24,6 +31,7 @@ from runtime import environment
 environment.prepare()
 
 import numba  # noqa: E402
+import numpy as np  # noqa: E402
 from llvmlite import ir as ir  # noqa: E402
 from numba import extending as extending  # noqa: E402
 from numba.core import cgutils, config  # noqa: E402
@@ -31,7 +39,13 @@ from numba.core import cgutils, config  # noqa: E402
 # The range of a kernel's loop that is divided among threads.
 prange = numba.prange
 types = numba.types
-overload = extending.overload
+_overloaded: set[Any] = set()
+
+
+def overload(function: Any, **options: Any) -> Any:
+    """A decorator of what a kernel compiles for a function, which stands in the same file."""
+    _overloaded.add(function)
+    return extending.overload(function, **options)
 
 
 def _compiler(**options: Any) -> Callable[[Any], Any]:
@@ -39,14 +53,47 @@ def _compiler(**options: Any) -> Callable[[Any], Any]:
 
     def decorate(function: Any) -> Any:
         with suppress(RuntimeError):
-            return numba.njit(cache=True, **options)(function)
+            return _cached(function, options)
         with suppress(RuntimeError):
             folder = _private_folder()
             os.environ["NUMBA_CACHE_DIR"] = config.CACHE_DIR = str(folder or "")
-            return numba.njit(cache=True, **options)(function)
+            return _cached(function, options)
         return numba.njit(**options)(function)
 
     return decorate
+
+
+def _cached(function: Any, options: dict[str, Any]) -> Any:
+    kernel = numba.njit(cache=True, **options)(function)
+    # Numba 0.60, which is pinned: it compares the stamp of the index file with this one.
+    file = kernel._cache._cache_file
+    file._source_stamp = (file._source_stamp, _digest(function))
+    return kernel
+
+
+def _digest(function: Any) -> str:
+    """A hash of what is compiled into a function: those that it calls, and constants."""
+    found, waiting, parts = {function}, [function], []
+    while waiting:
+        caller = waiting.pop()
+        for name in sorted(caller.__code__.co_names):
+            value = caller.__globals__.get(name)
+            called = getattr(value, "py_func", value if _is_overloaded(value) else None)
+            if isinstance(value, _CONSTANTS):
+                parts.append(f"{name}={value!r}")
+            elif called is not None and called not in found:
+                found.add(called)
+                waiting.append(called)
+    sources = {inspect.getsourcefile(called) for called in found - {function}}
+    parts += [Path(source).read_text(encoding="utf-8") for source in sorted(filter(None, sources))]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _is_overloaded(value: Any) -> bool:
+    return isinstance(value, FunctionType) and value in _overloaded
+
+
+_CONSTANTS = (bool, int, float, str, tuple, np.generic)
 
 
 def _private_folder() -> Optional[Path]:

@@ -137,7 +137,7 @@ def test_random_rounding_keeps_the_mean(share, sign):
 def test_what_fits_is_not_rounded_and_what_is_not_finite_stays_so(values):
     fitting = bfloat16.to_float32(bfloat16.from_float32(values, np.dtype(np.uint16)))
     assert np.array_equal(rounded_at_random(fitting), fitting)
-    lost = np.array([np.inf, -np.inf, np.nan] * 50, np.float32)
+    lost = np.array([np.inf, -np.inf, np.nan, FULL_NAN] * 50, np.float32)
     assert np.array_equal(rounded_at_random(lost), lost, equal_nan=True)
 
 
@@ -222,7 +222,11 @@ def test_centers_and_momenta_keep_the_mean(share):
         assert abs(above.mean() - share) <= 5 * np.sqrt(share * (1 - share) / count)
 
 
-@pytest.mark.parametrize("lost", [np.inf, -np.inf, np.nan])
+# To whose bits nothing can be added: they would be those of -0.
+FULL_NAN = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]
+
+
+@pytest.mark.parametrize("lost", [np.inf, -np.inf, np.nan, FULL_NAN])
 def test_what_is_not_finite_can_be_found(lost):
     numbers = np.array([lost, 1.9999] * 50, np.float32)
     arrays, read = kept_and_read(numbers, numbers[::-1].copy())

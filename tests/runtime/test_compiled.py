@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from numba.core import config
 
 from runtime import compiled
 
+ROOT = Path(__file__).parents[2]
 KERNEL = """
 from runtime.compiled import unlocked_kernel
 
@@ -109,3 +112,75 @@ def test_a_row_is_requested_and_stays_as_it_is(dtype) -> None:
     assert [first(matrix, row) for row in range(6)] == matrix[:, 0].tolist()
     (code,) = first.inspect_llvm().values()
     assert "call void @llvm.prefetch" in code
+
+
+CALLED = """
+from runtime.compiled import inlined, overload
+
+def stub(x):
+    raise NotImplementedError
+
+@overload(stub, inline="always")
+def _stub(x):
+    return lambda x: x + 1
+
+@inlined
+def helper(x):
+    return x + 1
+"""
+CALLERS = """
+from called import helper, stub
+from runtime.compiled import inlined, unlocked_kernel
+
+OFFSET = 0
+
+@inlined
+def between(x):
+    return helper(x)
+
+@unlocked_kernel
+def of_helper(x):
+    return between(x)
+
+@unlocked_kernel
+def of_stub(x):
+    return stub(x)
+
+@unlocked_kernel
+def of_constant(x):
+    return x + 1 + OFFSET
+"""
+RUN = "import callers as c; print(c.of_helper(0), c.of_stub(0), c.of_constant(0), end=' ')"
+HITS = "print(*(bool(k.stats.cache_hits) for k in (c.of_helper, c.of_stub, c.of_constant)))"
+
+
+def test_a_kernel_is_compiled_anew_if_what_it_calls_has_changed(tmp_path: Path) -> None:
+    """In new processes, as after an update, with the file of the kernel as old as it was."""
+    (tmp_path / "called.py").write_text(CALLED)
+    (tmp_path / "callers.py").write_text(CALLERS)
+
+    def run() -> str:
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+        environment["NUMBA_CACHE_DIR"] = str(tmp_path / "cache")
+        words = [sys.executable, "-B", "-c", f"{RUN}; {HITS}"]
+        return subprocess.run(
+            words, env=environment, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    assert run() == "1 1 1 False False False"
+    assert run() == "1 1 1 True True True"
+    (tmp_path / "called.py").write_text(CALLED.replace("x + 1", "x + 5"))
+    # What calls nothing of that file is taken from the cache.
+    assert run() == "5 5 1 False False True"
+    assert run() == "5 5 1 True True True"
+
+
+def test_constants_are_part_of_a_kernel() -> None:
+    def function(x: Any) -> Any:
+        return x + LIMIT  # type: ignore[name-defined]  # noqa: F821
+
+    found = set()
+    for value in (1, 2, 2):
+        function.__globals__["LIMIT"] = value
+        found.add(compiled._digest(function))
+    assert len(found) == 2
