@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 import statistics
 import subprocess
@@ -24,6 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple, Optional
 
 from benchmarks import measure
+from benchmarks.training_runs import peaks
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
 from training.config import faces, images
@@ -31,7 +31,6 @@ from training.plan.keys import Cell
 from training.plan.runs import num_lines, start
 
 _ROOT = Path(__file__).resolve().parents[1]
-_PEAK = re.compile(r"peak memory of this rank: ([\d,.]+) MiB")
 _WARM_UP = 3
 # Of what is planned, at most.
 BOUNDS = {"memory": 0.10, "time": 0.25}
@@ -109,12 +108,10 @@ def compare(case: str, updates: int, *, calibrates: bool = True) -> Comparison:
 
 def taken(folder: Path, global_batch: int) -> Figures:
     """What a run wrote: the peak of its largest rank, and the median time of an update."""
-    logs = [path.read_text(encoding="utf-8") for path in (folder / "logs").glob("rank-*.log")]
-    peaks = [float(peak.replace(",", "")) for log in logs for peak in _PEAK.findall(log)]
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [record for record in map(json.loads, lines) if record["update"] > _WARM_UP]
     seconds = [global_batch / record["images_per_second"] for record in records]
-    return Figures(2**20 * max(peaks), statistics.median(seconds))
+    return Figures(2**20 * max(peaks(folder)), statistics.median(seconds))
 
 
 def _run(command: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,7 @@ PARTS = ("waiting", "backbone", "head", "communication")
 # The first update compiles kernels, the second still allocates arrays of new sizes.
 WARM_UP_UPDATES = 2
 _GRACE_SECONDS = 20
+_PEAK = re.compile(r"peak memory of this rank: ([\d,.]+) MiB")
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,12 @@ def read_speed(metrics: Path) -> TrainingSpeed:
         statistics.median(record["images_per_second"] for record in measured),
         {part: statistics.median(record[part] for record in measured) for part in PARTS},
     )
+
+
+def peaks(folder: Path) -> list[float]:
+    """MiB: the most memory that each rank of a run had, as it writes at the end of its log."""
+    logs = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("logs/rank-*.log"))]
+    return [float(peak.replace(",", "")) for log in logs for peak in _PEAK.findall(log)]
 
 
 def train(
