@@ -92,12 +92,10 @@ def read(metrics: Path, ranks: int, ratio: float) -> StoredRun:
     """What a run wrote."""
     records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     measured = [record for record in records if record["update"] > WARM_UP_UPDATES]
-    speeds = [record["images_per_second"] for record in measured]
-    seconds = [1 / speed for speed in speeds]
+    seconds = [1 / record["images_per_second"] for record in measured]  # for an image
     shares = {
-        part: sum(share * time for share, time in zip(of_part, seconds)) / sum(seconds)
+        part: sum(record[part] * time for record, time in zip(measured, seconds)) / sum(seconds)
         for part in _PARTS
-        for of_part in ([record[part] for record in measured],)
     }
     return StoredRun(ranks, ratio, len(seconds) / sum(seconds), shares, peaks(metrics.parent))
 
@@ -119,9 +117,9 @@ def report(options: argparse.Namespace, runs: Sequence[StoredRun]) -> str:
 
 {measure.machine()}
 
-`{_NETWORK}`, {_GLOBAL_BATCH} images in a global batch, `--center-memory {_MEMORY_GIB}`, one run each of
-{options.updates} measured updates. Images/s and rank 0's shares of the time are of all of them, the
-memory is the peak of each rank.
+`{_NETWORK}`, {_GLOBAL_BATCH} images in a global batch, `--center-memory {_MEMORY_GIB}`, one run
+each of {options.updates} measured updates. Images/s and rank 0's shares of the time are of all of
+them, the memory is the peak of each rank.
 
 {measure.markdown_table(header, lines)}"""
 

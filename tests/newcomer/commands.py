@@ -39,17 +39,28 @@ class Typed(NamedTuple):
     output: tuple[str, ...] = ()
     interrupted: bool = False
 
-    def missing(self, printed: Sequence[str]) -> Optional[str]:
-        """The first line that was to be printed and was not; None if there is none.
+    def said(self, printed: Sequence[str]) -> list[str]:
+        """The lines that were printed as they were to be, until the first that was not.
 
         A number with a decimal point may differ a little. Of a command that Ctrl-C ends, whole
         numbers may be any: they say when the reader pressed it.
         """
-        rest = iter(printed)
+        rest, found = iter(printed), []
         for expected in self.output:
-            if not any(_says(line, expected, self.interrupted) for line in rest):
-                return expected
-        return None
+            line = next((line for line in rest if _says(line, expected, self.interrupted)), None)
+            if line is None:
+                break
+            found.append(line)
+        return found
+
+    def missing(self, printed: Sequence[str]) -> Optional[str]:
+        """The first line that was to be printed and was not; None if there is none."""
+        return next(iter(self.output[len(self.said(printed)) :]), None)
+
+    def session(self, printed: Sequence[str]) -> str:
+        """The command as in a block with prompts, with what it has printed of that."""
+        lines = [_PROMPT + self.text, *[_CTRL_C] * self.interrupted, *self.said(printed)]
+        return "".join(f"{line}\n" for line in lines)
 
 
 def _says(line: str, expected: str, interrupted: bool) -> bool:

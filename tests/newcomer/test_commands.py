@@ -66,20 +66,43 @@ def test_when_ctrl_c_came_does_not_matter() -> None:
     assert Typed("make x", expected, interrupted=True).missing(["stopped"]) == expected[0]
 
 
+def test_a_session_has_what_was_printed_in_place_of_what_was_expected() -> None:
+    printed = ["other", "rank 0 INFO: loss 1.52 (3 s)", "told to end", "stopped after 7 of 9"]
+    expected = ("loss 1.5 (…)", "stopped after 5 of 8")
+    assert Typed("make x", expected, interrupted=True).session(printed) == (
+        "$ make x\n^C\nrank 0 INFO: loss 1.52 (3 s)\nstopped after 7 of 9\n"
+    )
+    assert Typed("make x", expected).session(printed) == (
+        "$ make x\nrank 0 INFO: loss 1.52 (3 s)\n"
+    )
+
+
+def test_a_walk_keeps_sessions_and_counts_failures(tmp_path: Path, monkeypatch) -> None:
+    """A command in a block without prompts is run and counts, but is no session."""
+    readme = "```\n$ make x\nloss 1.5\n$ make y\nall 7\n```\n```\nmake x\n```\n"
+    (tmp_path / "toolkit").mkdir()
+    (tmp_path / "toolkit/README.md").write_text(readme)
+    (tmp_path / "toolkit/Makefile").write_text(
+        "x:\n\t@echo 2026-11-22 22:59:31 loss 1.51\ny:\n\t@echo all 8\n"
+    )
+    monkeypatch.setattr(commands, "PLANS", {"make": commands.TO_THE_LETTER})
+    found = walk.walk(tmp_path, tmp_path, "python3", skip="")
+    assert found == walk.Walked(1, ["$ make x\nloss 1.51\n", "$ make y\n"])
+
+
 def test_a_command_without_a_plan() -> None:
     with pytest.raises(LookupError, match="no plan for 'make trainer'"):
         commands.plan_of("make trainer")
 
 
 def test_what_a_command_has_reached() -> None:
-    time = "2026-11-22 22:59:31 "
     lines = [
         "setup: done",
-        f"[1,0]<stderr>:{time}rank 0 INFO: verification unseen at update 0: accuracy 0.55 +- 0.02",
-        f"{time}rank 0 INFO: update 20/40  mean_loss 3.2  accuracy 0.1  42.6 images/s",
-        f"{time}rank 0 INFO: verification unseen at update 140: accuracy 0.93 +- 0.01",
-        f"{time}rank 0 INFO: verification unseen: accuracy untrained 0.55, trained 0.95",
-        f"{time}rank 0 INFO: time: waiting 0.5%",
+        "[1,0]<stderr>:rank 0 INFO: verification unseen at update 0: accuracy 0.55 +- 0.02",
+        "rank 0 INFO: update 20/40  mean_loss 3.2  accuracy 0.1  42.6 images/s",
+        "rank 0 INFO: verification unseen at update 140: accuracy 0.93 +- 0.01",
+        "rank 0 INFO: verification unseen: accuracy untrained 0.55, trained 0.95",
+        "rank 0 INFO: time: waiting 0.5%",
     ]
     assert walk.results(lines) == [
         "[1,0]<stderr>:rank 0 INFO: verification unseen at update 0: accuracy 0.55 +- 0.02",
@@ -109,9 +132,9 @@ def test_ctrl_c_ends_what_a_walk_in_the_background_runs(tmp_path: Path, monkeypa
     line = 'echo "update 1/9 "; exec sleep 60'
     statuses: list[int] = []
 
-    def walked(*_: object) -> int:
+    def walked(*_: object) -> walk.Walked:
         statuses.append(wait(line, tmp_path, commands.Plan(minutes=0.5), interrupted=True))
-        return 0
+        return walk.Walked(0, [])
 
     monkeypatch.setattr(walk, "walk", walked)
     monkeypatch.setattr("sys.argv", ["tests.newcomer", "--data", str(tmp_path)])

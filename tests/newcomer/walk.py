@@ -1,12 +1,14 @@
 """Runs all commands of the README, in their order, in a fresh clone, as a newcomer does.
 
-    python -m tests.newcomer --python python3.9 --data ../shared/data
+    python -m tests.newcomer --python python3.9 --data ../shared/data [--sessions FILE]
 
 No other tool checks the commands of a README, and most often one fails because of files that an
 earlier one has left. So they are run in one clone, one after the other, in an environment that has
 only the PATH of the developer's and pip's variables, without options that the README does not have
 (but see ``commands``). What the README says a command prints is looked for in what it has printed;
-where the README has Ctrl-C, so has the walk, once updates are reported. About an hour on two cores.
+where the README has Ctrl-C, so has the walk, once updates are reported. With ``--sessions`` these
+commands go into a file, with the lines that they have printed: what docs/results/walk.txt is. About
+an hour on two cores.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Optional, TextIO
+from typing import NamedTuple, Optional, TextIO
 
 from tests.newcomer import commands
 from tests.newcomer.commands import Plan, Typed
@@ -52,6 +54,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=os.environ.get("TOOLKIT_DATA"), required=False)
     parser.add_argument("--folder", type=Path, help="an empty folder to work in, which stays")
     parser.add_argument("--skip", default="", help="commands to leave out: make test,make train")
+    parser.add_argument("--sessions", type=Path, help="write what the README's prompts printed")
     options = parser.parse_args()
     # Else Ctrl-C has no effect on what is run by a walk in the background.
     keep_ignored_signals_from_children()
@@ -59,17 +62,29 @@ def main() -> int:
         parser.error("--data: needs the folder of real data, or TOOLKIT_DATA")
     with tempfile.TemporaryDirectory(prefix="newcomer-") as temporary:
         folder = options.folder or Path(temporary)
-        return walk(folder.resolve(), options.data.resolve(), options.python, options.skip)
+        found = walk(folder.resolve(), options.data.resolve(), options.python, options.skip)
+    if options.sessions is not None:
+        options.sessions.write_text("".join(found.sessions), encoding="utf-8")
+    print(f"{found.failures} commands failed")
+    return min(found.failures, 1)
 
 
-def walk(folder: Path, data: Path, python: str, skip: str) -> int:
-    """Run the commands in a clone in ``folder``; returns how many have failed, at most 1."""
+class Walked(NamedTuple):
+    """How many commands have failed, and the sessions of those whose output the README has."""
+
+    failures: int
+    sessions: Sequence[str]
+
+
+def walk(folder: Path, data: Path, python: str, skip: str) -> Walked:
+    """Run the commands in a clone in ``folder``."""
     clone, home = folder / "toolkit", folder / "home"
     home.mkdir(parents=True, exist_ok=True)
     if not clone.exists():
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     environment = _environment(home, python)
     failures, is_active, has_files = 0, False, False
+    sessions: list[str] = []
     for typed in commands.read((clone / "README.md").read_text(encoding="utf-8")):
         command = typed.text
         plan = commands.plan_of(command)
@@ -84,8 +99,9 @@ def walk(folder: Path, data: Path, python: str, skip: str) -> int:
         if command == _ACTIVATE or command in skip.split(","):
             continue
         failures += not _run(typed, plan, clone, environment, is_active)
-    print(f"{failures} commands failed")
-    return min(failures, 1)
+        if typed.output:
+            sessions.append(typed.session(_lines(clone)))
+    return Walked(failures, sessions)
 
 
 def _environment(home: Path, python: str) -> Mapping[str, str]:
@@ -103,13 +119,13 @@ def _run(
     """Run a command and report what came of it; returns whether it was what the README says."""
     text = f"{typed.text} {plan.options}".strip()
     line = f"{_ACTIVATE} && {text}" if is_active else text
-    log = clone.parent / "log.txt"
+    log = _log(clone)
     started = time.monotonic()
     with log.open("w", encoding="utf-8") as output:
         status = _wait(line, plan, clone, environment, output, log if typed.interrupted else None)
     seconds = time.monotonic() - started
     print(f"status {status:3d}  {seconds:5.0f} s  {text}", flush=True)
-    lines = log.read_text().splitlines()
+    lines = _lines(clone)
     missing = typed.missing(lines)
     is_well = status == (_STATUS_OF_CTRL_C if typed.interrupted else 0) and missing is None
     told = results(lines) if is_well else lines[-30:]
@@ -122,9 +138,19 @@ def _run(
     return is_well
 
 
+def _log(clone: Path) -> Path:
+    """What the last command has printed."""
+    return clone.parent / "log.txt"
+
+
+def _lines(clone: Path) -> list[str]:
+    """The same, without the times of a log."""
+    return [_TIME.sub("", line) for line in _log(clone).read_text(encoding="utf-8").splitlines()]
+
+
 def results(lines: Sequence[str]) -> list[str]:
     """What a command has reached: the first and the last accuracy that it has reported."""
-    stated = [_TIME.sub("", line) for line in lines if _ACCURACY.search(line)]
+    stated = [line for line in lines if _ACCURACY.search(line)]
     return stated[:1] + stated[1:][-1:]
 
 
