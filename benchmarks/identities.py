@@ -6,7 +6,8 @@
 Trains MobileFaceNet on batches from memory, as ``--dataset 1000w`` does with ten million classes,
 once for each number of ranks and each sample ratio. The store lies in a folder of its own in DIR
 and is removed behind each run: at a ratio of 0.01 it takes some 40 GB after 200 updates, and a file
-that was written here and there takes minutes to remove.
+that was written here and there takes minutes to remove. What a run gave stays in DIR, so that it is
+not run again after an interruption.
 """
 
 from __future__ import annotations
@@ -63,9 +64,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     runs: list[StoredRun] = []
     for ratio in options.ratios:
         for ranks in options.ranks:
-            title = f"{options.classes:,} classes, ratio {ratio:g}, ranks {ranks}"
+            title = f"{options.classes} classes, ratio {ratio:g}, ranks {ranks}"
             print(f"training {title}", file=sys.stderr)
-            runs.append(run(options, ranks, ratio))
+            kept = options.folder / f"{title}, {options.updates} updates.json"
+            if not kept.is_file():
+                found = run(options, ranks, ratio)
+                kept.write_text(json.dumps(found._asdict()) + "\n", encoding="utf-8")
+            runs.append(StoredRun(**json.loads(kept.read_text(encoding="utf-8"))))
     print(report(options, runs))
     if options.json:
         measure.write_json(options.json, rows(runs))
@@ -143,7 +148,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         description="Train with millions of class centers in a store.",
     )
     parser.add_argument(
-        "--folder", type=Path, required=True, metavar="DIR", help="for the stores, on a fast disk"
+        "--folder", type=Path, required=True, metavar="DIR", help="for the stores; on a fast disk"
     )
     parser.add_argument(
         "--classes", type=positive_integer, default=10_000_000, help="(%(default)s)"

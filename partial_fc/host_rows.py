@@ -21,7 +21,15 @@ from partial_fc.optimizers import Draws, RowGradients, RowOptimizer
 from partial_fc.row_memory import zeros
 from partial_fc.rows import SMALLEST_NORM, Array, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
-from runtime.compiled import inlined, parallel_kernel, prange, prefetch_row
+from runtime.compiled import (
+    LANES,
+    inlined,
+    parallel_kernel,
+    prange,
+    prefetch_row,
+    product_of,
+    sum_of,
+)
 from runtime.ndarray import array_of, memories, memory, new_array
 
 
@@ -207,9 +215,7 @@ def _normalize(vectors, rows, normalized, inverse_norms):  # type: ignore[no-unt
     for s in prange(rows.size):
         prefetch_row(vectors, rows[min(s + 1, rows.size - 1)])
         vector = vectors[rows[s]]
-        squares = np.float32(0.0)
-        for d in range(vector.size):
-            squares += widened(vector[d]) * widened(vector[d])
+        squares = product_of(vector, vector)
         inverse = np.float32(1.0) / max(np.sqrt(squares), np.float32(SMALLEST_NORM))
         inverse_norms[s] = inverse
         for d in range(vector.size):
@@ -218,9 +224,6 @@ def _normalize(vectors, rows, normalized, inverse_norms):  # type: ignore[no-unt
 
 # Samples whose logits a thread passes over together: in a block their memory is one piece.
 _SAMPLES = 16
-# Running maxima of a row: one alone would be a chain that cannot vectorize, and four vectors of
-# sixteen have what hides the time of an instruction.
-_LANES = 64
 
 
 @inlined
@@ -235,17 +238,17 @@ def _columns(numbers, bounds, block, b, batch):  # type: ignore[no-untyped-def]
 def _row_maxima(numbers, bounds, maxima):  # type: ignore[no-untyped-def]
     for piece in prange(-(-maxima.size // _SAMPLES)):
         samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, maxima.size))
-        lanes = np.empty(_LANES, dtype=np.float32)
+        lanes = np.empty(LANES, dtype=np.float32)
         for block in range(bounds.size - 1):
             for b in samples:
                 row = _columns(numbers, bounds, block, b, maxima.size)
                 lanes[:] = -np.inf
-                whole = row.size // _LANES * _LANES
-                for s in range(0, whole, _LANES):
-                    for lane in range(_LANES):
+                whole = row.size // LANES * LANES
+                for s in range(0, whole, LANES):
+                    for lane in range(LANES):
                         lanes[lane] = max(lanes[lane], widened(row[s + lane]))
                 largest = maxima[b] if block else np.float32(-np.inf)
-                for lane in range(_LANES):
+                for lane in range(LANES):
                     largest = max(largest, lanes[lane])
                 for s in range(whole, row.size):
                     largest = max(largest, widened(row[s]))
@@ -274,12 +277,20 @@ def _exp(x):  # type: ignore[no-untyped-def]
 def _row_exponentials(numbers, bounds, shift, sums):  # type: ignore[no-untyped-def]
     for piece in prange(-(-sums.size // _SAMPLES)):
         samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, sums.size))
+        lanes = np.empty(LANES, dtype=np.float32)
         for block in range(bounds.size - 1):
             for b in samples:
                 row = _columns(numbers, bounds, block, b, sums.size)
                 largest = shift[b]
-                total = np.float32(0.0)
-                for s in range(row.size):
+                lanes[:] = np.float32(0.0)
+                whole = row.size // LANES * LANES
+                for s in range(0, whole, LANES):
+                    for lane in range(LANES):
+                        value = _exp(widened(row[s + lane]) - largest)
+                        row[s + lane] = narrowed(value, row)
+                        lanes[lane] += value
+                total = sum_of(lanes)
+                for s in range(whole, row.size):
                     value = _exp(widened(row[s]) - largest)
                     row[s] = narrowed(value, row)
                     total += value
@@ -301,25 +312,32 @@ def _ruled(logit, limit, threshold, hardness, inverse_scale):  # type: ignore[no
     return np.float32(LEFT_OUT) if logit > limit else value
 
 
+@inlined
+def _slope(logit, threshold, hardness, inverse_scale):  # type: ignore[no-untyped-def]
+    """The derivative of a ruled logit."""
+    slope = hardness + np.float32(2.0) * logit * inverse_scale
+    return slope if logit > threshold else np.float32(1.0)
+
+
 @parallel_kernel
 def _ruled_maxima(numbers, bounds, maxima, rules):  # type: ignore[no-untyped-def]
     limit, thresholds, hardness, inverse_scale = rules
     for piece in prange(-(-maxima.size // _SAMPLES)):
         samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, maxima.size))
-        lanes = np.empty(_LANES, dtype=np.float32)
+        lanes = np.empty(LANES, dtype=np.float32)
         for block in range(bounds.size - 1):
             for b in samples:
                 row = _columns(numbers, bounds, block, b, maxima.size)
                 threshold = thresholds[b]
                 lanes[:] = -np.inf
-                whole = row.size // _LANES * _LANES
-                for s in range(0, whole, _LANES):
-                    for lane in range(_LANES):
+                whole = row.size // LANES * LANES
+                for s in range(0, whole, LANES):
+                    for lane in range(LANES):
                         logit = widened(row[s + lane])
                         value = _ruled(logit, limit, threshold, hardness, inverse_scale)
                         lanes[lane] = max(lanes[lane], value)
                 largest = maxima[b] if block else np.float32(-np.inf)
-                for lane in range(_LANES):
+                for lane in range(LANES):
                     largest = max(largest, lanes[lane])
                 for s in range(whole, row.size):
                     logit = widened(row[s])
@@ -332,19 +350,29 @@ def _ruled_exponentials(numbers, bounds, shift, sums, rules):  # type: ignore[no
     limit, thresholds, hardness, inverse_scale = rules
     for piece in prange(-(-sums.size // _SAMPLES)):
         samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, sums.size))
+        lanes = np.empty(LANES, dtype=np.float32)
         for block in range(bounds.size - 1):
             for b in samples:
                 row = _columns(numbers, bounds, block, b, sums.size)
                 largest = shift[b]
                 threshold = thresholds[b]
-                total = np.float32(0.0)
-                for s in range(row.size):
+                lanes[:] = np.float32(0.0)
+                whole = row.size // LANES * LANES
+                for s in range(0, whole, LANES):
+                    for lane in range(LANES):
+                        logit = widened(row[s + lane])
+                        ruled = _ruled(logit, limit, threshold, hardness, inverse_scale)
+                        value = _exp(ruled - largest)
+                        lanes[lane] += value
+                        value *= _slope(logit, threshold, hardness, inverse_scale)
+                        row[s + lane] = narrowed(value, row)
+                total = sum_of(lanes)
+                for s in range(whole, row.size):
                     logit = widened(row[s])
                     ruled = _ruled(logit, limit, threshold, hardness, inverse_scale)
                     value = _exp(ruled - largest)
                     total += value
-                    slope = hardness + np.float32(2.0) * logit * inverse_scale
-                    value *= slope if logit > threshold else np.float32(1.0)
+                    value *= _slope(logit, threshold, hardness, inverse_scale)
                     row[s] = narrowed(value, row)
                 sums[b] = sums[b] + total if block else total
 
@@ -373,8 +401,6 @@ def _multiply_shares(shares, units, factors, total, scaled):  # type: ignore[no-
 def _project(gradient, units, inverse_norms, projected):  # type: ignore[no-untyped-def]
     for b in prange(gradient.shape[0]):
         slope, unit = gradient[b], units[b]
-        radial = np.float32(0.0)
-        for d in range(slope.size):
-            radial += slope[d] * unit[d]
+        radial = product_of(slope, unit)
         for d in range(slope.size):
             projected[b, d] = (slope[d] - radial * unit[d]) * inverse_norms[b, 0]

@@ -35,7 +35,7 @@ from partial_fc.bfloat16 import (
     without_tail,
 )
 from partial_fc.shard import STATES, RowState
-from runtime.compiled import inlined, parallel_kernel, prange, prefetch_row
+from runtime.compiled import parallel_kernel, prange, prefetch_row, product_of
 from runtime.mxnet import mx
 
 # Arrays by name: "centers" and those of ``partial_fc.shard.STATES``; on the host, on a device.
@@ -196,15 +196,6 @@ def build(options: OptimizerChoice) -> RowOptimizer:
     return Adam(options.wd, decoupled=options.rule == "adamw")
 
 
-@inlined
-def _radial(slope, center):  # type: ignore[no-untyped-def]
-    """The product of a gradient with the center itself."""
-    total = np.float32(0.0)
-    for d in range(center.size):
-        total += widened(slope[d]) * widened(center[d])
-    return total
-
-
 @parallel_kernel
 def _sgd(centers, momenta, rows, inverse_norms, gradient, settings):  # type: ignore[no-untyped-def]
     (lr, momentum, weight_decay), (draw, first_class) = settings
@@ -216,7 +207,7 @@ def _sgd(centers, momenta, rows, inverse_norms, gradient, settings):  # type: ig
         velocity = momenta[rows[s]]
         slope = gradient[s]
         inverse = inverse_norms[s]
-        radial = _radial(slope, center) * inverse
+        radial = product_of(slope, center) * inverse
         key = row_key(draw, first_class + rows[s])
         for d in range(center.size):
             value = float_of(long_of(center[d], velocity[d]))
@@ -245,7 +236,7 @@ def _adam(centers, states, rows, inverse_norms, gradient, settings):  # type: ig
         second = second_moments[rows[s]]
         slope = gradient[s]
         inverse = inverse_norms[s]
-        radial = _radial(slope, center) * inverse
+        radial = product_of(slope, center) * inverse
         counts[rows[s]] += 1
         steps = counts[rows[s]]
         key = row_key(draw, first_class + rows[s])

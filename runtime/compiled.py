@@ -19,7 +19,7 @@ import os
 import stat
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
@@ -79,6 +79,8 @@ def _digest(function: Any) -> str:
         for name in sorted(caller.__code__.co_names):
             value = caller.__globals__.get(name)
             called = getattr(value, "py_func", value if _is_overloaded(value) else None)
+            # Of an intrinsic, what makes its code.
+            called = getattr(value, "_defn", called)
             if isinstance(value, _CONSTANTS):
                 parts.append(f"{name}={value!r}")
             elif called is not None and called not in found:
@@ -108,9 +110,9 @@ def _private_folder() -> Optional[Path]:
     return folder if is_ours and not found.st_mode & 0o077 else None
 
 
-# Reductions may be reordered and products fused, so that they vectorize; infinities and NaN keep
-# their meaning, so that a diverged run is detected.
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
+# Products may be fused with sums. Infinities and NaN keep their meaning, so that a diverged run is
+# detected. Nothing is reordered (see ``product_of``).
+_FAST = {"contract", "nsz"}
 
 _compiled_in_parallel = _compiler(parallel=True, fastmath=_FAST)
 
@@ -226,3 +228,131 @@ def floats_at(address, size):  # type: ignore[no-untyped-def]
 _call = types.int64(types.int32, types.uintp, types.uintp, types.int64)
 read_at = types.ExternalFunction("pread", _call)
 write_at = types.ExternalFunction("pwrite", _call)
+
+
+# Sums, in an order that is written down. A compiler can vectorize a plain sum only if it may
+# reorder it, and then it orders it as it likes. Numba has a parallel kernel optimized once more
+# before it is cached, so that the process that compiles it would get other bits than all later
+# ones. So sums of lanes are added up side by side here, as vectors of the code that LLVM gets, and
+# in the end the lanes, in pairs.
+_WIDTH, _VECTORS = 16, 4
+# Four vectors hide the time that an instruction takes.
+LANES = _VECTORS * _WIDTH
+_FLAGS = ("contract",)
+
+
+@inlined
+def product_of(first, second):  # type: ignore[no-untyped-def]
+    """The inner product of two contiguous vectors of one length, in a kernel: float32.
+
+    Either is float32, or uint16 that holds bfloat16.
+    """
+    total = _whole_product(first, second)
+    for d in range(first.size // LANES * LANES, first.size):
+        total += _number(first, d) * _number(second, d)
+    return total
+
+
+@extending.intrinsic
+def sum_of(context: Any, lanes: Any) -> Any:
+    """The sum of float32 [LANES], in a kernel."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = _View(target, builder, signature.args[0], arguments[0])
+        zero = ir.Constant(ir.IntType(64), 0)
+        return _sum(builder, [view.vector(zero, number) for number in range(_VECTORS)])
+
+    return types.float32(lanes), generate
+
+
+@extending.intrinsic
+def _whole_product(context: Any, first: Any, second: Any) -> Any:
+    """The inner product, as far as the vectors fill all lanes."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        views = [
+            _View(target, builder, kind, value) for kind, value in zip(signature.args, arguments)
+        ]
+        zero = ir.Constant(_vector_of(ir.FloatType()), [0.0] * _WIDTH)
+        sums = [cgutils.alloca_once(builder, zero.type) for _ in range(_VECTORS)]
+        for one in sums:
+            builder.store(zero, one)
+        blocks = builder.udiv(views[0].size, ir.Constant(ir.IntType(64), LANES))
+        with cgutils.for_range(builder, blocks) as block:
+            for number, one in enumerate(sums):
+                left, right = (view.vector(block.index, number) for view in views)
+                product = builder.fmul(left, right, flags=_FLAGS)
+                builder.store(builder.fadd(builder.load(one), product, flags=_FLAGS), one)
+        return _sum(builder, [builder.load(one) for one in sums])
+
+    return types.float32(first, second), generate
+
+
+@extending.intrinsic
+def _number(context: Any, array: Any, place: Any) -> Any:
+    """An entry of a vector as float32."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = _View(target, builder, signature.args[0], arguments[0])
+        return view.widened(builder.load(builder.gep(view.data, [arguments[1]])))
+
+    return types.float32(array, types.intp), generate
+
+
+class _View:
+    """A contiguous array of a kernel, as vectors of float32."""
+
+    def __init__(self, target: Any, builder: Any, kind: Any, value: Any) -> None:
+        assert kind.layout == "C" and kind.ndim == 1, kind
+        assert kind.dtype in (types.float32, types.uint16), kind
+        array = target.make_array(kind)(target, builder, value)
+        self._builder, self.data = builder, array.data
+        self.size = builder.extract_value(array.shape, 0)
+        self._bytes = kind.dtype.bitwidth // 8
+
+    def vector(self, block: Any, number: int) -> Any:
+        """The vector of this number in a block of ``LANES`` entries."""
+        builder = self._builder
+        start = builder.mul(block, ir.Constant(block.type, LANES))
+        start = builder.add(start, ir.Constant(block.type, _WIDTH * number))
+        pointer = builder.gep(self.data, [start])
+        kind = _vector_of(pointer.type.pointee)
+        return self.widened(
+            builder.load(builder.bitcast(pointer, kind.as_pointer()), align=self._bytes)
+        )
+
+    def widened(self, value: Any) -> Any:
+        """Numbers of the array as float32."""
+        if self._bytes == 4:
+            return value
+        is_vector = isinstance(value.type, ir.VectorType)
+        form = _vector_of if is_vector else (lambda kind: kind)
+        wide = form(ir.IntType(32))
+        sixteen = ir.Constant(wide, [16] * _WIDTH if is_vector else 16)
+        bits = self._builder.shl(self._builder.zext(value, wide), sixteen)
+        return self._builder.bitcast(bits, form(ir.FloatType()))
+
+
+def _vector_of(kind: Any) -> Any:
+    return ir.VectorType(kind, _WIDTH)
+
+
+def _sum(builder: Any, vectors: Sequence[Any]) -> Any:
+    """The sum of all entries: of pairs of vectors, then of both halves of what is left."""
+    while len(vectors) > 1:
+        pairs = zip(vectors[::2], vectors[1::2])
+        vectors = [builder.fadd(left, right, flags=_FLAGS) for left, right in pairs]
+    (total,) = vectors
+    width = _WIDTH
+    while width > 1:
+        width //= 2
+        nothing = ir.Constant(total.type, ir.Undefined)
+        halves = (
+            builder.shuffle_vector(total, nothing, _indices(start, width)) for start in (0, width)
+        )
+        total = builder.fadd(*halves, flags=_FLAGS)
+    return builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
+
+
+def _indices(start: int, width: int) -> Any:
+    return ir.Constant(ir.VectorType(ir.IntType(32), width), [*range(start, start + width)])

@@ -50,8 +50,6 @@ def train(
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a run with its centers in memory ends with."""
     models = tmp_path_factory.mktemp("undisturbed")
-    # The first process may compile kernels that round otherwise.
-    train(models / "warm-up", updates=1)
     done = train(models)
     assert done.returncode == 0, done.stderr
     return contents(end_of(models))

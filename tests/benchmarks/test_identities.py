@@ -58,7 +58,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.launcher
-def test_a_small_run_leaves_nothing_behind(
+def test_a_small_run_leaves_its_numbers_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--folder", str(tmp_path), "--classes", "2000", "--ranks", "1", "--ratios", "0.1"]
@@ -70,4 +70,8 @@ def test_a_small_run_leaves_nothing_behind(
     assert float(cells[2]) > 0 and float(cells[3].replace(",", "")) > 100
     shares = [float(cell.rstrip("%")) for cell in cells[4:]]
     assert 80 < shares[1] + shares[2] <= 100 and 0 <= shares[0] < 100
-    assert list(tmp_path.iterdir()) == []
+    (kept,) = tmp_path.iterdir()
+    # Not run again: what was kept counts.
+    kept.write_text(kept.read_text().replace('"ranks": 1', '"ranks": 7'))
+    identities.main([*options, "--updates", "2"])
+    assert "| 7 | 0.1 | " in capsys.readouterr().out

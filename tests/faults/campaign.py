@@ -86,11 +86,9 @@ def run(rounds: int, seed: int, folder: Path, setup: Setup) -> list[str]:
         folder: for the runs.
         setup: of each run.
     """
-    # The first process after an installation compiles kernels that may round otherwise.
-    for name, updates in (("warm-up", 1), ("uninterrupted", UPDATES)):
-        options = (*setup.options, "--max-update", updates)
-        with Job("run.sh", setup.ranks, folder / name, *options) as job:
-            assert job.wait(_LONGEST) == 0, job.said()
+    options = (*setup.options, "--max-update", UPDATES)
+    with Job("run.sh", setup.ranks, folder / "uninterrupted", *options) as job:
+        assert job.wait(_LONGEST) == 0, job.said()
     expected = contents(folder / "uninterrupted" / _LAST)
     kills = _choose(random.Random(seed), setup)
     lines = []

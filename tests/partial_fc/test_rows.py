@@ -15,7 +15,8 @@ from partial_fc.shard import Sample
 from runtime.mxnet import mx
 from tests.support.reference_optimizers import reference_update, zero_states
 
-C, S, D, B = 50, 13, 20, 6
+# Vectors of two times 64 and a rest.
+C, S, D, B = 50, 13, 140, 6
 
 
 SGD_09 = SGD(momentum=0.9, weight_decay=0.01)

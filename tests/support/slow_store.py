@@ -13,7 +13,7 @@ import train
 from partial_fc.store.records import Records
 from runtime.errors import run_program
 
-SECONDS = 0.05
+SECONDS = 0.1
 
 
 def slowed(function: Callable[..., Any]) -> Callable[..., Any]:

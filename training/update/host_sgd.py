@@ -17,7 +17,7 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.compiled import floats_at, inlined, parallel_kernel, prange
+from runtime.compiled import floats_at, inlined, parallel_kernel, prange, product_of
 from runtime.mxnet import mx
 from runtime.ndarray import addresses, is_on_host
 
@@ -117,9 +117,7 @@ def _are_finite(addresses, offsets):  # type: ignore[no-untyped-def]
         begin, end, first, last = _part(offsets, piece)
         for array in range(first, last):
             size = offsets[array + 1] - offsets[array]
-            values = floats_at(addresses[array], size)
-            total = np.float32(0.0)
-            for i in range(max(begin - offsets[array], 0), min(end - offsets[array], size)):
-                total += values[i] * values[i]
-            found[piece] &= np.isfinite(total)
+            start = max(begin - offsets[array], 0)
+            values = floats_at(addresses[array], size)[start : min(end - offsets[array], size)]
+            found[piece] &= np.isfinite(product_of(values, values))
     return found

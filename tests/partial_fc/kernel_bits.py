@@ -1,0 +1,79 @@
+"""Prints, for each kernel that adds up or fuses, a digest of what it makes of the same numbers.
+
+``test_sums`` runs it in processes that compile the kernels and that load them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from partial_fc import host_rows, optimizers
+from training.update import host_sgd
+
+# Vectors with a rest behind the whole lanes.
+ROWS, SAMPLED, BATCH, LENGTH = 300, 150, 32, 200
+
+
+def main() -> None:
+    generator = np.random.default_rng(1)
+
+    def normal(*shape: int) -> Any:
+        return generator.standard_normal(shape, np.float32)
+
+    centers, momenta, gradient = normal(ROWS, LENGTH), normal(ROWS, LENGTH), normal(SAMPLED, LENGTH)
+    rows = np.sort(generator.permutation(ROWS)[:SAMPLED])
+    units, inverse_norms = np.empty_like(gradient), np.empty(SAMPLED, np.float32)
+    host_rows._normalize(centers, rows, units, inverse_norms)
+    tell("normalize", units, inverse_norms)
+
+    settings = floats([0.1, 0.9, 5e-4]), (np.uint32(3), np.int64(0))
+    for name, dtype in (("float32", np.float32), ("bfloat16", np.uint16)):
+        arrays = [
+            array.copy() if dtype == np.float32 else (array.view(np.uint32) >> 16).astype(dtype)
+            for array in (centers, momenta)
+        ]
+        optimizers._sgd(*arrays, rows, inverse_norms, gradient, (tuple(settings[0]), settings[1]))
+        tell(f"sgd of {name}", *arrays)
+    moments = momenta.copy(), momenta**2, np.full(ROWS, 3, np.int32)
+    rates = (0.1, 0.9, 0.999, *floats([1e-8, 5e-4, 1.0]))
+    optimizers._adam(centers, moments, rows, inverse_norms, gradient, (rates, settings[1]))
+    tell("adam", centers, *moments)
+
+    bounds = np.array([0, 70, SAMPLED])
+    rules = np.float32(60), np.full(BATCH, 10, np.float32), *floats([0.3, 1 / 64])
+    for name, given in (("", ()), ("ruled ", (rules,))):
+        logits = 10 * normal(BATCH * SAMPLED)
+        maxima, sums = np.empty(BATCH, np.float32), np.empty(BATCH, np.float32)
+        kind = "ruled" if given else "row"
+        getattr(host_rows, f"_{kind}_maxima")(logits, bounds, maxima, *given)
+        getattr(host_rows, f"_{kind}_exponentials")(logits, bounds, maxima, sums, *given)
+        tell(f"{name}exponentials", logits, maxima, sums)
+
+    projected, total, scaled = (np.empty_like(gradient) for _ in range(3))
+    host_rows._project(gradient, units, inverse_norms[:, None], projected)
+    tell("project", projected)
+    shares = np.stack([gradient, units, projected])
+    host_rows._multiply_shares(shares, units, inverse_norms[:, None], total, scaled)
+    tell("shares", total, scaled)
+
+    arrays = [normal(4_001) for _ in range(3)]
+    addresses = np.array([[array.ctypes.data] for array in arrays], np.uintp)
+    offsets = np.array([0, 4_001])
+    common = floats([0.9, 0.5])
+    host_sgd._step(addresses, offsets, floats([[0.1], [5e-4]]), common)
+    tell("sgd of a backbone", *arrays)
+
+
+def floats(values: Any) -> Any:
+    return np.array(values, np.float32)
+
+
+def tell(name: str, *arrays: Any) -> None:
+    print(name, hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest())
+
+
+if __name__ == "__main__":
+    main()
