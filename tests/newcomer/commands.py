@@ -33,11 +33,13 @@ class Typed(NamedTuple):
         text: in one line, without its comment.
         output: lines that it prints, in this order, among others.
         interrupted: whether Ctrl-C ends it.
+        prompted: whether it stands in a block with prompts.
     """
 
     text: str
     output: tuple[str, ...] = ()
     interrupted: bool = False
+    prompted: bool = False
 
     def said(self, printed: Sequence[str]) -> list[str]:
         """The lines that were printed as they were to be, until the first that was not.
@@ -155,7 +157,8 @@ def _session(lines: Sequence[str]) -> Iterator[Typed]:
         yield Typed(
             _without_comment(lines[start][len(_PROMPT) :]),
             tuple(line for line in told if line.strip() and line not in (_CTRL_C, _ELLIPSIS)),
-            _CTRL_C in told,
+            interrupted=_CTRL_C in told,
+            prompted=True,
         )
 
 

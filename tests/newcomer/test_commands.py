@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 from pathlib import Path
@@ -36,8 +37,8 @@ def test_commands_are_read_without_comments_and_in_one_line() -> None:
 def test_what_a_command_prints_stands_behind_it() -> None:
     text = "```\n$ make x   # why\nloss 1.5\n…\ndone 7\n$ bash y \\\n    --z 1\n^C\nstopped\n```\n"
     assert list(commands.read(text)) == [
-        Typed("make x", ("loss 1.5", "done 7")),
-        Typed("bash y --z 1", ("stopped",), interrupted=True),
+        Typed("make x", ("loss 1.5", "done 7"), prompted=True),
+        Typed("bash y --z 1", ("stopped",), interrupted=True, prompted=True),
     ]
 
 
@@ -79,15 +80,18 @@ def test_a_session_has_what_was_printed_in_place_of_what_was_expected() -> None:
 
 def test_a_walk_keeps_sessions_and_counts_failures(tmp_path: Path, monkeypatch) -> None:
     """A command in a block without prompts is run and counts, but is no session."""
-    readme = "```\n$ make x\nloss 1.5\n$ make y\nall 7\n```\n```\nmake x\n```\n"
+    readme = "```\n$ make x\nloss 1.5\n$ make y\nall 7\n```\n```\nmake z\n```\n"
     (tmp_path / "toolkit").mkdir()
     (tmp_path / "toolkit/README.md").write_text(readme)
     (tmp_path / "toolkit/Makefile").write_text(
         "x:\n\t@echo 2026-11-22 22:59:31 loss 1.51\ny:\n\t@echo all 8\n"
     )
     monkeypatch.setattr(commands, "PLANS", {"make": commands.TO_THE_LETTER})
-    found = walk.walk(tmp_path, tmp_path, "python3", skip="")
-    assert found == walk.Walked(1, ["$ make x\nloss 1.51\n", "$ make y\n"])
+    options = argparse.Namespace(data=tmp_path, python="python3", skip="", prompts=False)
+    sessions = ["$ make x\nloss 1.51\n", "$ make y\n"]
+    assert walk.walk(tmp_path, options) == walk.Walked(2, sessions)
+    options.prompts = True
+    assert walk.walk(tmp_path, options) == walk.Walked(1, sessions)
 
 
 def test_a_command_without_a_plan() -> None:

@@ -1,14 +1,15 @@
 """Runs all commands of the README, in their order, in a fresh clone, as a newcomer does.
 
     python -m tests.newcomer --python python3.9 --data ../shared/data [--sessions FILE]
+    python -m tests.newcomer --prompts --skip "make test" --sessions docs/results/walk.txt
 
 No other tool checks the commands of a README, and most often one fails because of files that an
 earlier one has left. So they are run in one clone, one after the other, in an environment that has
 only the PATH of the developer's and pip's variables, without options that the README does not have
 (but see ``commands``). What the README says a command prints is looked for in what it has printed;
 where the README has Ctrl-C, so has the walk, once updates are reported. With ``--sessions`` these
-commands go into a file, with the lines that they have printed: what docs/results/walk.txt is. About
-an hour on two cores.
+commands go into a file, with the lines that they have printed; with ``--prompts`` no other commands
+are run. About an hour on two cores, or a quarter of one.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=os.environ.get("TOOLKIT_DATA"), required=False)
     parser.add_argument("--folder", type=Path, help="an empty folder to work in, which stays")
     parser.add_argument("--skip", default="", help="commands to leave out: make test,make train")
+    parser.add_argument(
+        "--prompts", action="store_true", help="only the commands of the blocks with prompts"
+    )
     parser.add_argument("--sessions", type=Path, help="write what the README's prompts printed")
     options = parser.parse_args()
     # Else Ctrl-C has no effect on what is run by a walk in the background.
@@ -62,7 +66,7 @@ def main() -> int:
         parser.error("--data: needs the folder of real data, or TOOLKIT_DATA")
     with tempfile.TemporaryDirectory(prefix="newcomer-") as temporary:
         folder = options.folder or Path(temporary)
-        found = walk(folder.resolve(), options.data.resolve(), options.python, options.skip)
+        found = walk(folder.resolve(), options)
     if options.sessions is not None:
         options.sessions.write_text("".join(found.sessions), encoding="utf-8")
     print(f"{found.failures} commands failed")
@@ -76,13 +80,13 @@ class Walked(NamedTuple):
     sessions: Sequence[str]
 
 
-def walk(folder: Path, data: Path, python: str, skip: str) -> Walked:
+def walk(folder: Path, options: argparse.Namespace) -> Walked:
     """Run the commands in a clone in ``folder``."""
     clone, home = folder / "toolkit", folder / "home"
     home.mkdir(parents=True, exist_ok=True)
     if not clone.exists():
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
-    environment = _environment(home, python)
+    environment = _environment(home, options.python)
     failures, is_active, has_files = 0, False, False
     sessions: list[str] = []
     for typed in commands.read((clone / "README.md").read_text(encoding="utf-8")):
@@ -93,10 +97,12 @@ def walk(folder: Path, data: Path, python: str, skip: str) -> Walked:
             continue
         is_active = is_active or command == _ACTIVATE
         if is_active and not has_files:
-            making = f"{_ACTIVATE} && python -m tests.newcomer.files . '{data}'"
+            making = f"{_ACTIVATE} && python -m tests.newcomer.files . '{options.data.resolve()}'"
             subprocess.run(["bash", "-c", making], cwd=clone, env=environment, check=True)
             has_files = True
-        if command == _ACTIVATE or command in skip.split(","):
+        if command == _ACTIVATE or command in options.skip.split(","):
+            continue
+        if options.prompts and not typed.prompted:
             continue
         failures += not _run(typed, plan, clone, environment, is_active)
         if typed.output:
