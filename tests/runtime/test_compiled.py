@@ -115,7 +115,7 @@ def test_a_row_is_requested_and_stays_as_it_is(dtype) -> None:
 
 
 CALLED = """
-from runtime.compiled import inlined, overload
+from runtime.compiled import extending, inlined, overload, types
 
 def stub(x):
     raise NotImplementedError
@@ -127,9 +127,16 @@ def _stub(x):
 @inlined
 def helper(x):
     return x + 1
+
+@extending.intrinsic
+def intrinsic(context, x):
+    def generate(target, builder, signature, arguments):
+        one = target.get_constant(types.int64, 0 + 1)
+        return builder.add(arguments[0], one)
+    return types.int64(types.int64), generate
 """
 CALLERS = """
-from called import helper, stub
+from called import helper, intrinsic, stub
 from runtime.compiled import inlined, unlocked_kernel
 
 OFFSET = 0
@@ -147,11 +154,18 @@ def of_stub(x):
     return stub(x)
 
 @unlocked_kernel
+def of_intrinsic(x):
+    return intrinsic(x)
+
+@unlocked_kernel
 def of_constant(x):
     return x + 1 + OFFSET
 """
-RUN = "import callers as c; print(c.of_helper(0), c.of_stub(0), c.of_constant(0), end=' ')"
-HITS = "print(*(bool(k.stats.cache_hits) for k in (c.of_helper, c.of_stub, c.of_constant)))"
+RUN = """
+import callers
+kernels = [getattr(callers, f"of_{name}") for name in ("helper", "stub", "intrinsic", "constant")]
+print(*(kernel(0) for kernel in kernels), *(bool(kernel.stats.cache_hits) for kernel in kernels))
+"""
 
 
 def test_a_kernel_is_compiled_anew_if_what_it_calls_has_changed(tmp_path: Path) -> None:
@@ -162,17 +176,17 @@ def test_a_kernel_is_compiled_anew_if_what_it_calls_has_changed(tmp_path: Path) 
     def run() -> str:
         environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
         environment["NUMBA_CACHE_DIR"] = str(tmp_path / "cache")
-        words = [sys.executable, "-B", "-c", f"{RUN}; {HITS}"]
+        words = [sys.executable, "-B", "-c", RUN]
         return subprocess.run(
             words, env=environment, capture_output=True, text=True, check=True
         ).stdout.strip()
 
-    assert run() == "1 1 1 False False False"
-    assert run() == "1 1 1 True True True"
-    (tmp_path / "called.py").write_text(CALLED.replace("x + 1", "x + 5"))
+    assert run() == "1 1 1 1 False False False False"
+    assert run() == "1 1 1 1 True True True True"
+    (tmp_path / "called.py").write_text(CALLED.replace("+ 1", "+ 5"))
     # What calls nothing of that file is taken from the cache.
-    assert run() == "5 5 1 False False True"
-    assert run() == "5 5 1 True True True"
+    assert run() == "5 5 5 1 False False False True"
+    assert run() == "5 5 5 1 True True True True"
 
 
 def test_constants_are_part_of_a_kernel() -> None:
