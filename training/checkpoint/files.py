@@ -68,7 +68,7 @@ def hidden_folder(checkpoint: Path, attempt: str) -> Path:
 
 
 def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
-    """Write a rank's arrays and then its marker; both are on the disk on return.
+    """Write a rank's arrays and then its marker; the arrays are on the disk on return.
 
     Raises:
         DataError: a number is not finite.
@@ -79,8 +79,11 @@ def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
         entries = [_write_array(file, name, array) for name, array in arrays.items()]
         size = file.tell()
         flush(file)
-    text = layout.dump_file(RankFile(size, tuple(entries)))
-    write_text(folder / _marker(rank), text)
+    marker = folder / _marker(rank)
+    partial = _write_partial(marker, layout.dump_file(RankFile(size, tuple(entries))))
+    flush_folder(folder)
+    # The first rank may publish now, after which there is no such folder any more.
+    partial.rename(marker)
 
 
 def publish(folder: Path, header: Part, ranks: Sequence[int], keep: int) -> Path:
@@ -253,12 +256,17 @@ def _wait_for(markers: list[Path], folder: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file by a rename: it is either whole and on the disk, or does not exist."""
+    _write_partial(path, text).rename(path)
+    flush_folder(path.parent)
+
+
+def _write_partial(path: Path, text: str) -> Path:
+    """Write what is to be renamed to ``path``, onto the disk."""
     partial = path.with_name(f".{path.name}")
     with partial.open("w", encoding="utf-8") as file:
         file.write(text)
         flush(file)
-    partial.rename(path)
-    flush_folder(path.parent)
+    return partial
 
 
 def flush(file: Any) -> None:

@@ -183,6 +183,23 @@ def test_numbers_that_are_not_finite_are_not_saved(tmp_path):
         files.write_rank(tmp_path / "x", 0, arrays)
 
 
+def test_a_rank_looks_for_nothing_once_its_marker_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first rank, which waits for it, may publish at once: the folder has another name then."""
+    hidden, final, rename = tmp_path / ".hidden", tmp_path / "final", Path.rename
+
+    def renamed(path: Path, target: Path) -> Path:
+        found = rename(path, target)
+        if target.name == "rank-0001.json":
+            rename(hidden, final)
+        return found
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    files.write_rank(hidden, 1, arrays_of(1, 2))
+    assert {path.name for path in final.iterdir()} == {"rank-0001.bin", "rank-0001.json"}
+
+
 def test_files_that_do_not_match_are_refused(tmp_path):
     folder = files.hidden_folder(tmp_path / "update-00000007", "a")
     files.write_rank(folder, 0, arrays_of(0, 3))
@@ -359,5 +376,6 @@ def test_nothing_is_renamed_before_it_is_on_the_disk(times, tmp_path, monkeypatc
 def test_the_file_of_a_rank_is_on_the_disk_before_its_marker(tmp_path, monkeypatch):
     disk = Disk(monkeypatch)
     files.write_rank(tmp_path, 1, arrays_of(1, 2))
-    assert disk.folders[tmp_path] == {"rank-0001.bin", "rank-0001.json"}
-    disk.assert_on_disk(tmp_path)
+    # As it was before the marker got its name; the first rank flushes that with the folder.
+    assert disk.folders[tmp_path] == {"rank-0001.bin", ".rank-0001.json"}
+    assert [to.name for to in disk.renamed] == ["rank-0001.json"]
