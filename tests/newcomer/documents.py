@@ -196,6 +196,7 @@ RUN_BY: dict[str, Run] = {
     "python -m benchmarks.input": Run("tests/benchmarks/test_input.py"),
     "python -m benchmarks.kernels": Run("tests/benchmarks/test_kernels.py"),
     "python -m benchmarks.learning": Run("tests/benchmarks/test_learning.py"),
+    "python -m benchmarks.identities": Run("tests/benchmarks/test_identities.py"),
     "python -m benchmarks.plan": Run("tests/benchmarks/test_plan.py"),
     "python -m benchmarks.precision": Run("tests/benchmarks/test_precision.py"),
     "python -m benchmarks.scaling": Run("tests/benchmarks/test_scaling.py"),
