@@ -103,8 +103,8 @@ class CenterStore:
             self._file = os.open(self._folder / headers.RECORDS, os.O_RDWR)
             opened.callback(os.close, self._file)
             # Rows lie far apart: what stands behind one is not to be read.
-            # Past the cache (O_DIRECT) a disk reads and writes no more rows a second, and each record
-            # would have to fill whole sectors.
+            # Past the cache (O_DIRECT) a disk has read and written no more rows a second, and each
+            # record would have to fill whole sectors.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
             with (self._folder / headers.CHECKS).open("r+b") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0)
