@@ -30,6 +30,7 @@ from benchmarks.training_runs import WARM_UP_UPDATES, TrainingCase, peaks, train
 from runtime import processors
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import run_program
+from runtime.files import write_atomically
 
 _NETWORK = "mbf"
 _GLOBAL_BATCH = 64
@@ -47,6 +48,7 @@ class StoredRun(NamedTuple):
             if the disk held up some of them.
         shares: of rank 0's time: waiting for rows, backbone, head.
         peaks: MiB, of each rank.
+        commit: that trained.
     """
 
     ranks: int
@@ -54,6 +56,7 @@ class StoredRun(NamedTuple):
     images_per_second: float
     shares: dict[str, float]
     peaks: Sequence[float]
+    commit: str
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
@@ -69,7 +72,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             kept = options.folder / f"{title}, {options.updates} updates.json"
             if not kept.is_file():
                 found = run(options, ranks, ratio)
-                kept.write_text(json.dumps(found._asdict()) + "\n", encoding="utf-8")
+                write_atomically(kept, f"{json.dumps(found._asdict())}\n".encode())
             runs.append(StoredRun(**json.loads(kept.read_text(encoding="utf-8"))))
     print(report(options, runs))
     if options.json:
@@ -102,7 +105,8 @@ def read(metrics: Path, ranks: int, ratio: float) -> StoredRun:
         part: sum(record[part] * time for record, time in zip(measured, seconds)) / sum(seconds)
         for part in _PARTS
     }
-    return StoredRun(ranks, ratio, len(seconds) / sum(seconds), shares, peaks(metrics.parent))
+    speed, memory = len(seconds) / sum(seconds), peaks(metrics.parent)
+    return StoredRun(ranks, ratio, speed, shares, memory, measure.commit())
 
 
 def report(options: argparse.Namespace, runs: Sequence[StoredRun]) -> str:
@@ -118,13 +122,14 @@ def report(options: argparse.Namespace, runs: Sequence[StoredRun]) -> str:
         )
         for one in runs
     ]
+    commits = sorted({one.commit for one in runs})
     return f"""# {options.classes:,} identities with class centers in a store
 
 {measure.machine()}
 
 `{_NETWORK}`, {_GLOBAL_BATCH} images in a global batch, `--center-memory {_MEMORY_GIB}`, one run
 each of {options.updates} measured updates. Images/s and rank 0's shares of the time are of all of
-them, the memory is the peak of each rank.
+them, the memory is the peak of each rank. Trained at {", ".join(commits)}.
 
 {measure.markdown_table(header, lines)}"""
 
@@ -166,11 +171,19 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
 
 
 def _counts(text: str) -> list[int]:
-    return [positive_integer(word.strip()) for word in text.split(",")]
+    counts = [positive_integer(word.strip()) for word in text.split(",")]
+    if any(_GLOBAL_BATCH % count for count in counts):
+        raise argparse.ArgumentTypeError(
+            f"{text}: each has to divide the {_GLOBAL_BATCH} images of a global batch"
+        )
+    return counts
 
 
 def _ratios(text: str) -> list[float]:
-    return [float(word) for word in text.split(",")]
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} are no numbers such as 0.001,0.01") from None
 
 
 if __name__ == "__main__":

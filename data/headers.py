@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from data import MAX_PIXELS
 from data.records.recordio import BrokenRecordError, Payload
-from runtime.compiled import unlocked_kernel
+from runtime.kernels.compiled import unlocked_kernel
 
 UPRIGHT = 1
 """The orientation of an image that is stored as it is to be seen."""

@@ -22,9 +22,9 @@ from evaluation.embed.index import Embeddings, read_embeddings
 from evaluation.features import normalized
 from evaluation.folds import Features
 from runtime.command_line import Parser, positive_integer
-from runtime.compiled import unlocked_kernel
 from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
+from runtime.kernels.compiled import unlocked_kernel
 from runtime.stopping import run_stoppable
 
 # Blocks of which the cosines have 64 MiB, and the rows, at 512 numbers, 32 MiB.

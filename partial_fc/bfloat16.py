@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partial_fc.row_memory import zeros
-from runtime.compiled import inlined, overload, types
+from runtime.kernels.compiled import inlined, overload, types
 
 
 def widened(value: Any) -> Any:

@@ -21,15 +21,9 @@ from partial_fc.optimizers import Draws, RowGradients, RowOptimizer
 from partial_fc.row_memory import zeros
 from partial_fc.rows import SMALLEST_NORM, Array, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
-from runtime.compiled import (
-    LANES,
-    inlined,
-    parallel_kernel,
-    prange,
-    prefetch_row,
-    product_of,
-    sum_of,
-)
+from runtime.kernels.compiled import inlined, parallel_kernel, prange
+from runtime.kernels.memory import prefetch_row
+from runtime.kernels.sums import LANES, product_of, sum_of
 from runtime.ndarray import array_of, memories, memory, new_array
 
 

@@ -24,7 +24,7 @@ from partial_fc import bfloat16
 from partial_fc.row_memory import zeros
 from partial_fc.shard import DEVIATION, Shard
 from runtime import environment
-from runtime.compiled import exactly_inlined, unlocked_kernel
+from runtime.kernels.compiled import exactly_inlined, unlocked_kernel
 
 # Rows that one task of a thread draws.
 _ROWS_PER_TASK = 4096

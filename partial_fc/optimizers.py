@@ -35,7 +35,9 @@ from partial_fc.bfloat16 import (
     without_tail,
 )
 from partial_fc.shard import STATES, RowState
-from runtime.compiled import parallel_kernel, prange, prefetch_row, product_of
+from runtime.kernels.compiled import parallel_kernel, prange
+from runtime.kernels.memory import prefetch_row
+from runtime.kernels.sums import product_of
 from runtime.mxnet import mx
 
 # Arrays by name: "centers" and those of ``partial_fc.shard.STATES``; on the host, on a device.

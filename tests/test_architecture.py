@@ -100,7 +100,7 @@ def test_horovod_mxnet_and_numba_have_one_door_each(path: Path) -> None:
     """Whatever reads variables while it is imported is imported behind the environment's table."""
     assert ("horovod" in roots(path)) == (name(path) == "parallel/world.py")
     assert ("mxnet" in roots(path)) == (name(path) == "runtime/mxnet.py")
-    assert ("numba" in roots(path)) == (name(path) == "runtime/compiled.py")
+    assert ("numba" in roots(path)) == (name(path) == "runtime/kernels/compiled.py")
 
 
 def test_protobuf_comes_in_behind_mxnet_alone() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.compiled import unlocked_kernel
+from runtime.kernels.compiled import unlocked_kernel
 
 _WORD = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.compiled import extending, ir, types, unlocked_kernel
+from runtime.kernels.compiled import extending, ir, types, unlocked_kernel
 
 # Pixels that are split at once; what is written has to be aligned by as many bytes.
 _PIXELS = 16

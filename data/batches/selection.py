@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from data.batches.order import permuted, unit
 from data.records.label_table import LabelTable
 from data.records.record_set import LabeledRecords
-from runtime.compiled import array_at, unlocked_kernel
 from runtime.errors import DataError
+from runtime.kernels.compiled import unlocked_kernel
+from runtime.kernels.memory import array_at
 
 _log = logging.getLogger("data")
 

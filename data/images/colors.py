@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.compiled import unlocked_kernel
+from runtime.kernels.compiled import unlocked_kernel
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 """What red, green and blue weigh in the gray of a color (ITU-R BT.601)."""

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from data.records.index_cache import Arrays, cached_arrays
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, RecordFile
-from runtime.compiled import unlocked_kernel
 from runtime.errors import DataError
+from runtime.kernels.compiled import unlocked_kernel
 
 MAX_KEY = 1 << 40
 """The largest key that is believed."""

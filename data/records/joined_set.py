@@ -25,8 +25,9 @@ from data.records.index import offset_of
 from data.records.label_table import LabelTable
 from data.records.record_set import LabeledRecords, RecordSet, find_jpeg
 from data.records.recordio import Payload
-from runtime.compiled import array_at, unlocked_kernel
 from runtime.errors import DataError
+from runtime.kernels.compiled import unlocked_kernel
+from runtime.kernels.memory import array_at
 
 _WORD_BYTES = 4
 

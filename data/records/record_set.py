@@ -37,8 +37,8 @@ from data.records.recordio import (
     Payload,
     RecordFile,
 )
-from runtime.compiled import unlocked_kernel
 from runtime.errors import DataError
+from runtime.kernels.compiled import unlocked_kernel
 
 _MAX_SIDE = 4096
 _FRAME_BYTES, _WORD_BYTES = 8, 4

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from partial_fc.initial import draw_row, key_of
 from partial_fc.shard import RowState
-from runtime.compiled import exactly_inlined, read_at, unlocked_kernel, write_at
 from runtime.errors import DataError
+from runtime.kernels.compiled import exactly_inlined, unlocked_kernel
+from runtime.kernels.memory import read_at, write_at
 
 Words = NDArray[np.uint32]
 Rows = NDArray[np.int64]

@@ -44,7 +44,7 @@ def test_a_run_counts_with_its_slow_updates(tmp_path: Path) -> None:
 
 def test_rows_have_the_memory_of_all_ranks() -> None:
     shares = {"waiting_for_rows": 0.0125, "backbone": 0.9, "head": 0.04}
-    rows = identities.rows([StoredRun(2, 0.001, 42.0, shares, (1900.0, 2000.0))])
+    rows = identities.rows([StoredRun(2, 0.001, 42.0, shares, (1900.0, 2000.0), "abc")])
     assert [(row.case, row.name, row.value, row.unit) for row in rows] == [
         ("ranks 2, ratio 0.001", "speed", 42.0, "images/s"),
         ("ranks 2, ratio 0.001", "waiting for rows", 0.0125, ""),
@@ -52,9 +52,17 @@ def test_rows_have_the_memory_of_all_ranks() -> None:
     ]
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--folder \S*/none is no folder; make it first"):
-        identities.main(["--folder", str(tmp_path / "none")])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--folder", "none"], "--folder none is no folder; make it first"),
+        (["--folder", ".", "--ranks", "1,3"], "--ranks: 1,3: each has to divide the 64 images"),
+        (["--folder", ".", "--ratios", "0.1,all"], "--ratios: 0.1,all are no numbers"),
+    ],
+)
+def test_wrong_options_are_explained(options: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        identities.main(options)
 
 
 @pytest.mark.launcher

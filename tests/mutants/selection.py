@@ -101,7 +101,8 @@ class Selection:
         Numba keeps what it has compiled by the file in which the kernel stands, and does not see
         that a function or a number came from another.
         """
-        compiled = {user for user, known in self._product.items() if "runtime.compiled" in known}
+        compiler = "runtime.kernels.compiled"
+        compiled = {user for user, known in self._product.items() if compiler in known}
         found = {path}
         while True:
             names = {module_name(one) for one in found}

@@ -38,7 +38,7 @@ FILES = {
     "shop/kernels.py": """
         import numba
 
-        from runtime.compiled import kernel
+        from runtime.kernels.compiled import kernel
         from shop.rates import taxed
 
         @kernel
@@ -49,14 +49,14 @@ FILES = {
             return total
         """,
     "shop/rates.py": """
-        from runtime.compiled import inlined
+        from runtime.kernels.compiled import inlined
 
         @inlined
         def taxed(price):
             return price + 0.5
         """,
     "shop/alone.py": "def unknown(): return 1\n",
-    "runtime/compiled.py": """
+    "runtime/kernels/compiled.py": """
         import numba
 
         kernel = numba.njit(cache=True)

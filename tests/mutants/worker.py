@@ -86,7 +86,7 @@ def _import_libraries() -> None:
     import pytest  # noqa: F401
 
     # The variables that the libraries read; MXNet and Numba themselves.
-    import runtime.compiled  # noqa: F401
+    import runtime.kernels.compiled  # noqa: F401
     import runtime.mxnet  # noqa: F401
 
     for name in list(sys.modules):

@@ -27,6 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Optional, TextIO
 
+from benchmarks.measure import file_to_write
 from tests.newcomer import commands
 from tests.newcomer.commands import Plan, Typed
 from tests.support.signals import keep_ignored_signals_from_children
@@ -58,7 +59,9 @@ def main() -> int:
     parser.add_argument(
         "--prompts", action="store_true", help="only the commands of the blocks with prompts"
     )
-    parser.add_argument("--sessions", type=Path, help="write what the README's prompts printed")
+    parser.add_argument(
+        "--sessions", type=file_to_write, help="write what the README's prompts printed"
+    )
     options = parser.parse_args()
     # Else Ctrl-C has no effect on what is run by a walk in the background.
     keep_ignored_signals_from_children()
@@ -67,7 +70,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="newcomer-") as temporary:
         folder = options.folder or Path(temporary)
         found = walk(folder.resolve(), options)
-    if options.sessions is not None:
+    # As it was, if not everything went as README says.
+    if options.sessions is not None and not found.failures:
         options.sessions.write_text("".join(found.sessions), encoding="utf-8")
     print(f"{found.failures} commands failed")
     return min(found.failures, 1)

@@ -23,7 +23,7 @@ from partial_fc.bfloat16 import (
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
-from runtime.compiled import parallel_kernel, prange
+from runtime.kernels.compiled import parallel_kernel, prange
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16, memory
 

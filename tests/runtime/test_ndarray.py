@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from runtime import ndarray
-from runtime.compiled import parallel_kernel, prange
+from runtime.kernels.compiled import parallel_kernel, prange
 from runtime.mxnet import mx
 from runtime.ndarray import run_on_engine
 

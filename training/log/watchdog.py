@@ -35,7 +35,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.compiled import types, unlocked_kernel
+from runtime.kernels.compiled import types, unlocked_kernel
 from runtime.stopwatch import COMMUNICATION, Stopwatch
 
 STALLED_STATUS = 75

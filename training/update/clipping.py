@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.compiled import unlocked_kernel
+from runtime.kernels.compiled import unlocked_kernel
 from runtime.mxnet import mx
 from runtime.ndarray import is_on_host, memory
 from training.update.reduced import sums_of_squares

@@ -17,7 +17,9 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.compiled import floats_at, inlined, parallel_kernel, prange, product_of
+from runtime.kernels.compiled import inlined, parallel_kernel, prange
+from runtime.kernels.memory import array_at
+from runtime.kernels.sums import product_of
 from runtime.mxnet import mx
 from runtime.ndarray import addresses, is_on_host
 
@@ -99,9 +101,9 @@ def _step(  # type: ignore[no-untyped-def]
         begin, end, first, last = _part(offsets, piece)
         for array in range(first, last):
             size = offsets[array + 1] - offsets[array]
-            weight = floats_at(addresses[0, array], size)
-            gradient = floats_at(addresses[1, array], size)
-            velocity = floats_at(addresses[2, array], size)
+            weight = array_at(addresses[0, array], size, np.float32)
+            gradient = array_at(addresses[1, array], size, np.float32)
+            velocity = array_at(addresses[2, array], size, np.float32)
             lr, wd = rates[0, array], rates[1, array]
             for i in range(max(begin - offsets[array], 0), min(end - offsets[array], size)):
                 slope = scale * gradient[i] + wd * weight[i]
@@ -118,6 +120,7 @@ def _are_finite(addresses, offsets):  # type: ignore[no-untyped-def]
         for array in range(first, last):
             size = offsets[array + 1] - offsets[array]
             start = max(begin - offsets[array], 0)
-            values = floats_at(addresses[array], size)[start : min(end - offsets[array], size)]
+            stop = min(end - offsets[array], size)
+            values = array_at(addresses[array], size, np.float32)[start:stop]
             found[piece] &= np.isfinite(product_of(values, values))
     return found

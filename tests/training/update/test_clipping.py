@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from runtime.compiled import numba
+from runtime.kernels.compiled import numba
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 from training.config.faces import FaceOptimizerOptions

@@ -11,16 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numba
-import numpy as np
 import pytest
 from numba.core import config
 
-from runtime import compiled
+from runtime.kernels import compiled
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KERNEL = """
-from runtime.compiled import unlocked_kernel
+from runtime.kernels.compiled import unlocked_kernel
 
 @unlocked_kernel
 def doubled(x):
@@ -98,24 +96,8 @@ def test_a_folder_of_another_user_is_not_trusted(monkeypatch: pytest.MonkeyPatch
     assert compiled._private_folder() is None
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.uint16])
-def test_a_row_is_requested_and_stays_as_it_is(dtype) -> None:
-    """The request changes nothing that could be tested but the code that runs."""
-
-    # Not cached, as the code of cached kernels cannot be inspected.
-    @numba.njit
-    def first(array, row):
-        compiled.prefetch_row(array, row)
-        return array[row, 0]
-
-    matrix = np.arange(6 * 96).astype(dtype).reshape(6, 96)
-    assert [first(matrix, row) for row in range(6)] == matrix[:, 0].tolist()
-    (code,) = first.inspect_llvm().values()
-    assert "call void @llvm.prefetch" in code
-
-
 CALLED = """
-from runtime.compiled import extending, inlined, overload, types
+from runtime.kernels.compiled import extending, inlined, overload, types
 
 def stub(x):
     raise NotImplementedError
@@ -137,7 +119,7 @@ def intrinsic(context, x):
 """
 CALLERS = """
 from called import helper, intrinsic, stub
-from runtime.compiled import inlined, unlocked_kernel
+from runtime.kernels.compiled import inlined, unlocked_kernel
 
 OFFSET = 0
 

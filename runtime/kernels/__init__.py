@@ -1,0 +1,1 @@
+"""Kernels for the CPU: what compiles them, and what they share."""

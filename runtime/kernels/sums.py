@@ -1,0 +1,132 @@
+"""Sums within kernels, in an order that is written down.
+
+A compiler can vectorize a plain sum only if it may reorder it, and then it orders it as it likes.
+Numba has a parallel kernel optimized once more before it is cached, so that the process that
+compiles it would get other bits than all later ones. So the sums of ``LANES`` lanes are added up
+side by side here, as vectors of the code that LLVM gets, in the end the lanes, in pairs, and then
+what has filled no lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from runtime.kernels.compiled import cgutils, extending, ir, types
+
+_WIDTH, _VECTORS = 16, 4
+# Four vectors hide the time that an instruction takes.
+LANES = _VECTORS * _WIDTH
+# A processor may round a product and its sum once.
+_FLAGS = ("contract",)
+_INDEX = ir.IntType(64)
+
+
+@extending.intrinsic
+def product_of(context: Any, first: Any, second: Any) -> Any:
+    """The inner product of two contiguous vectors of one length, in a kernel: float32.
+
+    Either is float32, or uint16 that holds bfloat16.
+    """
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pairs = zip(signature.args, arguments)
+        views = [_View(target, builder, kind, value) for kind, value in pairs]
+        size, lanes = views[0].size, ir.Constant(_INDEX, LANES)
+        blocks = builder.udiv(size, lanes)
+        zero = ir.Constant(ir.VectorType(ir.FloatType(), _WIDTH), [0.0] * _WIDTH)
+        sums = [_variable(builder, zero) for _ in range(_VECTORS)]
+        with cgutils.for_range(builder, blocks) as block:
+            start = builder.mul(block.index, lanes)
+            for number, one in enumerate(sums):
+                place = builder.add(start, ir.Constant(_INDEX, number * _WIDTH))
+                _add_product(builder, one, [view.vector(place) for view in views])
+        total = _variable(builder, _sum(builder, [builder.load(one) for one in sums]))
+        with cgutils.for_range_slice(
+            builder, builder.mul(blocks, lanes), size, ir.Constant(_INDEX, 1)
+        ) as (place, _):
+            _add_product(builder, total, [view.number(place) for view in views])
+        return builder.load(total)
+
+    return types.float32(first, second), generate
+
+
+@extending.intrinsic
+def sum_of(context: Any, lanes: Any) -> Any:
+    """The sum of float32 [LANES], in a kernel."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = _View(target, builder, signature.args[0], arguments[0])
+        starts = range(0, LANES, _WIDTH)
+        return _sum(builder, [view.vector(ir.Constant(_INDEX, start)) for start in starts])
+
+    return types.float32(lanes), generate
+
+
+class _View:
+    """A contiguous array of a kernel, whose numbers are loaded as float32."""
+
+    def __init__(self, target: Any, builder: Any, kind: Any, value: Any) -> None:
+        assert kind.layout == "C" and kind.ndim == 1, kind
+        assert kind.dtype in (types.float32, types.uint16), kind
+        array = target.make_array(kind)(target, builder, value)
+        self._builder, self._data = builder, array.data
+        self.size = builder.extract_value(array.shape, 0)
+
+    def number(self, place: Any) -> Any:
+        """One number."""
+        return _widened(self._builder, self._builder.load(self._at(place)))
+
+    def vector(self, place: Any) -> Any:
+        """As many as a vector has, from one on."""
+        pointer = self._at(place)
+        number = pointer.type.pointee
+        vectors = self._builder.bitcast(pointer, ir.VectorType(number, _WIDTH).as_pointer())
+        # Aligned as a number is.
+        aligned = 4 if number == ir.FloatType() else 2
+        return _widened(self._builder, self._builder.load(vectors, align=aligned))
+
+    def _at(self, place: Any) -> Any:
+        return self._builder.gep(self._data, [place])
+
+
+def _widened(builder: Any, value: Any) -> Any:
+    """A number or a vector as float32."""
+    is_vector = isinstance(value.type, ir.VectorType)
+    if (value.type.element if is_vector else value.type) == ir.FloatType():
+        return value
+    bits, number = ir.IntType(32), ir.FloatType()
+    if is_vector:
+        bits, number = ir.VectorType(bits, _WIDTH), ir.VectorType(number, _WIDTH)
+    half = ir.Constant(bits, [16] * _WIDTH if is_vector else 16)
+    return builder.bitcast(builder.shl(builder.zext(value, bits), half), number)
+
+
+def _variable(builder: Any, value: Any) -> Any:
+    """Memory of a kernel's own with a value; LLVM keeps it in a register."""
+    place = cgutils.alloca_once(builder, value.type)
+    builder.store(value, place)
+    return place
+
+
+def _add_product(builder: Any, total: Any, factors: Sequence[Any]) -> None:
+    product = builder.fmul(*factors, flags=_FLAGS)
+    builder.store(builder.fadd(builder.load(total), product, flags=_FLAGS), total)
+
+
+def _sum(builder: Any, vectors: Sequence[Any]) -> Any:
+    """The sum of all entries: of pairs of vectors, then of both halves of what is left."""
+    while len(vectors) > 1:
+        pairs = zip(vectors[::2], vectors[1::2])
+        vectors = [builder.fadd(left, right, flags=_FLAGS) for left, right in pairs]
+    (total,) = vectors
+    while total.type.count > 1:
+        width = total.type.count // 2
+        halves = (_part(builder, total, start, width) for start in (0, width))
+        total = builder.fadd(*halves, flags=_FLAGS)
+    return builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
+
+
+def _part(builder: Any, vector: Any, start: int, width: int) -> Any:
+    places = ir.Constant(ir.VectorType(ir.IntType(32), width), [*range(start, start + width)])
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)

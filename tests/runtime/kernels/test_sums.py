@@ -1,0 +1,78 @@
+"""Sums of every length, and the same bits however a kernel came about."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtime import processors
+from runtime.kernels.compiled import unlocked_kernel
+from runtime.kernels.sums import LANES, product_of, sum_of
+
+ROOT = Path(__file__).resolve().parents[3]
+# Another processor, for which Numba compiles then: Intel's Haswell has no AVX-512.
+AVX2 = {
+    "NUMBA_CPU_NAME": "haswell",
+    "NUMBA_CPU_FEATURES": "+avx,+avx2,+bmi,+bmi2,+fma,+lzcnt,+popcnt,+sse4.2",
+}
+
+
+@unlocked_kernel
+def _product(first, second):
+    return product_of(first, second)
+
+
+@unlocked_kernel
+def _sum(lanes):
+    return sum_of(lanes)
+
+
+@pytest.mark.parametrize("length", [0, 1, LANES - 1, LANES, LANES + 1, 3 * LANES + 7])
+@pytest.mark.parametrize("types", ["ff", "fb", "bf", "bb"])
+def test_every_number_counts_once(length: int, types: str) -> None:
+    """Powers of two, whose products and sums are exact in either type."""
+    generator = np.random.default_rng(length)
+    given = [2.0 ** generator.integers(-3, 4, length) for _ in types]
+    given[0] *= generator.choice([-1, 1], length)
+    vectors = [
+        bfloat16_of(values) if kind == "b" else values.astype(np.float32)
+        for kind, values in zip(types, given)
+    ]
+    assert _product(*vectors) == np.dot(*given)
+
+
+def bfloat16_of(values: Any) -> Any:
+    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def test_lanes_are_added_up() -> None:
+    lanes = np.arange(LANES, dtype=np.float32)
+    assert _sum(lanes) == lanes.sum() == LANES * (LANES - 1) / 2
+    assert np.isnan(_sum(np.where(lanes == 37, np.nan, lanes).astype(np.float32)))
+
+
+def digests(cache: Path, **variables: str) -> list[str]:
+    """What a new process makes of the same numbers, a line for each kernel."""
+    environment = {**os.environ, **variables, "NUMBA_CACHE_DIR": str(cache)}
+    environment["PYTHONPATH"] = str(ROOT)
+    words = [sys.executable, "-m", "tests.runtime.kernels.kernel_bits"]
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_bits_depend_on_no_cache_thread_or_vector_unit(tmp_path: Path) -> None:
+    """Else a resumed run could end with other numbers, if its first process was the first."""
+    compiled = digests(tmp_path)
+    assert len(compiled) == 9 and list(tmp_path.rglob("*.nbc"))
+    assert digests(tmp_path) == compiled
+    assert digests(tmp_path, OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1") == compiled
+    if processors.has_avx512():
+        assert digests(tmp_path, **AVX2) == compiled
