@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import processes
+
 FOLDER = Path(__file__).resolve().parents[2] / "setup-utils/launchers"
 # Says when it is there; a child in the background has to end with it.
 COMMAND = "echo ready; sleep 300 & echo $! >child; wait"
@@ -29,22 +31,6 @@ def guard(folder: Path, seconds: object, *command: str) -> subprocess.Popen:
     )  # fmt: skip
 
 
-def is_gone(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    return Path(f"/proc/{process}/stat").read_text().split()[2] == "Z"
-
-
-def is_soon_gone(process: int) -> bool:
-    """On a busy machine a child gets its signal and is still there when its parent is not."""
-    deadline = time.monotonic() + 10
-    while not is_gone(process) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return is_gone(process)
-
-
 @pytest.mark.parametrize("end", ["the input ends", "no line comes"])
 def test_a_command_ends_with_its_session(tmp_path: Path, end: str) -> None:
     process = guard(tmp_path, 2, "bash", "-c", COMMAND)
@@ -60,7 +46,7 @@ def test_a_command_ends_with_its_session(tmp_path: Path, end: str) -> None:
     assert process.wait(20) == 128 + signal.SIGTERM
     seconds = time.monotonic() - began
     assert seconds < 1.5 if end == "the input ends" else 1.5 < seconds < 10
-    assert is_soon_gone(int((tmp_path / "child").read_text()))
+    assert not processes.left([int((tmp_path / "child").read_text())])
     process.stdin.close()
     process.stdout.close()
 

@@ -1,9 +1,10 @@
-"""The processes of a job, known by its folder, which their environment names."""
+"""Processes that tests have started: of a job, by its folder, and whether they are still there."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import psutil
 
 FOLDER = "MODELS_ROOT"
-"""The variable that names the folder; no other job has the same one."""
+"""The variable that names the folder of a job; no other job has the same one."""
 
 
 class Running(NamedTuple):
@@ -36,6 +37,27 @@ def of_job(folder: Path) -> list[Running]:
             # It has ended meanwhile, or it is somebody else's.
             continue
     return found
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie, for which nobody has waited yet, is not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def left(pids: Iterable[int], seconds: float = 20) -> list[int]:
+    """Those that are still alive after a time; it is less if all have ended.
+
+    On a busy machine a process that has been killed is there for a moment, after its parent has
+    gone as well.
+    """
+    deadline = time.monotonic() + seconds
+    alive = list(pids)
+    while (alive := [pid for pid in alive if is_alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return alive
 
 
 def kill(pids: Iterable[int]) -> None:

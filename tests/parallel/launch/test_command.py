@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime import processors
+from tests.support import processes
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -86,23 +87,8 @@ class Dummies:
         begin = time.monotonic()
         output, errors = self.process.communicate(timeout=200)
         assert time.monotonic() - begin < within
-        assert_gone(self.pids())
+        assert not processes.left(self.pids().values())
         return self.process.returncode, output, errors
-
-
-def assert_gone(pids: dict[str, int], within: float = 0.5) -> None:
-    end = time.monotonic() + within
-    while left := {name: pid for name, pid in pids.items() if is_alive(pid)}:
-        assert time.monotonic() < end, left
-        time.sleep(0.02)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 def test_output_has_names_and_the_success_of_all_workers_is_status_0(tmp_path):
@@ -228,7 +214,7 @@ def test_a_killed_launcher_leaves_no_process(tmp_path):
     pids = job.wait_for("worker-0", "worker-1", "child-0", "child-1", count=6)
     job.process.kill()
     job.process.communicate()
-    assert_gone(pids, within=20)
+    assert not processes.left(pids.values())
 
 
 def test_a_tolerant_job_continues_and_prints_so(tmp_path):
@@ -276,7 +262,7 @@ def test_a_closed_output_ends_the_job(tmp_path):
     job.process.stdout = None  # nothing for communicate() to read
     job.process.wait(60)
     assert job.process.returncode == 128 + signal.SIGPIPE
-    assert_gone(job.pids())
+    assert not processes.left(job.pids().values())
     job.process.stderr.close()
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from parallel.launch.guard import BEGUN
+from tests.support import processes
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -141,11 +142,7 @@ def test_children_that_the_command_left_are_killed(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with guarded("sh", "-c", f"sleep 300 >&- 2>&- & echo $! > {file}") as process:
         assert process.wait(60) == 0
-    left = Path(f"/proc/{int(file.read_text())}/stat")
-    end = time.monotonic() + 30
-    while left.exists() and left.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < end, "the command's child outlives it"
-        time.sleep(0.01)
+    assert not processes.left([int(file.read_text())])
 
 
 @pytest.mark.parametrize("sharers, chosen", [(1, ""), (2, ""), (10_000, ""), (2, "17")])
