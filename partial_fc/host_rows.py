@@ -22,7 +22,7 @@ from partial_fc.row_memory import zeros
 from partial_fc.rows import SMALLEST_NORM, Array, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
 from runtime.kernels.compiled import inlined, parallel_kernel, prange
-from runtime.kernels.memory import prefetch_row
+from runtime.kernels.memory import PART, prefetch_part
 from runtime.kernels.sums import LANES, product_of, sum_of
 from runtime.ndarray import array_of, memories, memory, new_array
 
@@ -207,13 +207,16 @@ def _entries(logits: Logits, columns_B: Int64Array) -> Int64Array:
 @parallel_kernel
 def _normalize(vectors, rows, normalized, inverse_norms):  # type: ignore[no-untyped-def]
     for s in prange(rows.size):
-        prefetch_row(vectors, rows[min(s + 1, rows.size - 1)])
+        following = rows[min(s + 1, rows.size - 1)]
         vector = vectors[rows[s]]
         squares = product_of(vector, vector)
         inverse = np.float32(1.0) / max(np.sqrt(squares), np.float32(SMALLEST_NORM))
         inverse_norms[s] = inverse
-        for d in range(vector.size):
-            normalized[s, d] = narrowed(widened(vector[d]) * inverse, normalized)
+        for start in range(0, vector.size, PART):
+            prefetch_part(vectors, following, start)
+            part, unit = vector[start : start + PART], normalized[s, start : start + PART]
+            for d in range(part.size):
+                unit[d] = narrowed(widened(part[d]) * inverse, unit)
 
 
 # Samples whose logits a thread passes over together: in a block their memory is one piece.

@@ -36,7 +36,7 @@ from partial_fc.bfloat16 import (
 )
 from partial_fc.shard import STATES, RowState
 from runtime.kernels.compiled import parallel_kernel, prange
-from runtime.kernels.memory import prefetch_row
+from runtime.kernels.memory import PART, prefetch_part
 from runtime.kernels.sums import product_of
 from runtime.mxnet import mx
 
@@ -203,23 +203,24 @@ def _sgd(centers, momenta, rows, inverse_norms, gradient, settings):  # type: ig
     (lr, momentum, weight_decay), (draw, first_class) = settings
     for s in prange(rows.size):
         following = rows[min(s + 1, rows.size - 1)]
-        prefetch_row(centers, following)
-        prefetch_row(momenta, following)
-        center = centers[rows[s]]
-        velocity = momenta[rows[s]]
-        slope = gradient[s]
-        inverse = inverse_norms[s]
-        radial = product_of(slope, center) * inverse
-        key = row_key(draw, first_class + rows[s])
-        for d in range(center.size):
-            value = float_of(long_of(center[d], velocity[d]))
-            unit = widened(center[d]) * inverse
-            step = inverse * (widened(slope[d]) - radial * unit) + weight_decay * value
-            moved = momentum * without_tail(velocity[d]) - lr * step
-            random = random_bits(key, d)
-            long = lengthened(value + moved, center, random)
-            velocity[d] = carrying(moved, velocity, random, long)
-            center[d] = head_of(long, center)
+        row, inverse = rows[s], inverse_norms[s]
+        radial = product_of(gradient[s], centers[row]) * inverse
+        key = row_key(draw, first_class + row)
+        for start in range(0, centers.shape[1], PART):
+            prefetch_part(centers, following, start)
+            prefetch_part(momenta, following, start)
+            stop = start + PART
+            center, velocity = centers[row, start:stop], momenta[row, start:stop]
+            slope = gradient[s, start:stop]
+            for d in range(center.size):
+                value = float_of(long_of(center[d], velocity[d]))
+                unit = widened(center[d]) * inverse
+                step = inverse * (widened(slope[d]) - radial * unit) + weight_decay * value
+                moved = momentum * without_tail(velocity[d]) - lr * step
+                random = random_bits(key, start + d)
+                long = lengthened(value + moved, center, random)
+                velocity[d] = carrying(moved, velocity, random, long)
+                center[d] = head_of(long, center)
 
 
 @parallel_kernel
@@ -230,35 +231,36 @@ def _adam(centers, states, rows, inverse_norms, gradient, settings):  # type: ig
     first_rest, second_rest = np.float32(beta1), np.float32(beta2)
     for s in prange(rows.size):
         following = rows[min(s + 1, rows.size - 1)]
-        prefetch_row(centers, following)
-        prefetch_row(first_moments, following)
-        prefetch_row(second_moments, following)
-        center = centers[rows[s]]
-        first = first_moments[rows[s]]
-        second = second_moments[rows[s]]
-        slope = gradient[s]
-        inverse = inverse_norms[s]
-        radial = product_of(slope, center) * inverse
-        counts[rows[s]] += 1
-        steps = counts[rows[s]]
-        key = row_key(draw, first_class + rows[s])
+        row, inverse = rows[s], inverse_norms[s]
+        radial = product_of(gradient[s], centers[row]) * inverse
+        counts[row] += 1
+        steps = counts[row]
+        key = row_key(draw, first_class + row)
         # Once for a row and in float64, where 1 - beta2^t keeps its digits.
         rate = np.float32(lr / (1.0 - beta1**steps))
         correction = np.float32(1.0 / np.sqrt(1.0 - beta2**steps))
-        for d in range(center.size):
-            long = long_of(center[d], first[d])
-            unit = widened(center[d]) * inverse
-            step = inverse * (widened(slope[d]) - radial * unit) + decay * float_of(long)
-            random = random_bits(key, d)
-            mean = first_rest * without_tail(first[d]) + first_share * step
-            first[d] = carrying(mean, first, random, long)
-            square = second_rest * widened(second[d]) + second_share * step * step
-            second[d] = rounded(square, second, random >> np.uint32(16))
-        # A loop of its own: LLVM vectorizes no loop over five arrays of which it writes three.
-        for d in range(center.size):
-            root = np.sqrt(widened(second[d])) * correction + epsilon
-            mean = without_tail(first[d])
-            value = kept * float_of(long_of(center[d], first[d])) - rate * mean / root
-            long = lengthened(value, center, random_bits(key, d + center.size))
-            first[d] = carrying(mean, first, np.uint32(0), long)
-            center[d] = head_of(long, center)
+        for start in range(0, centers.shape[1], PART):
+            prefetch_part(centers, following, start)
+            prefetch_part(first_moments, following, start)
+            prefetch_part(second_moments, following, start)
+            stop = start + PART
+            center, slope = centers[row, start:stop], gradient[s, start:stop]
+            first, second = first_moments[row, start:stop], second_moments[row, start:stop]
+            for d in range(center.size):
+                long = long_of(center[d], first[d])
+                unit = widened(center[d]) * inverse
+                step = inverse * (widened(slope[d]) - radial * unit) + decay * float_of(long)
+                random = random_bits(key, start + d)
+                mean = first_rest * without_tail(first[d]) + first_share * step
+                first[d] = carrying(mean, first, random, long)
+                square = second_rest * widened(second[d]) + second_share * step * step
+                second[d] = rounded(square, second, random >> np.uint32(16))
+            # A loop of its own: LLVM vectorizes none over five arrays of which it writes three.
+            for d in range(center.size):
+                root = np.sqrt(widened(second[d])) * correction + epsilon
+                mean = without_tail(first[d])
+                value = kept * float_of(long_of(center[d], first[d])) - rate * mean / root
+                random = random_bits(key, start + d + centers.shape[1])
+                long = lengthened(value, center, random)
+                first[d] = carrying(mean, first, np.uint32(0), long)
+                center[d] = head_of(long, center)

@@ -48,14 +48,21 @@ def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
     return types.none(array, types.intp, types.intp), generate
 
 
+# The entries of a row that are requested together.
+PART = 128
+
+
 @inlined
-def prefetch_row(array, row):  # type: ignore[no-untyped-def]
-    """Request a row of a matrix before it is needed, in a kernel.
+def prefetch_part(array, row, start):  # type: ignore[no-untyped-def]
+    """Request ``PART`` entries of a row of a matrix before they are needed, in a kernel.
 
     Where rows lie far apart, the processor does not find out by itself which is the next, and one
-    core waits for memory a third of the time.
+    core waits for memory half of the time. It can wait for some twenty cache lines at once, so the
+    next row is requested in parts, between those of this row: a whole row at once takes a third
+    longer.
     """
-    for column in range(0, array.shape[1], _CACHE_LINE // array.itemsize):
+    stop = min(start + PART, array.shape[1])
+    for column in range(start, stop, _CACHE_LINE // array.itemsize):
         _prefetch(array, row, column)
 
 
