@@ -21,9 +21,10 @@ from partial_fc.bfloat16 import (
     without_tail,
 )
 from partial_fc.head import PartialFC
-from partial_fc.optimizers import SGD
+from partial_fc.optimizers import SGD, Adam, Draws, RowGradients
 from partial_fc.options import HeadOptions
 from runtime.kernels.compiled import parallel_kernel, prange
+from runtime.kernels.memory import PART
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16, memory
 
@@ -151,6 +152,29 @@ def test_random_numbers_differ_by_update_row_and_entry():
     for shift in (1, 2, 16, 64, 512):
         shifted = np.corrcoef(drawn[0], np.roll(drawn[0], shift))[0, 1]
         assert abs(shifted) < 5 / np.sqrt(half.size)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "states"),
+    [
+        (SGD(momentum=0.0, weight_decay=0.01), ("momenta",)),
+        (Adam(weight_decay=0.01, decoupled=False), ("first_moments", "second_moments")),
+    ],
+)
+def test_all_entries_of_a_row_are_rounded_by_numbers_of_their_own(optimizer, states):
+    """Equal entries, which decay alike, are rounded differently in each part of a row."""
+    rows = np.arange(8)
+    shape = rows.size, 2 * PART
+    arrays = {name: np.zeros(shape, np.uint16) for name in ("centers", *states)}
+    arrays["centers"][:] = bfloat16.from_float32(np.full(shape, 1.1, np.float32), np.uint16)
+    arrays["step_counts"] = np.zeros(rows.size, np.int32)
+    inverse_norms, gradient = np.ones(rows.size, np.float32), np.zeros(shape, np.float32)
+    draws = Draws(np.uint32(1), np.int64(0))
+    optimizer.update_host(arrays, RowGradients(rows, inverse_norms, gradient, draws), 0.1)
+    for name in states:
+        parts = np.split(arrays[name], 2, axis=1)
+        share = np.mean(parts[0] != parts[1])
+        assert share > 0.1, (name, share)
 
 
 def test_narrow_rows_rounds_to_the_nearest(values):
