@@ -119,6 +119,19 @@ def test_what_a_command_has_reached() -> None:
     assert walk.results(lines[:1]) == []
 
 
+@pytest.mark.parametrize(("failures", "written"), [(0, "$ make x\n"), (2, "before")])
+def test_sessions_are_written_if_no_command_has_failed(
+    tmp_path: Path, monkeypatch, failures: int, written: str
+) -> None:
+    file = tmp_path / "walk.txt"
+    file.write_text("before")
+    monkeypatch.setattr(walk, "walk", lambda *_: walk.Walked(failures, ["$ make x\n"]))
+    words = ["tests.newcomer", "--data", str(tmp_path), "--sessions", str(file)]
+    monkeypatch.setattr("sys.argv", words)
+    assert walk.main() == min(failures, 1)
+    assert file.read_text() == written
+
+
 def wait(line: str, folder: Path, plan: commands.Plan, interrupted: bool) -> int:
     log = folder / "log.txt"
     with log.open("w") as output:
