@@ -10,14 +10,22 @@ import numpy as np
 import pytest
 
 import backbones
+from backbones.graph.onednn import form
 from backbones.graph.onednn.folding import fold
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.inference import HostInference
-from runtime.environment import channel_block
 from runtime.mxnet import mx
 
 IMAGES = np.random.default_rng(7).integers(0, 256, (2, 3, 6, 5), dtype=np.uint8)
 Slopes = Optional[list[float]]
+
+
+@pytest.fixture(autouse=True)
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The channels that are computed at once, on any processor: those of AVX-512 or a parameter."""
+    channels: int = getattr(request, "param", 16)
+    monkeypatch.setattr(form, "channel_block", lambda: channels)
+    return channels
 
 
 def values(symbol: Any, slopes: Slopes = None, size: Any = (6, 5)) -> dict[str, np.ndarray]:
@@ -208,12 +216,13 @@ def test_sums_of_other_names_are_joined_unless_they_broadcast() -> None:
     assert check(mx.sym.broadcast_add(other, shift))["broadcast_add"] == 1
 
 
-def test_channels_fill_blocks() -> None:
+@pytest.mark.parametrize(("block", "filled"), [(8, 24), (16, 32)], indirect=["block"])
+def test_channels_fill_blocks(block: int, filled: int) -> None:
     # A sum with what has channels of its own number, so that the padding has to end there.
     shift = mx.sym.mean(DATA, axis=(1, 2, 3), keepdims=True)
     symbol = mx.sym.broadcast_add(convolved(CONV, "wide", 20), shift)
     _, own = fold(symbol, values(symbol), IMAGES.shape[1:])
-    assert own["wide_bias_padded"].shape == ({8: 24, 16: 32}[channel_block()],)
+    assert own["wide_bias_padded"].shape == (filled,)
     check(symbol)
 
 
