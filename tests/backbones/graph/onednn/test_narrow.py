@@ -172,8 +172,9 @@ def test_outputs_and_gradients_are_the_plain_graphs_up_to_rounding(unit: Bfloat1
         assert error < 0.05 * np.linalg.norm(one) + 1e-3 * largest, name
 
 
-def test_prelu_leaves_convolutions_alone() -> None:
+def test_prelu_leaves_convolutions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """By tiles a second convolution takes longer than the passes that it would save."""
+    monkeypatch.setattr(form, "bfloat16_unit", lambda: TILES)
     plain = backbones.build("mbf", embedding_size=32)
     wide, fast = (
         prelu.rewrite(plain, (112, 112), dtype=one) for one in ("float32", "bfloat16")
