@@ -166,7 +166,7 @@ def test_all_entries_of_a_row_are_rounded_by_numbers_of_their_own(optimizer, sta
     rows = np.arange(8)
     shape = rows.size, 2 * PART
     arrays = {name: np.zeros(shape, np.uint16) for name in ("centers", *states)}
-    narrow = bfloat16.from_float32(np.float32([1.1]), np.dtype(np.uint16))
+    narrow = bfloat16.from_float32(np.full(1, 1.1, np.float32), np.dtype(np.uint16))
     arrays["centers"][:] = narrow
     arrays["step_counts"] = np.zeros(rows.size, np.int32)
     inverse_norms, gradient = np.ones(rows.size, np.float32), np.zeros(shape, np.float32)
