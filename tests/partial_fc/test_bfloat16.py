@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from benchmarks.toolkit_head import OneRank
 from partial_fc import bfloat16
@@ -21,7 +22,7 @@ from partial_fc.bfloat16 import (
     without_tail,
 )
 from partial_fc.head import PartialFC
-from partial_fc.optimizers import SGD, Adam, Draws, RowGradients
+from partial_fc.optimizers import SGD, Adam, Draws, RowGradients, RowOptimizer
 from partial_fc.options import HeadOptions
 from runtime.kernels.compiled import parallel_kernel, prange
 from runtime.kernels.memory import PART
@@ -154,6 +155,20 @@ def test_random_numbers_differ_by_update_row_and_entry():
         assert abs(shifted) < 5 / np.sqrt(half.size)
 
 
+def updated(optimizer: RowOptimizer, slope: float = 0.0) -> dict[str, NDArray[np.uint16]]:
+    """Centers and states of equal entries, rows of two parts, after an update with equal slopes."""
+    rows = np.arange(8)
+    shape = rows.size, 2 * PART
+    names = "centers", *(name for name, state in optimizer.states.items() if state.wide)
+    arrays = {name: np.zeros(shape, np.uint16) for name in names}
+    arrays["centers"][:] = bfloat16.from_float32(np.full(1, 1.1, np.float32), np.dtype(np.uint16))
+    inverse_norms, gradient = np.ones(rows.size, np.float32), np.full(shape, slope, np.float32)
+    gradients = RowGradients(rows, inverse_norms, gradient, Draws(np.uint32(1), np.int64(0)))
+    counts = np.zeros(rows.size, np.int32)
+    optimizer.update_host({**arrays, "step_counts": counts}, gradients, 0.1)
+    return arrays
+
+
 @pytest.mark.parametrize(
     ("optimizer", "states"),
     [
@@ -161,21 +176,21 @@ def test_random_numbers_differ_by_update_row_and_entry():
         (Adam(weight_decay=0.01, decoupled=False), ("first_moments", "second_moments")),
     ],
 )
-def test_all_entries_of_a_row_are_rounded_by_numbers_of_their_own(optimizer, states):
-    """Equal entries, which decay alike, are rounded differently in each part of a row."""
-    rows = np.arange(8)
-    shape = rows.size, 2 * PART
-    arrays = {name: np.zeros(shape, np.uint16) for name in ("centers", *states)}
-    narrow = bfloat16.from_float32(np.full(1, 1.1, np.float32), np.dtype(np.uint16))
-    arrays["centers"][:] = narrow
-    arrays["step_counts"] = np.zeros(rows.size, np.int32)
-    inverse_norms, gradient = np.ones(rows.size, np.float32), np.zeros(shape, np.float32)
-    draws = Draws(np.uint32(1), np.int64(0))
-    optimizer.update_host(arrays, RowGradients(rows, inverse_norms, gradient, draws), 0.1)
+def test_the_parts_of_a_row_are_rounded_by_other_numbers(optimizer, states):
+    arrays = updated(optimizer)
     for name in states:
-        parts = np.split(arrays[name], 2, axis=1)
-        share = np.mean(parts[0] != parts[1])
+        first, second = np.split(arrays[name], 2, axis=1)
+        share = np.mean(first != second)
         assert share > 0.1, (name, share)
+
+
+def test_a_center_is_rounded_by_other_numbers_than_its_second_moment():
+    """Both round by the upper bits of a number; nothing but decay moves the centers here."""
+    arrays = updated(Adam(weight_decay=0.0155, decoupled=True, epsilon=1e9), slope=1.0)
+    longs = arrays["centers"].astype(np.uint32) << 4 | arrays["first_moments"] & 0xF
+    raised = [np.ravel(values > values.min()) for values in (longs, arrays["second_moments"])]
+    assert all(0.1 < np.mean(one) < 0.9 for one in raised)
+    assert abs(np.corrcoef(raised)[0, 1]) < 5 / np.sqrt(longs.size)
 
 
 def test_narrow_rows_rounds_to_the_nearest(values):

@@ -228,7 +228,8 @@ def test_a_killed_command_continues(model: Path, tmp_path: Path, monkeypatch) ->
     parts, small = Path("killed"), ("-c", SMALL_PARTS)
     # In a process of its own: without AVX-512 features depend on how many threads a batch has.
     with start(*words, "whole", begin=small) as process:
-        process.communicate(timeout=200)
+        _, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
     for count in (1, 3):
         with start(*words, "killed", begin=small) as process:
             deadline = time.monotonic() + 120

@@ -87,7 +87,7 @@ class Dummies:
         begin = time.monotonic()
         output, errors = self.process.communicate(timeout=200)
         assert time.monotonic() - begin < within
-        assert not processes.left(self.pids().values())
+        assert not processes.left(self.pids().values(), seconds=0.5)
         return self.process.returncode, output, errors
 
 
@@ -262,7 +262,7 @@ def test_a_closed_output_ends_the_job(tmp_path):
     job.process.stdout = None  # nothing for communicate() to read
     job.process.wait(60)
     assert job.process.returncode == 128 + signal.SIGPIPE
-    assert not processes.left(job.pids().values())
+    assert not processes.left(job.pids().values(), seconds=0.5)
     job.process.stderr.close()
 
 
