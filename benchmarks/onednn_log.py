@@ -64,9 +64,13 @@ class Primitive:
 
     @property
     def moves_maps(self) -> bool:
-        """Whether this is a reorder of maps or their gradients; of plain kernels as well."""
+        """Whether this is a reorder of maps or their gradients; of plain kernels as well.
+
+        Arrays of one pixel are no maps: one number for each channel, as of squeeze-and-excitation.
+        """
         is_image = all("d" in layout for _, layout in self.layouts)
-        return self.is_reorder and is_image and not self.moves_kernel
+        has_pixels = not self.problem.endswith("x1x1")
+        return self.is_reorder and is_image and has_pixels and not self.moves_kernel
 
     @property
     def title(self) -> str:

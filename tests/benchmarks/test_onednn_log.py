@@ -59,6 +59,8 @@ def test_reorders_of_maps_and_of_kernels() -> None:
     maps = onednn_log.parse(MAPS)
     assert maps.moves_maps and not maps.moves_kernel
     assert not onednn_log.parse(kernel("a", "a", "64")).moves_maps
+    assert not onednn_log.parse(kernel("abcd", "aBcd8b", "8x64x1x1")).moves_maps
+    assert onednn_log.parse(kernel("abcd", "aBcd8b", "8x64x1x11")).moves_maps
     assert maps.title == "simple:any abcd to aBcd8b"
     for line in (
         kernel("abcd", "ABcd8b8a", "16x32x1x1"),

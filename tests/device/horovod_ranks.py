@@ -8,9 +8,9 @@ import numpy as np
 
 from parallel.world import HorovodWorld
 from tests.device.host_syncs import counted_host_syncs
-from tests.device.updates import DEVICE, Faces, FaceUpdates
+from tests.device.updates import DEVICE, UPDATES, Faces, FaceUpdates, followed
 
-UPDATES, COUNTED = 2, 4
+COUNTED = 4
 
 
 def main() -> None:
@@ -20,8 +20,9 @@ def main() -> None:
     found = {}
     for loss in losses:
         run = FaceUpdates(Faces(loss), DEVICE, world)
-        found[f"{loss}/losses"] = np.array(run.train(UPDATES))
-        found.update({f"{loss}/{name}": values for name, values in run.arrays().items()})
+        for update, updated in enumerate(followed(run)):
+            named = {"loss": np.array(updated.loss), **updated.arrays}
+            found.update({f"{loss}/{update}/{name}": value for name, value in named.items()})
         with counted_host_syncs() as syncs:
             for update in range(UPDATES, UPDATES + COUNTED):
                 run.step(run.batch(update), update, 0.01)

@@ -6,7 +6,7 @@ The device is ``mx.cpu(1)``: a processor, but the product and MXNet treat it as 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,8 @@ from training.update.soft_targets import SoftTargets
 HOST, DEVICE = mx.cpu(), mx.cpu(1)
 CLASSES, EMBEDDING, GLOBAL_BATCH = 40, 16, 24
 LR = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
+# After more of them, numbers on two sides of a ReLU's bend outweigh the rounding.
+UPDATES = 2
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,18 @@ class ClassifierUpdates:
         """The parameters."""
         named = self.classifier.parameters.items()
         return {name: parameter.data().asnumpy() for name, parameter in named}
+
+
+class Updated(NamedTuple):
+    """What an update ended with: its loss, and all arrays."""
+
+    loss: float
+    arrays: dict[str, NDArray[Any]]
+
+
+def followed(run: Any) -> list[Updated]:
+    """Do ``UPDATES`` updates; returns what each of them ended with."""
+    return [Updated(run.train(1, start=update)[0], run.arrays()) for update in range(UPDATES)]
 
 
 def _stopwatch(context: Any) -> Stopwatch:

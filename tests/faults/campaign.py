@@ -5,7 +5,8 @@
 Each round starts a run with ``run.sh --restarts``, kills one of its ranks with SIGKILL, and
 compares the last checkpoint with that of an uninterrupted run: every array of every rank by its
 checksum, and every value. Ranks take turns, and every other kill of a rank comes while a checkpoint
-is written. With ``--center-store`` the class centers of the runs that are killed are in a store,
+is written. Of a run with another result, its line says where its losses became others and which
+arrays are. With ``--center-store`` the class centers of the runs that are killed are in a store,
 and those of the uninterrupted run in memory.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import random
 import signal
@@ -87,15 +89,15 @@ def run(rounds: int, seed: int, folder: Path, setup: Setup) -> list[str]:
         setup: of each run.
     """
     options = (*setup.options, "--max-update", UPDATES)
-    with Job("run.sh", setup.ranks, folder / "uninterrupted", *options) as job:
+    uninterrupted = folder / "uninterrupted"
+    with Job("run.sh", setup.ranks, uninterrupted, *options) as job:
         assert job.wait(_LONGEST) == 0, job.said()
-    expected = contents(folder / "uninterrupted" / _LAST)
     kills = _choose(random.Random(seed), setup)
     lines = []
     for number in range(1, rounds + 1):
         chosen = list(itertools.islice(kills, setup.kills))
         models = folder / f"run-{number}"
-        lines.append(f"run {number}: {_round(models, chosen, setup, expected)}")
+        lines.append(f"run {number}: {_round(models, chosen, setup, uninterrupted)}")
         print(lines[-1], flush=True)
     return lines
 
@@ -124,6 +126,30 @@ def contents(path: Path, store: Optional[Path] = None) -> dict[str, Any]:
     return {**found, "values": values}
 
 
+class Loss(NamedTuple):
+    """What a run has reported of an update; of one that it did again, it has two."""
+
+    update: int
+    value: float
+
+
+def losses(models: Path) -> list[Loss]:
+    """All losses of a run, in the order of its updates and attempts."""
+    records = map(json.loads, (models / "metrics.jsonl").read_text().splitlines())
+    return [Loss(record["update"], record["loss"]) for record in records if "loss" in record]
+
+
+def first_other_loss(found: Sequence[Loss], expected: Sequence[Loss]) -> str:
+    """Say where the losses of a disturbed run cease to be those of an uninterrupted one."""
+    wanted, attempt, last = dict(expected), 1, 0
+    for update, loss in found:
+        attempt += update <= last
+        last = update
+        if loss != wanted[update]:
+            return f"from update {update} of attempt {attempt} on"
+    return "with equal losses"
+
+
 def _checksum(parts: Iterable[Any]) -> int:
     checksum = 0
     for part in parts:
@@ -140,7 +166,7 @@ def _choose(rng: random.Random, setup: Setup) -> Iterator[Kill]:
             yield Kill(rank, updates, in_checkpoint, rng.uniform(0, 0.05))
 
 
-def _round(models: Path, kills: Sequence[Kill], setup: Setup, expected: dict[str, Any]) -> str:
+def _round(models: Path, kills: Sequence[Kill], setup: Setup, uninterrupted: Path) -> str:
     done = []
     store = models / "centers" if setup.stored else None
     further = ("--center-store", store) if store else ()
@@ -152,8 +178,12 @@ def _round(models: Path, kills: Sequence[Kill], setup: Setup, expected: dict[str
         what, status = ", ".join(done), job.wait(_LONGEST)
         if status:
             return f"{what}: status {status}, {job.said()[-2000:]}"
-    found = contents(models / _LAST, store)
-    return f"{what}: {'equal' if found == expected else 'ANOTHER RESULT'}"
+    found, expected = contents(models / _LAST, store), contents(uninterrupted / _LAST)
+    others = sorted(name for name in {**found, **expected} if found.get(name) != expected.get(name))
+    if not others:
+        return f"{what}: equal"
+    began = first_other_loss(losses(models), losses(uninterrupted))
+    return f"{what}: ANOTHER RESULT, {began} other: {', '.join(others)}"
 
 
 def _kill(job: Job, kill: Kill) -> str:

@@ -22,3 +22,11 @@ from tests.faults import campaign
 def test_a_killed_run_goes_on_and_ends_equal(tmp_path: Path, setup: campaign.Setup) -> None:
     (line,) = campaign.run(1, 7, tmp_path, setup)
     assert line.endswith(": equal"), line
+
+
+def test_where_another_result_began() -> None:
+    expected = [campaign.Loss(update, 1 / update) for update in range(1, 7)]
+    again = [*expected[:4], *expected[2:]]
+    assert campaign.first_other_loss(again, expected) == "with equal losses"
+    again[5] = campaign.Loss(4, 0.25000001)
+    assert campaign.first_other_loss(again, expected) == "from update 4 of attempt 2 on"
