@@ -43,7 +43,7 @@ models: ## test a step and a batch of 128 with every classifier; the other tests
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m models
 
-kernels: ## test which kernels of oneDNN compute each network, here and with AVX-512; the other tests have four
+kernels: ## test which kernels of oneDNN compute each network, here and with AVX-512; the other tests have two
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "kernels or not kernels" tests/benchmarks/test_kernels.py
 
