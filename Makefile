@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models kernels classification grouping device cleaning hosts cluster report bench pictures docs release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
+.PHONY: help env train test lint models kernels classification grouping device cleaning measurements hosts cluster report bench pictures docs release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh examples/*.sh setup-utils/*.sh setup-utils/*/* docs/lab/*.sh .ci/run
@@ -47,9 +47,9 @@ kernels: ## test which kernels of oneDNN compute each network, here and with AVX
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "kernels or not kernels" tests/benchmarks/test_kernels.py
 
-classification: ## test ResNet18 on files of CIFAR-10's format, ResNet50 on a record file, and scaling
+classification: ## test ResNet18 on files of CIFAR-10's format and ResNet50 on a record file
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest -m classification tests/test_classify_sets.py tests/benchmarks/test_scaling.py
+	@$(IN_VENV) python -m pytest -m classification tests/test_classify_sets.py
 
 grouping: ## test jobs with parameter servers on MNIST, and examples/: killed processes end them, every scheme learns; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
@@ -57,11 +57,15 @@ grouping: ## test jobs with parameter servers on MNIST, and examples/: killed pr
 
 device: ## test what runs on a GPU without one: on MXNet's second CPU context, half an hour
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest -m "device or not device" tests/device
+	@$(IN_VENV) python -m pytest -m "device or not device" tests/device tests/runtime/test_gpu_check.py
 
 cleaning: ## test data.clean on all of LFW with planted wrong labels; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "cleaning or not cleaning" tests/data/clean
+
+measurements: ## test small runs of the benchmarks that train, and plans beside runs
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) python -m pytest -m measurements tests/benchmarks
 
 hosts: ## test every launcher on two hosts, made of network namespaces: as root, with iproute2 and openssh-server
 	@bash setup-utils/install.sh --dev

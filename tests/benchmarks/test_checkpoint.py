@@ -46,6 +46,7 @@ def test_wrong_options_are_explained() -> None:
 
 
 @pytest.mark.launcher
+@pytest.mark.measurements
 def test_a_small_measurement(tmp_path: Path) -> None:
     options = "--classes 300 --ratio 0.5 --batch 2 --updates 30 --rounds 1"
     report, measured = measure("checkpoint", options, tmp_path)

@@ -81,6 +81,7 @@ def test_wrong_options_are_explained(words, complaint) -> None:
 
 
 @pytest.mark.launcher
+@pytest.mark.measurements
 def test_a_small_measurement(tmp_path) -> None:
     options = "--network tiny --classes 300 --ratio 0.5 --batch 4 --updates 1 --rounds 1"
     report, rows = measure("end_to_end", options, tmp_path)

@@ -66,9 +66,11 @@ def test_wrong_options_are_explained(options: list[str], said: str) -> None:
 
 
 @pytest.mark.launcher
+@pytest.mark.measurements
 def test_a_small_run_leaves_its_numbers_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(identities, "_NETWORK", "tiny")
     options = ["--folder", str(tmp_path), "--classes", "2000", "--ranks", "1", "--ratios", "0.1"]
     identities.main([*options, "--updates", "2"])
     report = capsys.readouterr().out

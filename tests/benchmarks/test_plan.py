@@ -45,6 +45,7 @@ def test_wrong_options_are_explained() -> None:
 
 
 @pytest.mark.launcher
+@pytest.mark.measurements
 @pytest.mark.parametrize(
     "case",
     [

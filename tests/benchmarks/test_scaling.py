@@ -170,11 +170,8 @@ def test_the_slowest_worker_counts() -> None:
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize(
-    "exchange",
-    [INDEPENDENT, ALLREDUCE, pytest.param(SERVERS[0], marks=pytest.mark.classification)],
-    ids=str,
-)
+@pytest.mark.measurements
+@pytest.mark.parametrize("exchange", [INDEPENDENT, ALLREDUCE, SERVERS[0]], ids=str)
 def test_two_workers_train(exchange: ExchangeKind, monkeypatch) -> None:
     # Another test may have imported MXNet, with which a process by itself is told to use Gloo.
     for name in os.environ.keys() - clean_environment().keys():

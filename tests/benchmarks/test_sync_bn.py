@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.launcher
+@pytest.mark.measurements
 def test_a_small_run_writes_a_report() -> None:
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     module = [sys.executable, "-m", "benchmarks.sync_bn", "tiny", "--batch", "2", "--rounds", "1"]

@@ -14,6 +14,7 @@ from runtime.environment import bfloat16_unit
 from runtime.errors import ConfigError
 
 
+@pytest.mark.measurements
 def test_a_small_measurement(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["--network", "tiny", "--batch", "2", "--rounds", "1", "--threads", "1"]
     verification.main([*words, "--json", str(tmp_path / "rows.json")])

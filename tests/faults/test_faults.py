@@ -1,4 +1,4 @@
-"""Three kills of one run; ``make faults`` does more."""
+"""Two kills of one run; ``make faults`` does more."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.faults import campaign
 @pytest.mark.parametrize(
     "setup",
     [
-        campaign.Setup(ranks=2, kills=3),
-        campaign.Setup(ranks=2, stored=True, kills=3),
+        campaign.Setup(ranks=2, kills=2),
+        campaign.Setup(ranks=2, stored=True, kills=2),
     ],
     ids=["in memory", "a store"],
 )

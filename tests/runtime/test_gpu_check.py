@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -43,12 +44,31 @@ def by_status(report: str) -> dict[str, dict[str, str]]:
     return found
 
 
+def with_one_subject(folder: Path) -> Path:
+    """Copy the product, with updates of a single loss; returns the copy."""
+    for room in PRODUCT:
+        shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "training" / "device_check" / "updates.py").open("a") as module:
+        module.write("\n\nsubjects = lambda: {'cosface': Subject()}\n")
+    return folder
+
+
 @pytest.mark.launcher
+@pytest.mark.device
 def test_the_whole_report() -> None:
-    ended = run("-m", "runtime.gpu_check", "--devices", "cpu(1)", "cpu(2)")
+    check_report(ROOT, [*LOSSES, "filter", "adam", "adamw", "r18"])
+
+
+@pytest.mark.launcher
+def test_a_report_with_one_loss(tmp_path: Path) -> None:
+    check_report(with_one_subject(tmp_path), ["cosface"])
+
+
+def check_report(folder: Path, subjects: Sequence[str]) -> None:
+    ended = run("-m", "runtime.gpu_check", "--devices", "cpu(1)", "cpu(2)", folder=folder)
     found = by_status(ended.stdout)
     assert not found[FAIL] and ended.returncode == 0, ended.stdout + ended.stderr
-    for name in (*LOSSES, "filter", "adam", "adamw", "r18"):
+    for name in subjects:
         assert "weights" in found[PASS][f"update {name} float32"]
         assert "float16 products" in found[NOT_RUN][f"update {name} float16"]
     assert "toolkit" in {**found[PASS], **found[NOT_RUN]}
@@ -65,18 +85,16 @@ def test_the_whole_report() -> None:
     assert ended.stdout.splitlines()[-1] == counts
     words = set(re.findall(r"[\w.-]+", ended.stdout))
     assert not words & {socket.gethostname(), getpass.getuser()}
-    assert str(ROOT) not in ended.stdout and sys.prefix not in ended.stdout
+    for path in (ROOT, folder, sys.prefix):
+        assert str(path) not in ended.stdout
 
 
 def test_a_broken_head_is_reported(tmp_path: Path) -> None:
     """In a copy of the product whose device does not project its gradients."""
-    for room in PRODUCT:
-        shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "partial_fc" / "device_rows.py").open("a", encoding="utf-8") as module:
+    copy = with_one_subject(tmp_path)
+    with (copy / "partial_fc" / "device_rows.py").open("a", encoding="utf-8") as module:
         module.write("\n\nDeviceRows.project = lambda self, gradient, units, inverse: gradient\n")
-    with (tmp_path / "training" / "device_check" / "updates.py").open("a") as module:
-        module.write("\n\nsubjects = lambda: {'cosface': Subject()}\n")
-    ended = run("-c", ONE_PART, folder=tmp_path)
+    ended = run("-c", ONE_PART, folder=copy)
     found = by_status(ended.stdout)
     assert re.search("allowed: .*weights 0.1", found[FAIL]["update cosface float32"]), ended
     assert ended.returncode == 1 and ended.stdout.endswith("0 pass, 1 FAIL, 1 not run\n")

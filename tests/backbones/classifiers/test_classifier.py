@@ -153,7 +153,7 @@ def test_an_image_is_classified_alone_as_among_127_others(name: str) -> None:
     ("name", "shape", "normalization"),
     [
         ("LeNet", (1, 28, 28), GRAY),
-        ("resnet18_v1", (3, 64, 64), COLOR),
+        ("resnet18_v1", (3, 32, 32), COLOR),
         pytest.param("MobileNetV2", (3, 32, 32), COLOR, marks=pytest.mark.models),
     ],
 )

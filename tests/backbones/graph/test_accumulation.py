@@ -141,4 +141,4 @@ print(json.dumps(status("VmHWM") - before))
 
 
 def test_the_memory_is_that_of_one_part() -> None:
-    assert peak(32, parts=4) <= 1.1 * peak(8, parts=1) < 0.5 * peak(32, parts=1)
+    assert peak(16, parts=4) <= 1.1 * peak(4, parts=1) < 0.5 * peak(16, parts=1)

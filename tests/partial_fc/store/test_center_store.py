@@ -84,7 +84,7 @@ def test_a_checkpoint_that_is_gone_takes_its_log_with_it(tmp_path: Path) -> None
 
 @pytest.mark.waits
 def test_a_kill_at_any_moment_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    check_kills(tmp_path, kills=int(os.environ.get("KILLS", "4")))
+    check_kills(tmp_path, kills=int(os.environ.get("KILLS", "2")))
 
 
 def check_kills(folder: Path, kills: int) -> None:
