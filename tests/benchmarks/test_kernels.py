@@ -64,8 +64,8 @@ LIMITS = {
     "tiny": Limits(16, 2),
 }
 # Which of two operators reads an array first, and so reorders it, is decided by MXNet's threads: one
-# more was seen in 94.
-SLACK = 1.05
+# more was seen in 94. So one in twenty is allowed above the limits, and at least one.
+SLACK = 20
 SHORT = ("MobileNetV2", "r18-se")
 PROCESSORS = ["this"] if channel_block() == 16 else ["this", "avx512"]
 NETWORKS = [
@@ -88,7 +88,8 @@ def test_a_network_has_fast_kernels(network: str, work: str, processor: str) -> 
     assert len(step.references) <= allowed, found
     for one in step.references:
         assert one.kind in ("sum", "concat") and "acdb" in [name for _, name in one.layouts], found
-    assert len(step.moved_maps) <= SLACK * getattr(limits, work)
+    limit = getattr(limits, work)
+    assert len(step.moved_maps) <= limit + max(limit // SLACK, 1)
 
 
 @pytest.mark.skipif(not bfloat16_unit(), reason="needs a processor that multiplies bfloat16")
