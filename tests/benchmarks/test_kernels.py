@@ -63,8 +63,8 @@ LIMITS = {
     "mbf": Limits(68, 7),
     "tiny": Limits(16, 2),
 }
-# Which of two operators reads an array first, and so reorders it, is decided by MXNet's threads: one
-# more was seen in 94. So one in twenty is allowed above the limits, and at least one.
+# Which of two operators reads an array first, and so reorders it, MXNet's threads decide: one more
+# was seen in 94. So one in twenty is allowed above the limits, and at least one.
 SLACK = 20
 SHORT = ("MobileNetV2", "r18-se")
 PROCESSORS = ["this"] if channel_block() == 16 else ["this", "avx512"]
