@@ -27,8 +27,9 @@ from training.update import loss_scale
 
 # Differences allowed after the first update and after the second, of an array's largest number:
 # rounding moves the first by 2e-6. In the second a number may be on the other side of a ReLU's
-# bend, which moved a beta by 5e-3 without AVX-512.
-TOLERANCES = (3e-5, 2e-2)
+# bend, which without AVX-512 moved a beta by 4 % on a rank of 12 images. That the first one was
+# right the second loss says, and a momentum that is not added, a beta by half.
+TOLERANCES = (3e-5, 0.1)
 # Of Adam's first step for a gradient near zero, at a learning rate of 1e-3.
 ROUNDING = 3e-5
 # Its gradient is rounding alone: the BatchNorm behind it takes the mean away.
