@@ -55,6 +55,7 @@ def on_device(updates: Any, *arguments: Any, **options: Any) -> list[Updated]:
 
 def assert_equal_updates(found: Sequence[Updated], expected: Sequence[Updated]) -> None:
     """The same losses, and the same arrays but for rounding."""
+    assert len(found) == len(expected) == len(TOLERANCES)
     for one, other, tolerance in zip(found, expected, TOLERANCES):
         np.testing.assert_allclose(one.loss, other.loss, rtol=1e-5)
         assert one.arrays.keys() == other.arrays.keys()

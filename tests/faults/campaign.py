@@ -126,6 +126,13 @@ def contents(path: Path, store: Optional[Path] = None) -> dict[str, Any]:
     return {**found, "values": values}
 
 
+def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
+    """The names of what is not in both, or not the same; see ``contents``."""
+    missing = object()
+    names = found.keys() | expected.keys()
+    return sorted(n for n in names if found.get(n, missing) != expected.get(n, missing))
+
+
 class Loss(NamedTuple):
     """What a run has reported of an update; of one that it did again, it has two."""
 
@@ -140,14 +147,14 @@ def losses(models: Path) -> list[Loss]:
 
 
 def first_other_loss(found: Sequence[Loss], expected: Sequence[Loss]) -> str:
-    """Say where the losses of a disturbed run cease to be those of an uninterrupted one."""
+    """Say where the losses of a disturbed run cease to be those of an undisturbed one."""
     wanted, attempt, last = dict(expected), 1, 0
     for update, loss in found:
         attempt += update <= last
         last = update
         if loss != wanted[update]:
-            return f"from update {update} of attempt {attempt} on"
-    return "with equal losses"
+            return f"losses differ from update {update} of attempt {attempt} on"
+    return "losses are equal"
 
 
 def _checksum(parts: Iterable[Any]) -> int:
@@ -178,12 +185,11 @@ def _round(models: Path, kills: Sequence[Kill], setup: Setup, uninterrupted: Pat
         what, status = ", ".join(done), job.wait(_LONGEST)
         if status:
             return f"{what}: status {status}, {job.said()[-2000:]}"
-    found, expected = contents(models / _LAST, store), contents(uninterrupted / _LAST)
-    others = sorted(name for name in {**found, **expected} if found.get(name) != expected.get(name))
+    others = differences(contents(models / _LAST, store), contents(uninterrupted / _LAST))
     if not others:
         return f"{what}: equal"
     began = first_other_loss(losses(models), losses(uninterrupted))
-    return f"{what}: ANOTHER RESULT, {began} other: {', '.join(others)}"
+    return f"{what}: ANOTHER RESULT in {', '.join(others)}; {began}"
 
 
 def _kill(job: Job, kill: Kill) -> str:

@@ -27,6 +27,14 @@ def test_a_killed_run_goes_on_and_ends_equal(tmp_path: Path, setup: campaign.Set
 def test_where_another_result_began() -> None:
     expected = [campaign.Loss(update, 1 / update) for update in range(1, 7)]
     again = [*expected[:4], *expected[2:]]
-    assert campaign.first_other_loss(again, expected) == "with equal losses"
+    assert campaign.first_other_loss(again, expected) == "losses are equal"
     again[5] = campaign.Loss(4, 0.25000001)
-    assert campaign.first_other_loss(again, expected) == "from update 4 of attempt 2 on"
+    assert campaign.first_other_loss(again, expected) == "losses differ from update 4 of attempt 2 on"
+
+
+def test_what_differs() -> None:
+    expected = {"0 backbone/beta": 1, "head/centers": 2, "values": {"margin": {}}}
+    assert campaign.differences(dict(expected), expected) == []
+    for other in ({"head/centers": 3}, {"values": {"margin": {"m": 1}}}, {"head/momenta": 2}):
+        assert campaign.differences({**expected, **other}, expected) == list(other)
+        assert campaign.differences(expected, {**expected, **other}) == list(other)
