@@ -29,7 +29,8 @@ def test_where_another_result_began() -> None:
     again = [*expected[:4], *expected[2:]]
     assert campaign.first_other_loss(again, expected) == "losses are equal"
     again[5] = campaign.Loss(4, 0.25000001)
-    assert campaign.first_other_loss(again, expected) == "losses differ from update 4 of attempt 2 on"
+    said = campaign.first_other_loss(again, expected)
+    assert said == "losses differ from update 4 of attempt 2 on"
 
 
 def test_what_differs() -> None:
