@@ -71,6 +71,8 @@ class ToolkitHead(Subject):
     def train(self) -> HeadStep:
         """Take one step on the rows that the head samples."""
         self._updates += 1
+        # As in training, where the labels of the next batch are known.
+        self.head.prepare(self._labels, self._updates + 1)
         return self.head.step(self._features, self._labels, self._updates, LEARNING_RATE)
 
     @override

@@ -45,7 +45,7 @@ from runtime import devices
 from runtime.environment import bfloat16_unit
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from runtime.ndarray import BFLOAT16, invoke
+from runtime.ndarray import BFLOAT16, array_of, invoke
 from runtime.state import Saved, State, Stateful
 
 _log = logging.getLogger(__name__)
@@ -94,7 +94,9 @@ class PartialFC(Stateful):
         self._scale = options.scale
         self._filter_threshold = options.filter_threshold
         self._products = Products(TYPES[options.head_dtype])
-        self._prepared: list[tuple[int, Sample]] = []
+        # Of coming steps: their numbers with the labels of all ranks, then what is drawn.
+        self._announced: list[tuple[int, NDArray[np.int64]]] = []
+        self._drawn: list[Sample] = []
 
     @classmethod
     def create(
@@ -163,16 +165,26 @@ class PartialFC(Stateful):
         self.margin.load_state(saved)
 
     def prepare(self, labels: NDArray[np.int64], update: int) -> None:
-        """Begin to read the rows of a coming step; the ranks have to come here together.
+        """Announce the labels of the step after the next; the ranks have to come here together.
+
+        Its sample is drawn while the next one computes. Rows that are not in memory begin to be
+        read at once.
 
         Args:
             labels: int64 [b], the class ids of that step.
-            update: its number, that of the next step.
+            update: its number.
         """
+        self._announced.append((update, self._gather_labels(labels)))
         if self.rows.reads_ahead:
-            sample = self._sampler.sample(self._gather_labels(labels), update)
-            self._prepared.append((update, sample))
+            self._draw()
+
+    def _draw(self) -> None:
+        """Draw the samples of the announced steps."""
+        for update, labels in self._announced:
+            sample = self._sampler.sample(labels, update)
+            self._drawn.append(sample)
             self.rows.read_ahead(sample)
+        self._announced = []
 
     def step(
         self,
@@ -215,13 +227,16 @@ class PartialFC(Stateful):
         update_centers = partial(self._update_centers, gathered, scaled_BD, lr)
         if not hold:
             update_centers()
-        self._world.wait(gradient_BD)
 
         start = self._world.rank * features.shape[0]
         own = slice(start, start + features.shape[0])
         gradient_bD = self.rows.project(gradient_BD[own], units_bD, inverse_norms_b1)
         if radial_B1 is not None:
             gradient_bD = gradient_bD + self.rows.multiply_rows(units_bD, radial_B1[own])
+        # All is queued: the next sample is drawn while it runs.
+        self._draw()
+        self.rows.settle()
+        self._world.wait(gradient_BD)
         # An update that is done shall not keep its arrays.
         return HeadStep(loss, gradient_bD, update_centers if hold else lambda: None)
 
@@ -283,15 +298,17 @@ class PartialFC(Stateful):
         return loss, factor_B.reshape((-1, 1)), radial_B.reshape((-1, 1))
 
     def _sample(self, labels: NDArray[np.int64], update: int) -> Sample:
-        while self._prepared:
-            number, sample = self._prepared.pop(0)
-            if number == update:
+        if any(announced == update for announced, _ in self._announced):
+            self._draw()
+        while self._drawn:
+            sample = self._drawn.pop(0)
+            if sample.update == update:
                 return sample
         return self._sampler.sample(self._gather_labels(labels), update)
 
     def _gather_labels(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
         # On the CPU whatever the device: the sampler works there, without waiting for the device.
-        labels_b = mx.nd.array(labels, ctx=mx.cpu(), dtype="int64")
+        labels_b = array_of(labels, np.int64)
         gathered: NDArray[np.int64] = self._world.allgather(labels_b, "head.labels").asnumpy()
         return gathered
 

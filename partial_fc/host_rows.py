@@ -24,7 +24,7 @@ from partial_fc.shard import Int64Array, Sample
 from runtime.kernels.compiled import inlined, parallel_kernel, prange
 from runtime.kernels.memory import PART, prefetch_part
 from runtime.kernels.sums import LANES, product_of, sum_of
-from runtime.ndarray import array_of, memories, memory, new_array
+from runtime.ndarray import array_of, new_array, queue, settle
 
 
 class _Gathered(NamedTuple):
@@ -34,13 +34,17 @@ class _Gathered(NamedTuple):
     """
 
     rows: Int64Array
-    inverse_norms_K: Array
+    inverse_norms_K: Any
     gradient_KD: Any
     update: int
 
 
 class HostRows(Rows):
-    """Rows of NumPy arrays."""
+    """Rows of NumPy arrays.
+
+    The kernels are queued on MXNet's engine among the operators of the step, and nothing is waited
+    for before the rows are looked at.
+    """
 
     def __init__(
         self,
@@ -69,6 +73,8 @@ class HostRows(Rows):
         # The state whose numbers have the lower bits of the centers, if they are bfloat16.
         self._carrier = next(name for name, state in optimizer.states.items() if state.wide)
         self._copies: dict[str, NDArray[Any]] = {}
+        # Stands for the rows where the engine orders what reads and what writes them.
+        self._order = new_array(1)
 
     @property
     @override
@@ -82,55 +88,63 @@ class HostRows(Rows):
     @override
     def gather(self, placed: Placed, part: slice, units_KD: Any, gradient_KD: Any) -> _Gathered:
         rows = placed.rows[part]
-        inverse_norms_K = np.empty(rows.size, dtype=np.float32)
-        _normalize(self._arrays["centers"], rows, memory(units_KD), inverse_norms_K)
+        inverse_norms_K = new_array(rows.size)
+        arguments = self._arrays["centers"], rows, units_KD, inverse_norms_K
+        queue(_normalize, *arguments, reads=[self._order], writes=[units_KD, inverse_norms_K])
         return _Gathered(rows, inverse_norms_K, gradient_KD, placed.update)
 
     @override
     def update(self, gathered: _Gathered, lr: float) -> None:
         rows, inverse_norms_K, gradient_KD, update = gathered
         draws = Draws(_key(self._seed, update), self._first)
-        gradients = RowGradients(rows, inverse_norms_K, memory(gradient_KD), draws)
-        self._optimizer.update_host(self._arrays, gradients, lr)
+        gradients = RowGradients(rows, inverse_norms_K, gradient_KD, draws)
+        queue(self._optimizer.update_host, self._arrays, gradients, lr, writes=[self._order])
+
+    @override
+    def settle(self) -> None:
+        settle(self._order)
 
     @override
     def maxima(self, logits: Logits, rules: Optional[Negatives] = None) -> Any:
-        maxima_B, values_B = new_array(logits.batch)
-        arrays = memory(logits.numbers), _bounds(logits), values_B
+        maxima_B = new_array(logits.batch)
+        arguments = logits.numbers, _bounds(logits), maxima_B
         if rules is None:
-            _row_maxima(*arrays)
+            queue(_row_maxima, *arguments, writes=[maxima_B])
         else:
-            _ruled_maxima(*arrays, _numbers(rules, logits.batch))
+            queue(_ruled_maxima, *arguments, _numbers(rules, logits.batch), writes=[maxima_B])
         return maxima_B
 
     @override
     def exponentiate(self, logits: Logits, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
-        sums_B, values_B = new_array(logits.batch)
-        numbers, shifts_B = memories(logits.numbers, shift_B)
-        arrays = numbers, _bounds(logits), shifts_B, values_B
+        sums_B = new_array(logits.batch)
+        arguments = logits.numbers, _bounds(logits), shift_B, sums_B
+        writes = [logits.numbers, sums_B]
         if rules is None:
-            _row_exponentials(*arrays)
+            queue(_row_exponentials, *arguments, writes=writes)
         else:
-            _ruled_exponentials(*arrays, _numbers(rules, logits.batch))
+            queue(_ruled_exponentials, *arguments, _numbers(rules, logits.batch), writes=writes)
         return sums_B
 
     @override
     def get_targets(self, logits: Logits, placed: Placed) -> Any:
+        targets_B = new_array(logits.batch)
         entries = _entries(logits, placed.entries)
-        return array_of(bfloat16.to_float32(memory(logits.numbers)[entries]))
+        queue(_take_entries, logits.numbers, entries, targets_B, writes=[targets_B])
+        return targets_B
 
     @override
     def set_targets(self, logits: Logits, placed: Placed, values_B: Any) -> None:
-        numbers, targets_B = memories(logits.numbers, values_B)
         entries = _entries(logits, placed.entries)
-        numbers[entries] = bfloat16.from_float32(targets_B, numbers.dtype)
+        queue(_put_entries, logits.numbers, entries, values_B, writes=[logits.numbers])
 
     @override
     def export(self) -> dict[str, NDArray[Any]]:
+        self.settle()
         return dict(self._arrays)
 
     @override
     def snapshot(self) -> dict[str, NDArray[Any]]:
+        self.settle()
         # Into the same memory each time: new pages from the system take longer to get than to
         # fill, on a virtual machine ten times as long.
         if not self._copies:
@@ -141,6 +155,7 @@ class HostRows(Rows):
 
     @override
     def load(self, name: str, first: int, values: NDArray[Any]) -> None:
+        self.settle()
         rows = self._arrays[name][first : first + len(values)]
         if {values.dtype, rows.dtype} == {np.dtype(np.float32), np.dtype(np.uint16)}:
             values = _converted(values, carries=name == self._carrier)
@@ -148,31 +163,40 @@ class HostRows(Rows):
 
     @override
     def normalize(self, features_bD: Any) -> tuple[Any, Any]:
-        units_bD, normalized_bD = new_array(*features_bD.shape)
-        inverse_norms_b1, inverse_b1 = new_array(len(features_bD), 1)
-        rows = np.arange(len(features_bD))
-        _normalize(memory(features_bD), rows, normalized_bD, inverse_b1.reshape(-1))
-        return units_bD, inverse_norms_b1
+        # A backbone's last operator may leave them in a layout of oneDNN.
+        features_bD.wait_to_read()
+        units_bD = new_array(*features_bD.shape)
+        inverse_norms_b = new_array(len(features_bD))
+        rows, outputs = np.arange(len(features_bD)), (units_bD, inverse_norms_b)
+        queue(_normalize, features_bD, rows, *outputs, writes=outputs)
+        return units_bD, inverse_norms_b.reshape((-1, 1))
 
     @override
     def multiply_rows(self, matrix_BD: Any, factors_B1: Any) -> Any:
-        product_BD, values_BD = new_array(*matrix_BD.shape)
-        _multiply_rows(*memories(matrix_BD, factors_B1), values_BD)
+        product_BD = new_array(*matrix_BD.shape)
+        queue(_multiply_rows, matrix_BD, factors_B1, product_BD, writes=[product_BD])
         return product_BD
 
     @override
     def multiply_shares(self, shares_NBD: Any, units_BD: Any, factors_B1: Any) -> tuple[Any, Any]:
-        # In one kernel: to hand one to the engine's thread takes longer than it runs.
-        sum_BD, sums_BD = new_array(*units_BD.shape)
-        scaled_BD, values_BD = new_array(*units_BD.shape)
-        _multiply_shares(*memories(shares_NBD, units_BD, factors_B1), sums_BD, values_BD)
-        return sum_BD, scaled_BD
+        outputs = new_array(*units_BD.shape), new_array(*units_BD.shape)
+        queue(_multiply_shares, shares_NBD, units_BD, factors_B1, *outputs, writes=outputs)
+        return outputs
 
     @override
     def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
-        projected_bD, values_bD = new_array(*gradient_bD.shape)
-        _project(*memories(gradient_bD, units_bD, inverse_norms_b1), values_bD)
+        projected_bD = new_array(*gradient_bD.shape)
+        arguments = gradient_bD, units_bD, inverse_norms_b1, projected_bD
+        queue(_project, *arguments, writes=[projected_bD])
         return projected_bD
+
+
+def _take_entries(numbers: NDArray[Any], entries: Int64Array, values: Array) -> None:
+    values[:] = bfloat16.to_float32(numbers[entries])
+
+
+def _put_entries(numbers: NDArray[Any], entries: Int64Array, values: Array) -> None:
+    numbers[entries] = bfloat16.from_float32(values, numbers.dtype)
 
 
 def _converted(values: NDArray[Any], *, carries: bool) -> NDArray[Any]:
@@ -294,13 +318,13 @@ def _row_exponentials(numbers, bounds, shift, sums):  # type: ignore[no-untyped-
                 sums[b] = sums[b] + total if block else total
 
 
-def _numbers(rules: Negatives, batch: int) -> tuple[np.float32, Array, np.float32, np.float32]:
-    """The limit, thresholds, hardness and inverse scale of the kernels."""
+def _numbers(rules: Negatives, batch: int) -> tuple[np.float32, Any, Any, np.float32]:
+    """The limit, thresholds [B], hardness [1] and inverse scale of the kernels."""
     limit, inverse_scale = np.float32(rules.limit), np.float32(1.0 / rules.scale)
     if rules.curriculum is None:
-        return limit, np.full(batch, NEVER, dtype=np.float32), np.float32(0.0), inverse_scale
-    thresholds, hardness = rules.curriculum.thresholds_B, rules.curriculum.hardness
-    return limit, memory(thresholds), memory(hardness)[0], inverse_scale
+        thresholds, hardness = np.full(batch, NEVER, np.float32), np.zeros(1, np.float32)
+        return limit, thresholds, hardness, inverse_scale
+    return limit, rules.curriculum.thresholds_B, rules.curriculum.hardness, inverse_scale
 
 
 @inlined
@@ -318,7 +342,8 @@ def _slope(logit, threshold, hardness, inverse_scale):  # type: ignore[no-untype
 
 @parallel_kernel
 def _ruled_maxima(numbers, bounds, maxima, rules):  # type: ignore[no-untyped-def]
-    limit, thresholds, hardness, inverse_scale = rules
+    limit, thresholds, hardnesses, inverse_scale = rules
+    hardness = hardnesses[0]
     for piece in prange(-(-maxima.size // _SAMPLES)):
         samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, maxima.size))
         lanes = np.empty(LANES, dtype=np.float32)
@@ -344,7 +369,8 @@ def _ruled_maxima(numbers, bounds, maxima, rules):  # type: ignore[no-untyped-de
 
 @parallel_kernel
 def _ruled_exponentials(numbers, bounds, shift, sums, rules):  # type: ignore[no-untyped-def]
-    limit, thresholds, hardness, inverse_scale = rules
+    limit, thresholds, hardnesses, inverse_scale = rules
+    hardness = hardnesses[0]
     for piece in prange(-(-sums.size // _SAMPLES)):
         samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, sums.size))
         lanes = np.empty(LANES, dtype=np.float32)

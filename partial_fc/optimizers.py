@@ -209,6 +209,7 @@ def _sgd(centers, momenta, rows, inverse_norms, gradient, settings):  # type: ig
         for start in range(0, centers.shape[1], PART):
             prefetch_part(centers, following, start)
             prefetch_part(momenta, following, start)
+            prefetch_part(gradient, min(s + 1, rows.size - 1), start)
             stop = start + PART
             center, velocity = centers[row, start:stop], momenta[row, start:stop]
             slope = gradient[s, start:stop]
@@ -243,6 +244,7 @@ def _adam(centers, states, rows, inverse_norms, gradient, settings):  # type: ig
             prefetch_part(centers, following, start)
             prefetch_part(first_moments, following, start)
             prefetch_part(second_moments, following, start)
+            prefetch_part(gradient, min(s + 1, rows.size - 1), start)
             stop = start + PART
             center, slope = centers[row, start:stop], gradient[s, start:stop]
             first, second = first_moments[row, start:stop], second_moments[row, start:stop]

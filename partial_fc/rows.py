@@ -89,6 +89,10 @@ class Rows(Protocol):
     def update(self, gathered: Any, lr: float) -> None:
         """Update the rows of ``gather``; may overwrite the gradient."""
 
+    def settle(self) -> None:
+        """Wait until updates on the host have run; what is on a device, reads wait for."""
+        return
+
     def maxima(self, logits: Logits, rules: Optional[Negatives] = None) -> Any:
         """The largest logit of each sample after the rules, NDArray [B].
 
@@ -112,7 +116,9 @@ class Rows(Protocol):
         """Replace them, in place."""
 
     def export(self) -> dict[str, NDArray[Any]]:
-        """The arrays "centers" [C, D] and the optimizer's states; updates change them.
+        """The arrays "centers" [C, D] and the optimizer's states, once the updates have run.
+
+        Later updates change them.
 
         They are float32 but for counts, or uint16 that holds bfloat16.
         """

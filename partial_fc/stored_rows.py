@@ -153,6 +153,7 @@ class StoredRows(HostRows):
     @override
     def update(self, gathered: _Gathered, lr: float) -> None:
         super().update(gathered, lr)
+        self.settle()
         assert self._current is not None
         self._current.writing = self._store.write(self._part(self._current, gathered.rows))
 

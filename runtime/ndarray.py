@@ -7,12 +7,15 @@ kernels on the threads of the operators.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import itertools
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from typing import Any
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +26,7 @@ from runtime.mxnet import mx
 # MXNet's name for the type, as a ``dtype`` of its arrays. NumPy has no bfloat16 and sees its bits.
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 _ELEMENTS: dict[int, tuple[Any, Any]] = {
+    8: (np.dtype(np.int64), ctypes.c_int64),
     4: (np.dtype(np.float32), ctypes.c_float),
     2: (BFLOAT16, ctypes.c_uint16),
 }
@@ -49,8 +53,8 @@ def memory(array: Any) -> NDArray[Any]:
     The view is valid as long as the array lives and until the next operator on it is queued.
 
     Args:
-        array: a contiguous NDArray in the memory of the CPU, float32 or bfloat16 (its bits appear
-            as uint16).
+        array: a contiguous NDArray in the memory of the CPU, float32, int64 or bfloat16 (its bits
+            appear as uint16).
     """
     wait_until_unused(array)
     return _view(array)
@@ -65,19 +69,16 @@ def memories(*arrays: Any) -> list[NDArray[Any]]:
     return [*map(_view, arrays)]
 
 
-def new_array(*shape: int) -> tuple[Any, NDArray[np.float32]]:
-    """Return a new float32 array on the CPU, and the view of its memory.
-
-    No operator knows the array, so that it can be filled without asking the engine.
-    """
-    array = mx.nd.empty(shape, ctx=mx.cpu())
-    return array, _view(array)
+def new_array(*shape: int) -> Any:
+    """Return a new float32 array on the CPU."""
+    return mx.nd.empty(shape, ctx=mx.cpu())
 
 
-def array_of(values: NDArray[Any]) -> Any:
-    """Return a new float32 array on the CPU with these values."""
-    array, view = new_array(*values.shape)
-    view[...] = values
+def array_of(values: NDArray[Any], dtype: Any = np.float32) -> Any:
+    """Return a new array on the CPU with these values; float32 or int64."""
+    array = mx.nd.empty(values.shape, ctx=mx.cpu(), dtype=dtype)
+    # No operator knows it yet, so that the engine need not be asked.
+    _view(array)[...] = values
     return array
 
 
@@ -129,39 +130,71 @@ _nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: N
 
 def _wait_until_all_are_unused(arrays: Sequence[Any]) -> None:
     """Queue an operator that writes all of these arrays, by what it says, and wait for it."""
-    count = len(arrays)
-    if not count:
+    if not arrays:
         return
-    # An operator would wait for itself.
-    assert len({array.handle.value for array in arrays}) == count
-    handles = (ctypes.c_void_p * count)(*(array.handle for array in arrays))
-    context = (ctypes.c_int * 2)(mx.cpu().device_typeid, 0)
-    none = ctypes.c_void_p()
-    mx.base.check_call(
-        mx.base._LIB.MXEnginePushSyncND(
-            *(_nothing, none, none, context, none, ctypes.c_int(0), handles, ctypes.c_int(count)),
-            *(none, ctypes.c_int(0), none),
-        )
-    )
+    _push(_nothing, None, (), arrays)
     mx.base.check_call(mx.base._LIB.MXNDArrayWaitToRead(arrays[0].handle))
 
 
-# Calls that the engine's thread has not taken yet, by number: what to call, and its result.
-_calls: dict[int, tuple[Callable[[], Any], futures.Future[Any]]] = {}
+def _push(call: Any, number: Optional[int], reads: Sequence[Any], writes: Sequence[Any]) -> None:
+    """Have the engine call a C function once what was queued before on these arrays has run.
+
+    Args:
+        call: the function; it gets ``number``, as a pointer.
+        number: not 0.
+        reads: arrays that other operators may read meanwhile.
+        writes: arrays that no other operator may use meanwhile.
+    """
+    # An operator would wait for itself.
+    handles = [array.handle.value for array in (*reads, *writes)]
+    assert len(set(handles)) == len(handles)
+    none = ctypes.c_void_p()
+    mx.base.check_call(
+        mx.base._LIB.MXEnginePushSyncND(
+            *(call, ctypes.c_void_p(number), none, (ctypes.c_int * 2)(mx.cpu().device_typeid, 0)),
+            *(*_counted(reads), *_counted(writes), none, ctypes.c_int(0), none),
+        )
+    )
+
+
+def _counted(arrays: Sequence[Any]) -> tuple[Any, ctypes.c_int]:
+    """Handles for the engine, and how many there are."""
+    handles = (array.handle for array in arrays)
+    return (ctypes.c_void_p * len(arrays))(*handles), ctypes.c_int(len(arrays))
+
+
+class _Call(NamedTuple):
+    """What the engine's thread calls, and what becomes of the result; nobody waits for a queued."""
+
+    function: Callable[[], Any]
+    result: Optional[futures.Future[Any]]
+
+
+# Calls that the engine's thread has not taken yet, by number.
+_calls: dict[int, _Call] = {}
 # The engine hands the number on as a pointer, of which 0 would be none.
 _numbers = itertools.count(1)
+# What queued calls have raised.
+_failures: list[BaseException] = []
+_thread = threading.local()
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 def _take_call(_: Any, number: int) -> None:
     # Nothing is left of a call that Ctrl-C took back.
-    call, result = _calls.pop(number, (None, None))
-    if call is None or result is None:
+    function, result = _calls.pop(number, (None, None))
+    if function is None:
         return
+    _thread.is_engine = True
     try:
-        result.set_result(call())
+        value = function()
+        if result is not None:
+            result.set_result(value)
     except BaseException as error:
-        result.set_exception(error)
+        if result is not None:
+            result.set_exception(error)
+        else:
+            _failures.append(error)
 
 
 def run_on_engine(call: Callable[[], Any]) -> Any:
@@ -171,23 +204,86 @@ def run_on_engine(call: Callable[[], Any]) -> Any:
     some milliseconds after each operator, to take the next one at once. A kernel that is run by
     this thread has them, at once; the threads of another one would wait for their processors.
 
-    Any number of threads may call it, but no ``call``: it would wait for itself.
+    Any number of threads may call it; a ``call`` that does runs the other itself, at once.
     """
+    if getattr(_thread, "is_engine", False):
+        return call()
     result: futures.Future[Any] = futures.Future()
     number = next(_numbers)
-    context = (ctypes.c_int * 2)(mx.cpu().device_typeid, 0)
-    none = ctypes.c_void_p()
-    _calls[number] = call, result
+    _calls[number] = _Call(call, result)
     try:
-        mx.base.check_call(
-            mx.base._LIB.MXEnginePushSync(
-                *(_take_call, ctypes.c_void_p(number), none, context, none, ctypes.c_int(0)),
-                *(none, ctypes.c_int(0), none, ctypes.c_int(0), none),
-            )
-        )
+        _push(_take_call, number, (), ())
         return result.result()
     finally:
         # Ctrl-C may come anywhere above. What the engine has not taken by then it never will, and
         # what it has is waited for: what a call works on is not to be freed before it ends.
         if _calls.pop(number, None) is None:
             futures.wait([result])
+
+
+def queue(
+    function: Callable[..., Any], *arguments: Any, writes: Sequence[Any], reads: Sequence[Any] = ()
+) -> None:
+    """Queue a call on MXNet's engine, as an operator of the arrays in its arguments, and return.
+
+    To hand each kernel of a step over and to wait for its end takes two threads that wake up, of
+    which one has slept since the product before: a tenth of a millisecond or two, longer than a
+    small kernel runs. A queue is handed over while its first operators run.
+
+    Args:
+        function: it runs on the engine's thread (see ``run_on_engine``), once all that was queued
+            before on its arrays has run, and waits for nothing that is on the engine. What it
+            raises is raised by the next call of this function or of ``settle``.
+        arguments: of the function. It gets views of CPU arrays among them, also in tuples, as
+            ``memory`` returns them; nothing may have put them into a layout of oneDNN.
+        writes: the arrays that it writes, no two of the same memory and none that it reads as well.
+            The others among the arguments are read.
+        reads: further arrays that it has to come after the writing of.
+    """
+    _raise_failure()
+    written = {array.handle.value for array in writes}
+    found = [array for array in _arrays_in(arguments) if array.handle.value not in written]
+    number = next(_numbers)
+    _calls[number] = _Call(lambda: function(*_viewed(arguments)), None)
+    try:
+        _push(_take_call, number, [*found, *reads], writes)
+    except BaseException:
+        _calls.pop(number, None)
+        raise
+
+
+def _arrays_in(value: Any) -> list[Any]:
+    if isinstance(value, tuple):
+        return [array for item in value for array in _arrays_in(item)]
+    return [value] if isinstance(value, mx.nd.NDArray) else []
+
+
+def _viewed(value: Any) -> Any:
+    """The value with views in place of arrays, also in tuples."""
+    if isinstance(value, tuple):
+        items = map(_viewed, value)
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return _view(value) if isinstance(value, mx.nd.NDArray) else value
+
+
+def settle(array: Any) -> None:
+    """Wait until every call and operator that uses the array has run."""
+    wait_until_unused(array)
+    _raise_failure()
+
+
+def _raise_failure() -> None:
+    if _failures:
+        raise _failures.pop(0)
+
+
+# Seconds. A kernel takes milliseconds; what has not run by then waits for a rank that has ended.
+_END = 5.0
+
+
+@atexit.register
+def _run_queue_to_its_end() -> None:
+    """The engine can call Python no more once the interpreter has ended."""
+    deadline = time.monotonic() + _END
+    while _calls and time.monotonic() < deadline:
+        time.sleep(0.001)

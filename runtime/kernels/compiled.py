@@ -116,7 +116,8 @@ def _private_folder() -> Optional[Path]:
 # detected. Nothing is reordered (see ``runtime.kernels.sums``).
 _FAST = {"contract", "nsz"}
 
-_compiled_in_parallel = _compiler(parallel=True, fastmath=_FAST)
+# Python goes on meanwhile: it queues what follows.
+_compiled_in_parallel = _compiler(parallel=True, fastmath=_FAST, nogil=True)
 
 
 @functools.lru_cache(maxsize=None)
@@ -134,7 +135,8 @@ def _launch() -> None:
 def parallel_kernel(function: Any) -> Callable[..., Any]:
     """A kernel whose prange is divided among the threads of this rank that MXNet's operators use.
 
-    MXNet's engine calls it, and the caller waits; arguments are positional.
+    MXNet's engine calls it, and the caller waits (see ``runtime.ndarray.queue`` for those who have
+    others to queue); arguments are positional.
     """
     kernel = _compiled_in_parallel(function)
 

@@ -319,6 +319,39 @@ def test_three_steps_of_adam_equal_the_reference(world_size, rows_of, decoupled)
     assert_close(centers, expected_centers, 2e-5)
 
 
+def test_a_step_whose_labels_were_announced_is_the_same() -> None:
+    loss, num_classes, updates = LOSSES["arcface"], 24, 5
+
+    def rank_main(world: ThreadWorld, announced):
+        drawn = []
+        head = make_head(world, num_classes, loss, 64.0, 0.5, HostRows, SGD_09)
+        draw = head._sampler.sample
+        head._sampler.sample = lambda *labels: drawn.append(labels[-1]) or draw(*labels)
+        batch = GLOBAL_BATCH // world.size
+        own = slice(world.rank * batch, (world.rank + 1) * batch)
+        batches = list(make_batches(num_classes, updates + 2, loss.deviations))
+        steps = []
+        for update, (features, labels) in enumerate(batches[:updates]):
+            if announced[update] is not None:
+                head.prepare(batches[announced[update]][1][own], announced[update])
+            step = head.step(mx.nd.array(features[own]), labels[own], update, LR)
+            steps += [step.loss.asnumpy(), step.gradient.asnumpy()]
+        return [*steps, head.rows.export()["centers"]], drawn
+
+    plain = run_ranks(2, partial(rank_main, announced=[None] * updates))
+    assert plain[0][1] == [0, 1, 2, 3, 4]
+    for announced, expected in {
+        # One step ahead, as in training; one that never comes; right before its own step.
+        (1, 2, 3, 4, 5): [0, 1, 2, 3, 4, 5],
+        (None, 6, None, 4, None): [0, 1, 6, 2, 3, 4],
+        (0, 1, 2, 3, 4): [0, 1, 2, 3, 4],
+    }.items():
+        for one, other in zip(plain, run_ranks(2, partial(rank_main, announced=announced))):
+            assert other[1] == expected
+            assert len(one[0]) == len(other[0]) == 2 * updates + 1
+            assert all(map(np.array_equal, one[0], other[0]))
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_positives_beyond_the_sample_size_are_kept(world_size):
     """More positives than the ratio allows: the softmax is over all of them, and all move."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -101,7 +104,7 @@ def test_ctrl_c_right_after_a_call_is_queued_waits_for_it(monkeypatch) -> None:
 def test_ctrl_c_before_a_call_is_queued_takes_it_back(monkeypatch) -> None:
     """Else the caller would wait for what never begins."""
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(mx.base._LIB, "MXEnginePushSync", _interrupt)
+        patch.setattr(mx.base._LIB, "MXEnginePushSyncND", _interrupt)
         run_on_engine(lambda: pytest.fail("it was taken back"))
     assert not ndarray._calls and run_on_engine(lambda: 1) == 1
 
@@ -110,12 +113,79 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_new_array_is_filled_without_the_engine() -> None:
-    array, view = ndarray.new_array(2, 3)
-    view[...] = 7
-    assert array.shape == (2, 3) and (2 * array).asnumpy().tolist() == [[14.0] * 3] * 2
+def test_a_call_on_the_thread_of_operators_may_call_others() -> None:
+    assert run_on_engine(lambda: run_on_engine(lambda: 1)) == 1
+
+
+class _Pair(NamedTuple):
+    factor: float
+    numbers: object
+
+
+def _add_product(sums, pairs) -> None:
+    for factor, numbers in pairs:
+        sums += factor * numbers
+
+
+def test_a_queued_call_comes_between_the_operators_before_and_behind_it() -> None:
+    size = 1 << 20
+    sums, numbers = mx.nd.zeros(size), mx.nd.zeros(size)
+    for turn in range(1, 21):
+        # As many as are under way when the next ones are queued.
+        numbers[:] = turn
+        ndarray.queue(_add_product, sums, (_Pair(2.0, numbers),), writes=[sums])
+        ndarray.queue(_add_one, numbers, writes=[numbers])
+        ndarray.queue(_add_product, sums, (_Pair(0.5, numbers),), writes=[sums])
+        sums += 1
+    expected = sum(2 * turn + 0.5 * (turn + 1) + 1 for turn in range(1, 21))
+    assert np.array_equal(sums.asnumpy(), np.full(size, expected, np.float32))
+
+
+def test_an_array_that_is_no_argument_orders_calls() -> None:
+    found: list[int] = []
+    order, slow = ndarray.new_array(1), threading.Event()
+    ndarray.queue(lambda: found.append(slow.wait(10) * 1), writes=[order])
+    ndarray.queue(lambda: found.append(2), reads=[order], writes=[])
+    # It did not wait.
+    assert not found
+    slow.set()
+    ndarray.settle(order)
+    assert found == [1, 2]
+
+
+def test_what_a_queued_call_raises_is_raised_by_the_next_that_asks() -> None:
+    order = ndarray.new_array(1)
+    ndarray.queue(lambda: 1 // 0, writes=[order])
+    with pytest.raises(ZeroDivisionError):
+        ndarray.settle(order)
+    ndarray.queue(lambda: [][1], writes=[order])
+    order.wait_to_read()
+    with pytest.raises(IndexError):
+        ndarray.queue(lambda: pytest.fail("it comes behind a failure"), writes=[order])
+    ndarray.settle(order)
+    assert not ndarray._calls
+
+
+def test_an_interpreter_that_ends_runs_what_is_queued() -> None:
+    """The engine's thread would call an interpreter that is gone."""
+    program = (
+        "import time\n"
+        "from runtime import ndarray\n"
+        "order = ndarray.new_array(1)\n"
+        "for number in range(3):\n"
+        "    ndarray.queue(lambda: time.sleep(0.2), writes=[order])\n"
+        "ndarray.queue(lambda: print('the last'), writes=[order])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "the last\n", "")
+
+
+def test_an_array_of_values() -> None:
     copied = ndarray.array_of(np.array([True, False]))
     assert copied.dtype == np.float32 and copied.asnumpy().tolist() == [1.0, 0.0]
+    large = ndarray.array_of(np.array([2**40 + 1]), np.int64)
+    assert large.dtype == np.int64 and large.asnumpy().tolist() == [2**40 + 1]
+    assert ndarray.memory(large).tolist() == [2**40 + 1]
 
 
 def test_memories_wait_for_all_of_their_operators() -> None:

@@ -73,6 +73,7 @@ class FaceStep(Step):
             self._stopwatch.wait(features)
         with self._stopwatch.part(HEAD):
             result = self._head.step(features, batch.labels, update, center_lr, hold=guard.skips)
+            self._stopwatch.wait(result.gradient)
         with self._stopwatch.part(BACKBONE):
             if self._teacher is not None:
                 result = self._teacher.add_to(result, features, batch.images)
@@ -88,6 +89,7 @@ class FaceStep(Step):
                 return result.loss
             with self._stopwatch.part(HEAD):
                 result.update_centers()
+                self._head.rows.settle()
         with self._stopwatch.part(BACKBONE):
             self._optimizer.update(update, lr)
         self._stopwatch.settle()
@@ -102,7 +104,7 @@ class FaceStep(Step):
     @property
     @override
     def looks_ahead(self) -> bool:
-        return self._head.rows.reads_ahead
+        return True
 
     @override
     def prepare(self, batch: Batch, update: int) -> None:
