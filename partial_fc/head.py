@@ -14,6 +14,7 @@ Shapes: b batch of a rank, B global batch, D embedding, S sampled rows of this r
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from typing_extensions import override
 
 from partial_fc import bfloat16
 from partial_fc import margin as margins
-from partial_fc.blocks import Products
+from partial_fc.blocks import Block, Products
 from partial_fc.centers_file import read_centers
 from partial_fc.communicator import Communicator
 from partial_fc.device_rows import DeviceRows
@@ -205,18 +206,25 @@ class PartialFC(Stateful):
             hold: leave the update of the centers to the caller, who may have to skip it; otherwise
                 it runs during the reduction of the gradient.
         """
-        units_bD, inverse_norms_b1 = self.rows.normalize(features)
-        units_BD = self._world.allgather(units_bD, "head.features")
         sample = self._sample(labels, update)
         placed = self.rows.place(sample)
-        products = self._products
-        products.begin((*units_BD.shape[:1], sample.rows.size, units_BD.shape[1]), features.context)
-        products.set_features(units_BD, self._scale)
-        gathered = []
-        for block in products.blocks:
+        products, batch = self._products, len(features) * self._world.size
+        products.begin((batch, sample.rows.size, features.shape[1]), features.context)
+        blocks, gathered = products.blocks, []
+
+        def gather(block: Block) -> None:
             arrays = block.units_KD, block.gradient_KD
             gathered.append(self.rows.gather(placed, block.part, *arrays))
+
+        # Each block while the one before is multiplied, the first while the features get ready.
+        gather(blocks[0])
+        units_bD, inverse_norms_b1 = self.rows.normalize(features)
+        units_BD = self._world.allgather(units_bD, "head.features")
+        products.set_features(units_BD, self._scale)
+        for block, following in itertools.zip_longest(blocks, blocks[1:]):
             products.multiply(block)
+            if following is not None:
+                gather(following)
         loss, row_scale_B1, radial_B1 = self._softmax(products.logits, placed, inverse_norms_b1)
 
         gradient_BD, scaled_BD = self.rows.multiply_shares(
