@@ -43,7 +43,8 @@ def main() -> None:
     tell("adam", centers, *moments)
 
     bounds = np.array([0, 70, SAMPLED])
-    rules = np.float32(60), np.full(BATCH, 10, np.float32), *floats([0.3, 1 / 64])
+    hardness = np.full(1, 0.3, np.float32)
+    rules = np.float32(60), np.full(BATCH, 10, np.float32), hardness, np.float32(1 / 64)
     for name, given in (("", ()), ("ruled ", (rules,))):
         logits = 10 * normal(BATCH * SAMPLED)
         maxima, sums = np.empty(BATCH, np.float32), np.empty(BATCH, np.float32)
