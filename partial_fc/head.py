@@ -14,7 +14,6 @@ Shapes: b batch of a rank, B global batch, D embedding, S sampled rows of this r
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -210,21 +209,16 @@ class PartialFC(Stateful):
         placed = self.rows.place(sample)
         products, batch = self._products, len(features) * self._world.size
         products.begin((batch, sample.rows.size, features.shape[1]), features.context)
-        blocks, gathered = products.blocks, []
-
-        def gather(block: Block) -> None:
-            arrays = block.units_KD, block.gradient_KD
-            gathered.append(self.rows.gather(placed, block.part, *arrays))
-
-        # Each block while the one before is multiplied, the first while the features get ready.
-        gather(blocks[0])
+        # The first rows are on their way while the features are normalized.
+        first, *others = products.blocks
+        gathered = [self._gather(placed, first)]
         units_bD, inverse_norms_b1 = self.rows.normalize(features)
         units_BD = self._world.allgather(units_bD, "head.features")
         products.set_features(units_BD, self._scale)
-        for block, following in itertools.zip_longest(blocks, blocks[1:]):
+        products.multiply(first)
+        for block in others:
+            gathered.append(self._gather(placed, block))
             products.multiply(block)
-            if following is not None:
-                gather(following)
         loss, row_scale_B1, radial_B1 = self._softmax(products.logits, placed, inverse_norms_b1)
 
         gradient_BD, scaled_BD = self.rows.multiply_shares(
@@ -235,7 +229,6 @@ class PartialFC(Stateful):
         update_centers = partial(self._update_centers, gathered, scaled_BD, lr)
         if not hold:
             update_centers()
-
         start = self._world.rank * features.shape[0]
         own = slice(start, start + features.shape[0])
         gradient_bD = self.rows.project(gradient_BD[own], units_bD, inverse_norms_b1)
@@ -246,7 +239,15 @@ class PartialFC(Stateful):
         self.rows.settle()
         self._world.wait(gradient_BD)
         # An update that is done shall not keep its arrays.
-        return HeadStep(loss, gradient_bD, update_centers if hold else lambda: None)
+        held = partial(self._update_held, update_centers) if hold else lambda: None
+        return HeadStep(loss, gradient_bD, held)
+
+    def _gather(self, placed: Placed, block: Block) -> Any:
+        return self.rows.gather(placed, block.part, block.units_KD, block.gradient_KD)
+
+    def _update_held(self, update_centers: Callable[[], None]) -> None:
+        update_centers()
+        self.rows.settle()
 
     def _update_centers(self, gathered: list[Any], scaled_BD: Any, lr: float) -> None:
         """Update block by block, while the gradient of a block is in the processor's cache."""

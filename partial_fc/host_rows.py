@@ -21,10 +21,11 @@ from partial_fc.optimizers import Draws, RowGradients, RowOptimizer
 from partial_fc.row_memory import zeros
 from partial_fc.rows import SMALLEST_NORM, Array, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
+from runtime.engine import settle
 from runtime.kernels.compiled import inlined, parallel_kernel, prange
 from runtime.kernels.memory import PART, prefetch_part
 from runtime.kernels.sums import LANES, product_of, sum_of
-from runtime.ndarray import array_of, new_array, queue, settle
+from runtime.ndarray import array_of, new_array, queue
 
 
 class _Gathered(NamedTuple):

@@ -1,26 +1,22 @@
 """Access to MXNet's C interface that its Python interface lacks and kernels on a CPU need.
 
 It calls operators that have no Python function (the backward operators), views the memory of a CPU
-array without a copy, so that Numba kernels and MXNet operators work on the same arrays, and runs
-kernels on the threads of the operators.
+array without a copy, so that Numba kernels and MXNet operators work on the same arrays, and queues
+kernels among the operators.
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
-import itertools
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent import futures
-from typing import Any, NamedTuple, Optional
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime import devices
+from runtime.engine import submit, wait_until_all_are_unused, wait_until_unused
 from runtime.mxnet import mx
 
 # MXNet's name for the type, as a ``dtype`` of its arrays. NumPy has no bfloat16 and sees its bits.
@@ -60,15 +56,6 @@ def memory(array: Any) -> NDArray[Any]:
     return _view(array)
 
 
-def memories(*arrays: Any) -> list[NDArray[Any]]:
-    """Return what ``memory`` does for each of several arrays, no two of the same memory.
-
-    They are waited for together: to ask the engine takes as long as a small operator.
-    """
-    _wait_until_all_are_unused(arrays)
-    return [*map(_view, arrays)]
-
-
 def new_array(*shape: int) -> Any:
     """Return a new float32 array on the CPU."""
     return mx.nd.empty(shape, ctx=mx.cpu())
@@ -95,7 +82,7 @@ def addresses(arrays: Sequence[Any]) -> list[int]:
     For many arrays, no two of the same memory. They are waited for together: for each wait, MXNet
     wakes up a thread, which then has to get a processor.
     """
-    _wait_until_all_are_unused(arrays)
+    wait_until_all_are_unused(arrays)
     return [*map(_address, arrays)]
 
 
@@ -119,137 +106,22 @@ def is_on_host(array: Any) -> bool:
     return devices.is_host(array.context) and bool(array.dtype == np.float32)
 
 
-def wait_until_unused(array: Any) -> None:
-    """Wait until every queued operator that reads or writes the array has run."""
-    mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
-
-
-# What the engine calls is to outlive every operator.
-_nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: None)
-
-
-def _wait_until_all_are_unused(arrays: Sequence[Any]) -> None:
-    """Queue an operator that writes all of these arrays, by what it says, and wait for it."""
-    if not arrays:
-        return
-    _push(_nothing, None, (), arrays)
-    mx.base.check_call(mx.base._LIB.MXNDArrayWaitToRead(arrays[0].handle))
-
-
-def _push(call: Any, number: Optional[int], reads: Sequence[Any], writes: Sequence[Any]) -> None:
-    """Have the engine call a C function once what was queued before on these arrays has run.
-
-    Args:
-        call: the function; it gets ``number``, as a pointer.
-        number: not 0.
-        reads: arrays that other operators may read meanwhile.
-        writes: arrays that no other operator may use meanwhile.
-    """
-    # An operator would wait for itself.
-    handles = [array.handle.value for array in (*reads, *writes)]
-    assert len(set(handles)) == len(handles)
-    none = ctypes.c_void_p()
-    mx.base.check_call(
-        mx.base._LIB.MXEnginePushSyncND(
-            *(call, ctypes.c_void_p(number), none, (ctypes.c_int * 2)(mx.cpu().device_typeid, 0)),
-            *(*_counted(reads), *_counted(writes), none, ctypes.c_int(0), none),
-        )
-    )
-
-
-def _counted(arrays: Sequence[Any]) -> tuple[Any, ctypes.c_int]:
-    """Handles for the engine, and how many there are."""
-    handles = (array.handle for array in arrays)
-    return (ctypes.c_void_p * len(arrays))(*handles), ctypes.c_int(len(arrays))
-
-
-class _Call(NamedTuple):
-    """What the engine's thread calls, and what becomes of the result; nobody waits for a queued."""
-
-    function: Callable[[], Any]
-    result: Optional[futures.Future[Any]]
-
-
-# Calls that the engine's thread has not taken yet, by number.
-_calls: dict[int, _Call] = {}
-# The engine hands the number on as a pointer, of which 0 would be none.
-_numbers = itertools.count(1)
-# What queued calls have raised.
-_failures: list[BaseException] = []
-_thread = threading.local()
-
-
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-def _take_call(_: Any, number: int) -> None:
-    # Nothing is left of a call that Ctrl-C took back.
-    function, result = _calls.pop(number, (None, None))
-    if function is None:
-        return
-    _thread.is_engine = True
-    try:
-        value = function()
-        if result is not None:
-            result.set_result(value)
-    except BaseException as error:
-        if result is not None:
-            result.set_exception(error)
-        else:
-            _failures.append(error)
-
-
-def run_on_engine(call: Callable[[], Any]) -> Any:
-    """Return what ``call`` returns, or raise what it raises, run by MXNet's thread for operators.
-
-    OpenMP's threads belong to the thread that started them. Those of the engine's thread spin for
-    some milliseconds after each operator, to take the next one at once. A kernel that is run by
-    this thread has them, at once; the threads of another one would wait for their processors.
-
-    Any number of threads may call it; a ``call`` that does runs the other itself, at once.
-    """
-    if getattr(_thread, "is_engine", False):
-        return call()
-    result: futures.Future[Any] = futures.Future()
-    number = next(_numbers)
-    _calls[number] = _Call(call, result)
-    try:
-        _push(_take_call, number, (), ())
-        return result.result()
-    finally:
-        # Ctrl-C may come anywhere above. What the engine has not taken by then it never will, and
-        # what it has is waited for: what a call works on is not to be freed before it ends.
-        if _calls.pop(number, None) is None:
-            futures.wait([result])
-
-
 def queue(
     function: Callable[..., Any], *arguments: Any, writes: Sequence[Any], reads: Sequence[Any] = ()
 ) -> None:
     """Queue a call on MXNet's engine, as an operator of the arrays in its arguments, and return.
 
-    To hand each kernel of a step over and to wait for its end takes two threads that wake up, of
-    which one has slept since the product before: a tenth of a millisecond or two, longer than a
-    small kernel runs. A queue is handed over while its first operators run.
-
     Args:
-        function: it runs on the engine's thread (see ``run_on_engine``), once all that was queued
-            before on its arrays has run, and waits for nothing that is on the engine. What it
-            raises is raised by the next call of this function or of ``settle``.
+        function: see ``runtime.engine.submit``.
         arguments: of the function. It gets views of CPU arrays among them, also in tuples, as
             ``memory`` returns them; nothing may have put them into a layout of oneDNN.
         writes: the arrays that it writes, no two of the same memory and none that it reads as well.
             The others among the arguments are read.
         reads: further arrays that it has to come after the writing of.
     """
-    _raise_failure()
     written = {array.handle.value for array in writes}
     found = [array for array in _arrays_in(arguments) if array.handle.value not in written]
-    number = next(_numbers)
-    _calls[number] = _Call(lambda: function(*_viewed(arguments)), None)
-    try:
-        _push(_take_call, number, [*found, *reads], writes)
-    except BaseException:
-        _calls.pop(number, None)
-        raise
+    submit(lambda: function(*_viewed(arguments)), [*found, *reads], writes)
 
 
 def _arrays_in(value: Any) -> list[Any]:
@@ -264,26 +136,3 @@ def _viewed(value: Any) -> Any:
         items = map(_viewed, value)
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return _view(value) if isinstance(value, mx.nd.NDArray) else value
-
-
-def settle(array: Any) -> None:
-    """Wait until every call and operator that uses the array has run."""
-    wait_until_unused(array)
-    _raise_failure()
-
-
-def _raise_failure() -> None:
-    if _failures:
-        raise _failures.pop(0)
-
-
-# Seconds. A kernel takes milliseconds; what has not run by then waits for a rank that has ended.
-_END = 5.0
-
-
-@atexit.register
-def _run_queue_to_its_end() -> None:
-    """The engine can call Python no more once the interpreter has ended."""
-    deadline = time.monotonic() + _END
-    while _calls and time.monotonic() < deadline:
-        time.sleep(0.001)

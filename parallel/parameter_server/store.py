@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from parallel.parameter_server.buckets import Bucket
 from parallel.parameter_server.messages import TAIL, Settings
 from parallel.parameter_server.shared_table import SharedTable
+from runtime.engine import wait_until_unused
 from runtime.errors import DataError
 from runtime.mxnet import mx
-from runtime.ndarray import wait_until_unused
 
 
 class Store:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runtime.engine import wait_until_unused
 from runtime.mxnet import mx
-from runtime.ndarray import wait_until_unused
 from tests.device.host_syncs import counted_host_syncs
 from tests.device.updates import DEVICE, HOST
 
@@ -36,7 +36,7 @@ def test_waits_for_a_device_are_counted(wait, function):
             wait(array)
         assert [sync.function for sync in syncs] == [function] * count
         for sync in syncs:
-            assert sync.site.startswith(("tests/device/test_host_syncs.py:", "runtime/ndarray.py:"))
+            assert sync.site.startswith(("tests/device/test_host_syncs.py:", "runtime/engine.py:"))
 
 
 def test_a_wait_for_everything_is_counted():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -384,3 +388,36 @@ def test_gradients_of_unit_vectors_become_those_of_the_vectors(rows, matrix) -> 
     found = rows.project(*(mx.nd.array(array) for array in (gradient, units, inverse)))
     radial = (gradient * units).sum(axis=1, keepdims=True)
     assert found.asnumpy() == pytest.approx((gradient - radial * units) * inverse, abs=1e-5)
+
+
+# With one thread for operators a gather would come behind the update before it in any case.
+GATHER_BEHIND_UPDATE = """
+import time
+import numpy as np
+from partial_fc.host_rows import HostRows
+from partial_fc.optimizers import SGD
+from partial_fc.shard import Sample
+from runtime.engine import submit
+from runtime.ndarray import new_array
+
+centers = np.eye(4, dtype=np.float32)
+rows = HostRows(centers, SGD(0.9, 0.0))
+sample = Sample(np.arange(4), np.zeros(1, np.int64), np.ones(1, bool))
+units = new_array(4, 4)
+
+def gather():
+    rows.gather(rows.place(sample), slice(0, 4), units, new_array(4, 4))
+    return units.asnumpy()
+
+# Kernels are loaded by their first call.
+gather()
+submit(lambda: (time.sleep(0.5), centers.fill(3)), [], [rows._order])
+print(*np.unique(gather()))
+"""
+
+
+def test_rows_are_gathered_behind_the_update_before() -> None:
+    environment = {**os.environ, "MXNET_CPU_WORKER_NTHREADS": "2"}
+    program = [sys.executable, "-c", GATHER_BEHIND_UPDATE]
+    ended = subprocess.run(program, env=environment, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("0.5\n", "")

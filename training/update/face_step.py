@@ -89,7 +89,6 @@ class FaceStep(Step):
                 return result.loss
             with self._stopwatch.part(HEAD):
                 result.update_centers()
-                self._head.rows.settle()
         with self._stopwatch.part(BACKBONE):
             self._optimizer.update(update, lr)
         self._stopwatch.settle()

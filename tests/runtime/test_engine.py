@@ -1,0 +1,180 @@
+"""Kernels that MXNet's engine runs on its threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from runtime import engine
+from runtime.engine import run_on_engine, settle, submit
+from runtime.kernels.compiled import parallel_kernel, prange
+from runtime.mxnet import mx
+
+
+@parallel_kernel
+def _add_one(numbers):
+    for n in prange(numbers.size):
+        numbers[n] += 1
+
+
+def test_the_thread_of_operators_runs_all_calls() -> None:
+    threads = {run_on_engine(threading.get_ident) for _ in range(8)}
+    assert len(threads) == 1 and threading.get_ident() not in threads
+
+
+def test_kernels_and_operators_have_the_same_threads() -> None:
+    # Numba reads its settings when it is imported, which the project does.
+    import numba
+
+    def tasks() -> set[str]:
+        return set(os.listdir("/proc/self/task"))
+
+    numbers = np.zeros(1 << 16)
+    big = mx.nd.ones((512, 512))
+    mx.nd.dot(big, big).wait_to_read()
+    mx.nd.exp(big).wait_to_read()
+    before = tasks()
+    _add_one(numbers)
+    assert numba.threading_layer() == "omp"
+    assert numbers.tolist() == [1.0] * numbers.size
+    assert tasks() == before
+    # Else an operator below a kernel's thread, or an operator's own, would start others.
+    openmp = ctypes.CDLL("libgomp.so.1")
+    assert run_on_engine(openmp.omp_get_nested) == 0
+
+
+def test_an_error_is_raised_where_the_call_came_from() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_on_engine(lambda: 1 // 0)
+    assert run_on_engine(lambda: 1) == 1
+
+
+def test_each_of_many_threads_gets_its_own_result() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: run_on_engine(lambda: n), range(400)))
+    assert found == [*range(400)]
+
+
+def test_ctrl_c_does_not_return_before_the_call_has_ended() -> None:
+    """The caller would free the arrays that a kernel still writes to."""
+    ended = []
+
+    def call() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.3)
+        ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_on_engine(call)
+    assert ended == [True]
+
+
+def test_ctrl_c_right_after_a_call_is_queued_waits_for_it(monkeypatch) -> None:
+    """The signal may arrive anywhere, also before the caller begins to wait."""
+    ended = []
+
+    def call() -> None:
+        time.sleep(0.3)
+        ended.append(True)
+
+    def interrupted(status: int) -> None:
+        # The engine has the call, and begins it.
+        assert status == 0
+        deadline = time.monotonic() + 5
+        while engine._calls and time.monotonic() < deadline:
+            time.sleep(0.001)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(mx.base, "check_call", interrupted)
+        run_on_engine(call)
+    assert ended == [True] and run_on_engine(lambda: 1) == 1
+
+
+def test_ctrl_c_before_a_call_is_queued_takes_it_back(monkeypatch) -> None:
+    """Else the caller would wait for what never begins."""
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(mx.base._LIB, "MXEnginePushSyncND", _interrupt)
+        run_on_engine(lambda: pytest.fail("it was taken back"))
+    assert not engine._calls and run_on_engine(lambda: 1) == 1
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_call_on_the_thread_of_operators_may_call_others() -> None:
+    assert run_on_engine(lambda: run_on_engine(lambda: 1)) == 1
+
+
+def test_a_queued_call_is_not_waited_for() -> None:
+    found: list[bool] = []
+    order, slow = mx.nd.zeros(1), threading.Event()
+    submit(lambda: found.append(slow.wait(10)), [], [order])
+    assert not found
+    slow.set()
+    settle(order)
+    assert found == [True]
+
+
+# With one thread for operators they run in their order whatever their arrays.
+TWO_THREADS = {**os.environ, "MXNET_CPU_WORKER_NTHREADS": "2"}
+ORDERED = """
+import time
+from runtime.engine import settle, submit
+from runtime.mxnet import mx
+
+found = []
+first, second = mx.nd.zeros(1), mx.nd.zeros(1)
+mx.nd.waitall()
+submit(lambda: (time.sleep(0.3), found.append("slow")), [], [first])
+submit(lambda: found.append("beside"), [], [second])
+submit(lambda: found.append("behind"), [first], [])
+submit(lambda: found.append("last"), [], [first])
+settle(first)
+print(*found)
+"""
+
+
+def test_calls_are_ordered_by_their_arrays() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ORDERED], env=TWO_THREADS, capture_output=True, text=True
+    )
+    assert (ended.stdout, ended.stderr) == ("beside slow behind last\n", "")
+
+
+def test_what_a_queued_call_raises_is_raised_by_the_next_that_asks() -> None:
+    order = mx.nd.zeros(1)
+    submit(lambda: 1 // 0, [], [order])
+    with pytest.raises(ZeroDivisionError):
+        settle(order)
+    submit(lambda: [][1], [], [order])
+    order.wait_to_read()
+    with pytest.raises(IndexError):
+        submit(lambda: pytest.fail("it comes behind a failure"), [], [order])
+    settle(order)
+    assert not engine._calls
+
+
+def test_an_interpreter_that_ends_runs_what_is_queued() -> None:
+    """The engine's thread would call an interpreter that is gone."""
+    program = (
+        "import time\n"
+        "from runtime.engine import submit\n"
+        "from runtime.mxnet import mx\n"
+        "order = mx.nd.zeros(1)\n"
+        "for number in range(3):\n"
+        "    submit(lambda: time.sleep(0.2), [], [order])\n"
+        "submit(lambda: print('the last'), [], [order])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "the last\n", "")
