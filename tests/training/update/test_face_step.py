@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from runtime.mxnet import mx
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, Stopwatch
 from tests.support.thread_world import run_ranks
 from training.config.schedule import OptimizerOptions
+from training.loop import Hooks, Updates, fit
 from training.update.face_step import FaceStep
 from training.update.finite_guard import FiniteGuard, NonFiniteError
 from training.update.optimizer import BackboneOptimizer
@@ -105,6 +107,24 @@ def test_a_skipped_update_leaves_everything() -> None:
     assert all((old == new).all() for old, new, _ in weights) and (before == after).all()
     with pytest.raises(NonFiniteError, match="update 1: a gradient of the backbone is not finite"):
         one_update(spoiled=True)
+
+
+def test_the_next_sample_is_drawn_while_an_update_computes() -> None:
+    def train(world):
+        step, drawn = make_step(world, Stopwatch(), classes=40, guard=FiniteGuard("stop")), []
+        draw = step._head._sampler.sample
+        step._head._sampler.sample = lambda *labels: drawn.append(labels[-1]) or draw(*labels)
+        images = np.zeros((BATCH, 3, SIZE, SIZE), dtype=np.uint8)
+        seen = []
+        log = SimpleNamespace(
+            start=lambda *_: None, reports=lambda _: False, stopwatch=Stopwatch(),
+            update=lambda *_, **__: seen.append(list(drawn)), end_updates=lambda: None,
+        )  # fmt: skip
+        batches = iter([Batch(images, np.arange(BATCH))] * 4)
+        fit(step, batches, Updates(SimpleNamespace(lr_at=lambda _: 0.1), 4, BATCH), log, Hooks())
+        return seen
+
+    assert run_ranks(1, train)[0] == [[0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]]
 
 
 def test_an_update_is_queued_before_the_one_before_it_is_judged() -> None:
