@@ -322,7 +322,7 @@ def test_a_preset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_data_set_for_classifiers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     recipe = {"model": "LeNet", "batch_size": 2, "lr": 0.1, "wd": 0.0, "epochs": 1}
-    line = f"--dataset letters --data-dir {tmp_path}".split()
+    line = ["--dataset", "letters", "--data-dir", str(tmp_path)]
     monkeypatch.setitem(RECIPES, "letters", recipe)
     with pytest.raises(ConfigError, match="--data-dir .* not with letters"):
         images.parse(line)
