@@ -102,7 +102,7 @@ def test_wrong_models_are_explained(model) -> None:
 
 
 def test_both_learn_and_a_second_call_trains_nothing(folder, tmp_path, capsys) -> None:
-    words = f"--data-dir {folder} --model resnet20:2 --models-root {tmp_path}".split()
+    words = ["--data-dir", str(folder), "--model", "resnet20:2", "--models-root", str(tmp_path)]
     learning.main([*words, "--plot", str(tmp_path / "curves.svg"), "--json", f"{tmp_path}/rows"])
     printed = capsys.readouterr().out
     names = [f"resnet20, epoch {number}" for number in (1, 2)]
