@@ -1,12 +1,12 @@
 """The store of ``--center-store``: a folder with the class centers of this host's ranks.
 
     DIR/store.json                    what it is, see ``header``
-    DIR/records.bin                   a record for each class, see ``records``
-    DIR/checks.bin                    the checksum of each, uint32
+    DIR/records.bin                   a record for each class that was sampled, see ``records``
+    DIR/index.bin                     where that of each class is, see ``index``
     DIR/undo-00002000.rank-0001       see ``undo``
     DIR/lock                          held by the run that uses it
 
-All ranks of a host write into the same files, each the records of its shard, so that a run goes on
+All ranks of a host write into the same files, each the rows of its shard, so that a run goes on
 with any number of ranks on this host. A checkpoint holds the number of the store and not its rows:
 the store keeps the rows of every checkpoint that exists, by its undo logs.
 """
@@ -31,11 +31,12 @@ from partial_fc.communicator import Communicator
 from partial_fc.shard import Shard
 from partial_fc.store import header as headers
 from partial_fc.store.header import Header
-from partial_fc.store.records import Layout, Part, Records, Rows, Words
+from partial_fc.store.index import ENTRY, Index, Rows, in_order_of_classes
+from partial_fc.store.records import Layout, Part, Records
 from partial_fc.store.transfers import Transfers
 from partial_fc.store.undo import Block, UndoLog, blocks, logs
 from runtime.errors import ConfigError, DataError
-from runtime.files import flush_folder
+from runtime.files import flush_folder, write_atomically
 from runtime.mxnet import mx
 
 # How often the cache is left while as much is written as it may hold: while the disk takes one
@@ -106,12 +107,12 @@ class CenterStore:
             # Past the cache (O_DIRECT) a disk has read and written no more rows a second, and each
             # record would have to fill whole sectors.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
-            with (self._folder / headers.CHECKS).open("r+b") as file:
+            with (self._folder / headers.INDEX).open("r+b") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0)
             self._opened = opened.pop_all()
-        checks: Words = np.frombuffer(self._mapped, np.uint32)
+        index = Index(np.frombuffer(self._mapped, np.uint32))
         self._records = Records(
-            *(self._file, checks, layout), seed=self._header.seed, salt=self._header.number
+            *(self._file, index, layout), seed=self._header.seed, salt=self._header.number
         )
         self.transfers = Transfers()
 
@@ -254,6 +255,7 @@ class CenterStore:
                         path.unlink()
                 flush_folder(self._folder)
                 self._confirm()
+                self._cut_off()
             self._barrier("forgotten")
             self._begin_log(update)
         self._is_used = False
@@ -271,6 +273,8 @@ class CenterStore:
     def _write(self, part: Part) -> None:
         if self._log is not None:
             self._log_rows(part.classes)
+        # Behind the log, which says what is new: a new row has no place once it is undone.
+        self._records.make_room(part.classes)
         finite = self.transfers.spread(
             partial(self._records.write, part), part.classes.size, writes=True
         )
@@ -292,7 +296,8 @@ class CenterStore:
         fresh = classes[~self._logged[classes - start]]
         if not fresh.size:
             return
-        is_new = self._records.checks[fresh] == 0
+        checks = self._records.index.checks
+        is_new = checks[fresh] == 0
         new, others = fresh[is_new], fresh[~is_new]
         for first in range(0, max(others.size, 1), _BLOCK_ROWS):
             some = others[first : first + _BLOCK_ROWS]
@@ -300,17 +305,21 @@ class CenterStore:
             self.transfers.spread(
                 partial(self._records.images, some, images), some.size, writes=True
             )
-            checks = self._records.checks[some]
-            self._log.append(Block(new if not first else new[:0], some, checks, images))
+            self._log.append(Block(new if not first else new[:0], some, checks[some], images))
         self._log.flush()
         self._logged[fresh - start] = True
 
     def _undo(self, block: Block) -> None:
         """Put rows of this shard back."""
-        shard, checks = self.shard, self._records.checks
+        shard, checks = self.shard, self._records.index.checks
         checks[block.new[(block.new >= shard.start) & (block.new < shard.stop)]] = 0
         own = (block.classes >= shard.start) & (block.classes < shard.stop)
         self._records.restore(block.classes[own], block.checks[own], block.images[own])
+
+    def _cut_off(self) -> None:
+        """Give the room back of rows that are new again, and which nobody writes now."""
+        end = self._records.index.end(self._header.first, self._header.last)
+        os.ftruncate(self._file, end * self._layout.num_bytes)
 
     def _begin_log(self, update: int) -> None:
         former, self._log = self._log, UndoLog(self._folder, update, self.shard.rank)
@@ -381,22 +390,29 @@ class CenterStore:
                     f"--center-store {self._folder} holds other centers: {', '.join(differences)}; "
                     "use the same options and hosts, or give another folder"
                 )
+            if found.format != headers.FORMAT:
+                self._bring_up_to_date(found)
             return
         self._make_files(wanted)
+
+    def _bring_up_to_date(self, found: Header) -> None:
+        """Give an index to a store of the first format; its records stay where they are."""
+        found.check_files(self._folder)
+        former = self._folder / headers.CHECKS
+        index = in_order_of_classes(former)
+        write_atomically(self._folder / headers.INDEX, index.entries.tobytes())
+        replace(found, format=headers.FORMAT).write(self._folder)
+        former.unlink()
 
     def _make_files(self, wanted: Header) -> None:
         """Make a store without rows; no checkpoint needs what a run that has ended has left."""
         for path in (*(path for _, path in logs(self._folder)), self._folder / headers.FILE_NAME):
             path.unlink(missing_ok=True)
-        for name, size in wanted.sizes.items():
-            file = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
-            try:
-                os.ftruncate(file, size)
-                if name == headers.CHECKS:
-                    # It is written as memory, where a full disk would end the process.
-                    os.posix_fallocate(file, 0, size)
-            finally:
-                os.close(file)
+        with (self._folder / headers.RECORDS).open("wb"):
+            pass
+        with (self._folder / headers.INDEX).open("wb") as file:
+            # It is written as memory, where a full disk would end the process.
+            os.posix_fallocate(file.fileno(), 0, wanted.classes * ENTRY)
         wanted.write(self._folder)
 
     def _read_header(self) -> Header:

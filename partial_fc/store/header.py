@@ -16,15 +16,19 @@ from typing import Any, Optional
 import numpy as np
 
 from partial_fc.shard import RowState
+from partial_fc.store.index import ENTRY
 from partial_fc.store.records import Layout
 from runtime.errors import DataError
 from runtime.files import write_atomically
 
 FILE_NAME = "store.json"
-RECORDS, CHECKS, LOCK = "records.bin", "checks.bin", "lock"
+RECORDS, INDEX, LOCK = "records.bin", "index.bin", "lock"
+# Of the first format, instead of an index.
+CHECKS = "checks.bin"
 # In a checkpoint, the number of the store that has the rows.
 STORE = "center_store"
-_FORMAT = "class centers 1"
+# The first one has no index: record c is that of class c.
+FIRST_FORMAT, FORMAT = "class centers 1", "class centers 2"
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Header:
         confirmed: whether a checkpoint exists. A process that is killed while the first one is
             written leaves a store of which that is not known.
         run: the folder of the run that uses it; empty if not known.
+        format: what its files are.
     """
 
     number: int
@@ -55,6 +60,7 @@ class Header:
     saved: int = -1
     confirmed: bool = False
     run: str = ""
+    format: str = FORMAT
 
     def write(self, folder: Path) -> None:
         """Replace the header of a folder.
@@ -62,7 +68,7 @@ class Header:
         Raises:
             OSError: it cannot be written.
         """
-        about = {"format": _FORMAT, **asdict(self)}
+        about = asdict(self)
         about["checksum"] = _checksum(about)
         write_atomically(folder / FILE_NAME, json.dumps(about, indent=1).encode() + b"\n")
 
@@ -77,13 +83,13 @@ class Header:
         try:
             about = json.loads(path.read_bytes())
             checksum = about.pop("checksum")
-            if about.pop("format") != _FORMAT:
+            if about["format"] not in (FIRST_FORMAT, FORMAT):
                 raise ValueError
             states = {name: (dtype, wide) for name, (dtype, wide) in about["states"].items()}
             if not {*states.values()} <= {("float32", True), ("int32", False)}:
                 raise ValueError
             header = cls(**{**about, "states": states})
-            if checksum != _checksum({"format": _FORMAT, **asdict(header)}):
+            if checksum != _checksum(asdict(header)):
                 raise ValueError
         except FileNotFoundError:
             return None
@@ -103,22 +109,19 @@ class Header:
             self.embedding, {name: RowState(*about) for name, about in self.states.items()}
         )
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The bytes of its files, by name."""
-        return {RECORDS: self.classes * self.layout.num_bytes, CHECKS: 4 * self.classes}
-
     def check_files(self, folder: Path) -> None:
-        """See that the files are of these sizes.
+        """See that the file with an entry of each class is as long as that.
 
         Raises:
-            DataError: one is not.
-            OSError: one is missing.
+            DataError: it is not.
+            OSError: it is missing.
         """
-        for name, size in self.sizes.items():
-            found = (folder / name).stat().st_size
-            if found != size:
-                raise DataError(f"{name} has {found} bytes instead of {size}: it is damaged")
+        name, size = (INDEX, ENTRY) if self.format == FORMAT else (CHECKS, 4)
+        found = (folder / name).stat().st_size
+        if found != size * self.classes:
+            raise DataError(
+                f"{name} has {found} bytes instead of {size * self.classes}: it is damaged"
+            )
 
     def differences(self, other: Header) -> list[str]:
         """In what two stores have rows of other kinds, in words."""

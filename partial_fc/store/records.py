@@ -1,11 +1,10 @@
 """Rows in a file: all numbers of a class side by side, so that a sampled row is one read.
 
 A record holds the center, the optimizer's states that are as wide, and those that are one number.
-Record c of the file is that of class c on any number of ranks; a file is sparse, and a record that
-no update has written takes no room. Beside the records another file has a checksum of each, which
-is 0 for those that were never written: such a row is the initial center of its class with states of
-zero. The checksum is multilinear (Carter and Wegman, 1981; Lemire and Kaser, "Strongly Universal
-String Hashing is Fast", 2014), of the record's words and its number: a tenth of the time of CRC-32.
+An index says where that of a class is, and its checksum. A class that was never written has none:
+its row is its initial center with states of zero. The checksum is multilinear (Carter and Wegman,
+1981; Lemire and Kaser, "Strongly Universal String Hashing is Fast", 2014), of the record's words
+and its class: a tenth of the time of CRC-32.
 
 The kernels read and write with the system's calls and without Python's lock. A disk is fast when it
 is asked for many rows at once, so several threads run them; the rows of a thread are its own.
@@ -26,12 +25,11 @@ from numpy.typing import NDArray
 
 from partial_fc.initial import draw_row, key_of
 from partial_fc.shard import RowState
+from partial_fc.store.index import Index, Rows, Words
+from partial_fc.store.room import Room
 from runtime.errors import DataError
 from runtime.kernels.compiled import exactly_inlined, unlocked_kernel
 from runtime.kernels.memory import read_at, write_at
-
-Words = NDArray[np.uint32]
-Rows = NDArray[np.int64]
 
 # What records begin at a multiple of, in words: a line of the processor's cache.
 _ALIGNMENT = 16
@@ -119,19 +117,20 @@ class Part(NamedTuple):
 
 
 class Records:
-    """The records of a file that is open, and their checksums."""
+    """The records of a file that is open, and their index."""
 
-    def __init__(self, file: int, checks: Words, layout: Layout, *, seed: int, salt: int) -> None:
+    def __init__(self, file: int, index: Index, layout: Layout, *, seed: int, salt: int) -> None:
         """Use what a store has opened.
 
         Args:
             file: the descriptor of the records.
-            checks: uint32 [classes], shared with the other ranks.
+            index: of all classes.
             layout: of a record.
             seed: of the initial centers.
             salt: what distinguishes the checksums of this store from those of others.
         """
-        self._file, self.checks, self.layout = file, checks, layout
+        self._file, self.index, self.layout = file, index, layout
+        self._room = Room(file, layout.num_bytes)
         self._key = key_of(seed)
         self._multipliers = np.random.default_rng((salt, layout.words)).integers(
             2**64, size=layout.words + 1, dtype=np.uint64
@@ -149,7 +148,7 @@ class Records:
         staged, classes = part.staged, part.classes[few]
         failed = _read(
             (self._file, record.ctypes.data, self._key),
-            (self.checks, self._multipliers),
+            (self.index.entries, self._multipliers),
             (classes, part.places[few]),
             memory,
             staged.wide,
@@ -158,8 +157,17 @@ class Records:
         if failed >= 0:
             self._fail(int(classes[failed]))
 
+    def make_room(self, classes: Rows) -> None:
+        """Give places to those of some classes that were never written, for ``write``.
+
+        Raises:
+            OSError: the file cannot become as long.
+        """
+        new = classes[self.index.checks[classes] == 0]
+        self.index.places[new] = self._room.take(new.size)
+
     def write(self, part: Part, few: slice) -> bool:
-        """Write a few rows of a stage to the file; returns whether their numbers are finite.
+        """Write a few rows of a stage to their places; returns whether their numbers are finite.
 
         Raises:
             OSError: the system cannot write.
@@ -169,7 +177,7 @@ class Records:
         staged, classes = part.staged, part.classes[few]
         failed, is_finite = _write(
             (self._file, record.ctypes.data),
-            (self.checks, self._multipliers),
+            (self.index.entries, self._multipliers),
             (classes, part.places[few]),
             memory,
             staged.wide,
@@ -188,7 +196,7 @@ class Records:
         """
         classes, images = classes[few], images[few]
         where = self._file, images.ctypes.data
-        failed = _read_images(*where, classes, self.checks, self._multipliers, images)
+        failed = _read_images(*where, classes, self.index.entries, self._multipliers, images)
         if failed >= 0:
             self._fail(int(classes[failed]))
 
@@ -199,7 +207,7 @@ class Records:
             DataError: one is damaged.
         """
         classes, places, layout = part.classes, part.places, self.layout
-        if not _are_intact(classes, self.checks[classes], self._multipliers, images):
+        if not _are_intact(classes, self.index.checks[classes], self._multipliers, images):
             raise DataError("an undo log holds a damaged record")
         end = len(layout.wide) * layout.embedding
         wide = images[:, :end].view(np.float32).reshape(len(images), -1, layout.embedding)
@@ -217,19 +225,22 @@ class Records:
             raise DataError("holds a damaged record")
         for class_id, check, image in zip(classes, checks, images):
             self.write_image(int(class_id), image)
-            self.checks[class_id] = check
+            self.index.checks[class_id] = check
 
     def write_image(self, class_id: int, image: Words) -> None:
         """Write a record; by Python's call, which raises what is wrong."""
-        view, start = image.view(np.uint8).data, class_id * self.layout.num_bytes
+        view, start = image.view(np.uint8).data, self._start(class_id)
         while view:
             written = os.pwrite(self._file, view, start)
             view, start = view[written:], start + written
 
     def _fail(self, class_id: int) -> None:
         # Raises what the system says of it.
-        os.pread(self._file, self.layout.num_bytes, class_id * self.layout.num_bytes)
+        os.pread(self._file, self.layout.num_bytes, self._start(class_id))
         raise DataError(f"the row of class {class_id} does not match its checksum")
+
+    def _start(self, class_id: int) -> int:
+        return int(self.index.places[class_id]) * self.layout.num_bytes
 
 
 @exactly_inlined
@@ -245,20 +256,21 @@ def _check(words, class_id, multipliers):  # type: ignore[no-untyped-def]
 def _read(source, checking, rows, record, wide, narrow):  # type: ignore[no-untyped-def]
     """Returns which row has failed, or -1."""
     file, address, key = source
-    checks, multipliers = checking
+    entries, multipliers = checking
     classes, places = rows
     words, floats, integers = record
     size = words.size * 4
     for row in range(classes.size):
         class_id, place = classes[row], places[row]
-        if checks[class_id] == 0:
+        check = entries[class_id, 0]
+        if check == 0:
             draw_row(class_id, key, wide[0, place])
             wide[1:, place] = np.float32(0)
             narrow[:, place] = 0
             continue
-        if read_at(file, address, size, class_id * size) != size:
+        if read_at(file, address, size, np.int64(entries[class_id, 1]) * size) != size:
             return row
-        if _check(words, class_id, multipliers) != checks[class_id]:
+        if _check(words, class_id, multipliers) != check:
             return row
         start = 0
         for w in range(wide.shape[0]):
@@ -274,7 +286,7 @@ def _read(source, checking, rows, record, wide, narrow):  # type: ignore[no-unty
 def _write(target, checking, rows, record, wide, narrow):  # type: ignore[no-untyped-def]
     """Returns which row has failed, or -1, and whether all numbers are finite."""
     file, address = target
-    checks, multipliers = checking
+    entries, multipliers = checking
     classes, places = rows
     words, floats, integers = record
     size = words.size * 4
@@ -290,20 +302,21 @@ def _write(target, checking, rows, record, wide, narrow):  # type: ignore[no-unt
         for n in range(narrow.shape[0]):
             integers[start + n] = narrow[n, place]
         check = _check(words, class_id, multipliers)
-        written = write_at(file, address, size, class_id * size)
-        checks[class_id] = check
+        written = write_at(file, address, size, np.int64(entries[class_id, 1]) * size)
+        entries[class_id, 0] = check
         if written != size:
             return row, True
     return -1, largest < np.uint32(0x7F800000)
 
 
 @unlocked_kernel
-def _read_images(file, address, classes, checks, multipliers, images):  # type: ignore[no-untyped-def]
+def _read_images(file, address, classes, entries, multipliers, images):  # type: ignore[no-untyped-def]
     size = images.shape[1] * 4
     for row in range(classes.size):
-        if read_at(file, address + row * size, size, classes[row] * size) != size:
+        check, place = entries[classes[row], 0], entries[classes[row], 1]
+        if read_at(file, address + row * size, size, np.int64(place) * size) != size:
             return row
-        if _check(images[row], classes[row], multipliers) != checks[classes[row]]:
+        if _check(images[row], classes[row], multipliers) != check:
             return row
     return -1
 

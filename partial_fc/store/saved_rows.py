@@ -12,14 +12,17 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.store.header import CHECKS, LOCK, RECORDS, Header
-from partial_fc.store.records import Part, Records, Rows, Staged, Words
+from partial_fc.store.header import CHECKS, FORMAT, INDEX, LOCK, RECORDS, Header
+from partial_fc.store.index import Index, Rows, Words, in_order_of_classes
+from partial_fc.store.records import Part, Records, Staged
+from partial_fc.store.transfers import Transfers
 from partial_fc.store.undo import located_blocks, logs
 from runtime.errors import DataError
 
@@ -52,6 +55,9 @@ class SavedRows:
             self.header = self._read_header(number)
             self._layout = self.header.layout
             self._records = self._open_records(opened)
+            # Records stand in the order of their first writes: many are read at a time.
+            self._transfers = Transfers()
+            opened.callback(self._transfers.close)
             self._find_changes(update, opened)
             self._opened = opened.pop_all()
         shapes = {name: ("float32", (self.header.embedding,)) for name in self._layout.wide}
@@ -76,7 +82,7 @@ class SavedRows:
         """
         found = 0
         for classes in self._pieces():
-            written = classes[self._records.checks[classes] != 0]
+            written = classes[self._records.index.checks[classes] != 0]
             self._read(written)
             found += written.size
         return found
@@ -115,7 +121,8 @@ class SavedRows:
             are_logged = self._changed[places] == classes
         current, logged = np.flatnonzero(~are_logged), np.flatnonzero(are_logged)
         with self._explained():
-            self._records.read(Part(staged, classes[current], current), slice(None))
+            part = Part(staged, classes[current], current)
+            self._transfers.spread(partial(self._records.read, part), current.size)
             if logged.size:
                 images = self._images(places[logged])
                 self._records.take(images, Part(staged, classes[logged], logged))
@@ -158,8 +165,12 @@ class SavedRows:
         self.header.check_files(self._folder)
         file = os.open(self._folder / RECORDS, os.O_RDONLY)
         opened.callback(os.close, file)
-        checks = np.memmap(self._folder / CHECKS, np.uint32, mode="c")
-        return Records(file, checks, self._layout, seed=self.header.seed, salt=self.header.number)
+        if self.header.format == FORMAT:
+            # What is written to it stays in memory.
+            index = Index(np.memmap(self._folder / INDEX, np.uint32, mode="c"))
+        else:
+            index = in_order_of_classes(self._folder / CHECKS)
+        return Records(file, index, self._layout, seed=self.header.seed, salt=self.header.number)
 
     def _find_changes(self, update: int, opened: ExitStack) -> None:
         """Find the rows that have changed since the checkpoint, in the oldest log that has each."""
@@ -189,7 +200,7 @@ class SavedRows:
         if changed[0] < 0 or changed[-1] >= self.header.classes:
             raise DataError("an undo log is of other classes")
         offset = np.concatenate(offsets)[first]
-        self._records.checks[changed] = np.concatenate(checks)[first]
+        self._records.index.checks[changed] = np.concatenate(checks)[first]
         are_kept = offset >= 0
         self._changed, self._offsets = changed[are_kept], offset[are_kept]
         self._sources = np.concatenate(sources)[first][are_kept]

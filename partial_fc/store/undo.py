@@ -24,7 +24,7 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from partial_fc.store.records import Rows, Words
+from partial_fc.store.index import Rows, Words
 from runtime.errors import DataError
 
 _NAME = re.compile(r"undo-(\d{8,})\.rank-(\d{4,})")

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from partial_fc.shard import STATES, Shard
+from partial_fc.store.index import ENTRY
 from training.config.faces import FaceConfig
 from training.plan.items import FLOAT
 
 BFLOAT16 = 2
-# Of a row in a store: its checksum, and whether it has changed. Samples that are read, computed and
-# written at a time.
-_STORED = 5
+# Of a row in a store: its entry in the index, and whether it has changed. Samples that are read,
+# computed and written at a time.
+_STORED = ENTRY + 1
 _STAGES = 3
 
 

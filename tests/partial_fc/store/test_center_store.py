@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import numpy as np
 import pytest
 
 from partial_fc.store.center_store import CenterStore
-from partial_fc.store.header import STORE
+from partial_fc.store.header import STORE, Header
+from partial_fc.store.index import Index
+from partial_fc.store.saved_rows import SavedRows
 from partial_fc.store.undo import UndoLog, blocks, logs
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
@@ -66,6 +69,61 @@ def restored(world: Any, folder: Path, saved: SavedStore) -> Any:
     arrays = head.rows.export()
     head.rows.close()
     return arrays
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_goes_on_from_a_checkpoint_again_and_again(tmp_path: Path, ranks: int) -> None:
+    """Rows that are undone lose their places, and others get these."""
+
+    def train(world: Any) -> int:
+        head = create(world, tmp_path, ratio=0.1)
+        for update in range(0, 12, 4):
+            state = head.export_state(update)
+            advance(world, head, update, update + 4)
+        head.rows.close()
+        number: int = state.values[STORE]
+        return number
+
+    def expected(world: Any) -> Any:
+        head = create(world, None, ratio=0.1)
+        advance(world, head, 0, 7)
+        return head.rows.export()
+
+    number = run_ranks(ranks, train)[0]
+    reached = joined(run_ranks(ranks, expected))
+
+    def again(world: Any) -> Any:
+        head = create(world, tmp_path, ratio=0.1)
+        head.load_state(SavedStore(number, 4))
+        advance(world, head, 4, 7)
+        arrays = head.rows.export()
+        head.rows.close()
+        return arrays
+
+    lengths = set()
+    for _ in range(3):
+        assert are_equal(joined(run_ranks(ranks, again)), reached)
+        lengths.add((tmp_path / "records.bin").stat().st_size)
+    assert len(lengths) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_records_stand_side_by_side(tmp_path: Path, ranks: int) -> None:
+    def run(world: Any) -> None:
+        head = create(world, tmp_path, ratio=0.02)
+        advance(world, head, 0, 3)
+        head.rows.close()
+
+    run_ranks(ranks, run)
+    index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
+    places = np.sort(index.places[index.checks != 0])
+    # Each rank has taken room for some thousands of records at once.
+    taken = np.sort(places // 4096)
+    assert np.array_equal(np.unique(taken), np.arange(ranks))
+    for rank in range(ranks):
+        own = places[taken == rank]
+        assert np.array_equal(own, rank * 4096 + np.arange(own.size))
+    assert 0 < (tmp_path / "records.bin").stat().st_blocks * 512 < places.size * 192 + ranks * 8192
 
 
 def test_a_checkpoint_that_is_gone_takes_its_log_with_it(tmp_path: Path) -> None:
@@ -213,13 +271,62 @@ def flip(path: Path, where: int) -> None:
 @pytest.mark.parametrize("name", ["store.json", "undo-00000004.rank-0000", "records.bin"])
 def test_damage_is_one_line(tmp_path: Path, name: str) -> None:
     number = trained(tmp_path)
-    # Of the records, one that the last checkpoint's log does not put back.
-    restored = {int(row) for row in np.flatnonzero(np.fromfile(tmp_path / "checks.bin", np.uint32))}
-    where = 60 if name != "records.bin" else 192 * (max(restored - logged(tmp_path)))
+    where = 60 if name != "records.bin" else unlogged_place(tmp_path) * 192
     flip(tmp_path / name, where)
     with pytest.raises(DataError, match="damaged|does not match its checksum") as raised:
         opened(tmp_path, number, 4 if name.startswith("undo") else 8)
     assert "\n" not in str(raised.value)
+
+
+def test_records_that_are_cut_off_are_one_line(tmp_path: Path) -> None:
+    number = trained(tmp_path)
+    os.truncate(tmp_path / "records.bin", unlogged_place(tmp_path) * 192 + 100)
+    with pytest.raises(DataError, match="does not match its checksum") as raised:
+        opened(tmp_path, number, 8)
+    assert "\n" not in str(raised.value)
+
+
+def unlogged_place(folder: Path) -> int:
+    """The place of a record that the last checkpoint's log does not put back."""
+    index = Index(np.fromfile(folder / "index.bin", np.uint32))
+    written = {int(row) for row in np.flatnonzero(index.checks)}
+    return int(max(index.places[[*(written - logged(folder))]]))
+
+
+def made_first_format(folder: Path) -> None:
+    """Make of a store what the first format would have: records in the order of classes."""
+    header = Header.read(folder)
+    assert header is not None
+    index = Index(np.fromfile(folder / "index.bin", np.uint32))
+    stand = np.fromfile(folder / "records.bin", np.uint8).reshape(-1, 192)
+    records = np.zeros((CLASSES, 192), np.uint8)
+    written = np.flatnonzero(index.checks)
+    records[written] = stand[index.places[written]]
+    records.tofile(folder / "records.bin")
+    index.checks.tofile(folder / "checks.bin")
+    (folder / "index.bin").unlink()
+    replace(header, format="class centers 1").write(folder)
+
+
+def test_a_store_of_the_first_format_goes_on(tmp_path: Path) -> None:
+    number = trained(tmp_path)
+    made_first_format(tmp_path)
+    with SavedRows(tmp_path, number, 4) as rows:
+        arrays = {name: np.concatenate([*rows.rows(name)]) for name in rows.shapes}
+    assert are_equal(arrays, reference(4))
+
+    def run(world: Any) -> Any:
+        head = create(world, tmp_path)
+        head.load_state(SavedStore(number, 8))
+        advance(world, head, 8, 11)
+        arrays = head.rows.export()
+        head.rows.close()
+        return arrays
+
+    assert are_equal(run_ranks(1, run)[0], reference(11))
+    assert not (tmp_path / "checks.bin").exists()
+    again = partial(restored, folder=tmp_path, saved=SavedStore(number, 8))
+    assert are_equal(joined(run_ranks(2, again)), reference(8))
 
 
 def logged(folder: Path) -> set[int]:

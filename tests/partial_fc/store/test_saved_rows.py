@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from partial_fc.store.header import STORE
+from partial_fc.store.index import Index
 from partial_fc.store.saved_rows import SavedRows
 from partial_fc.store.undo import blocks
 from runtime.errors import ConfigError, DataError
@@ -60,9 +61,10 @@ def test_a_damaged_record_is_one_line(tmp_path: Path) -> None:
     number = train(tmp_path)
     log = tmp_path / "undo-00000008.rank-0000"
     changed = {row for block in blocks(log, 48) for row in (*block.new, *block.classes)}
-    written = {*np.flatnonzero(np.fromfile(tmp_path / "checks.bin", np.uint32))}
+    index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
+    kept = max({*np.flatnonzero(index.checks)} - changed)
     # A row that is as it was at the checkpoint, and one that has changed since then.
-    for path, where in ((tmp_path / "records.bin", 192 * max(written - changed)), (log, -1)):
+    for path, where in ((tmp_path / "records.bin", 192 * index.places[kept]), (log, -1)):
         content = bytearray(path.read_bytes())
         content[where] ^= 1
         intact = path.read_bytes()
@@ -87,8 +89,8 @@ def test_what_is_wrong_with_a_store_is_one_line(tmp_path: Path) -> None:
     assert "holds no class centers; give the folder" in said(tmp_path / "nowhere")
     assert "is not the store of this checkpoint" in said(number=number + 1)
     assert "does not reach back to update 6" in said(update=6)
-    os.truncate(tmp_path / "checks.bin", 40)
-    assert "checks.bin has 40 bytes instead of 4000" in said()
+    os.truncate(tmp_path / "index.bin", 40)
+    assert "index.bin has 40 bytes instead of 8000" in said()
 
 
 def test_a_run_and_a_reader_exclude_each_other(tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""Of each class, the checksum of its record and its place in the file: ``index.bin``.
+
+Two words a class. The checksum is 0 for a class that no update has written: it has no record, and
+its place means nothing. All others have places of their own, which never change until a store
+returns to a checkpoint from before the class was written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint32]
+Rows = NDArray[np.int64]
+
+# The bytes of a class.
+ENTRY = 8
+# Classes that are looked at together.
+_AT_ONCE = 1 << 20
+
+
+class Index:
+    """An index in memory, or in a file that is mapped there and that the ranks share.
+
+    Attributes:
+        entries: uint32 [classes, 2].
+        checks: uint32 [classes], the first of these words.
+        places: uint32 [classes], the second.
+    """
+
+    def __init__(self, entries: Words) -> None:
+        """Use these entries, of all classes."""
+        self.entries = entries.reshape(-1, 2)
+        self.checks, self.places = self.entries[:, 0], self.entries[:, 1]
+
+    def end(self, first: int, last: int) -> int:
+        """One past the last place that a class from ``first`` to before ``last`` has."""
+        end = 0
+        for start in range(first, last, _AT_ONCE):
+            some = slice(start, min(start + _AT_ONCE, last))
+            places = self.places[some][self.checks[some] != 0]
+            end = max(end, int(places.max(initial=0)) + 1 if places.size else 0)
+        return end
+
+
+def in_order_of_classes(checks: Path) -> Index:
+    """The index of a store of the first version, whose records stand in the order of classes.
+
+    Args:
+        checks: the file of their checksums.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    words = np.fromfile(checks, np.uint32)
+    return Index(np.stack((words, np.arange(words.size, dtype=np.uint32)), axis=1))
