@@ -107,6 +107,13 @@ def test_a_run_goes_on_from_a_checkpoint_again_and_again(tmp_path: Path, ranks: 
     assert len(lengths) == 1
 
 
+def test_the_index_has_its_room_before_it_is_written(tmp_path: Path) -> None:
+    """It is written as memory, where a full disk would end the process without a word."""
+    run_ranks(1, lambda world: create(world, tmp_path).rows.close())
+    assert (tmp_path / "index.bin").stat().st_blocks * 512 >= 8 * CLASSES
+    assert (tmp_path / "records.bin").stat().st_size == 0
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_records_stand_side_by_side(tmp_path: Path, ranks: int) -> None:
     def run(world: Any) -> None:
