@@ -5,9 +5,8 @@
 
 Trains MobileFaceNet on batches from memory, as ``--dataset 1000w`` does with ten million classes,
 once for each number of ranks and each sample ratio. The store lies in a folder of its own in DIR
-and is removed behind each run: at a ratio of 0.01 it takes some 40 GB after 200 updates, and a file
-that was written here and there takes minutes to remove. What a run gave stays in DIR, so that it is
-not run again after an interruption.
+and is removed behind each run: at a ratio of 0.01 it takes some 35 GB after 200 updates. What a run
+gave stays in DIR, so that it is not run again after an interruption.
 """
 
 from __future__ import annotations
