@@ -41,12 +41,12 @@ class Index:
         for start in range(first, last, _AT_ONCE):
             some = slice(start, min(start + _AT_ONCE, last))
             places = self.places[some][self.checks[some] != 0]
-            end = max(end, int(places.max(initial=0)) + 1 if places.size else 0)
+            end = int((places + np.int64(1)).max(initial=end))
         return end
 
 
 def in_order_of_classes(checks: Path) -> Index:
-    """The index of a store of the first version, whose records stand in the order of classes.
+    """The index of a store of the first format, whose records stand in the order of classes.
 
     Args:
         checks: the file of their checksums.
