@@ -193,11 +193,14 @@ def test_the_copy_for_a_checkpoint_by_hand() -> None:
 
 
 def test_a_store_takes_the_memory_of_three_samples() -> None:
-    """4 of 4 rows: centers and momenta three times, and the rows of the head as without a store."""
+    """4 of 4 rows: centers and momenta three times, and the rows of the head as without a store.
+
+    Of each class its checksum, its place and a mark.
+    """
     config = options.replace(small_config(), center_store="/nowhere")
     in_memory, stored = (head_memory(one, Shard(0, 3, 10)) for one in (small_config(), config))
     rows = sampled_rows(config, Shard(0, 3, 10))
-    assert stored.centers == 4 * 5
+    assert stored.centers == 4 * (4 + 4 + 1)
     assert stored.states == 0
     assert stored.rows == in_memory.rows + 3 * 2 * rows * 8 * 4
 

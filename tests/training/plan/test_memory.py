@@ -12,7 +12,6 @@ from training.config.faces import FaceConfig, parse
 from training.plan import memory
 from training.plan.calibration import NetworkCost
 from training.plan.gpu_memory import gpu_memory
-from training.plan.placement import held_rows
 from training.plan.traffic import collective_bytes
 
 
@@ -40,13 +39,6 @@ def test_the_measured_line_takes_the_place_of_constants() -> None:
     assert items["libraries"].num_bytes + items["backbone"].num_bytes == 500_000_000
     assert items["activations"].basis == items["libraries"].basis == "measured"
     assert items["class_centers"].basis == "computed"
-
-
-def test_a_store_by_hand() -> None:
-    """Of each class checksum, place and mark; of the samples three, with their momenta."""
-    config = small_config("--sample-ratio 0.1 --center-store centers")
-    found = held_rows(config, Shard(1, 2, 9000), 450)
-    assert found == (4500 * 9, 0, 3 * 450 * 8 * 4 * 2, 0)
 
 
 def test_frozen_parameters_are_held_and_not_trained() -> None:
