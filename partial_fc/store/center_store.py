@@ -31,7 +31,7 @@ from partial_fc.communicator import Communicator
 from partial_fc.shard import Shard
 from partial_fc.store import header as headers
 from partial_fc.store.header import Header
-from partial_fc.store.index import ENTRY, Index, Rows, in_order_of_classes
+from partial_fc.store.index import ENTRY, Index, Rows
 from partial_fc.store.records import Layout, Part, Records
 from partial_fc.store.transfers import Transfers
 from partial_fc.store.undo import Block, UndoLog, blocks, logs
@@ -398,11 +398,10 @@ class CenterStore:
     def _bring_up_to_date(self, found: Header) -> None:
         """Give an index to a store of the first format; its records stay where they are."""
         found.check_files(self._folder)
-        former = self._folder / headers.CHECKS
-        index = in_order_of_classes(former)
+        index = found.private_index(self._folder)
         write_atomically(self._folder / headers.INDEX, index.entries.tobytes())
         replace(found, format=headers.FORMAT).write(self._folder)
-        former.unlink()
+        (self._folder / headers.CHECKS).unlink()
 
     def _make_files(self, wanted: Header) -> None:
         """Make a store without rows; no checkpoint needs what a run that has ended has left."""

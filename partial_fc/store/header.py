@@ -16,7 +16,7 @@ from typing import Any, Optional
 import numpy as np
 
 from partial_fc.shard import RowState
-from partial_fc.store.index import ENTRY
+from partial_fc.store.index import ENTRY, Index, in_order_of_classes
 from partial_fc.store.records import Layout
 from runtime.errors import DataError
 from runtime.files import write_atomically
@@ -122,6 +122,16 @@ class Header:
             raise DataError(
                 f"{name} has {found} bytes instead of {size * self.classes}: it is damaged"
             )
+
+    def private_index(self, folder: Path) -> Index:
+        """The index, of which this process may change its own copy alone.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        if self.format == FORMAT:
+            return Index(np.memmap(folder / INDEX, np.uint32, mode="c"))
+        return in_order_of_classes(folder / CHECKS)
 
     def differences(self, other: Header) -> list[str]:
         """In what two stores have rows of other kinds, in words."""

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.store.header import CHECKS, FORMAT, INDEX, LOCK, RECORDS, Header
-from partial_fc.store.index import Index, Rows, Words, in_order_of_classes
+from partial_fc.store.header import LOCK, RECORDS, Header
+from partial_fc.store.index import Rows, Words
 from partial_fc.store.records import Part, Records, Staged
 from partial_fc.store.transfers import Transfers
 from partial_fc.store.undo import located_blocks, logs
@@ -165,11 +165,7 @@ class SavedRows:
         self.header.check_files(self._folder)
         file = os.open(self._folder / RECORDS, os.O_RDONLY)
         opened.callback(os.close, file)
-        if self.header.format == FORMAT:
-            # What is written to it stays in memory.
-            index = Index(np.memmap(self._folder / INDEX, np.uint32, mode="c"))
-        else:
-            index = in_order_of_classes(self._folder / CHECKS)
+        index = self.header.private_index(self._folder)
         return Records(file, index, self._layout, seed=self.header.seed, salt=self.header.number)
 
     def _find_changes(self, update: int, opened: ExitStack) -> None:

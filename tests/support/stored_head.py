@@ -132,6 +132,41 @@ def are_equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.keys() == other.keys() and all(same)
 
 
+def restored(world: Any, folder: Path, saved: SavedStore) -> Any:
+    head = create(world, folder)
+    head.load_state(saved)
+    arrays = head.rows.export()
+    head.rows.close()
+    return arrays
+
+
+def trained(folder: Path, updates: int = 8) -> int:
+    """A store with checkpoints of every fourth update; returns its number."""
+
+    def run(world: Any) -> int:
+        head = create(world, folder)
+        for update in range(0, updates + 1, 4):
+            state = head.export_state(update)
+            advance(world, head, update, update + 4)
+        head.rows.close()
+        number: int = state.values[STORE]
+        return number
+
+    return int(run_ranks(1, run)[0])
+
+
+def opened(folder: Path, number: int, update: int) -> None:
+    def run(world: Any) -> None:
+        head = create(world, folder)
+        try:
+            head.load_state(SavedStore(number, update))
+            head.rows.export()
+        finally:
+            head.rows.close()
+
+    run_ranks(1, run)
+
+
 def resume(world: Any, head: PartialFC, progress: Path) -> int:
     """Go back to the last checkpoint that a process has reported; returns its update."""
     lines = progress.read_text().splitlines() if progress.exists() else []
