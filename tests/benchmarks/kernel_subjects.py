@@ -6,6 +6,7 @@ The gradient of the outputs is given: the loss is MXNet's, and not of the networ
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,14 @@ class Training(Subject):
 
 
 class Inference(Training):
+    """What validation and verification call."""
+
     def step(self) -> None:
-        self.network(self.images).wait_to_read()
+        self.infer(self.images.asnumpy())
+
+    @cached_property
+    def infer(self) -> Any:
+        return self.network.inference()
 
 
 def create(network: str, dtype: str) -> Any:

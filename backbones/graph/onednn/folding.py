@@ -35,7 +35,7 @@ from backbones.graph.nodes import (
     moved,
     to_json,
 )
-from backbones.graph.onednn import constants, form
+from backbones.graph.onednn import constants, form, short_rows
 from backbones.graph.onednn.joining import join
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.layers import Symbol
@@ -114,7 +114,10 @@ class _Folding:
         folded = from_json(self._made, heads, self._attributes)
         values = {name: mx.nd.array(value) for name, value in self._values.items()}
         filled = form.fill_folded(folded, self._batch_shape, dtype)
-        nodes, heads, values = constants.compute(filled, values)
+        reduced = constants.compute(filled, values)
+        if form.has_slow_short_rows(dtype):
+            reduced = short_rows.divide(reduced, first_shapes(filled, self._batch_shape))
+        nodes, heads, values = reduced
         folded = from_json(*join(nodes, heads), self._attributes)
         return folded, {name: values[name] for name in folded.list_inputs() if name in values}
 

@@ -11,6 +11,8 @@ from runtime.environment import bfloat16_unit, channel_block
 
 _log = logging.getLogger(__name__)
 
+_BLOCK_OF_AVX512 = 16
+
 
 def fill(symbol: Symbol, batch_shape: Shape, dtype: str) -> Symbol:
     """Return a float32 graph, to be trained, with channels that fill what oneDNN computes at once.
@@ -35,6 +37,11 @@ def fill_folded(symbol: Symbol, batch_shape: Shape, dtype: str) -> Symbol:
     if dtype == "bfloat16":
         return _narrowed(symbol, batch_shape)
     return blocked.fill(symbol, batch_shape, channel_block())
+
+
+def has_slow_short_rows(dtype: str) -> bool:
+    """Whether oneDNN needs help with short rows (``short_rows``): in float32, with AVX-512."""
+    return dtype == "float32" and channel_block() == _BLOCK_OF_AVX512
 
 
 def _narrowed(symbol: Symbol, batch_shape: Shape) -> Symbol:

@@ -234,3 +234,17 @@ def test_backbones_have_no_batch_norm_behind_a_convolution(name: str) -> None:
     # Those before a convolution stay: its padding is not shifted.
     expected = {"tiny": 0, "mbf": 0, "r18": 9, "r18-se": 9}[name]
     assert folded["BatchNorm"] == expected
+
+
+@pytest.mark.parametrize(
+    ("block", "parts"), [(16, {"wide_from0", "wide_from144"}), (8, {"wide"})], indirect=["block"]
+)
+def test_many_channels_over_short_rows_are_computed_in_parts(block: int, parts: set[str]) -> None:
+    few = mx.sym.Convolution(DATA, num_filter=288, kernel=(3, 3), stride=(2, 2), name="few")
+    symbol = convolved(few, "wide")
+    found = fold(symbol, values(symbol), IMAGES.shape[1:])[0]
+    nodes = json.loads(found.tojson())["nodes"]
+    inner = [part for node in nodes for part in node.get("subgraphs", [{}])[0].get("nodes", [])]
+    names = {part["name"] for part in inner if part["op"] == "Convolution"}
+    assert {name for name in names if name.startswith("wide")} == parts
+    check(symbol)
