@@ -241,7 +241,7 @@ def test_backbones_have_no_batch_norm_behind_a_convolution(name: str) -> None:
 )
 def test_many_channels_over_short_rows_are_computed_in_parts(block: int, parts: set[str]) -> None:
     few = mx.sym.Convolution(DATA, num_filter=288, kernel=(3, 3), stride=(2, 2), name="few")
-    symbol = convolved(few, "wide")
+    symbol = convolved(few, "wide", 16)
     found = fold(symbol, values(symbol), IMAGES.shape[1:])[0]
     nodes = json.loads(found.tojson())["nodes"]
     inner = [part for node in nodes for part in node.get("subgraphs", [{}])[0].get("nodes", [])]
