@@ -14,6 +14,7 @@ from backbones.graph.onednn import form
 from backbones.graph.onednn.folding import fold
 from backbones.graph.onednn.prelu import STEEPNESS
 from backbones.inference import HostInference
+from runtime.environment import Bfloat16Unit
 from runtime.mxnet import mx
 
 IMAGES = np.random.default_rng(7).integers(0, 256, (2, 3, 6, 5), dtype=np.uint8)
@@ -237,13 +238,22 @@ def test_backbones_have_no_batch_norm_behind_a_convolution(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "parts"), [(16, {"wide_from0", "wide_from144"}), (8, {"wide"})], indirect=["block"]
+    ("block", "dtype", "parts"),
+    [
+        (16, "float32", {"wide_from0", "wide_from144"}),
+        (8, "float32", {"wide"}),
+        (16, "bfloat16", {"wide"}),
+    ],
+    indirect=["block"],
 )
-def test_many_channels_over_short_rows_are_computed_in_parts(block: int, parts: set[str]) -> None:
+def test_many_channels_over_short_rows_are_computed_in_parts(
+    block: int, dtype: str, parts: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(form, "bfloat16_unit", lambda: Bfloat16Unit.VECTORS)
     few = mx.sym.Convolution(DATA, num_filter=288, kernel=(3, 3), stride=(2, 2), name="few")
     symbol = convolved(few, "wide", 16)
-    found = fold(symbol, values(symbol), IMAGES.shape[1:])[0]
-    nodes = json.loads(found.tojson())["nodes"]
+    found = fold(symbol, values(symbol), IMAGES.shape[1:], dtype)[0]
+    nodes = json.loads(found.tojson(remove_amp_cast=False))["nodes"]
     inner = [part for node in nodes for part in node.get("subgraphs", [{}])[0].get("nodes", [])]
     names = {part["name"] for part in inner if part["op"] == "Convolution"}
     assert {name for name in names if name.startswith("wide")} == parts

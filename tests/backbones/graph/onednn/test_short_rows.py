@@ -52,6 +52,10 @@ GRAPHS = {
     "an output": (mx.sym.Group([C1, relu(C1)]), {"c1_from0": 150, "c1_from150": 150}),
     "of 256 channels": (convolution(convolution(DATA, "c0", 256), "c1"), {"c1": 256}),
     "of one pixel": (convolution(C0, "c1", kernel=(1, 1), pad=(0, 0)), {"c1": 300}),
+    "of one dimension": (
+        convolution(mx.sym.Reshape(C0, shape=(0, 0, -1)), "c1", kernel=(3,), pad=(1,)),
+        {"c1": 300},
+    ),
     "of groups": (convolution(WIDE, "c1", 600, num_group=2), {"c1": 300}),
 }
 
