@@ -122,6 +122,19 @@ def test_addends_have_one_layout(unit: Bfloat16Unit, count: int) -> None:
     assert ones == ["sum_0_ones"][:count]
 
 
+@pytest.mark.parametrize(("unit", "count"), [(TILES, 0), (VECTORS, 1)])
+def test_statistics_are_of_maps_in_the_layout_of_convolutions(
+    unit: Bfloat16Unit, count: int
+) -> None:
+    """A BatchNorm of the plain layout has a slow kernel."""
+    x = norm(convolution(mx.sym.var("data"), "pixels", 64), "norm")
+    x = norm(mx.sym.Activation(x, act_type="relu", name="relu"), "again")
+    fast = nodes_of(narrow.rewrite(x, SHAPE, BLOCK, unit))
+    assert [name for name, node in fast.items() if node["op"] == "_ones"] == (
+        ["norm_laid_out_ones"][:count]
+    )
+
+
 @of_each_unit
 def test_one_cast_for_all_who_read_it(unit: Bfloat16Unit) -> None:
     x = convolution(mx.sym.var("data"), "first", 32)
