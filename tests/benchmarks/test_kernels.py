@@ -31,6 +31,7 @@ class Limits(NamedTuple):
 
     For inference oneDNN's convolutions write NHWC (acdb) there, but for those to which its matrix
     kernel does not take: where both meet in a sum or a concatenation, that is a reference kernel.
+    MXNet writes the parts of maps of short rows in the plain layout, four reorders a layer.
     """
 
     training: int

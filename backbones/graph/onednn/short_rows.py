@@ -1,10 +1,10 @@
 """Convolutions of many channels over maps of short rows, in parts of their input channels.
 
-oneDNN 2.4 multiplies one row of pixels at a time. How many output channels it computes with each
-weight row that it has read it chooses by a model of the caches: where there are many input channels
-and few pixels in a row, 16, so that a processor waits for each sum before it can go on with the
-next (512 to 512 channels at 4 x 4: half the speed of 256 to 256 at 8 x 8, the same products). With
-fewer input channels it chooses 32. A convolution is the sum of those of parts of its input, and
+oneDNN 2.4 multiplies one row of pixels at a time. It chooses by a model of the caches how many
+output channels it computes together. Where there are many input channels and few pixels in a row it
+chooses 16, and then a processor waits for one sum before it can go on with the next: 512 to 512
+channels at 4 x 4 have half the speed of 256 to 256 at 8 x 8, which are as many products. With fewer
+input channels it chooses 32. A convolution is the sum of those of parts of its input, and
 oneDNN adds each to the sum of those before it in place (``backbones.graph.onednn.joining``):
 
     K x = K[:, :n] x[:n] + K[:, n:] x[n:]
@@ -126,4 +126,3 @@ class _Dividing:
     def _append(self, node: Node) -> int:
         self._made.append(node)
         return len(self._made) - 1
-
