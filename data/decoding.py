@@ -1,7 +1,6 @@
-"""Decoding and encoding of images: the only module that makes pixels of bytes.
+"""Decoding and encoding of images, one by one, by OpenCV.
 
-OpenCV decodes; a plain JPEG of a training set goes straight into memory that is there already,
-which OpenCV for Python cannot do, by simplejpeg: the same libjpeg-turbo, and the same pixels.
+The plain JPEGs of a training set are decoded many at once, by ``data.libjpeg``, to the same pixels.
 
 MXNet's networks take RGB while OpenCV decodes to BGR by default, and OpenCV answers broken images
 sometimes with None and sometimes with an exception of its own.
@@ -14,13 +13,10 @@ turned upright, as their EXIF block says; MXNet's readers of records turn a JPEG
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from itertools import repeat
 from typing import Optional
 
 import cv2
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
 
 from data import headers
@@ -51,8 +47,6 @@ JPEG_QUALITY = 95
 """Of images that are encoded: hardly a visible loss, and a third of the bytes of quality 100."""
 
 _CHUNK = struct.Struct(">I4s")
-# In place of nothing, of which the decoder would read the first byte.
-_NO_JPEG = b"\0"
 
 _UPRIGHT = cv2.IMREAD_COLOR_RGB
 _AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
@@ -78,37 +72,6 @@ def decode_file(payload: Payload) -> Image:
     if bytes(payload[:2]) not in _BEGINNINGS_OF_FILES:
         raise BrokenRecordError("the image cannot be decoded: it is of no format that is known")
     return turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
-
-
-def decode_jpegs(payloads: Sequence[Optional[Payload]], images: Sequence[Image]) -> list[int]:
-    """Decode JPEGs into images of their size, as they are stored.
-
-    Nothing but the decoder runs between one image and the next: threads take turns at Python's
-    lock, and while one of them runs Python the others cannot begin with their next image.
-
-    Args:
-        payloads: None stands for what is not to be decoded here.
-        images: as many or more, uint8 ``[height, width, 3]``, contiguous; receive RGB.
-
-    Returns:
-        The places of those that have not been decoded: None, what is no JPEG, is damaged, or has
-        another size or colors that are neither YCbCr nor gray. Their images may hold anything.
-    """
-    exact, whole = repeat(False), repeat(0)
-    rest = map(
-        simplejpeg.decode_jpeg,
-        [payload or _NO_JPEG for payload in payloads],
-        repeat("RGB"), exact, exact, whole, whole, repeat(1.0), images,
-    )  # fmt: skip
-    decoded: list[Optional[Image]] = []
-    while len(decoded) < len(payloads):
-        try:
-            decoded.extend(rest)
-        except ValueError:
-            # The next one in ``rest`` is that behind it.
-            decoded.append(None)
-    shape = images[0].shape
-    return [place for place, one in enumerate(decoded) if one is None or one.shape != shape]
 
 
 def encode(image: Image, lossless: bool) -> bytes:

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from typing_extensions import override
 from data.headers import may_turn
 from data.records.index import offset_of
 from data.records.label_table import LabelTable
-from data.records.record_set import LabeledRecords, RecordSet, find_jpeg
+from data.records.record_set import Jpegs, LabeledRecords, RecordSet, find_jpeg
 from data.records.recordio import Payload
 from runtime.errors import DataError
 from runtime.kernels.compiled import unlocked_kernel
@@ -72,7 +72,7 @@ class JoinedSet(LabeledRecords):
         self.members, self.first_classes, self.num_classes = members, first_classes, num_classes
         self.image_size = members[0].image_size
         self._starts = [0, *accumulate(map(len, members))]
-        # What compiled code needs of each file: see _find_images.
+        # What compiled code needs of each file: see _find_jpegs.
         self._table = tuple(
             np.array(column, dtype)
             for column, dtype in (
@@ -96,16 +96,8 @@ class JoinedSet(LabeledRecords):
         return payload, self.first_classes[number] + label
 
     @override
-    def images(
-        self, indices: NDArray[np.int64]
-    ) -> tuple[list[Optional[Payload]], NDArray[np.int32]]:
-        numbers, starts, stops, labels = _find_images(indices, self._table)
-        members = self.members
-        payloads: list[Optional[Payload]] = [
-            members[number].file.buffer[start:stop] if stop else None
-            for number, start, stop in zip(numbers.tolist(), starts.tolist(), stops.tolist())
-        ]
-        return payloads, labels
+    def jpegs(self, indices: NDArray[np.int64]) -> Jpegs:
+        return Jpegs(*_find_jpegs(indices, self._table))
 
     @override
     def where(self, index: int) -> str:
@@ -125,9 +117,9 @@ class JoinedSet(LabeledRecords):
 
 
 @unlocked_kernel
-def _find_images(
+def _find_jpegs(
     indices: NDArray[np.int64], table: Any
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:
     """Find images of many files, without Python's lock.
 
     Args:
@@ -137,13 +129,11 @@ def _find_images(
             index are. The first has one element more, the number of all images.
 
     Returns:
-        For each image the number of the file, where in it the payload starts and stops, in bytes,
-        and its label; it stops at 0 if ``image`` has to be asked.
+        What ``Jpegs`` has.
     """
-    first_images, first_classes, num_classes, sizes, words_at, low_at, high_at = table
-    numbers = np.empty(indices.size, np.int64)
-    starts = np.zeros(indices.size, np.int64)
-    stops = np.zeros(indices.size, np.int64)
+    first_images, first_classes, num_classes, file_sizes, words_at, low_at, high_at = table
+    addresses = np.zeros(indices.size, np.uint64)
+    sizes = np.zeros(indices.size, np.int64)
     labels = np.zeros(indices.size, np.int32)
     for i in range(indices.size):
         number = np.searchsorted(first_images, indices[i], side="right") - 1
@@ -153,12 +143,13 @@ def _find_images(
         )
         low = array_at(low_at[number], images, np.uint32)
         high = array_at(high_at[number], images, np.uint16)
-        words = array_at(words_at[number], sizes[number] // _WORD_BYTES, np.uint32)
+        file_size = file_sizes[number]
+        words = array_at(words_at[number], file_size // _WORD_BYTES, np.uint32)
         start, stop, label = find_jpeg(
-            words, sizes[number], offset_of(low, high, image), num_classes[number]
+            words, file_size, offset_of(low, high, image), num_classes[number]
         )
-        if stop and may_turn(array_at(words_at[number], sizes[number], np.uint8), start, stop):
-            stop = 0
-        numbers[i], starts[i], stops[i] = number, start, stop
+        content = array_at(words_at[number], file_size, np.uint8)
+        if stop and not may_turn(content, start, stop):
+            addresses[i], sizes[i] = words_at[number] + np.uint64(start), stop - start
         labels[i] = first_classes[number] + label
-    return numbers, starts, stops, labels
+    return addresses, sizes, labels

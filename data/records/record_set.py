@@ -54,6 +54,22 @@ class Record(NamedTuple):
     key: int
 
 
+class Jpegs(NamedTuple):
+    """JPEGs in memory, which stays as it is as long as their set is open.
+
+    Attributes:
+        addresses: uint64 ``[n]``, where each begins.
+        sizes: int64 ``[n]``, how many bytes it has; 0 stands for an image that only ``image``
+            returns or refuses: it is no JPEG, or may have an EXIF block, which turns it, or its
+            record is unusual, damaged, or has a wrong label.
+        labels: int32 ``[n]``, the identities.
+    """
+
+    addresses: NDArray[np.uint64]
+    sizes: NDArray[np.int64]
+    labels: NDArray[np.int32]
+
+
 class LabeledRecords(Protocol):
     """Numbered encoded images and their identities; read from any number of threads.
 
@@ -78,14 +94,8 @@ class LabeledRecords(Protocol):
             DataError: its label is not one of the classes.
         """
 
-    def images(
-        self, indices: NDArray[np.int64]
-    ) -> tuple[list[Optional[Payload]], NDArray[np.int32]]:
-        """Return what ``image`` does, for many; int32 ``[len(indices)]`` are the identities.
-
-        None stands for an image that only ``image`` returns or refuses: it is no JPEG, or may have
-        an EXIF block, which turns it, or its record is unusual, damaged, or has a wrong label.
-        """
+    def jpegs(self, indices: NDArray[np.int64]) -> Jpegs:
+        """Return what ``image`` does, for many, of which most are JPEGs."""
 
     def where(self, index: int) -> str:
         """Name the file and the record of an image, for messages."""
@@ -170,17 +180,9 @@ class RecordSet(LabeledRecords):
         return payload, int(label)
 
     @override
-    def images(
-        self, indices: NDArray[np.int64]
-    ) -> tuple[list[Optional[Payload]], NDArray[np.int32]]:
+    def jpegs(self, indices: NDArray[np.int64]) -> Jpegs:
         place = self.index.low, self.index.high
-        starts, stops, labels = find_jpegs(self.file.bytes, indices, place, self.num_classes)
-        buffer = self.file.buffer
-        payloads: list[Optional[Payload]] = [
-            buffer[start:stop] if stop else None
-            for start, stop in zip(starts.tolist(), stops.tolist())
-        ]
-        return payloads, labels
+        return Jpegs(*find_jpegs(self.file.bytes, indices, place, self.num_classes))
 
     def read(self, index: int) -> Record:
         """Return what ``image`` does, and the key."""
@@ -347,7 +349,7 @@ def read_property(path: Path, most_classes: int = FLOAT32_EXACT) -> Property:
 @unlocked_kernel
 def find_jpegs(
     content: NDArray[np.uint8], images: NDArray[np.int64], place: Any, num_classes: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:
     """Find the payloads of records of the usual form: one part, one label, an upright JPEG.
 
     Compiled, in one call: the threads that decode take turns at Python's lock, and a thread that
@@ -362,28 +364,29 @@ def find_jpegs(
         num_classes: labels are whole numbers from 0 to below it.
 
     Returns:
-        Where each payload starts and stops, in bytes, and its label. It stops at 0 if the record is
-        none of these, or broken.
+        What ``Jpegs`` has; the size is 0 if the record is none of these, or broken.
     """
     low, high = place
-    size = content.size
-    words = content[: size // _WORD_BYTES * _WORD_BYTES].view(np.uint32)
-    starts = np.zeros(images.size, np.int64)
-    stops = np.zeros(images.size, np.int64)
+    words = content[: content.size // _WORD_BYTES * _WORD_BYTES].view(np.uint32)
+    addresses = np.zeros(images.size, np.uint64)
+    sizes = np.zeros(images.size, np.int64)
     labels = np.zeros(images.size, np.int32)
     for i in range(images.size):
         offset = offset_of(low, high, images[i])
-        starts[i], stops[i], labels[i] = find_jpeg(words, size, offset, num_classes)
-        if stops[i] and may_turn(content, starts[i], stops[i]):
-            stops[i] = 0
-    return starts, stops, labels
+        start, stop, labels[i] = find_jpeg(words, content.size, offset, num_classes)
+        if stop and not may_turn(content, start, stop):
+            addresses[i] = np.uint64(content.ctypes.data) + np.uint64(start)
+            sizes[i] = stop - start
+    return addresses, sizes, labels
 
 
 @unlocked_kernel
 def find_jpeg(
     words: NDArray[np.uint32], size: int, offset: int, num_classes: int
 ) -> tuple[int, int, int]:
-    """Return what ``find_jpegs`` does, for one record, upright or not.
+    """Return where the payload of a record starts and stops, upright or not, and its label.
+
+    It stops at 0 if the record is not of the form that ``find_jpegs`` finds.
 
     Args:
         words: the file, uint32 ``[size // 4]``.

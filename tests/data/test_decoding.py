@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import resource
 import struct
-from typing import Optional
 
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from data.decoding import FILE_ENDINGS, Image, decode_file, decode_jpegs, decode_rgb, turn_upright
+from data.decoding import FILE_ENDINGS, decode_file, decode_rgb, turn_upright
 from data.records.recordio import BrokenRecordError
 from tests.support.oriented_images import SEEN, stored
 
@@ -122,79 +119,3 @@ def test_every_orientation_is_turned_upright(number: int) -> None:
     upright = turn_upright(stored(number), number)
     np.testing.assert_array_equal(upright, SEEN)
     assert upright.flags.c_contiguous
-
-
-_SAMPLINGS = (
-    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411,
-    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
-    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
-    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440,
-    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
-)
-
-
-def as_jpeg(image: Image, *options: int) -> bytes:
-    done, encoded = cv2.imencode(".jpg", image, options)
-    assert done
-    return encoded.tobytes()
-
-
-def decoded_in_place(payload: bytes, height: int, width: int) -> Optional[Image]:
-    image = np.full((height, width, 3), 77, np.uint8)
-    return None if decode_jpegs([payload], [image]) else image
-
-
-@given(
-    size=st.tuples(st.integers(1, 70), st.integers(1, 70)),
-    quality=st.integers(1, 100),
-    sampling=st.sampled_from(_SAMPLINGS),
-    progressive=st.booleans(),
-    interval=st.sampled_from([0, 1, 3]),
-    is_gray=st.booleans(),
-    seed=st.integers(0, 99),
-)
-@settings(max_examples=150, deadline=None)
-def test_a_plain_jpeg_has_the_same_pixels_in_place(
-    size, quality, sampling, progressive, interval, is_gray, seed
-) -> None:
-    image = np.random.default_rng(seed).integers(0, 256, (*size, 1 if is_gray else 3), np.uint8)
-    if seed % 2:
-        image = cv2.blur(image, (5, 5))
-    payload = as_jpeg(
-        image,
-        *(cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling),
-        *(cv2.IMWRITE_JPEG_PROGRESSIVE, int(progressive), cv2.IMWRITE_JPEG_RST_INTERVAL, interval),
-    )
-    found = decoded_in_place(payload, *size)
-    assert found is not None
-    np.testing.assert_array_equal(found, decode_rgb(payload))
-
-
-@pytest.mark.parametrize(("height", "width"), [(24, 35), (24, 37), (23, 36), (36, 24), (1, 1)])
-def test_a_jpeg_of_another_size_is_not_decoded_in_place(height: int, width: int) -> None:
-    assert decoded_in_place(as_jpeg(SEEN), height, width) is None
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
-def test_a_jpeg_that_is_cut_off_is_not_decoded_in_place(share: float) -> None:
-    payload = as_jpeg(COLORS)
-    assert decoded_in_place(payload[: int(share * len(payload))], *COLORS.shape[:2]) is None
-
-
-def test_a_jpeg_that_claims_to_be_huge_gets_no_memory() -> None:
-    payload = as_jpeg(SEEN)
-    place = payload.index(b"\xff\xc0") + 5
-    huge = payload[:place] + struct.pack(">HH", 60000, 60000) + payload[place + 4 :]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert decoded_in_place(huge, *SEEN.shape[:2]) is None
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 12
-
-
-def test_what_is_no_jpeg_of_the_size_keeps_no_other_from_its_image() -> None:
-    whole, other = as_jpeg(SEEN), as_jpeg(COLORS)
-    images = [np.full(SEEN.shape, 77, np.uint8) for _ in range(8)]
-    payloads = [whole, None, whole, whole[:100], other, whole, None]
-    assert decode_jpegs(payloads, images) == [1, 3, 4, 6]
-    for place in (0, 2, 5):
-        np.testing.assert_array_equal(images[place], decode_rgb(whole))
-    assert (images[1] == 77).all() and (images[7] == 77).all()

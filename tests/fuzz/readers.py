@@ -18,7 +18,8 @@ import numpy as np
 
 from data.align.points import PointsFile
 from data.align.similarity import align
-from data.decoding import decode_jpegs, decode_rgb
+from data.decoding import decode_rgb
+from data.libjpeg import decode_jpegs
 from data.pack.image_files import ImageReader
 from data.records import index_cache
 from data.records.joined_set import JoinedSet
@@ -32,6 +33,7 @@ from runtime.errors import DataError
 from tests.fuzz.ijb_readers import IJB_READERS
 from tests.fuzz.model_readers import MODEL_READERS
 from tests.fuzz.reader import Reader
+from tests.support.jpegs import bytes_of
 from tests.support.oriented_images import file_with
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,12 +67,12 @@ def _use_set(folder: Path) -> None:
     records.labels()
     records.identity_ranges()
     indices = np.array([*range(min(len(records), 12)), len(records) - 1], np.int64)
-    payloads, labels = joined.images(indices)
-    for index, plain, label in zip(indices.tolist(), payloads, labels.tolist()):
+    jpegs = joined.jpegs(indices)
+    decode_jpegs(*jpegs[:2], np.empty((len(indices), *records.image_size, 3), np.uint8))
+    for index, plain, label in zip(indices.tolist(), bytes_of(jpegs), jpegs.labels.tolist()):
         if plain is not None:
-            decode_jpegs([plain], [np.empty((*records.image_size, 3), np.uint8)])
             payload, expected = records.image(index)
-            assert (bytes(plain), label) == (bytes(payload), expected)
+            assert (plain, label) == (bytes(payload), expected)
         try:
             decode_rgb(records.image(index)[0])
         except BrokenRecordError:

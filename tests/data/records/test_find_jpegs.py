@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.headers import may_turn
-from data.records.record_set import find_jpegs
+from data.records.record_set import Jpegs, find_jpegs
 from data.records.recordio import BrokenRecordError, RecordFile, encode
+from tests.support.jpegs import bytes_of
 
 JPEG = b"\xff\xd8\xff\xda and whatever else a JPEG holds"
 
@@ -58,9 +59,10 @@ def test_many_records_at_once_are_those_of_one_by_one(
     words = offsets // 4
     halves = (words & 0xFFFFFFFF).astype(np.uint32), (words >> 32).astype(np.uint16)
     places = find_jpegs(file.bytes, np.arange(len(offsets)), halves, 2)
-    for offset, start, stop, label in zip(offsets.tolist(), *(one.tolist() for one in places)):
+    payloads = bytes_of(Jpegs(*places))
+    for offset, payload, label in zip(offsets.tolist(), payloads, places[2].tolist()):
         expected = one_by_one(file, offset, 2)
-        found = (stored[start:stop], label) if stop else None
+        found = None if payload is None else (payload, label)
         if expected is None or not _is_usual(stored, offset) or _may_turn(expected[0]):
             assert found is None
         else:

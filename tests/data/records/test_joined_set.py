@@ -15,6 +15,7 @@ from data.records.record_set import RecordSet
 from data.records.recordio import encode
 from data.records.writer import RecordWriter
 from runtime.errors import DataError
+from tests.support.jpegs import bytes_of
 
 SIZES = ([3, 4], [5, 1, 2])
 
@@ -60,10 +61,9 @@ def test_many_at_once_are_numbered_behind_one_another(tmp_path):
         sets.append(RecordSet(tmp_path / name))
     joined = JoinedSet(sets)
     order = [3, 0, 2, 1, 3]
-    payloads, labels = joined.images(np.array(order, np.int64))
-    assert labels.tolist() == order
-    found = [bytes(payload) for payload in payloads if payload is not None]
-    assert found == [bytes(joined.image(i)[0]) for i in order]
+    found = joined.jpegs(np.array(order, np.int64))
+    assert found.labels.tolist() == order
+    assert bytes_of(found) == [bytes(joined.image(i)[0]) for i in order]
 
 
 def test_unreadable_labels_stay_unreadable(tmp_path, members):

@@ -14,6 +14,7 @@ from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, encode
 from data.records.writer import RecordWriter
 from runtime.errors import DataError
+from tests.support.jpegs import bytes_of
 
 
 def write_flat(path: Path, payloads: list[bytes], labels: list[float]) -> None:
@@ -264,8 +265,8 @@ def test_many_at_once_are_the_same_as_one_by_one(tmp_path: Path, make_image) -> 
     records = RecordSet(tmp_path)
     overwrite(file, file.read_bytes().index(jpegs[5]) - 32, b"\0\0\0\0")
     order = np.array([5, 2, 0, 1, 3, 4, 2], np.int64)
-    found, labels = records.images(order)
-    assert [None if payload is None else bytes(payload) for payload in found] == [
+    found = records.jpegs(order)
+    assert bytes_of(found) == [
         None,  # damaged
         jpegs[2],
         jpegs[0],
@@ -274,7 +275,7 @@ def test_many_at_once_are_the_same_as_one_by_one(tmp_path: Path, make_image) -> 
         None,
         jpegs[2],
     ]
-    assert labels[[1, 2, 6]].tolist() == [1, 0, 1]
+    assert found.labels[[1, 2, 6]].tolist() == [1, 0, 1]
     assert [bytes(records.image(index)[0]) for index in (2, 0)] == [jpegs[2], jpegs[0]]
 
 

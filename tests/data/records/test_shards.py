@@ -21,6 +21,7 @@ from data.records.recordio import BrokenRecordError, encode
 from data.records.shards import ShardedSet, compared_files, open_sets, shard_path
 from data.records.writer import RecordWriter
 from runtime.errors import DataError
+from tests.support.jpegs import bytes_of
 
 # Images of each identity, by shard.
 COUNTS = [[3, 1], [2, 2, 4], [5]]
@@ -58,10 +59,10 @@ def test_images_and_classes_of_all_shards(folder: Path, time: str) -> None:
         np.concatenate([labels for _, labels in table.chunks()]), LABELS
     )
     order = np.array([16, 0, 3, 4, 11, 12, 4])
-    payloads, labels = whole.images(order)
-    assert labels.tolist() == LABELS[order].tolist()
-    for index, payload in zip(order.tolist(), payloads):
-        assert payload is not None and bytes(payload) == jpeg(index)
+    found = whole.jpegs(order)
+    assert found.labels.tolist() == LABELS[order].tolist()
+    for index, payload in zip(order.tolist(), bytes_of(found)):
+        assert payload == jpeg(index)
         one, label = whole.image(index)
         assert (bytes(one), label) == (jpeg(index), LABELS[index])
     assert whole.where(5) == f"{folder / 'train-00001.rec'}: record 2"
@@ -98,7 +99,7 @@ def test_shards_and_other_sets_are_joined(folder: Path, write_set) -> None:
     labels = np.concatenate([labels for _, labels in joined.label_table().chunks()])
     assert labels.tolist() == [0, 0, 1, *(LABELS + 2), 8, 8, 9]
     assert [joined.image(index)[1] for index in range(23)] == labels.tolist()
-    assert joined.images(np.array([3, 19]))[1].tolist() == [2, 7]
+    assert joined.jpegs(np.array([3, 19])).labels.tolist() == [2, 7]
     assert isinstance(open_sets([other]), RecordSet)
 
 
@@ -110,7 +111,7 @@ def test_flat_shards_share_the_classes(tmp_path: Path) -> None:
     whole = open_sets([tmp_path])
     assert (len(whole), whole.num_classes) == (5, 5)
     assert [whole.image(index)[1] for index in range(5)] == [4, 0, 1, 4, 2]
-    assert whole.images(np.arange(5))[1].tolist() == [4, 0, 1, 4, 2]
+    assert whole.jpegs(np.arange(5)).labels.tolist() == [4, 0, 1, 4, 2]
 
 
 def replace_by_flat(folder: Path) -> None:
@@ -165,7 +166,7 @@ def test_a_shard_that_is_written_anew_while_it_is_read_is_no_broken_record(folde
     with path.open("r+b") as file:
         file.write(bytes(path.stat().st_size))
     os.utime(path, ns=(1, 1))
-    assert whole.images(np.array([5]))[0] == [None]
+    assert whole.jpegs(np.array([5])).sizes.tolist() == [0]
     with pytest.raises(DataError, match="00001.rec was replaced or changed") as caught:
         whole.image(5)
     assert not isinstance(caught.value, BrokenRecordError)

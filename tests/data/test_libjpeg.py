@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import re
+import resource
+import struct
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Optional
+
+import cv2
+import numba
+import numpy as np
+import PIL
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data import libjpeg
+from data.decoding import Image, decode_rgb
+from runtime.errors import ConfigError
+from tests.support.jpegs import as_jpeg, decode_bytes
+from tests.support.oriented_images import SEEN
+
+COLORS = np.random.default_rng(0).integers(0, 256, (21, 34, 3), np.uint8)
+_SAMPLINGS = (
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411,
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440,
+    cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
+)
+
+
+def decoded(payload: bytes, height: int, width: int) -> Optional[Image]:
+    """An image in memory, between two others that have to stay as they are."""
+    images = np.full((3, height, width, 3), 77, np.uint8)
+    failed = decode_bytes([payload], images[1:2])
+    assert (images[[0, 2]] == 77).all()
+    return None if failed else images[1]
+
+
+@given(
+    size=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    quality=st.integers(1, 100),
+    sampling=st.sampled_from(_SAMPLINGS),
+    progressive=st.booleans(),
+    interval=st.sampled_from([0, 1, 3]),
+    is_gray=st.booleans(),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=150, deadline=None)
+def test_pixels_are_those_of_opencv(
+    size, quality, sampling, progressive, interval, is_gray, seed
+) -> None:
+    image = np.random.default_rng(seed).integers(0, 256, (*size, 1 if is_gray else 3), np.uint8)
+    if seed % 2:
+        image = cv2.blur(image, (5, 5))
+    payload = as_jpeg(
+        image,
+        *(cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling),
+        *(cv2.IMWRITE_JPEG_PROGRESSIVE, int(progressive), cv2.IMWRITE_JPEG_RST_INTERVAL, interval),
+    )
+    found = decoded(payload, *size)
+    assert found is not None
+    np.testing.assert_array_equal(found, decode_rgb(payload))
+
+
+@pytest.mark.parametrize(("height", "width"), [(24, 35), (24, 37), (23, 36), (36, 24), (1, 1)])
+def test_another_size(height: int, width: int) -> None:
+    assert decoded(as_jpeg(SEEN), height, width) is None
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+def test_cut_off(share: float) -> None:
+    payload = as_jpeg(COLORS)
+    assert decoded(payload[: int(share * len(payload))], *COLORS.shape[:2]) is None
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0", b"\xff\xd8", b"\xff\xd8\xff\xd9", b"\x89PNG" * 9])
+def test_what_is_no_jpeg(payload: bytes) -> None:
+    assert decoded(payload, 4, 4) is None
+
+
+def with_adobe_segment(payload: bytes, transform: int) -> bytes:
+    """A JPEG that says how its colors were changed: 0, not at all; 2, from CMYK."""
+    segment = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0" + bytes([transform])
+    # Behind SOI, and without the segment of JFIF, which says YCbCr.
+    (length,) = struct.unpack_from(">H", payload, 4)
+    return payload[:2] + segment + payload[4 + length :]
+
+
+def test_stored_as_rgb() -> None:
+    payload = with_adobe_segment(as_jpeg(SEEN), 0)
+    found = decoded(payload, *SEEN.shape[:2])
+    assert found is not None
+    np.testing.assert_array_equal(found, decode_rgb(payload))
+    assert (found != decode_rgb(as_jpeg(SEEN))).any()
+
+
+def test_other_colors_are_left_to_opencv() -> None:
+    """Four channels: the frame and the scan of a gray image name its channel four times."""
+    gray = as_jpeg(np.full((8, 8), 130, np.uint8))
+    frame, scan = gray.index(b"\xff\xc0"), gray.index(b"\xff\xda")
+    channels = b"".join(bytes([number, 0x11, 0]) for number in range(1, 5))
+    tables = b"".join(bytes([number, 0]) for number in range(1, 5))
+    payload = (
+        gray[:frame]
+        + struct.pack(">HHBHHB", 0xFFC0, 20, 8, 8, 8, 4)
+        + channels
+        + gray[frame + 13 : scan]
+        + struct.pack(">HHB", 0xFFDA, 14, 4)
+        + tables
+        + gray[scan + 7 : -2] * 4
+        + gray[-2:]
+    )
+    assert decoded(payload, 8, 8) is None
+
+
+def test_what_claims_to_be_huge_gets_no_memory() -> None:
+    payload = as_jpeg(SEEN)
+    place = payload.index(b"\xff\xc0") + 5
+    huge = payload[:place] + struct.pack(">HH", 60000, 60000) + payload[place + 4 :]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert decoded(huge, *SEEN.shape[:2]) is None
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 12
+
+
+def test_what_is_not_decoded_keeps_no_other_from_its_image() -> None:
+    whole, other = as_jpeg(SEEN), as_jpeg(COLORS)
+    images = np.full((8, *SEEN.shape), 77, np.uint8)
+    payloads = [whole, None, whole, whole[:100], other, whole, None]
+    assert decode_bytes(payloads, images) == [1, 3, 4, 6]
+    for place in (0, 2, 5):
+        np.testing.assert_array_equal(images[place], decode_rgb(whole))
+    assert (images[1] == 77).all() and (images[7] == 77).all()
+
+
+def damaged(seed: int, count: int) -> Iterator[bytes]:
+    """JPEGs of COLORS' size of which some bytes, most of them of the header, are wrong."""
+    rng = np.random.default_rng(seed)
+    whole = [as_jpeg(COLORS, cv2.IMWRITE_JPEG_PROGRESSIVE, progressive) for progressive in (0, 1)]
+    for number in range(count):
+        content = bytearray(whole[number % 2])
+        for _ in range(rng.integers(1, 4)):
+            last = len(content) if rng.random() < 0.3 else 650
+            content[rng.integers(2, last)] = rng.integers(256)
+        yield bytes(content)
+
+
+def test_of_what_is_damaged_nothing_is_written_elsewhere() -> None:
+    results = [decoded(payload, *COLORS.shape[:2]) is not None for payload in damaged(1, 3000)]
+    assert 300 < sum(results) < 2700
+
+
+def test_threads_decode_damaged_and_whole_images_at_once() -> None:
+    whole = as_jpeg(COLORS)
+    expected = decode_rgb(whole)
+    wrong: list[str] = []
+
+    def decode(seed: int) -> None:
+        images = np.zeros((4, *COLORS.shape), np.uint8)
+        for payload in damaged(seed, 500):
+            failed = decode_bytes([payload, whole, payload[:300], whole], images)
+            if [place for place in failed if place] != [2]:
+                wrong.append(f"of thread {seed}: {failed}")
+            elif not (images[[1, 3]] == expected).all():
+                wrong.append(f"of thread {seed}: pixels")
+
+    threads = [threading.Thread(target=decode, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_damaged_images_keep_no_memory() -> None:
+    images = np.zeros((1, *COLORS.shape), np.uint8)
+    payloads = list(damaged(2, 200))
+
+    def decode_often(times: int) -> None:
+        for payload in payloads * times:
+            decode_bytes([payload], images)
+
+    decode_often(5)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    decode_often(50)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 11
+
+
+def test_the_compiler_knows_that_a_mark_is_reached_twice() -> None:
+    """Without it the jump works as well, until a compiler keeps something in a register."""
+    # Anew, since of what comes from a cache there is no code to look at.
+    function = numba.njit(libjpeg._is_decoded.py_func)
+    function.compile((numba.uint64,) * 4 + (numba.int64,) * 2)
+    (code,) = function.inspect_llvm().values()
+    (declared,) = re.findall(r"declare .*@_setjmp\(.*\).* #(\d+)", code)
+    assert re.search(rf"attributes #{declared} = .*returns_twice", code)
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """As in a new process, before it has looked for the library."""
+    libjpeg._find_library.cache_clear()
+    yield
+    libjpeg._find_library.cache_clear()
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_pillow_that_brings_no_library_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Any library that has no functions of libjpeg.
+    other = SimpleNamespace(__file__=np.core._multiarray_umath.__file__)
+    monkeypatch.setattr(PIL, "_imaging", other, raising=False)
+    with pytest.raises(ConfigError, match="no libjpeg of version 6b"):
+        decoded(as_jpeg(SEEN), *SEEN.shape[:2])
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_library_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libjpeg, "_fits", lambda memory: False)
+    with pytest.raises(ConfigError, match="no libjpeg of version 6b"):
+        decoded(as_jpeg(SEEN), *SEEN.shape[:2])
