@@ -30,6 +30,8 @@ _VERSION, _DECODER_BYTES = 62, 632
 # The places of image_width, image_height and out_color_space in it, in words of 4 bytes; its first
 # word of 8 bytes is the address of jpeg_error_mgr, and that begins with those of two functions.
 _WIDTH, _HEIGHT, _COLORS, _FIELDS = 12, 13, 16, 17
+# In bytes, the first of its 12 pointers to tables: quantization, and Huffman's of DC and of AC.
+_TABLES, _TABLE_COUNT = 200, 12
 _RGB = 2
 # In words of 8 bytes: jpeg_error_mgr, of which there are 21, then the jmp_buf of setjmp.h, 25 on
 # x86-64 and 39 on aarch64, then the decoder.
@@ -178,7 +180,7 @@ def _decode_all(
         for row in range(height):
             rows[row] = images[i, row].ctypes.data
         size = np.uint64(sizes[i])
-        if not (made and size and _is_decoded(state, addresses[i], size, rows_at, height, width)):
+        if not (made and _is_decoded(state, addresses[i], size, rows_at, height, width)):
             _abort(_decoder_of(state))
             failed[count] = i
             count += 1
@@ -232,6 +234,10 @@ def _decode(
     width: int,
 ) -> bool:
     fields = array_at(decoder, _FIELDS, np.uint32)
+    tables = array_at(decoder + np.uint64(_TABLES), _TABLE_COUNT, np.uint64)
+    for i in range(_TABLE_COUNT):
+        # Otherwise what an image lacks would be taken from the one before it.
+        tables[i] = 0
     _read_from(decoder, address, size)
     _read_header(decoder, np.int32(1))
     if fields[_WIDTH] != width or fields[_HEIGHT] != height:
