@@ -15,6 +15,26 @@ Entry = list[int]
 Shape = tuple[int, ...]
 
 
+class NewNodes:
+    """The nodes of a new graph; each is appended after its inputs.
+
+    Attributes:
+        nodes: those that are there already.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def add(self, node: Node) -> int:
+        """Append a node; returns its index."""
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def operator(self, op: str, name: str, inputs: list[Entry], **attributes: Any) -> Entry:
+        """Append an operator; returns its output. MXNet takes attributes that are strings."""
+        return [self.add({"op": op, "name": name, "attrs": attributes, "inputs": inputs}), 0, 0]
+
+
 def to_json(symbol: Symbol) -> dict[str, Any]:
     """Return ``nodes``, each after its inputs, ``heads`` (the outputs' entries), and ``attrs``."""
     # By default MXNet leaves out the casts to bfloat16.

@@ -29,9 +29,18 @@ their numbers are those of the plain graph (``backbones.network``).
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from backbones.graph.nodes import Entry, Node, Shape, first_shapes, from_json, moved, to_json
+from backbones.graph.nodes import (
+    Entry,
+    NewNodes,
+    Node,
+    Shape,
+    first_shapes,
+    from_json,
+    moved,
+    to_json,
+)
 from backbones.graph.onednn import products
 from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_common
 from backbones.graph.onednn.diagonal import joined_kernel
@@ -114,12 +123,12 @@ class _Padded(NamedTuple):
     extra: int
 
 
-class _Builder:
-    """The nodes of the rewritten graph; operators are appended after their inputs."""
+class _Builder(NewNodes):
+    """The nodes of the rewritten graph."""
 
     def __init__(self, block: int, given: list[Node], shapes: dict[str, Shape]) -> None:
         """Args: channels of a block; nodes of the given graph, and the shapes of their outputs."""
-        self.nodes: list[Node] = []
+        super().__init__()
         self._block, self._given, self._shapes = block, given, shapes
         self._uses = Counter(entry[0] for node in given for entry in node["inputs"])
         # The index of each given node's output here.
@@ -127,11 +136,6 @@ class _Builder:
         # Outputs here that have padding, by the index of their node; and the same cut off.
         self._padded: dict[int, _Padded] = {}
         self._cuts: dict[int, Entry] = {}
-
-    def add(self, node: Node) -> int:
-        """Append a node; returns its index."""
-        self.nodes.append(node)
-        return len(self.nodes) - 1
 
     def add_again(self, index: int) -> None:
         """Append what stands for a node of the given graph."""
@@ -346,7 +350,3 @@ class _Builder:
     def _concatenated(self, name: str, arrays: list[Entry], axis: int) -> Entry:
         count = {"num_args": str(len(arrays)), "dim": str(axis)}
         return self.operator("Concat", name, arrays, **count)
-
-    def operator(self, op: str, name: str, inputs: list[Entry], **attributes: Any) -> Entry:
-        """Append an operator; returns its output."""
-        return [self.add({"op": op, "name": name, "attrs": attributes, "inputs": inputs}), 0, 0]

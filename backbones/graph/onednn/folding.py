@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from backbones.graph.nodes import (
     Entry,
+    NewNodes,
     Node,
     Shape,
     consumers,
@@ -65,24 +66,24 @@ def fold(
         other names and values.
     """
     folding = _Folding(symbol, weights, image_shape)
-    for index in range(len(folding.nodes)):
-        folding.add(index)
+    for index in range(len(folding.given)):
+        folding.add_again(index)
     return folding.result(dtype)
 
 
-class _Folding:
+class _Folding(NewNodes):
     """The nodes of the new graph, made in the order of those of the given one."""
 
     def __init__(self, symbol: Symbol, weights: Weights, image_shape: Shape) -> None:
+        super().__init__()
         graph = to_json(symbol)
-        self.nodes: list[Node] = graph["nodes"]
+        self.given: list[Node] = graph["nodes"]
         self._heads: list[Entry] = graph["heads"]
         self._attributes: dict[str, Any] = graph["attrs"]
         self._batch_shape = (1, *image_shape)
         self._shapes = first_shapes(symbol, self._batch_shape)
-        self._consumers = consumers(self.nodes, self._heads)
+        self._consumers = consumers(self.given, self._heads)
         self._weights = weights
-        self._made: list[Node] = []
         self._values: dict[str, NDArray[Any]] = {}
         # The index in the new graph of each node's output.
         self._indices: dict[int, int] = {}
@@ -90,13 +91,13 @@ class _Folding:
         # proportional to the output, of which the last is its shift. No other node reads them.
         self._scalable: dict[int, list[str]] = {}
 
-    def add(self, index: int) -> None:
+    def add_again(self, index: int) -> None:
         """Append what stands for a node of the given graph."""
-        node = self.nodes[index]
+        node = self.given[index]
         if node["op"] == "null":
             if node["name"] in self._weights:
                 self._values[node["name"]] = self._weights[node["name"]]
-            made = self._append(node)
+            made = self.add(node)
         elif self._is_layer(index):
             made = self._add_layer(index)
         elif self._is_norm(index):
@@ -105,13 +106,13 @@ class _Folding:
             made = self._add_prelu(index)
         else:
             op = "elemwise_add" if self._is_sum(index) else node["op"]
-            made = self._append({**node, "op": op, "inputs": self._moved(index)})
+            made = self.add({**node, "op": op, "inputs": self._moved(index)})
         self._indices[index] = made
 
     def result(self, dtype: str) -> tuple[Symbol, dict[str, Any]]:
         """Return the new graph, and the values of the parameters that it reads."""
         heads = [moved(entry, self._indices) for entry in self._heads]
-        folded = from_json(self._made, heads, self._attributes)
+        folded = from_json(self.nodes, heads, self._attributes)
         values = {name: mx.nd.array(value) for name, value in self._values.items()}
         filled = form.fill_folded(folded, self._batch_shape, dtype)
         reduced = constants.compute(filled, values)
@@ -123,7 +124,7 @@ class _Folding:
 
     def _is_layer(self, index: int) -> bool:
         """Whether a node is a layer of known weights that turns channels into channels."""
-        node = self.nodes[index]
+        node = self.given[index]
         if not self._is_known(node["inputs"][1:]):
             return False
         if node["op"] == "Convolution":
@@ -133,19 +134,19 @@ class _Folding:
 
     def _add_layer(self, index: int) -> int:
         """Append a layer with a bias, and with parameters of its own."""
-        node = self.nodes[index]
+        node = self.given[index]
         name, (kernel, *bias) = node["name"], self._read(node["inputs"][1:])
         shift = bias[0] if bias else np.zeros(len(kernel))
         own = {f"{name}_own_weight": kernel, f"{name}_own_bias": shift}
         inputs = [self._moved(index)[0], *map(self._parameter, own, own.values())]
         attributes = {**node.get("attrs", {}), "no_bias": "False"}
-        layer = self._append({**node, "attrs": attributes, "inputs": inputs})
+        layer = self.add({**node, "attrs": attributes, "inputs": inputs})
         self._scalable[layer] = list(own)
         return layer
 
     def _is_norm(self, index: int) -> bool:
         """Whether a node is a BatchNorm of known statistics along the second axis."""
-        node = self.nodes[index]
+        node = self.given[index]
         attributes = node.get("attrs", {})
         return (
             node["op"] == "BatchNorm"
@@ -156,7 +157,7 @@ class _Folding:
 
     def _add_norm(self, index: int) -> int:
         """Fold a BatchNorm into the layer before it, or append it with parameters of its own."""
-        node = self.nodes[index]
+        node = self.given[index]
         name, attributes = node["name"], node.get("attrs", {})
         gamma, beta, mean, variance = self._read(node["inputs"][1:])
         if attributes.get("fix_gamma", "True") in _TRUE:
@@ -173,13 +174,13 @@ class _Folding:
         given = {**own, **fixed}
         inputs = [self._moved(index)[0], *map(self._parameter, given, given.values())]
         attributes = {**attributes, "fix_gamma": "False"}
-        norm = self._append({**node, "attrs": attributes, "inputs": inputs})
+        norm = self.add({**node, "attrs": attributes, "inputs": inputs})
         self._scalable[norm] = list(own)
         return norm
 
     def _is_prelu(self, index: int) -> bool:
         """Whether a node is a PReLU of maps by slopes that are known numbers."""
-        node = self.nodes[index]
+        node = self.given[index]
         if node["op"] != "LeakyReLU" or node.get("attrs", {}).get("act_type") != "prelu":
             return False
         (source, output, *_), slope = node["inputs"]
@@ -192,34 +193,34 @@ class _Folding:
 
     def _add_prelu(self, index: int) -> int:
         """Append a PReLU of what oneDNN has."""
-        node = self.nodes[index]
+        node = self.given[index]
         name, source = node["name"], node["inputs"][0][0]
         x, layer = self._moved(index)[0], self._indices[source]
         (slope,) = self._read(node["inputs"][1:])
         slope = np.broadcast_to(slope.ravel(), self._shape(source)[1])
         if np.all(slope == slope[0]):
             text = repr(float(slope[0]))
-            return self._operator("LeakyReLU", name, [x], act_type="leaky", slope=text)
+            return self.operator("LeakyReLU", name, [x], act_type="leaky", slope=text)[0]
         is_own = layer in self._scalable and self._only_consumer(source) == index
         if is_own and slope.min() > -STEEPNESS:
             t = (slope + STEEPNESS) / (1 + STEEPNESS)
             self._scale(layer, t)
             bend = {"act_type": "leaky", "slope": str(-STEEPNESS)}
-            bent = self._operator("LeakyReLU", f"{name}_bend", [x], **bend)
-            scaled = self._product(f"{name}_bent", [bent, 0, 0], 1 / t - 1)
+            bent = self.operator("LeakyReLU", f"{name}_bend", [x], **bend)
+            scaled = self._product(f"{name}_bent", bent, 1 / t - 1)
         else:
             # x - (1 - slope) min(x, 0), where -min(x, 0) = relu(-x).
             turned = self._product(f"{name}_turned", x, np.full(len(slope), -1.0))
-            below = self._operator("Activation", f"{name}_below", [turned], act_type="relu")
-            scaled = self._product(f"{name}_raised", [below, 0, 0], 1 - slope)
-        return self._operator("elemwise_add", name, [scaled, x])
+            below = self.operator("Activation", f"{name}_below", [turned], act_type="relu")
+            scaled = self._product(f"{name}_raised", below, 1 - slope)
+        return self.operator("elemwise_add", name, [scaled, x])[0]
 
     def _product(self, name: str, maps: Entry, factor: NDArray[Any]) -> Entry:
         """Append the product of maps and a factor for each channel."""
         count = str(len(factor))
         kernel = self._parameter(f"{name}_factor", factor.reshape(-1, 1, 1, 1))
         sizes = {"kernel": "(1, 1)", "num_filter": count, "num_group": count, "no_bias": "True"}
-        return [self._operator("Convolution", name, [maps, kernel], **sizes), 0, 0]
+        return self.operator("Convolution", name, [maps, kernel], **sizes)
 
     def _scale(self, index: int, factor: NDArray[Any]) -> None:
         """Multiply the output of a scalable node by a factor for each channel."""
@@ -229,38 +230,31 @@ class _Folding:
 
     def _is_sum(self, index: int) -> bool:
         """Whether a node adds two tensors of one shape, under whatever name."""
-        node = self.nodes[index]
+        node = self.given[index]
         shapes = {self._shape(entry[0]) for entry in node["inputs"]}
         return node["op"] in _SUMS and len(shapes) == 1
 
     def _is_known(self, entries: list[Entry]) -> bool:
-        return all(self.nodes[entry[0]]["name"] in self._weights for entry in entries)
+        return all(self.given[entry[0]]["name"] in self._weights for entry in entries)
 
     def _read(self, entries: list[Entry]) -> list[NDArray[Any]]:
         """Return the values of parameters in float64, so that each is rounded once."""
-        names = [self.nodes[entry[0]]["name"] for entry in entries]
+        names = [self.given[entry[0]]["name"] for entry in entries]
         return [self._weights[name].astype(np.float64) for name in names]
 
     def _shape(self, index: int) -> Shape:
-        return self._shapes[self.nodes[index]["name"]]
+        return self._shapes[self.given[index]["name"]]
 
     def _only_consumer(self, index: int) -> Optional[int]:
         found = self._consumers.get(index, [])
         return found[0] if len(found) == 1 and found[0] >= 0 else None
 
     def _moved(self, index: int) -> list[Entry]:
-        return [moved(entry, self._indices) for entry in self.nodes[index]["inputs"]]
+        return [moved(entry, self._indices) for entry in self.given[index]["inputs"]]
 
     def _parameter(self, name: str, value: NDArray[Any]) -> Entry:
         """Append a parameter of one node alone."""
         self._values[name] = value
         # MXNet cannot infer it from that of a product.
         known = {"__shape__": str(value.shape)}
-        return [self._append({"op": "null", "name": name, "attrs": known, "inputs": []}), 0, 0]
-
-    def _operator(self, op: str, name: str, inputs: list[Entry], **attributes: str) -> int:
-        return self._append({"op": op, "name": name, "attrs": attributes, "inputs": inputs})
-
-    def _append(self, node: Node) -> int:
-        self._made.append(node)
-        return len(self._made) - 1
+        return [self.add({"op": "null", "name": name, "attrs": known, "inputs": []}), 0, 0]

@@ -25,9 +25,18 @@ The parameters and their names are those of the plain graph.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from backbones.graph.nodes import Entry, Node, Shape, first_shapes, from_json, moved, to_json
+from backbones.graph.nodes import (
+    Entry,
+    NewNodes,
+    Node,
+    Shape,
+    first_shapes,
+    from_json,
+    moved,
+    to_json,
+)
 from backbones.graph.onednn import blocked
 from backbones.graph.onednn.channels import SUMS, Channels, has_maps, is_common
 from backbones.graph.onednn.diagonal import joined_kernel
@@ -128,23 +137,7 @@ def _kernel_shape(nodes: list[Node], node: Node, shapes: dict[str, Shape]) -> Sh
     return shapes[nodes[node["inputs"][1][0]]["name"]]
 
 
-class _Nodes:
-    """The nodes of a rewritten graph; operators are appended after their inputs."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
-
-    def add(self, node: Node) -> int:
-        """Append a node; returns its index."""
-        self.nodes.append(node)
-        return len(self.nodes) - 1
-
-    def operator(self, op: str, name: str, inputs: list[Entry], **attributes: Any) -> Entry:
-        """Append an operator; returns its output."""
-        return [self.add({"op": op, "name": name, "attrs": attributes, "inputs": inputs}), 0, 0]
-
-
-class _Joining(_Nodes):
+class _Joining(NewNodes):
     """The nodes of a graph with wider groups."""
 
     def add_joined(self, node: Node, kernel: Shape, full: Channels) -> int:
@@ -155,7 +148,7 @@ class _Joining(_Nodes):
         return self.add({**node, "inputs": [x, wide, *bias], "attrs": attributes})
 
 
-class _Builder(_Nodes):
+class _Builder(NewNodes):
     """The nodes of the rewritten graph, each with the type in which it computes.
 
     Attributes:

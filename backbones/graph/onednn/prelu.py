@@ -30,6 +30,7 @@ from typing import Any, Optional
 
 from backbones.graph.nodes import (
     Entry,
+    NewNodes,
     Node,
     consumers,
     first_shapes,
@@ -176,27 +177,22 @@ def _is_cheap(node: Node, channels: int) -> bool:
     return groups == 1 and node["attrs"]["kernel"] == "(1, 1)" and outputs <= channels
 
 
-class _GraphBuilder:
-    """The nodes of the rewritten graph; operators are appended after their inputs."""
+class _GraphBuilder(NewNodes):
+    """The nodes of the rewritten graph."""
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        super().__init__()
         # t of every BatchNorm that scales, by its index.
         self._factors_of_norms: dict[int, Entry] = {}
-
-    def add(self, node: Node) -> int:
-        """Append a node; returns its index."""
-        self.nodes.append(node)
-        return len(self.nodes) - 1
 
     def add_scaling_norm(self, node: Node, inputs: list[Entry], slope: Entry) -> int:
         """Append a BatchNorm of t x, given x, gamma, beta, the rest, and the slope, all [C]."""
         name = node["name"]
         x, gamma, beta, *statistics = inputs
-        raised = self._operator("_plus_scalar", f"{name}_raised", [slope], scalar=str(STEEPNESS))
-        t = self._operator("_div_scalar", f"{name}_factor", [raised], scalar=str(1 + STEEPNESS))
+        raised = self.operator("_plus_scalar", f"{name}_raised", [slope], scalar=str(STEEPNESS))
+        t = self.operator("_div_scalar", f"{name}_factor", [raised], scalar=str(1 + STEEPNESS))
         scaled = [
-            self._operator("elemwise_mul", f"{name}_scaled_{part}", [value, t])
+            self.operator("elemwise_mul", f"{name}_scaled_{part}", [value, t])
             for part, value in (("gamma", gamma), ("beta", beta))
         ]
         index = self.add({**node, "inputs": [x, *scaled, *statistics]})
@@ -206,17 +202,17 @@ class _GraphBuilder:
     def add_prelu_of_scaled(self, name: str, z: Entry, channels: int) -> int:
         """Append a PReLU of x, given t x of ``add_scaling_norm``; the last node has its name."""
         t = self._factors_of_norms[z[0]]
-        inverse = self._operator("_rdiv_scalar", f"{name}_inverse", [t], scalar="1.0")
-        bend = self._operator("_minus_scalar", f"{name}_factor", [inverse], scalar="1.0")
+        inverse = self.operator("_rdiv_scalar", f"{name}_inverse", [t], scalar="1.0")
+        bend = self.operator("_minus_scalar", f"{name}_factor", [inverse], scalar="1.0")
         shape = str((channels, 1, 1, 1))
-        kernel = self._operator("Reshape", f"{name}_bent_kernel", [bend], shape=shape)
-        bent = self._operator(
+        kernel = self.operator("Reshape", f"{name}_bent_kernel", [bend], shape=shape)
+        bent = self.operator(
             "LeakyReLU", f"{name}_bend", [z], act_type="leaky", slope=str(-STEEPNESS)
         )
         scaled = self._scale(f"{name}_bent", [bent, kernel], channels)
         # MXNet writes the sum over an input that is not needed any more, but oneDNN only over the
         # first; in the other order it would be copied.
-        return self._operator("elemwise_add", name, [scaled, z])[0]
+        return self.operator("elemwise_add", name, [scaled, z])[0]
 
     def add_prelu(self, name: str, inputs: list[Entry], channels: int) -> int:
         """Append a PReLU of x and slope [channels]; the last of its nodes has its name."""
@@ -224,7 +220,7 @@ class _GraphBuilder:
         linear_factor, bent_factor = self._factors(name, slope, (channels, 1, 1, 1))
         linear = self._scale(f"{name}_linear", [x, linear_factor], channels)
         bent = self._scale(f"{name}_bent", [self._positive(name, x), bent_factor], channels)
-        return self._operator("elemwise_add", name, [linear, bent])[0]
+        return self.operator("elemwise_add", name, [linear, bent])[0]
 
     def add_absorbing(self, node: Node, inputs: list[Entry], slope: Entry) -> int:
         """Append a convolution of PReLU(x), given x, its kernel, and the slope [channels]."""
@@ -235,21 +231,18 @@ class _GraphBuilder:
         factors = self._factors(name, slope, (1, -1, 1, 1) if dense else (-1, 1, 1, 1))
         parts = []
         for part, maps, factor in zip(("linear", "bent"), (x, self._positive(name, x)), factors):
-            own = self._operator("broadcast_mul", f"{name}_{part}_kernel", [factor, kernel])
-            parts.append(self._operator("Convolution", f"{name}_{part}", [maps, own], **attributes))
-        return self._operator("elemwise_add", name, parts)[0]
+            own = self.operator("broadcast_mul", f"{name}_{part}_kernel", [factor, kernel])
+            parts.append(self.operator("Convolution", f"{name}_{part}", [maps, own], **attributes))
+        return self.operator("elemwise_add", name, parts)[0]
 
     def _factors(self, name: str, slope: Entry, shape: tuple[int, ...]) -> tuple[Entry, Entry]:
         """Append the factors of x and of relu(x)."""
-        linear = self._operator("Reshape", f"{name}_slope", [slope], shape=str(shape))
-        return linear, self._operator("_rminus_scalar", f"{name}_bend", [linear], scalar="1.0")
+        linear = self.operator("Reshape", f"{name}_slope", [slope], shape=str(shape))
+        return linear, self.operator("_rminus_scalar", f"{name}_bend", [linear], scalar="1.0")
 
     def _positive(self, name: str, x: Entry) -> Entry:
-        return self._operator("Activation", f"{name}_positive", [x], act_type="relu")
+        return self.operator("Activation", f"{name}_positive", [x], act_type="relu")
 
     def _scale(self, name: str, inputs: list[Entry], channels: int) -> Entry:
         sizes = {"kernel": "(1, 1)", "num_filter": str(channels), "num_group": str(channels)}
-        return self._operator("Convolution", name, inputs, **sizes, no_bias="True")
-
-    def _operator(self, op: str, name: str, inputs: list[Entry], **attributes: str) -> Entry:
-        return [self.add({"op": op, "name": name, "attrs": attributes, "inputs": inputs}), 0, 0]
+        return self.operator("Convolution", name, inputs, **sizes, no_bias="True")

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from typing import Optional
 
-from backbones.graph.nodes import Entry, Node, Shape, consumers, moved
+from backbones.graph.nodes import Entry, NewNodes, Node, Shape, consumers, moved
 from backbones.graph.onednn.constants import Reduced
 
 _LONGEST = 4
@@ -34,25 +34,25 @@ def divide(graph: Reduced, shapes: Mapping[str, Shape]) -> Reduced:
     """
     dividing = _Dividing(graph, shapes)
     for index in range(len(graph.nodes)):
-        dividing.add(index)
+        dividing.add_again(index)
     return dividing.result()
 
 
-class _Dividing:
+class _Dividing(NewNodes):
     """The nodes of the new graph, made in the order of those of the given one."""
 
     def __init__(self, graph: Reduced, shapes: Mapping[str, Shape]) -> None:
-        self._nodes, self._heads, self._values = graph.nodes, graph.heads, dict(graph.values)
+        super().__init__()
+        self._given, self._heads, self._values = graph.nodes, graph.heads, dict(graph.values)
         self._shapes = shapes
         self._consumers = consumers(graph.nodes, graph.heads, any_input=True)
-        self._made: list[Node] = []
         self._indices: dict[int, int] = {}
         # Convolutions that are to be added to the other input of the sum behind them.
         self._waiting: set[int] = set()
 
-    def add(self, index: int) -> None:
+    def add_again(self, index: int) -> None:
         """Append what stands for a node of the given graph."""
-        node = self._nodes[index]
+        node = self._given[index]
         if self._is_slow(node):
             if self._is_added(index):
                 self._waiting.add(index)
@@ -61,23 +61,23 @@ class _Dividing:
         elif waiting := [entry[0] for entry in node["inputs"] if entry[0] in self._waiting]:
             # Of two, one is computed first.
             for source in waiting[1:]:
-                name = self._nodes[source]["name"]
+                name = self._given[source]["name"]
                 self._indices[source] = self._append_parts(source, name, None)
             (other,) = (entry for entry in node["inputs"] if entry[0] != waiting[0])
             total = moved(other, self._indices)
             made = self._append_parts(waiting[0], node["name"], total)
         else:
-            made = self._append({**node, "inputs": [*map(self._moved, node["inputs"])]})
+            made = self.add({**node, "inputs": [*map(self._moved, node["inputs"])]})
         self._indices[index] = made
 
     def result(self) -> Reduced:
         """Return the new graph."""
-        return Reduced(self._made, [*map(self._moved, self._heads)], self._values)
+        return Reduced(self.nodes, [*map(self._moved, self._heads)], self._values)
 
     def _is_slow(self, node: Node) -> bool:
         if node["op"] != "Convolution":
             return False
-        maps, kernel, *_ = (self._nodes[entry[0]]["name"] for entry in node["inputs"])
+        maps, kernel, *_ = (self._given[entry[0]]["name"] for entry in node["inputs"])
         channels, *window = self._values[kernel].shape[1:] if kernel in self._values else (0,)
         return (
             channels > _CHANNELS
@@ -91,38 +91,31 @@ class _Dividing:
     def _is_added(self, index: int) -> bool:
         """Whether a sum of two tensors is all that a node is for."""
         found = self._consumers.get(index, [])
-        return len(found) == 1 and found[0] >= 0 and self._nodes[found[0]]["op"] == "elemwise_add"
+        return len(found) == 1 and found[0] >= 0 and self._given[found[0]]["op"] == "elemwise_add"
 
     def _append_parts(self, index: int, name: str, total: Optional[Entry]) -> int:
         """Append a convolution in parts, added to ``total``; returns the node of the sum."""
-        node = self._nodes[index]
+        node = self._given[index]
         maps, kernel, *bias = node["inputs"]
-        source, weights = self._nodes[maps[0]]["name"], self._nodes[kernel[0]]["name"]
+        source, weights = self._given[maps[0]]["name"], self._given[kernel[0]]["name"]
         channels = self._shapes[source][1]
         size = math.ceil(channels / math.ceil(channels / _CHANNELS))
         for first in range(0, channels, size):
             stop, part = min(first + size, channels), f"{node['name']}_from{first}"
             some = {"begin": f"(None, {first})", "end": f"(None, {stop})"}
-            cut = self._operator("slice", f"{part}_input", [self._moved(maps)], **some)
+            cut = self.operator("slice", f"{part}_input", [self._moved(maps)], **some)
             self._values[f"{part}_weight"] = self._values[weights][:, first:stop].copy()
-            own = self._append({"op": "null", "name": f"{part}_weight", "inputs": []})
+            own = self.add({"op": "null", "name": f"{part}_weight", "inputs": []})
             # The shift is added once.
             shift = [] if first else [*map(self._moved, bias)]
-            inputs = [[cut, 0, 0], [own, 0, 0], *shift]
+            inputs = [cut, [own, 0, 0], *shift]
             attributes = {**node["attrs"], "no_bias": str(not shift)}
-            made = self._operator("Convolution", part, inputs, **attributes)
+            made = self.operator("Convolution", part, inputs, **attributes)
             if total is not None:
                 added = name if stop == channels else f"{part}_sum"
-                made = self._operator("elemwise_add", added, [[made, 0, 0], total])
-            total = [made, 0, 0]
-        return made
+                made = self.operator("elemwise_add", added, [made, total])
+            total = made
+        return made[0]
 
     def _moved(self, entry: Entry) -> Entry:
         return moved(entry, self._indices)
-
-    def _operator(self, op: str, name: str, inputs: list[Entry], **attributes: str) -> int:
-        return self._append({"op": op, "name": name, "attrs": attributes, "inputs": inputs})
-
-    def _append(self, node: Node) -> int:
-        self._made.append(node)
-        return len(self._made) - 1
