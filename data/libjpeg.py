@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.errors import ConfigError
+from runtime.errors import DataError
 from runtime.kernels.compiled import add_symbol, cgutils, extending, ir, types, unlocked_kernel
 from runtime.kernels.memory import array_at
 
@@ -70,7 +70,7 @@ def _set_mark(context: Any, mark: Any) -> Any:
 
 
 def _handler(name: str, only_below_zero: bool) -> Any:
-    """The address of a function that libjpeg calls with a decoder and a level.
+    """Of kernels: the address of a function that libjpeg calls with a decoder and a level.
 
     It jumps to the mark, which lies behind the jpeg_error_mgr of the decoder.
     """
@@ -123,7 +123,7 @@ def decode_jpegs(
         may hold anything.
 
     Raises:
-        ConfigError: Pillow has no such library.
+        DataError: Pillow has no such library.
     """
     assert len(addresses) == len(sizes) <= len(images) and images.flags.c_contiguous
     _find_library()
@@ -147,7 +147,7 @@ def _find_library() -> None:
     except (ImportError, OSError, AttributeError):
         found = False
     if not found:
-        raise ConfigError(
+        raise DataError(
             "Pillow brings no libjpeg of version 6b along, which decodes the images; install the "
             "Pillow that requirements.txt names: bash setup-utils/install.sh"
         )

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from data import libjpeg
 from data.decoding import Image, decode_rgb
-from runtime.errors import ConfigError
+from runtime.errors import DataError
 from tests.support.jpegs import as_jpeg, decode_bytes
 from tests.support.oriented_images import SEEN
 
@@ -232,12 +232,12 @@ def test_a_pillow_that_brings_no_library_along(monkeypatch: pytest.MonkeyPatch) 
     # Any library that has no functions of libjpeg.
     other = SimpleNamespace(__file__=np.core._multiarray_umath.__file__)
     monkeypatch.setattr(PIL, "_imaging", other, raising=False)
-    with pytest.raises(ConfigError, match="no libjpeg of version 6b"):
+    with pytest.raises(DataError, match="no libjpeg of version 6b"):
         decoded(as_jpeg(SEEN), *SEEN.shape[:2])
 
 
 @pytest.mark.usefixtures("forgotten")
 def test_a_library_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libjpeg, "_fits", lambda memory: False)
-    with pytest.raises(ConfigError, match="no libjpeg of version 6b"):
+    with pytest.raises(DataError, match="no libjpeg of version 6b"):
         decoded(as_jpeg(SEEN), *SEEN.shape[:2])
