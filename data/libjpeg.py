@@ -15,14 +15,21 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
+import os
+import threading
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.errors import DataError
 from runtime.kernels.compiled import add_symbol, cgutils, extending, ir, types, unlocked_kernel
 from runtime.kernels.memory import array_at
+
+_log = logging.getLogger("data")
+_looking = threading.Lock()
 
 # Of jpeglib.h, on systems whose pointers have 64 bits: JPEG_LIB_VERSION and the size of
 # jpeg_decompress_struct, which libjpeg compares with its own before it writes anything.
@@ -119,38 +126,64 @@ def decode_jpegs(
 
     Returns:
         int64, the places of those that have not been decoded: of size 0, what is no JPEG, is
-        damaged, or has another size or colors that are neither YCbCr nor RGB nor gray. Their images
-        may hold anything.
-
-    Raises:
-        DataError: Pillow has no such library.
+        damaged, or has another size or colors that are neither YCbCr nor RGB nor gray; all of them,
+        after a warning, without the library. Their images may hold anything.
     """
     assert len(addresses) == len(sizes) <= len(images) and images.flags.c_contiguous
-    _find_library()
+    if not _has_library():
+        return np.arange(len(sizes))
     # Of the caller: Numba frees its own arrays as soon as nothing but their addresses is used.
     memory = np.zeros(_WORDS + images.shape[1], np.uint64)
     return _decode_all(addresses, sizes, images, memory)  # type: ignore[no-any-return]
 
 
-@functools.lru_cache(maxsize=None)
-def _find_library() -> None:
-    """Let compiled code call Pillow's libjpeg, whose name differs from one package to another."""
-    try:
-        from PIL import _imaging
+def _has_library() -> bool:
+    # The first batch has several threads.
+    with _looking:
+        return _find_library()
 
-        # Functions are also looked for in the libraries that a library needs.
-        library = ctypes.CDLL(_imaging.__file__)
+
+@functools.lru_cache(maxsize=None)
+def _find_library() -> bool:
+    """Let compiled code call the libjpeg of Pillow's wheel, if it is there and fits."""
+    try:
+        library = _load(_library_file())
         for name in _FUNCTIONS:
-            address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-            add_symbol(name, address)
-        found = bool(_fits(np.zeros(_WORDS, np.uint64)))
-    except (ImportError, OSError, AttributeError):
-        found = False
-    if not found:
-        raise DataError(
-            "Pillow brings no libjpeg of version 6b along, which decodes the images; install the "
-            "Pillow that requirements.txt names: bash setup-utils/install.sh"
+            add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+        if not _fits(np.zeros(_WORDS, np.uint64)):
+            raise OSError(f"its interface is another one than that of version {_VERSION}")
+    except (OSError, AttributeError) as error:
+        _log.warning(
+            "the libjpeg of Pillow's wheel cannot be used (%s), so images are decoded one by one, "
+            "more slowly; install what requirements.txt names: bash setup-utils/install.sh",
+            error,
         )
+        return False
+    return True
+
+
+def _library_file() -> Path:
+    try:
+        files = metadata.files("pillow") or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name.startswith("libjpeg-"):
+            return Path(str(file.locate()))
+    raise OSError("there is none")
+
+
+def _load(file: Path) -> ctypes.CDLL:
+    """Load a copy of a library that calls its own functions, whatever else the process has loaded.
+
+    MXNet exports an older libjpeg, and Horovod has MXNet's functions called wherever one of the
+    same name is called. What has been loaded already would stay as it is; therefore a copy.
+    """
+    # It stays open: the system takes libraries of one path for the same.
+    copy = os.memfd_create(file.name)
+    with open(copy, "wb", closefd=False) as written:
+        written.write(file.read_bytes())
+    return ctypes.CDLL(f"/proc/self/fd/{copy}", os.RTLD_NOW | os.RTLD_DEEPBIND)
 
 
 @unlocked_kernel

@@ -3,22 +3,28 @@ from __future__ import annotations
 import re
 import resource
 import struct
+import subprocess
+import sys
 import threading
+import zlib
 from collections.abc import Iterator
-from types import SimpleNamespace
+from importlib import metadata
+from pathlib import Path
 from typing import Optional
 
 import cv2
 import numba
 import numpy as np
-import PIL
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import libjpeg
+from data.batches.face_loader import FaceLoader
 from data.decoding import Image, decode_rgb
-from runtime.errors import DataError
+from data.options import FaceDataOptions
+from data.records.record_set import RecordSet
+from data.records.writer import RecordWriter
 from tests.support.jpegs import as_jpeg, decode_bytes
 from tests.support.oriented_images import SEEN
 
@@ -227,17 +233,69 @@ def forgotten() -> Iterator[None]:
     libjpeg._find_library.cache_clear()
 
 
-@pytest.mark.usefixtures("forgotten")
-def test_a_pillow_that_brings_no_library_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Any library that has no functions of libjpeg.
-    other = SimpleNamespace(__file__=np.core._multiarray_umath.__file__)
-    monkeypatch.setattr(PIL, "_imaging", other, raising=False)
-    with pytest.raises(DataError, match="no libjpeg of version 6b"):
-        decoded(as_jpeg(SEEN), *SEEN.shape[:2])
+def no_package(name: str) -> None:
+    raise metadata.PackageNotFoundError(name)
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_a_library_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libjpeg, "_fits", lambda memory: False)
-    with pytest.raises(DataError, match="no libjpeg of version 6b"):
-        decoded(as_jpeg(SEEN), *SEEN.shape[:2])
+@pytest.mark.parametrize(
+    ("module", "name", "other", "reason"),
+    [
+        (metadata, "files", no_package, "there is none"),
+        (metadata, "files", lambda name: None, "there is none"),
+        (libjpeg, "_library_file", lambda: Path(cv2.__file__), "invalid ELF header"),
+        (libjpeg, "_library_file", lambda: Path(zlib.__file__), "undefined symbol"),
+        (libjpeg, "_library_file", lambda: Path("missing"), "No such file"),
+        (libjpeg, "_fits", lambda memory: False, "than that of version 62"),
+    ],
+    ids=["no Pillow", "no list", "no library", "another library", "no file", "another version"],
+)
+def test_without_the_library_opencv_decodes_after_one_warning(
+    module, name, other, reason, monkeypatch, caplog, tmp_path
+) -> None:
+    with RecordWriter(tmp_path, image_size=(24, 36)) as writer:
+        for shade in range(4):
+            writer.write(as_jpeg(np.full(SEEN.shape, 50 * shade, np.uint8)), shade)
+
+    def batch() -> tuple[np.ndarray, np.ndarray]:
+        options = FaceDataOptions(batch_size=4, threads=2)
+        with FaceLoader(RecordSet(tmp_path), options, rank=0, world_size=1, seed=1) as loader:
+            found = next(loader.batches())
+        return found.images, found.labels
+
+    expected = batch()
+    libjpeg._find_library.cache_clear()
+    monkeypatch.setattr(module, name, other)
+    for found, right in zip(batch(), expected):
+        np.testing.assert_array_equal(found, right)
+    (warning,) = caplog.messages
+    assert "images are decoded one by one" in warning and reason in warning
+
+
+_BESIDE_ANOTHER = """
+import ctypes, sys
+import mxnet
+
+# As Horovod does it: MXNet's functions for all libraries that are loaded from now on.
+ctypes.CDLL(mxnet.libinfo.find_lib_path()[0], ctypes.RTLD_GLOBAL)
+if sys.argv[1] == "loaded":
+    from PIL import _imaging
+import cv2, numpy as np
+from tests.support.jpegs import as_jpeg, decode_bytes
+
+pixels = np.random.default_rng(1).integers(0, 256, (40, 30, 3), np.uint8)
+images = np.zeros((2, 40, 30, 3), np.uint8)
+payload = as_jpeg(pixels)
+assert decode_bytes([payload, payload[:200]], images) == [1]
+assert (images[0] == cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)).all()
+print("decoded")
+"""
+
+
+@pytest.mark.parametrize("pillow", ["loaded", "not loaded"])
+def test_beside_the_libjpeg_of_mxnet(pillow: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _BESIDE_ANOTHER, pillow],
+        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "decoded\n", done.stderr
