@@ -202,14 +202,14 @@ def build(options: OptimizerChoice) -> RowOptimizer:
 def _sgd(centers, momenta, rows, inverse_norms, gradient, settings):  # type: ignore[no-untyped-def]
     (lr, momentum, weight_decay), (draw, first_class) = settings
     for s in prange(rows.size):
-        following = rows[min(s + 1, rows.size - 1)]
+        following = rows[min(s + 2, rows.size - 1)]
         row, inverse = rows[s], inverse_norms[s]
         radial = product_of(gradient[s], centers[row]) * inverse
         key = row_key(draw, first_class + row)
         for start in range(0, centers.shape[1], PART):
             prefetch_part(centers, following, start)
             prefetch_part(momenta, following, start)
-            prefetch_part(gradient, min(s + 1, rows.size - 1), start)
+            prefetch_part(gradient, min(s + 2, rows.size - 1), start)
             stop = start + PART
             center, velocity = centers[row, start:stop], momenta[row, start:stop]
             slope = gradient[s, start:stop]
@@ -231,7 +231,7 @@ def _adam(centers, states, rows, inverse_norms, gradient, settings):  # type: ig
     first_share, second_share = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     first_rest, second_rest = np.float32(beta1), np.float32(beta2)
     for s in prange(rows.size):
-        following = rows[min(s + 1, rows.size - 1)]
+        following = rows[min(s + 2, rows.size - 1)]
         row, inverse = rows[s], inverse_norms[s]
         radial = product_of(gradient[s], centers[row]) * inverse
         counts[row] += 1
@@ -244,7 +244,7 @@ def _adam(centers, states, rows, inverse_norms, gradient, settings):  # type: ig
             prefetch_part(centers, following, start)
             prefetch_part(first_moments, following, start)
             prefetch_part(second_moments, following, start)
-            prefetch_part(gradient, min(s + 1, rows.size - 1), start)
+            prefetch_part(gradient, min(s + 2, rows.size - 1), start)
             stop = start + PART
             center, slope = centers[row, start:stop], gradient[s, start:stop]
             first, second = first_moments[row, start:stop], second_moments[row, start:stop]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.kernels.compiled import extending, ir, types, unlocked_kernel
+from runtime.kernels.memory import end_of_writes
 
 # Pixels that are split at once; what is written has to be aligned by as many bytes.
 _PIXELS = 16
@@ -52,17 +53,6 @@ def _color_splitter(mirrored: bool) -> Any:
 _split_some, _split_some_mirrored = _color_splitter(False), _color_splitter(True)
 
 
-@extending.intrinsic
-def _end_of_writes(context: Any) -> Any:
-    """Let other threads see what was written past the caches, in a kernel."""
-
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.fence("seq_cst")
-        return target.get_dummy_value()
-
-    return types.none(), generate
-
-
 @unlocked_kernel
 def write_planes(
     images: NDArray[np.uint8], planes: NDArray[np.uint8], mirrored: NDArray[np.bool_]
@@ -92,7 +82,7 @@ def write_planes(
             else:
                 _split(pixels, red, green, blue)
     if aligned:
-        _end_of_writes()
+        end_of_writes()
 
 
 @unlocked_kernel

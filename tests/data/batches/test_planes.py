@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from data.batches import planes as compiled_planes
 from data.batches.planes import write_planes
+from runtime.kernels.memory import end_of_writes
 
 _MOST_IMAGES = 8
 
@@ -48,7 +49,7 @@ def test_what_nobody_reads_at_once_is_written_past_the_caches() -> None:
     """Which no result shows: by the code that runs."""
 
     # Not cached, as the code of cached kernels cannot be inspected.
-    split, ends = compiled_planes._split_some, compiled_planes._end_of_writes
+    split, ends = compiled_planes._split_some, end_of_writes
 
     @numba.njit
     def some(pixels, planes):
