@@ -39,7 +39,7 @@ from benchmarks.toolkit_head import OneRank
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
-from partial_fc.stored_rows import StoredRows
+from partial_fc.rows.stored import StoredRows
 from runtime.mxnet import mx
 
 # Updates before the measurement: kernels are compiled, memory is taken.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partial_fc.rows import Logits
+from partial_fc.rows.interface import Logits
 from runtime.mxnet import mx
 from runtime.ndarray import BFLOAT16, invoke
 

@@ -10,11 +10,11 @@ import pytest
 
 from docs.lab import cut_softmax
 from partial_fc.head import PartialFC
-from partial_fc.host_rows import HostRows
 from partial_fc.initial import initial_centers
 from partial_fc.margin import CombinedMargin
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
+from partial_fc.rows.host import HostRows
 from partial_fc.shard import Sampler, Shard
 from runtime.mxnet import mx
 from tests.support.thread_world import ThreadWorld, run_ranks

@@ -10,10 +10,10 @@ import pytest
 from benchmarks.toolkit_head import OneRank
 from partial_fc import bfloat16
 from partial_fc.head import PartialFC
-from partial_fc.host_rows import HostRows
 from partial_fc.optimizers import SGD, Adam
 from partial_fc.options import HeadOptions
-from partial_fc.rows import Placed
+from partial_fc.rows.host import HostRows
+from partial_fc.rows.interface import Placed
 from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.state import SHARDED, Stored

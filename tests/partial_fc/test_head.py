@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from partial_fc import blocks, head
-from partial_fc import device_rows as device_module
-from partial_fc.device_rows import DeviceRows
 from partial_fc.head import PartialFC, usable_dtype
-from partial_fc.host_rows import HostRows
 from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace, MagFace
 from partial_fc.optimizers import SGD, Adam
 from partial_fc.options import LOSSES as NAMED_LOSSES
 from partial_fc.options import HeadOptions
+from partial_fc.rows import device as device_module
+from partial_fc.rows.device import DeviceRows
+from partial_fc.rows.host import HostRows
 from partial_fc.shard import Sampler, Shard
 from runtime.environment import Bfloat16Unit
 from runtime.errors import ConfigError

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from partial_fc.head import PartialFC
-from partial_fc.host_rows import HostRows
 from partial_fc.margin import CombinedMargin, CurricularFace
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
+from partial_fc.rows.host import HostRows
 from partial_fc.shard import Sampler, Shard
 from runtime.mxnet import mx
 from tests.support.reference_head import reference_step

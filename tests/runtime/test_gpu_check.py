@@ -92,7 +92,7 @@ def check_report(folder: Path, subjects: Sequence[str]) -> None:
 def test_a_broken_head_is_reported(tmp_path: Path) -> None:
     """In a copy of the product whose device does not project its gradients."""
     copy = with_one_subject(tmp_path)
-    with (copy / "partial_fc" / "device_rows.py").open("a", encoding="utf-8") as module:
+    with (copy / "partial_fc" / "rows" / "device.py").open("a", encoding="utf-8") as module:
         module.write("\n\nDeviceRows.project = lambda self, gradient, units, inverse: gradient\n")
     ended = run("-c", ONE_PART, folder=copy)
     found = by_status(ended.stdout)

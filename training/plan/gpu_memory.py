@@ -21,7 +21,7 @@ from backbones.graph import frozen
 from backbones.graph.gpu import WORKSPACE
 from backbones.graph.memory import Tensor, step_memory, tensor_sizes
 from backbones.model import FACE_SIZE
-from partial_fc.device_rows import PART_BYTES
+from partial_fc.rows.device import PART_BYTES
 from partial_fc.shard import STATES, Shard
 from training.config.faces import FaceConfig
 from training.update.mixed_precision import PART_SIZE

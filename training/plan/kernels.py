@@ -31,8 +31,8 @@ from parallel.world import HorovodWorld, LoneWorld
 from partial_fc import optimizers
 from partial_fc.blocks import Products
 from partial_fc.head import TYPES, PartialFC, usable_dtype
-from partial_fc.host_rows import HostRows
 from partial_fc.options import HeadOptions
+from partial_fc.rows.host import HostRows
 from partial_fc.shard import Sample, Sampler, Shard
 from partial_fc.store.center_store import CenterStore, StoreOptions
 from partial_fc.store.records import Layout, Part, Staged

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from partial_fc import host_rows, optimizers
+from partial_fc import optimizers
+from partial_fc.rows import host
 from training.update import host_sgd
 
 # Vectors with a rest behind the whole lanes.
@@ -26,7 +27,7 @@ def main() -> None:
     centers, momenta, gradient = normal(ROWS, LENGTH), normal(ROWS, LENGTH), normal(SAMPLED, LENGTH)
     rows = np.sort(generator.permutation(ROWS)[:SAMPLED])
     units, inverse_norms = np.empty_like(gradient), np.empty(SAMPLED, np.float32)
-    host_rows._normalize(centers, rows, units, inverse_norms)
+    host._normalize(centers, rows, units, inverse_norms)
     tell("normalize", units, inverse_norms)
 
     settings = floats([0.1, 0.9, 5e-4]), (np.uint32(3), np.int64(0))
@@ -49,15 +50,15 @@ def main() -> None:
         logits = 10 * normal(BATCH * SAMPLED)
         maxima, sums = np.empty(BATCH, np.float32), np.empty(BATCH, np.float32)
         kind = "ruled" if given else "row"
-        getattr(host_rows, f"_{kind}_maxima")(logits, bounds, maxima, *given)
-        getattr(host_rows, f"_{kind}_exponentials")(logits, bounds, maxima, sums, *given)
+        getattr(host, f"_{kind}_maxima")(logits, bounds, maxima, *given)
+        getattr(host, f"_{kind}_exponentials")(logits, bounds, maxima, sums, *given)
         tell(f"{name}exponentials", logits, maxima, sums)
 
     projected, total, scaled = (np.empty_like(gradient) for _ in range(3))
-    host_rows._project(gradient, units, inverse_norms[:, None], projected)
+    host._project(gradient, units, inverse_norms[:, None], projected)
     tell("project", projected)
     shares = np.stack([gradient, units, projected])
-    host_rows._multiply_shares(shares, units, inverse_norms[:, None], total, scaled)
+    host._multiply_shares(shares, units, inverse_norms[:, None], total, scaled)
     tell("shares", total, scaled)
 
     arrays = [normal(4_001) for _ in range(3)]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partial_fc.device_rows import DeviceRows
+from partial_fc.rows.device import DeviceRows
 from runtime.gpu_check import FAIL, PASS
 from runtime.mxnet import mx
 from tests.support.thread_world import ThreadWorld, run_ranks

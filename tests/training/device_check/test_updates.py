@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from parallel.world import LoneWorld
-from partial_fc.device_rows import DeviceRows
 from partial_fc.options import LOSSES
+from partial_fc.rows.device import DeviceRows
 from runtime.gpu_check import NotRun, Wrong
 from runtime.mxnet import mx
 from tests.device.half_products import emulate_float16

@@ -3,7 +3,7 @@
 The small passes over features are kernels, too: on a CPU MXNet's broadcasting operators take some
 3 ms each for 256 × 512 numbers, and the six of a step a tenth of its time.
 
-Shapes: see ``partial_fc.rows``.
+Shapes: see ``partial_fc.rows.interface``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from partial_fc.bfloat16 import narrowed, widened
 from partial_fc.negatives import LEFT_OUT, NEVER, Negatives
 from partial_fc.optimizers import Draws, RowGradients, RowOptimizer
 from partial_fc.row_memory import zeros
-from partial_fc.rows import SMALLEST_NORM, Array, Logits, Placed, Rows
+from partial_fc.rows.interface import SMALLEST_NORM, Array, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
 from runtime.engine import settle
 from runtime.kernels.compiled import inlined, overload, parallel_kernel, prange, types

@@ -9,12 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from partial_fc import device_rows as device_module
-from partial_fc.device_rows import DeviceRows
-from partial_fc.host_rows import HostRows
 from partial_fc.negatives import NEVER, Curriculum, Negatives
 from partial_fc.optimizers import SGD, Adam
-from partial_fc.rows import Logits
+from partial_fc.rows import device as device_module
+from partial_fc.rows.device import DeviceRows
+from partial_fc.rows.host import HostRows
+from partial_fc.rows.interface import Logits
 from partial_fc.shard import Sample
 from runtime.mxnet import mx
 from tests.support.reference_optimizers import reference_update, zero_states
@@ -394,7 +394,7 @@ def test_gradients_of_unit_vectors_become_those_of_the_vectors(rows, matrix) -> 
 GATHER_BEHIND_UPDATE = """
 import time
 import numpy as np
-from partial_fc.host_rows import HostRows
+from partial_fc.rows.host import HostRows
 from partial_fc.optimizers import SGD
 from partial_fc.shard import Sample
 from runtime.engine import submit

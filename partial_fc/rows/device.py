@@ -4,7 +4,7 @@ Nothing in a step waits for the device: what it needs to know of a sample travel
 the engine queues, and each pass is operators that it queues. They are chosen by what their kernels
 for GPUs (sources of MXNet 1.9.1) read and write, and results overwrite what is no longer needed.
 
-Shapes: see ``partial_fc.rows``.
+Shapes: see ``partial_fc.rows.interface``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from partial_fc.negatives import LEFT_OUT, Negatives
 from partial_fc.optimizers import RowOptimizer
-from partial_fc.rows import SMALLEST_NORM, Array, Logits, Placed, Rows
+from partial_fc.rows.interface import SMALLEST_NORM, Array, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
 from runtime.devices import Uploads
 from runtime.mxnet import mx

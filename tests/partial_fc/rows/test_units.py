@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from partial_fc import host_rows
+from partial_fc.rows import host
 from runtime.kernels import memory
 from runtime.kernels.sums import product_of
 
@@ -30,7 +30,7 @@ def test_units_of_any_width_at_any_place(width: int, first: int, count: int) -> 
     line = np.full(count * width + 64, 7, np.float32)
     start = -line.ctypes.data % 64 // 4 + first
     units, norms = line[start : start + count * width].reshape(count, width), np.empty(count, "f4")
-    host_rows._normalize(vectors, rows, units, norms)
+    host._normalize(vectors, rows, units, norms)
     expected = np.float32(1) / np.sqrt(squares_of(vectors[rows]))
     np.testing.assert_array_equal(norms, expected)
     np.testing.assert_array_equal(units, vectors[rows] * expected[:, None])

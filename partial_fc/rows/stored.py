@@ -5,7 +5,7 @@ as on a shard that is all sampled, so both compute the same numbers. Three stage
 written, one is computed, one is read. Rows that the former two have are taken from them, so that a
 read has to be behind the write of neither, but only of that before, whose memory it fills.
 
-Shapes: see ``partial_fc.rows``.
+Shapes: see ``partial_fc.rows.interface``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from partial_fc.communicator import Communicator
-from partial_fc.host_rows import HostRows, _Gathered
 from partial_fc.optimizers import RowOptimizer
-from partial_fc.rows import Placed
+from partial_fc.rows.host import HostRows, _Gathered
+from partial_fc.rows.interface import Placed
 from partial_fc.shard import Int64Array, Sample, Shard
 from partial_fc.store.center_store import CenterStore, StoreOptions
 from partial_fc.store.header import STORE
