@@ -25,14 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from partial_fc import bfloat16
+from partial_fc import bfloat16, softmax
 from partial_fc import margin as margins
 from partial_fc.blocks import Block, Products
 from partial_fc.centers_file import read_centers
 from partial_fc.communicator import Communicator
 from partial_fc.initial import initial_centers
 from partial_fc.margin import Margin, Targets
-from partial_fc.negatives import LEFT_OUT, Negatives
+from partial_fc.negatives import Negatives
 from partial_fc.optimizers import RowOptimizer
 from partial_fc.options import HeadOptions
 from partial_fc.rows.device import DeviceRows
@@ -40,12 +40,13 @@ from partial_fc.rows.host import HostRows
 from partial_fc.rows.interface import Logits, Placed, Rows
 from partial_fc.rows.stored import StoredRows
 from partial_fc.shard import Sample, Sampler, Shard, centers_of
+from partial_fc.softmax import Own
 from partial_fc.store.center_store import StoreOptions
 from runtime import devices
 from runtime.environment import bfloat16_unit
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
-from runtime.ndarray import BFLOAT16, array_of, invoke
+from runtime.ndarray import BFLOAT16, array_of
 from runtime.state import Saved, State, Stateful
 
 _log = logging.getLogger(__name__)
@@ -261,50 +262,32 @@ class PartialFC(Stateful):
     ) -> tuple[Any, Any, Optional[Any]]:
         """Turn logits into the weights of the gradient, in place.
 
-        With M the largest logit of a sample over all ranks and Z = Σ exp(logit − M), the gradient
-        of the mean loss is (p − 1[target]) / B with p = exp(logit − M) / Z. The matrix keeps
-        exp(logit − M); the factor scale / (B·Z) is returned, and the target entry is written such
-        that this factor makes it right. Z lies between 1 and the number of classes, so nothing
-        over- or underflows, however large the scale. The targets stay out of the sum at first:
-        Z·(1 − p[target]) is then a sum, exact where a difference would cancel. Rules for negatives
-        change what enters the sum, and multiply what the matrix keeps by their derivative.
-
         Returns:
-            The loss, NDArray [1]; the factor of each row, NDArray [B, 1]; and the loss's derivative
-            with respect to the norm of each feature, NDArray [B, 1], if the margin depends on it.
+            The loss, NDArray [1]; the factor of each row of the weights, NDArray [B, 1]; and the
+            loss's derivative with respect to the norm of each feature, NDArray [B, 1], if the
+            margin depends on it.
         """
         rows, world, local_B = self.rows, self._world, placed.local_B
-        before_B = rows.get_targets(weights, placed)
-        margined = self.margin(Targets(before_B / self._scale, local_B, inverse_norms_b1, world))
+        cosines_B = rows.get_targets(weights, placed) / self._scale
+        margined = self.margin(Targets(cosines_B, local_B, inverse_norms_b1, world))
         target_B = margined.cosines_B * self._scale
         negatives = Negatives.rules(margined.curriculum, self._filter_threshold, self._scale)
-        # The targets of this rank do not take part in sum and maximum yet.
-        invoke("_npi_where_lscalar", [local_B, before_B], {"scalar": LEFT_OUT}, [before_B])
-        rows.set_targets(weights, placed, before_B)
-
-        maxima_B = mx.nd.maximum(
-            rows.maxima(weights, negatives), _where_local(local_B, target_B, LEFT_OUT)
-        )
-        maxima_B = world.allreduce(maxima_B, "head.maximum", op="max")
-        others_B = rows.exponentiate(weights, maxima_B, negatives)
-        target_B = _where_local(local_B, target_B - maxima_B, 0.0)
-        addends, terms = [others_B, target_B], margined.norm_terms
+        shift_B, sums_B = rows.exponentiate(weights, placed, target_B, negatives)
+        # Of a copy: the reduction is in place.
+        largest_B = world.allreduce(shift_B.copy(), "head.maximum", op="max")
+        own = Own(sums_B, shift_B - largest_B, target_B - largest_B, local_B)
+        addends, terms = softmax.addends(own), margined.norm_terms
         if terms is not None:
-            addends.append(_where_local(local_B, terms.slopes_B, 0.0))
+            addends.append(softmax.where_local(local_B, terms.slopes_B))
         totals = world.allreduce(mx.nd.stack(*addends), "head.denominator")
-        others_B, target_B = totals[0], totals[1]
 
-        denominator_B = others_B + mx.nd.exp(target_B)
-        loss = mx.nd.mean(mx.nd.log(denominator_B) - target_B)
-        kept_B = rows.get_targets(weights, placed)
-        entry_B = mx.nd.where(local_B, -margined.slopes_B * others_B, kept_B)
-        rows.set_targets(weights, placed, entry_B)
-        factor_B = (self._scale / local_B.size) / denominator_B
+        found = softmax.results(totals, own, margined.slopes_B, self._scale)
+        rows.set_targets(weights, placed, found.entry_B)
         if terms is None:
-            return loss, factor_B.reshape((-1, 1)), None
-        radial_B = terms.penalty_slopes_B / local_B.size - factor_B * others_B * totals[2]
-        loss = loss + mx.nd.mean(terms.penalties_B)
-        return loss, factor_B.reshape((-1, 1)), radial_B.reshape((-1, 1))
+            return found.loss, found.row_factor_B1, None
+        radial_B = terms.penalty_slopes_B / local_B.size - found.factor_B * totals[0] * totals[2]
+        loss = found.loss + mx.nd.mean(terms.penalties_B)
+        return loss, found.row_factor_B1, radial_B.reshape((-1, 1))
 
     def _sample(self, labels: NDArray[np.int64], update: int) -> Sample:
         if any(announced == update for announced, _ in self._announced):
@@ -345,13 +328,6 @@ def _rows(
     if devices.is_host(context):
         return HostRows(centers, optimizer)
     return DeviceRows(centers, optimizer, context)
-
-
-def _where_local(local_B: Any, values_B: Any, other: float) -> Any:
-    """The values where the target belongs to this rank, else the number; one operator."""
-    chosen_B = mx.nd.empty(values_B.shape, ctx=values_B.context)
-    invoke("_npi_where_rscalar", [local_B, values_B], {"scalar": other}, [chosen_B])
-    return chosen_B
 
 
 def _place_of_store(options: HeadOptions, seed: int, context: Any) -> StoreOptions:

@@ -13,8 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-# A logit below all others, whose exponential is 0; and one above all others.
+# A logit below all others, whose exponential is 0, even where a rank has no other and the lowest
+# shift; and one above all others.
 LEFT_OUT = -1e30
+LOWEST = -1e29
 NEVER = 1e30
 
 

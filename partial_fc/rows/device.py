@@ -17,9 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from partial_fc.negatives import LEFT_OUT, Negatives
+from partial_fc.negatives import LEFT_OUT, LOWEST, Negatives
 from partial_fc.optimizers import RowOptimizer
-from partial_fc.rows.interface import SMALLEST_NORM, Array, Logits, Placed, Rows
+from partial_fc.rows.interface import (
+    SMALLEST_NORM,
+    Array,
+    Logits,
+    Placed,
+    Rows,
+)
 from partial_fc.shard import Int64Array, Sample
 from runtime.devices import Uploads
 from runtime.mxnet import mx
@@ -181,49 +187,25 @@ class DeviceRows(Rows):
                 _set_entries(tensor.reshape(cut), pieces, values.reshape(cut))
 
     @override
-    def maxima(self, logits: Logits, rules: Optional[Negatives] = None) -> Any:
-        (logits_BS,) = logits.blocks()
-        if rules is None:
-            return mx.nd.max(logits_BS, axis=1)
-        maxima = []
-        for part in _parts(logits_BS):
-            some = logits_BS[part]
-            if rules.filters:
-                # In place, so that ``exponentiate`` finds them left out.
-                left_out = some > rules.limit
-                invoke("_npi_where_lscalar", [left_out, some], {"scalar": LEFT_OUT}, [some])
-            values = some if rules.curriculum is None else _hardened(some, part, rules)[0]
-            maxima.append(mx.nd.max(values, axis=1))
-        return _joined(maxima)
-
-    @override
-    def exponentiate(self, logits: Logits, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
-        (logits_BS,) = logits.blocks()
-        shift_B1 = shift_B.reshape((-1, 1))
-        if rules is None or rules.curriculum is None:
-            mx.nd.broadcast_sub(logits_BS, shift_B1, out=logits_BS)
-            mx.nd.exp(logits_BS, out=logits_BS)
-            return mx.nd.sum(logits_BS, axis=1)
-        sums = []
-        for part in _parts(logits_BS):
-            some = logits_BS[part]
-            values, hard = _hardened(some, part, rules)
-            mx.nd.broadcast_sub(values, shift_B1[part], out=values)
-            mx.nd.exp(values, out=values)
-            sums.append(mx.nd.sum(values, axis=1))
-            some *= 2.0 / rules.scale
-            mx.nd.broadcast_add(some, rules.curriculum.hardness.reshape((1, 1)), out=some)
-            invoke("_npi_where_rscalar", [hard, some], {"scalar": 1.0}, [some])
-            some *= values
-        return _joined(sums)
-
-    @override
     def get_targets(self, logits: Logits, placed: Placed) -> Any:
         # Not gather_nd: its kernel reads back the largest index, and waits for that.
         return mx.nd.take(logits.numbers, placed.entries)
 
     @override
+    def exponentiate(
+        self, logits: Logits, placed: Placed, targets_B: Any, rules: Optional[Negatives] = None
+    ) -> tuple[Any, Any]:
+        self.set_targets(logits, placed, mx.nd.full(logits.batch, LEFT_OUT, targets_B.context))
+        lowest_B = mx.nd.full(logits.batch, LOWEST, targets_B.context)
+        shift_B = mx.nd.maximum(lowest_B, mx.nd.where(placed.local_B, targets_B, lowest_B))
+        (logits_BS,) = logits.blocks()
+        shift_B = mx.nd.maximum(shift_B, _maxima(logits_BS, rules))
+        return shift_B, _exponentiate(logits_BS, shift_B.reshape((-1, 1)), rules)
+
+    @override
     def set_targets(self, logits: Logits, placed: Placed, values_B: Any) -> None:
+        kept_B = mx.nd.take(logits.numbers, placed.entries)
+        values_B = mx.nd.where(placed.local_B, values_B, kept_B)
         _set_entries(logits.numbers, placed.entries, values_B)
 
     @override
@@ -274,6 +256,42 @@ class DeviceRows(Rows):
     def project(self, gradient_bD: Any, units_bD: Any, inverse_norms_b1: Any) -> Any:
         radial_b1 = mx.nd.sum(gradient_bD * units_bD, axis=1, keepdims=True)
         return (gradient_bD - radial_b1 * units_bD) * inverse_norms_b1
+
+
+def _maxima(logits_BS: Any, rules: Optional[Negatives]) -> Any:
+    """The largest logit of each sample after the rules; those left out are overwritten."""
+    if rules is None:
+        return mx.nd.max(logits_BS, axis=1)
+    maxima = []
+    for part in _parts(logits_BS):
+        some = logits_BS[part]
+        if rules.filters:
+            # In place, so that they are still left out when exponentials are taken.
+            left_out = some > rules.limit
+            invoke("_npi_where_lscalar", [left_out, some], {"scalar": LEFT_OUT}, [some])
+        values = some if rules.curriculum is None else _hardened(some, part, rules)[0]
+        maxima.append(mx.nd.max(values, axis=1))
+    return _joined(maxima)
+
+
+def _exponentiate(logits_BS: Any, shift_B1: Any, rules: Optional[Negatives]) -> Any:
+    """Exponentials in place, after ``_maxima``; returns their sums."""
+    if rules is None or rules.curriculum is None:
+        mx.nd.broadcast_sub(logits_BS, shift_B1, out=logits_BS)
+        mx.nd.exp(logits_BS, out=logits_BS)
+        return mx.nd.sum(logits_BS, axis=1)
+    sums = []
+    for part in _parts(logits_BS):
+        some = logits_BS[part]
+        values, hard = _hardened(some, part, rules)
+        mx.nd.broadcast_sub(values, shift_B1[part], out=values)
+        mx.nd.exp(values, out=values)
+        sums.append(mx.nd.sum(values, axis=1))
+        some *= 2.0 / rules.scale
+        mx.nd.broadcast_add(some, rules.curriculum.hardness.reshape((1, 1)), out=some)
+        invoke("_npi_where_rscalar", [hard, some], {"scalar": 1.0}, [some])
+        some *= values
+    return _joined(sums)
 
 
 def _parts(logits_BS: Any) -> list[slice]:

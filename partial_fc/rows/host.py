@@ -16,13 +16,14 @@ from typing_extensions import override
 
 from partial_fc import bfloat16
 from partial_fc.bfloat16 import narrowed, widened
-from partial_fc.negatives import LEFT_OUT, NEVER, Negatives
+from partial_fc.negatives import Negatives
 from partial_fc.optimizers import Draws, RowGradients, RowOptimizer
 from partial_fc.row_memory import zeros
-from partial_fc.rows.interface import SMALLEST_NORM, Array, Logits, Placed, Rows
+from partial_fc.rows import host_logits
+from partial_fc.rows.interface import SMALLEST_NORM, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
 from runtime.engine import settle
-from runtime.kernels.compiled import inlined, overload, parallel_kernel, prange, types
+from runtime.kernels.compiled import overload, parallel_kernel, prange, types
 from runtime.kernels.memory import (
     LINE_FLOATS,
     PART,
@@ -30,7 +31,7 @@ from runtime.kernels.memory import (
     multiply_line,
     prefetch_part,
 )
-from runtime.kernels.sums import LANES, product_of, sum_of
+from runtime.kernels.sums import product_of
 from runtime.ndarray import array_of, new_array, queue
 
 
@@ -112,37 +113,31 @@ class HostRows(Rows):
         settle(self._order)
 
     @override
-    def maxima(self, logits: Logits, rules: Optional[Negatives] = None) -> Any:
-        maxima_B = new_array(logits.batch)
-        arguments = logits.numbers, _bounds(logits), maxima_B
-        if rules is None:
-            queue(_row_maxima, *arguments, writes=[maxima_B])
-        else:
-            queue(_ruled_maxima, *arguments, _numbers(rules, logits.batch), writes=[maxima_B])
-        return maxima_B
-
-    @override
-    def exponentiate(self, logits: Logits, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
-        sums_B = new_array(logits.batch)
-        arguments = logits.numbers, _bounds(logits), shift_B, sums_B
-        writes = [logits.numbers, sums_B]
-        if rules is None:
-            queue(_row_exponentials, *arguments, writes=writes)
-        else:
-            queue(_ruled_exponentials, *arguments, _numbers(rules, logits.batch), writes=writes)
-        return sums_B
-
-    @override
     def get_targets(self, logits: Logits, placed: Placed) -> Any:
         targets_B = new_array(logits.batch)
-        entries = _entries(logits, placed.entries)
-        queue(_take_entries, logits.numbers, entries, targets_B, writes=[targets_B])
+        entries = host_logits.entries(logits, placed.entries)
+        queue(host_logits.take_entries, logits.numbers, entries, targets_B, writes=[targets_B])
         return targets_B
 
     @override
+    def exponentiate(
+        self, logits: Logits, placed: Placed, targets_B: Any, rules: Optional[Negatives] = None
+    ) -> tuple[Any, Any]:
+        outputs = new_array(logits.batch), new_array(logits.batch)
+        targets = host_logits.entries(logits, placed.entries), placed.local_B, targets_B
+        arguments = logits.numbers, host_logits.bounds(logits), targets, *outputs
+        queue(
+            host_logits.exponentiate,
+            *(*arguments, host_logits.numbers_of(rules, logits.batch)),
+            writes=[logits.numbers, *outputs],
+        )
+        return outputs
+
+    @override
     def set_targets(self, logits: Logits, placed: Placed, values_B: Any) -> None:
-        entries = _entries(logits, placed.entries)
-        queue(_put_entries, logits.numbers, entries, values_B, writes=[logits.numbers])
+        entries = host_logits.entries(logits, placed.entries)
+        arguments = logits.numbers, entries, placed.local_B, values_B
+        queue(host_logits.put_entries, *arguments, writes=[logits.numbers])
 
     @override
     def export(self) -> dict[str, NDArray[Any]]:
@@ -198,14 +193,6 @@ class HostRows(Rows):
         return projected_bD
 
 
-def _take_entries(numbers: NDArray[Any], entries: Int64Array, values: Array) -> None:
-    values[:] = bfloat16.to_float32(numbers[entries])
-
-
-def _put_entries(numbers: NDArray[Any], entries: Int64Array, values: Array) -> None:
-    numbers[entries] = bfloat16.from_float32(values, numbers.dtype)
-
-
 def _converted(values: NDArray[Any], *, carries: bool) -> NDArray[Any]:
     """Values in the other type: of bfloat16 exactly, but for lower bits, or to the nearest."""
     if values.dtype == np.uint16:
@@ -219,20 +206,6 @@ def _key(seed: int, update: int) -> np.uint32:
     """What the random numbers of an update follow from."""
     key: np.uint32 = np.random.SeedSequence((seed, update)).generate_state(1)[0]
     return key
-
-
-def _bounds(logits: Logits) -> Int64Array:
-    """The first column of each block, and S."""
-    return np.append(np.arange(0, logits.num_rows, logits.height), logits.num_rows)
-
-
-def _entries(logits: Logits, columns_B: Int64Array) -> Int64Array:
-    """Where a column of each sample is among the numbers."""
-    starts_B = columns_B // logits.height * logits.height
-    widths_B = np.minimum(logits.height, logits.num_rows - starts_B)
-    samples_B = np.arange(logits.batch)
-    entries_B: Int64Array = logits.batch * starts_B + samples_B * widths_B + columns_B - starts_B
-    return entries_B
 
 
 def _write_unit(part: Any, inverse: Any, unit: Any) -> None:
@@ -282,163 +255,6 @@ def _normalize(vectors, rows, normalized, inverse_norms):  # type: ignore[no-unt
                 unit = normalized[s, start : start + PART]
                 _write_unit(vector[start : start + PART], inverse, unit)
         end_of_writes()
-
-
-# Samples whose logits a thread passes over together: in a block their memory is one piece.
-_SAMPLES = 16
-
-
-@inlined
-def _columns(numbers, bounds, block, b, batch):  # type: ignore[no-untyped-def]
-    """The logits of a sample in a block."""
-    width = bounds[block + 1] - bounds[block]
-    start = batch * bounds[block] + b * width
-    return numbers[start : start + width]
-
-
-@parallel_kernel
-def _row_maxima(numbers, bounds, maxima):  # type: ignore[no-untyped-def]
-    for piece in prange(-(-maxima.size // _SAMPLES)):
-        samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, maxima.size))
-        lanes = np.empty(LANES, dtype=np.float32)
-        for block in range(bounds.size - 1):
-            for b in samples:
-                row = _columns(numbers, bounds, block, b, maxima.size)
-                lanes[:] = -np.inf
-                whole = row.size // LANES * LANES
-                for s in range(0, whole, LANES):
-                    for lane in range(LANES):
-                        lanes[lane] = max(lanes[lane], widened(row[s + lane]))
-                largest = maxima[b] if block else np.float32(-np.inf)
-                for lane in range(LANES):
-                    largest = max(largest, lanes[lane])
-                for s in range(whole, row.size):
-                    largest = max(largest, widened(row[s]))
-                maxima[b] = largest
-
-
-@inlined
-def _exp(x):  # type: ignore[no-untyped-def]
-    """exp(x) for x <= 0, to 2e-7; below -87 exactly 0, for denormals would slow the products."""
-    scaled = x * np.float32(1.4426950408889634)
-    power = np.floor(scaled + np.float32(0.5))
-    rest = x - power * np.float32(0.6931471805599453)
-    series = np.float32(1.0 / 720.0)
-    series = series * rest + np.float32(1.0 / 120.0)
-    series = series * rest + np.float32(1.0 / 24.0)
-    series = series * rest + np.float32(1.0 / 6.0)
-    series = series * rest + np.float32(0.5)
-    series = series * rest + np.float32(1.0)
-    series = series * rest + np.float32(1.0)
-    bits = np.int32((np.int32(max(power, np.float32(-126.0))) + np.int32(127)) << np.int32(23))
-    value = series * bits.view(np.float32)
-    return np.float32(0.0) if x < np.float32(-87.0) else value
-
-
-@parallel_kernel
-def _row_exponentials(numbers, bounds, shift, sums):  # type: ignore[no-untyped-def]
-    for piece in prange(-(-sums.size // _SAMPLES)):
-        samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, sums.size))
-        lanes = np.empty(LANES, dtype=np.float32)
-        for block in range(bounds.size - 1):
-            for b in samples:
-                row = _columns(numbers, bounds, block, b, sums.size)
-                largest = shift[b]
-                lanes[:] = np.float32(0.0)
-                whole = row.size // LANES * LANES
-                for s in range(0, whole, LANES):
-                    for lane in range(LANES):
-                        value = _exp(widened(row[s + lane]) - largest)
-                        row[s + lane] = narrowed(value, row)
-                        lanes[lane] += value
-                total = sum_of(lanes)
-                for s in range(whole, row.size):
-                    value = _exp(widened(row[s]) - largest)
-                    row[s] = narrowed(value, row)
-                    total += value
-                sums[b] = sums[b] + total if block else total
-
-
-def _numbers(rules: Negatives, batch: int) -> tuple[np.float32, Any, Any, np.float32]:
-    """The limit, thresholds [B], hardness [1] and inverse scale of the kernels."""
-    limit, inverse_scale = np.float32(rules.limit), np.float32(1.0 / rules.scale)
-    if rules.curriculum is None:
-        thresholds, hardness = np.full(batch, NEVER, np.float32), np.zeros(1, np.float32)
-        return limit, thresholds, hardness, inverse_scale
-    return limit, rules.curriculum.thresholds_B, rules.curriculum.hardness, inverse_scale
-
-
-@inlined
-def _ruled(logit, limit, threshold, hardness, inverse_scale):  # type: ignore[no-untyped-def]
-    value = logit * (hardness + logit * inverse_scale) if logit > threshold else logit
-    return np.float32(LEFT_OUT) if logit > limit else value
-
-
-@inlined
-def _slope(logit, threshold, hardness, inverse_scale):  # type: ignore[no-untyped-def]
-    """The derivative of a ruled logit."""
-    slope = hardness + np.float32(2.0) * logit * inverse_scale
-    return slope if logit > threshold else np.float32(1.0)
-
-
-@parallel_kernel
-def _ruled_maxima(numbers, bounds, maxima, rules):  # type: ignore[no-untyped-def]
-    limit, thresholds, hardnesses, inverse_scale = rules
-    hardness = hardnesses[0]
-    for piece in prange(-(-maxima.size // _SAMPLES)):
-        samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, maxima.size))
-        lanes = np.empty(LANES, dtype=np.float32)
-        for block in range(bounds.size - 1):
-            for b in samples:
-                row = _columns(numbers, bounds, block, b, maxima.size)
-                threshold = thresholds[b]
-                lanes[:] = -np.inf
-                whole = row.size // LANES * LANES
-                for s in range(0, whole, LANES):
-                    for lane in range(LANES):
-                        logit = widened(row[s + lane])
-                        value = _ruled(logit, limit, threshold, hardness, inverse_scale)
-                        lanes[lane] = max(lanes[lane], value)
-                largest = maxima[b] if block else np.float32(-np.inf)
-                for lane in range(LANES):
-                    largest = max(largest, lanes[lane])
-                for s in range(whole, row.size):
-                    logit = widened(row[s])
-                    largest = max(largest, _ruled(logit, limit, threshold, hardness, inverse_scale))
-                maxima[b] = largest
-
-
-@parallel_kernel
-def _ruled_exponentials(numbers, bounds, shift, sums, rules):  # type: ignore[no-untyped-def]
-    limit, thresholds, hardnesses, inverse_scale = rules
-    hardness = hardnesses[0]
-    for piece in prange(-(-sums.size // _SAMPLES)):
-        samples = range(piece * _SAMPLES, min((piece + 1) * _SAMPLES, sums.size))
-        lanes = np.empty(LANES, dtype=np.float32)
-        for block in range(bounds.size - 1):
-            for b in samples:
-                row = _columns(numbers, bounds, block, b, sums.size)
-                largest = shift[b]
-                threshold = thresholds[b]
-                lanes[:] = np.float32(0.0)
-                whole = row.size // LANES * LANES
-                for s in range(0, whole, LANES):
-                    for lane in range(LANES):
-                        logit = widened(row[s + lane])
-                        ruled = _ruled(logit, limit, threshold, hardness, inverse_scale)
-                        value = _exp(ruled - largest)
-                        lanes[lane] += value
-                        value *= _slope(logit, threshold, hardness, inverse_scale)
-                        row[s + lane] = narrowed(value, row)
-                total = sum_of(lanes)
-                for s in range(whole, row.size):
-                    logit = widened(row[s])
-                    ruled = _ruled(logit, limit, threshold, hardness, inverse_scale)
-                    value = _exp(ruled - largest)
-                    total += value
-                    value *= _slope(logit, threshold, hardness, inverse_scale)
-                    row[s] = narrowed(value, row)
-                sums[b] = sums[b] + total if block else total
 
 
 @parallel_kernel

@@ -93,27 +93,31 @@ class Rows(Protocol):
         """Wait until updates on the host have run; what is on a device, reads wait for."""
         return
 
-    def maxima(self, logits: Logits, rules: Optional[Negatives] = None) -> Any:
-        """The largest logit of each sample after the rules, NDArray [B].
+    def get_targets(self, logits: Logits, placed: Placed) -> Any:
+        """The logits of the targets, NDArray [B]; any where the class belongs to another rank."""
 
-        Logits that the rules leave out may be overwritten.
-        """
-
-    def exponentiate(self, logits: Logits, shift_B: Any, rules: Optional[Negatives] = None) -> Any:
-        """Replace the logits by exp(logit − shift), in place, after ``maxima`` with these rules.
-
-        Returns:
-            The sums, NDArray [B].
+    def exponentiate(
+        self, logits: Logits, placed: Placed, targets_B: Any, rules: Optional[Negatives] = None
+    ) -> tuple[Any, Any]:
+        """Replace logits of negatives by exp(logit − shift), in place, and those of targets by 0.
 
         Where the rules turn a logit x into f(x), exp(f(x) − shift) enters the sum, and its product
         with f'(x), the weight in the gradient, replaces x.
+
+        Args:
+            logits: of the sampled rows.
+            placed: says which are targets.
+            targets_B: NDArray [B], the logits that the targets have in the softmax; any number
+                where the class belongs to another rank.
+            rules: for negatives.
+
+        Returns:
+            Two NDArrays [B]: the shifts, each the largest logit of the sample on this rank after
+            margin and rules, and the sums.
         """
 
-    def get_targets(self, logits: Logits, placed: Placed) -> Any:
-        """The entries of the targets, one for each sample, NDArray [B]."""
-
     def set_targets(self, logits: Logits, placed: Placed, values_B: Any) -> None:
-        """Replace them, in place."""
+        """Replace the entries of targets that belong to this rank, in place."""
 
     def export(self) -> dict[str, NDArray[Any]]:
         """The arrays "centers" [C, D] and the optimizer's states, once the updates have run.

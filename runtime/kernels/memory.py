@@ -72,9 +72,7 @@ def multiply_line(context: Any, source: Any, goal: Any, factor: Any) -> Any:
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         number, line = ir.IntType(32), ir.VectorType(ir.FloatType(), LINE_FLOATS)
-        read, written = (
-            builder.inttoptr(address, line.as_pointer()) for address in arguments[:2]
-        )
+        read, written = (builder.inttoptr(address, line.as_pointer()) for address in arguments[:2])
         nothing, first = ir.Constant(line, ir.Undefined), ir.Constant(number, 0)
         one = builder.insert_element(nothing, arguments[2], first)
         places = ir.Constant(ir.VectorType(number, LINE_FLOATS), [0] * LINE_FLOATS)

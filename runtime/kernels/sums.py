@@ -1,4 +1,4 @@
-"""Sums within kernels, in an order that is written down.
+"""Sums and maxima of vectors within kernels, in an order that is written down.
 
 A compiler can vectorize a plain sum only if it may reorder it, and then it orders it as it likes.
 Numba has a parallel kernel optimized once more before it is cached, so that the process that
@@ -9,7 +9,7 @@ what has filled no lanes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from runtime.kernels.compiled import cgutils, extending, ir, types
@@ -32,19 +32,21 @@ def product_of(context: Any, first: Any, second: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pairs = zip(signature.args, arguments)
         views = [_View(target, builder, kind, value) for kind, value in pairs]
-        size, lanes = views[0].size, ir.Constant(_INDEX, LANES)
+        size, lanes = views[0].size, _constant(LANES)
         blocks = builder.udiv(size, lanes)
         zero = ir.Constant(ir.VectorType(ir.FloatType(), _WIDTH), [0.0] * _WIDTH)
         sums = [_variable(builder, zero) for _ in range(_VECTORS)]
         with cgutils.for_range(builder, blocks) as block:
             start = builder.mul(block.index, lanes)
             for number, one in enumerate(sums):
-                place = builder.add(start, ir.Constant(_INDEX, number * _WIDTH))
+                place = builder.add(start, _constant(number * _WIDTH))
                 _add_product(builder, one, [view.vector(place) for view in views])
-        total = _variable(builder, _sum(builder, [builder.load(one) for one in sums]))
-        with cgutils.for_range_slice(
-            builder, builder.mul(blocks, lanes), size, ir.Constant(_INDEX, 1)
-        ) as (place, _):
+        vectors = [builder.load(one) for one in sums]
+        total = _variable(builder, _folded(builder, vectors, _added))
+        with cgutils.for_range_slice(builder, builder.mul(blocks, lanes), size, _constant(1)) as (
+            place,
+            _,
+        ):
             _add_product(builder, total, [view.number(place) for view in views])
         return builder.load(total)
 
@@ -57,10 +59,38 @@ def sum_of(context: Any, lanes: Any) -> Any:
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         view = _View(target, builder, signature.args[0], arguments[0])
-        starts = range(0, LANES, _WIDTH)
-        return _sum(builder, [view.vector(ir.Constant(_INDEX, start)) for start in starts])
+        vectors = [view.vector(_constant(start)) for start in range(0, LANES, _WIDTH)]
+        return _folded(builder, vectors, _added)
 
     return types.float32(lanes), generate
+
+
+@extending.intrinsic
+def largest_of(context: Any, numbers: Any, least: Any) -> Any:
+    """The largest of the numbers of a contiguous vector and ``least``, in a kernel: float32.
+
+    The vector is float32, or uint16 that holds bfloat16. What is not a number is passed over.
+    """
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view, lanes = _View(target, builder, signature.args[0], arguments[0]), _constant(LANES)
+        blocks = builder.udiv(view.size, lanes)
+        first = _repeated(builder, arguments[1])
+        found = [_variable(builder, first) for _ in range(_VECTORS)]
+        with cgutils.for_range(builder, blocks) as block:
+            start = builder.mul(block.index, lanes)
+            for number, one in enumerate(found):
+                place = builder.add(start, _constant(number * _WIDTH))
+                builder.store(_larger(builder, view.vector(place), builder.load(one)), one)
+        vectors = [builder.load(one) for one in found]
+        largest = _variable(builder, _folded(builder, vectors, _larger))
+        with cgutils.for_range_slice(
+            builder, builder.mul(blocks, lanes), view.size, _constant(1)
+        ) as (place, _):
+            builder.store(_larger(builder, view.number(place), builder.load(largest)), largest)
+        return builder.load(largest)
+
+    return types.float32(numbers, types.float32), generate
 
 
 class _View:
@@ -114,17 +144,37 @@ def _add_product(builder: Any, total: Any, factors: Sequence[Any]) -> None:
     builder.store(builder.fadd(builder.load(total), product, flags=_FLAGS), total)
 
 
-def _sum(builder: Any, vectors: Sequence[Any]) -> Any:
-    """The sum of all entries: of pairs of vectors, then of both halves of what is left."""
+def _added(builder: Any, left: Any, right: Any) -> Any:
+    return builder.fadd(left, right, flags=_FLAGS)
+
+
+def _larger(builder: Any, left: Any, right: Any) -> Any:
+    """The larger one; the right one if the left one is not a number."""
+    return builder.select(builder.fcmp_ordered(">", left, right), left, right)
+
+
+def _folded(builder: Any, vectors: Sequence[Any], joined: Callable[[Any, Any, Any], Any]) -> Any:
+    """All entries joined: those of pairs of vectors, then of both halves of what is left."""
     while len(vectors) > 1:
-        pairs = zip(vectors[::2], vectors[1::2])
-        vectors = [builder.fadd(left, right, flags=_FLAGS) for left, right in pairs]
+        vectors = [joined(builder, *pair) for pair in zip(vectors[::2], vectors[1::2])]
     (total,) = vectors
     while total.type.count > 1:
         width = total.type.count // 2
-        halves = (_part(builder, total, start, width) for start in (0, width))
-        total = builder.fadd(*halves, flags=_FLAGS)
+        total = joined(builder, *(_part(builder, total, start, width) for start in (0, width)))
     return builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
+
+
+def _constant(number: int) -> Any:
+    return ir.Constant(_INDEX, number)
+
+
+def _repeated(builder: Any, number: Any) -> Any:
+    """A vector of one number."""
+    kind, first = ir.VectorType(number.type, _WIDTH), ir.IntType(32)
+    nothing = ir.Constant(kind, ir.Undefined)
+    one = builder.insert_element(nothing, number, ir.Constant(first, 0))
+    places = ir.Constant(ir.VectorType(first, _WIDTH), [0] * _WIDTH)
+    return builder.shuffle_vector(one, nothing, places)
 
 
 def _part(builder: Any, vector: Any, start: int, width: int) -> Any:

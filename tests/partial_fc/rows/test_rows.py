@@ -167,26 +167,60 @@ def test_a_row_that_is_sampled_late_steps_as_far_as_one_sampled_early(make_rows,
     assert exported["step_counts"].tolist() == [20, 0, 1]
 
 
-@pytest.mark.parametrize("columns", [1, 15, 16, 1000])
-@pytest.mark.parametrize("spread", [1.0, 60.0])
-def test_maxima_and_exponentials(make_rows, centers, columns, spread):
-    logits = np.random.default_rng(3).normal(size=(B, columns)).astype(np.float32) * spread
-    rows = make_rows(centers)
+def exponentiate(rows, logits, columns=None, targets=None, rules=None):
+    """Where ``columns`` are given they are the targets, with these logits; else all are elsewhere.
+
+    Returns the shifts, the sums, and the matrix that is left.
+    """
     array = as_logits(rows, logits)
-    maxima = rows.maxima(array)
-    assert np.array_equal(maxima.asnumpy(), logits.max(axis=1))
-    sums = rows.exponentiate(array, maxima + 1.5)
-    exact = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True) - 1.5)
-    assert as_matrix(array) == pytest.approx(exact, rel=2e-5, abs=1e-37)
-    assert sums.asnumpy() == pytest.approx(exact.sum(axis=1), rel=1e-5)
+    batch, num_rows = np.shape(logits)
+    local = np.zeros(batch, bool) if columns is None else np.array(columns) >= 0
+    columns = np.zeros(batch, int) if columns is None else np.maximum(columns, 0)
+    sample = rows.place(Sample(np.arange(num_rows) % C, columns, local))
+    # Any number where the class belongs to another rank.
+    targets = np.full(batch, np.nan) if targets is None else targets
+    shift, sums = rows.exponentiate(array, sample, mx.nd.array(targets), rules)
+    return shift.asnumpy(), sums.asnumpy(), as_matrix(array)
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 63, 64, 65, 1000])
+@pytest.mark.parametrize("spread", [1.0, 60.0])
+def test_exponentials(make_rows, centers, columns, spread):
+    logits = np.random.default_rng(3).normal(size=(B, columns)).astype(np.float32) * spread
+    shift, sums, found = exponentiate(make_rows(centers), logits)
+    assert np.array_equal(shift, logits.max(axis=1))
+    exact = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    assert found == pytest.approx(exact, rel=2e-5, abs=1e-37)
+    assert sums == pytest.approx(exact.sum(axis=1), rel=1e-5)
 
 
 @pytest.mark.parametrize("columns", [16, 37, 200])
-def test_the_maximum_is_found_wherever_it_stands(make_rows, centers, columns):
+def test_the_largest_logit_is_found_wherever_it_stands(make_rows, centers, columns):
     # One row for each place.
     logits = -2.0 + np.eye(columns, dtype=np.float32)
+    shift, _, _ = exponentiate(make_rows(centers), logits)
+    assert shift.tolist() == [-1.0] * columns
+
+
+def test_a_target_counts_with_its_margin_and_not_among_the_negatives(make_rows, centers):
+    """Its own logit is the largest of the first sample, that with the margin of the second."""
+    logits = [[1.0, 9.0, 2.0, 1.5], [1.0, 2.0, -3.0, 0.0], [4.0, 3.0, 2.0, 1.0]]
+    targets = [1.25, 5.0, np.nan]
+    shift, sums, found = exponentiate(make_rows(centers), logits, [1, 2, -1], targets)
+    assert shift.tolist() == [2.0, 5.0, 4.0]
+    expected = np.exp(np.array([[-1, -np.inf, 0, -0.5], [-4, -3, -np.inf, -5], [0, -1, -2, -3]]))
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert found[0, 1] == found[1, 2] == 0.0
+    assert sums == pytest.approx(expected.sum(axis=1), rel=1e-6)
+
+
+@pytest.mark.parametrize("rules", [None, Negatives(5.0, None, scale=8.0)])
+def test_a_rank_without_negatives_has_no_weight(make_rows, centers, rules):
+    """Of the first sample it has the target alone, of the second nothing that is not left out."""
     rows = make_rows(centers)
-    assert rows.maxima(as_logits(rows, logits)).asnumpy().tolist() == [-1.0] * columns
+    shift, sums, found = exponentiate(rows, [[7.0], [-1e30]], [0, -1], [6.0, np.nan], rules)
+    assert shift[0] == 6.0 and shift[1] < -1e28
+    assert sums.tolist() == [0.0, 0.0] and found.tolist() == [[0.0], [0.0]]
 
 
 @pytest.mark.parametrize("columns", [1, 37, 200])
@@ -202,71 +236,61 @@ def test_rules_for_negatives(make_rows, centers, columns, limit, part_bytes, mon
     thresholds[1] = 1e30
     curriculum = Curriculum(mx.nd.array(thresholds), mx.nd.array([0.3]))
     negatives = Negatives(limit, curriculum, scale=64.0)
-    rows = make_rows(centers)
-    array = as_logits(rows, logits)
 
     exact, hard = logits.astype(np.float64), logits > thresholds[:, None]
     ruled = np.where(hard, exact * (0.3 + exact / 64), exact)
     ruled[exact > limit] = -1e30
     slopes = np.where(hard, 0.3 + 2 * exact / 64, 1.0)
     assert hard.any() and (limit == NEVER or columns == 1 or (exact > limit).any())
-    maxima = rows.maxima(array, negatives)
-    assert maxima.asnumpy() == pytest.approx(ruled.max(axis=1), rel=1e-6)
-    # In the head the target bounds the shift, where all others are left out.
-    shift = np.maximum(ruled.max(axis=1), -20.0) + 1.5
-    sums = rows.exponentiate(array, mx.nd.array(shift), negatives)
-    exponentials = np.exp(ruled - shift.astype(np.float32)[:, None])
-    assert sums.asnumpy() == pytest.approx(exponentials.sum(axis=1), rel=1e-5)
-    assert as_matrix(array) == pytest.approx(exponentials * slopes, rel=2e-5, abs=1e-8)
+    shift, sums, found = exponentiate(make_rows(centers), logits, rules=negatives)
+    largest = np.maximum(ruled.max(axis=1), -1e29)
+    assert shift == pytest.approx(largest, rel=1e-6)
+    exponentials = np.exp(ruled - largest[:, None])
+    assert sums == pytest.approx(exponentials.sum(axis=1), rel=1e-5)
+    assert found == pytest.approx(exponentials * slopes, rel=2e-5, abs=1e-8)
 
 
 def test_a_filter_without_a_curriculum(make_rows, centers):
-    rows = make_rows(centers)
-    array = as_logits(rows, [[0.0, 5.5, 1.0], [5.0, 4.0, -9.0]])
-    negatives = Negatives(5.0, None, scale=8.0)
-    assert rows.maxima(array, negatives).asnumpy().tolist() == [1.0, 5.0]
-    sums = rows.exponentiate(array, mx.nd.array([1.0, 5.0]), negatives)
+    logits, negatives = [[0.0, 5.5, 1.0], [5.0, 4.0, -9.0]], Negatives(5.0, None, scale=8.0)
+    shift, sums, found = exponentiate(make_rows(centers), logits, rules=negatives)
+    assert shift.tolist() == [1.0, 5.0]
     expected = np.exp([[-1.0, -np.inf, 0.0], [0.0, -1.0, -14.0]])
-    assert as_matrix(array) == pytest.approx(expected, rel=1e-5)
-    assert sums.asnumpy() == pytest.approx(expected.sum(axis=1), rel=1e-6)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert sums == pytest.approx(expected.sum(axis=1), rel=1e-6)
 
 
-@pytest.mark.parametrize("curriculum", [True, False])
-def test_rules_for_negatives_do_not_hide_nan(make_rows, centers, curriculum):
-    rows = make_rows(centers)
-    array = as_logits(rows, [[0.0, np.nan, 1.0]])
-    rule = Curriculum(mx.nd.array([0.5]), mx.nd.array([0.1])) if curriculum else None
-    negatives = Negatives(5.0, rule, scale=8.0)
-    rows.maxima(array, negatives)
-    sums = rows.exponentiate(array, mx.nd.array([1.0]), negatives)
-    assert np.isnan(sums.asscalar())
+@pytest.mark.parametrize("place", [0, 70, 135])
+@pytest.mark.parametrize("rule", ["none", "filter", "curriculum"])
+def test_nan_is_not_hidden(make_rows, centers, place, rule):
+    logits = np.zeros((1, 136), np.float32)
+    logits[0, place] = np.nan
+    curriculum = Curriculum(mx.nd.array([0.5]), mx.nd.array([0.1]))
+    rules = {
+        "none": None,
+        "filter": Negatives(5.0, None, scale=8.0),
+        "curriculum": Negatives(5.0, curriculum, scale=8.0),
+    }
+    _, sums, _ = exponentiate(make_rows(centers), logits, rules=rules[rule])
+    assert np.isnan(sums).all()
 
 
 def test_exponentials_of_very_small_logits_are_zero(make_rows, centers):
-    rows = make_rows(centers)
-    array = as_logits(rows, [[-1e30, -1000.0, -100.0, 0.0]])
-    sums = rows.exponentiate(array, mx.nd.array([0.0]))
-    found = as_matrix(array)[0].tolist()
+    _, sums, found = exponentiate(make_rows(centers), [[-1e30, -1000.0, -100.0, 0.0]])
     # The third is 4e-44, which MXNet on a device may keep.
-    assert found[:2] == [0.0, 0.0] and found[2] < 4e-44 and found[3] == sums.asscalar() == 1.0
+    first, second, third, last = found[0].tolist()
+    assert [first, second] == [0.0, 0.0] and third < 4e-44 and last == sums[0] == 1.0
 
 
-def test_nan_is_not_hidden(make_rows, centers):
-    rows = make_rows(centers)
-    array = as_logits(rows, [[0.0, np.nan, 1.0]])
-    assert np.isnan(rows.exponentiate(array, mx.nd.array([1.0])).asscalar())
-
-
-def test_targets_are_read_and_replaced_in_place(make_rows, centers, sampled):
+def test_targets_are_read_and_those_of_this_rank_replaced_in_place(make_rows, centers, sampled):
     values = np.arange(B * S, dtype=np.float32).reshape(B, S)
     rows, columns = make_rows(centers), np.array([0, 3, 12, 0, 5, 5])
-    matrix = as_logits(rows, values)
-    where = placed(rows, sampled, columns)
+    matrix, local = as_logits(rows, values), np.array([1, 1, 1, 0, 1, 0], bool)
+    where = rows.place(Sample(sampled, columns, local))
     assert rows.get_targets(matrix, where).asnumpy().tolist() == [
         values[b, column] for b, column in enumerate(columns)
     ]
-    rows.set_targets(matrix, where, mx.nd.full((B,), -1.0))
-    values[np.arange(B), columns] = -1.0
+    rows.set_targets(matrix, where, mx.nd.array([-1.0, -2.0, -3.0, np.nan, -4.0, np.nan]))
+    values[np.flatnonzero(local), columns[local]] = [-1.0, -2.0, -3.0, -4.0]
     assert np.array_equal(as_matrix(matrix), values)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from partial_fc import optimizers
-from partial_fc.rows import host
+from partial_fc.rows import host, host_logits
 from training.update import host_sgd
 
 # Vectors with a rest behind the whole lanes.
@@ -46,13 +46,12 @@ def main() -> None:
     bounds = np.array([0, 70, SAMPLED])
     hardness = np.full(1, 0.3, np.float32)
     rules = np.float32(60), np.full(BATCH, 10, np.float32), hardness, np.float32(1 / 64)
-    for name, given in (("", ()), ("ruled ", (rules,))):
+    targets = 70 * np.arange(BATCH), floats([0, 1] * (BATCH // 2)), normal(BATCH)
+    for name, given in (("", None), ("ruled ", rules)):
         logits = 10 * normal(BATCH * SAMPLED)
-        maxima, sums = np.empty(BATCH, np.float32), np.empty(BATCH, np.float32)
-        kind = "ruled" if given else "row"
-        getattr(host, f"_{kind}_maxima")(logits, bounds, maxima, *given)
-        getattr(host, f"_{kind}_exponentials")(logits, bounds, maxima, sums, *given)
-        tell(f"{name}exponentials", logits, maxima, sums)
+        shift, sums = np.empty(BATCH, np.float32), np.empty(BATCH, np.float32)
+        host_logits.exponentiate(logits, bounds, targets, shift, sums, given)
+        tell(f"{name}exponentials", logits, shift, sums)
 
     projected, total, scaled = (np.empty_like(gradient) for _ in range(3))
     host._project(gradient, units, inverse_norms[:, None], projected)

@@ -13,7 +13,7 @@ import pytest
 
 from runtime import processors
 from runtime.kernels.compiled import unlocked_kernel
-from runtime.kernels.sums import LANES, product_of, sum_of
+from runtime.kernels.sums import LANES, largest_of, product_of, sum_of
 
 ROOT = Path(__file__).resolve().parents[3]
 # Another processor, for which Numba compiles then: Intel's Haswell has no AVX-512.
@@ -33,6 +33,11 @@ def _sum(lanes):
     return sum_of(lanes)
 
 
+@unlocked_kernel
+def _largest(numbers, least):
+    return largest_of(numbers, least)
+
+
 @pytest.mark.parametrize("length", [0, 1, LANES - 1, LANES, LANES + 1, 3 * LANES + 7])
 @pytest.mark.parametrize("types", ["ff", "fb", "bf", "bb"])
 def test_every_number_counts_once(length: int, types: str) -> None:
@@ -45,6 +50,23 @@ def test_every_number_counts_once(length: int, types: str) -> None:
         for kind, values in zip(types, given)
     ]
     assert _product(*vectors) == np.dot(*given)
+
+
+@pytest.mark.parametrize("length", [1, LANES - 1, LANES, 2 * LANES + 3])
+@pytest.mark.parametrize("narrow", [False, True], ids=["float32", "bfloat16"])
+def test_the_largest_is_found_wherever_it_stands(length: int, narrow: bool) -> None:
+    for place in range(length):
+        numbers = np.full(length, -2.0, np.float32)
+        numbers[place] = -1.0
+        # What is not a number neither counts nor hides what does.
+        numbers[place - 1 : place] = np.nan
+        given = bfloat16_of(numbers) if narrow else numbers
+        assert _largest(given, np.float32(-9.0)) == -1.0
+        assert _largest(given, np.float32(-0.5)) == -0.5
+
+
+def test_the_largest_of_nothing_is_the_least() -> None:
+    assert _largest(np.empty(0, np.float32), np.float32(-9.0)) == -9.0
 
 
 def bfloat16_of(values: Any) -> Any:
