@@ -19,13 +19,7 @@ from typing_extensions import override
 
 from partial_fc.negatives import LEFT_OUT, LOWEST, Negatives
 from partial_fc.optimizers import RowOptimizer
-from partial_fc.rows.interface import (
-    SMALLEST_NORM,
-    Array,
-    Logits,
-    Placed,
-    Rows,
-)
+from partial_fc.rows.interface import SMALLEST_NORM, Array, Logits, Placed, Rows
 from partial_fc.shard import Int64Array, Sample
 from runtime.devices import Uploads
 from runtime.mxnet import mx
@@ -197,9 +191,9 @@ class DeviceRows(Rows):
     ) -> tuple[Any, Any]:
         self.set_targets(logits, placed, mx.nd.full(logits.batch, LEFT_OUT, targets_B.context))
         lowest_B = mx.nd.full(logits.batch, LOWEST, targets_B.context)
-        shift_B = mx.nd.maximum(lowest_B, mx.nd.where(placed.local_B, targets_B, lowest_B))
+        lowest_B = mx.nd.where(placed.local_B, targets_B, lowest_B)
         (logits_BS,) = logits.blocks()
-        shift_B = mx.nd.maximum(shift_B, _maxima(logits_BS, rules))
+        shift_B = mx.nd.maximum(_maxima(logits_BS, rules), lowest_B)
         return shift_B, _exponentiate(logits_BS, shift_B.reshape((-1, 1)), rules)
 
     @override

@@ -180,7 +180,7 @@ def exponentiate(numbers, bounds, targets, shift, sums, rules):  # type: ignore[
             shift[b], sums[b] = np.float32(LOWEST), np.float32(0.0)
             if local[b]:
                 numbers[entries[b]] = narrowed(np.float32(LEFT_OUT), numbers)
-                shift[b] = max(shift[b], target_logits[b])
+                shift[b] = target_logits[b]
         for block in range(bounds.size - 1):
             for b in samples:
                 row = _columns(numbers, bounds, block, b, sums.size)
