@@ -95,7 +95,7 @@ class PartialFC(Stateful):
         self._scale = options.scale
         self._filter_threshold = options.filter_threshold
         self._products = Products(TYPES[options.head_dtype])
-        # Of coming steps: their numbers with the labels of all ranks, then what is drawn.
+        # Of coming steps: their numbers with the labels of this rank, then what is drawn.
         self._announced: list[tuple[int, NDArray[np.int64]]] = []
         self._drawn: list[Sample] = []
 
@@ -166,23 +166,23 @@ class PartialFC(Stateful):
         self.margin.load_state(saved)
 
     def prepare(self, labels: NDArray[np.int64], update: int) -> None:
-        """Announce the labels of the step after the next; the ranks have to come here together.
+        """Announce the labels of the step after the next, on all ranks or on none.
 
-        Its sample is drawn while the next one computes. Rows that are not in memory begin to be
-        read at once.
+        While the next step computes, they are exchanged and the sample is drawn. Rows that are not
+        in memory begin to be read at once.
 
         Args:
             labels: int64 [b], the class ids of that step.
             update: its number.
         """
-        self._announced.append((update, self._gather_labels(labels)))
+        self._announced.append((update, labels))
         if self.rows.reads_ahead:
             self._draw()
 
     def _draw(self) -> None:
         """Draw the samples of the announced steps."""
         for update, labels in self._announced:
-            sample = self._sampler.sample(labels, update)
+            sample = self._sampler.sample(self._gather_labels(labels), update)
             self._drawn.append(sample)
             self.rows.read_ahead(sample)
         self._announced = []
