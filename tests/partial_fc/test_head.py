@@ -352,6 +352,41 @@ def test_a_step_whose_labels_were_announced_is_the_same() -> None:
             assert all(map(np.array_equal, one[0], other[0]))
 
 
+class ReadingRows(HostRows):
+    """Rows that say when they begin to be read."""
+
+    reads_ahead = True
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.read = []
+
+    def read_ahead(self, sample):
+        self.read.append(sample.update)
+
+
+@pytest.mark.parametrize("rows_of", [HostRows, ReadingRows])
+def test_the_next_step_is_prepared_at_once_only_where_rows_have_to_be_read(rows_of) -> None:
+    """Else Python would wait for the other ranks' labels before the step that hides it."""
+
+    def rank_main(world: ThreadWorld):
+        head = make_head(world, 24, LOSSES["arcface"], 64.0, 0.5, rows_of)
+        gathered, gather = [], world.allgather
+        world.allgather = lambda array, name: gathered.append(name) or gather(array, name)
+        ((features, labels),) = make_batches(24, 1)
+        head.prepare(labels, 1)
+        before = list(gathered)
+        head.step(mx.nd.array(features), labels, 0, LR)
+        return before, gathered, getattr(head.rows, "read", None)
+
+    ((before, gathered, read),) = run_ranks(1, rank_main)
+    first, own = ["head.labels"], ["head.features"]
+    if rows_of is ReadingRows:
+        assert (before, gathered, read) == (first, first * 2 + own, [1])
+    else:
+        assert (before, gathered) == ([], first + own + first)
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_positives_beyond_the_sample_size_are_kept(world_size):
     """More positives than the ratio allows: the softmax is over all of them, and all move."""
