@@ -40,7 +40,6 @@ from partial_fc.rows.host import HostRows
 from partial_fc.rows.interface import Logits, Placed, Rows
 from partial_fc.rows.stored import StoredRows
 from partial_fc.shard import Sample, Sampler, Shard, centers_of
-from partial_fc.softmax import Own
 from partial_fc.store.center_store import StoreOptions
 from runtime import devices
 from runtime.environment import bfloat16_unit
@@ -275,7 +274,7 @@ class PartialFC(Stateful):
         shift_B, sums_B = rows.exponentiate(weights, placed, target_B, negatives)
         # Of a copy: the reduction is in place.
         largest_B = world.allreduce(shift_B.copy(), "head.maximum", op="max")
-        own = Own(sums_B, shift_B - largest_B, target_B - largest_B, local_B)
+        own = softmax.own_of(sums_B, shift_B, largest_B, target_B, local_B)
         addends, terms = softmax.addends(own), margined.norm_terms
         if terms is not None:
             addends.append(softmax.where_local(local_B, terms.slopes_B))

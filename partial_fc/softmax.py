@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from runtime.mxnet import mx
 from runtime.ndarray import invoke
 
-# The least logarithm of the factor of a row beside those of other ranks. Where the logits of a rank
-# are so far below M, the weights of its negatives are below 5e-18, which changes no float32 beside
-# 1; but the entry of a target would overflow.
+# The least logarithm of exp(shift − M). Where the logits of a rank are so far below M, the weights
+# of its negatives are below 5e-18, which changes no float32 beside 1; but the entry of a target
+# would overflow.
 _LEAST = -40.0
 
 
@@ -31,14 +31,14 @@ class Own(NamedTuple):
 
     Attributes:
         sums_B: NDArray [B], the sums of exp(logit − shift) over the negatives.
-        shift_B: NDArray [B], the shift less M.
+        kept_B: NDArray [B], exp(shift − M).
         target_B: NDArray [B], the logit of the target after the margin less M; any number where the
             class belongs to another rank.
         local_B: NDArray [B], 1 where the class belongs to this rank, else 0.
     """
 
     sums_B: Any
-    shift_B: Any
+    kept_B: Any
     target_B: Any
     local_B: Any
 
@@ -59,9 +59,15 @@ class Results(NamedTuple):
     row_factor_B1: Any
 
 
+def own_of(sums_B: Any, shift_B: Any, largest_B: Any, target_B: Any, local_B: Any) -> Own:
+    """What a rank knows, once it knows M, ``largest_B``; all NDArrays [B]."""
+    kept_B = mx.nd.exp(mx.nd.maximum(shift_B - largest_B, _LEAST))
+    return Own(sums_B, kept_B, target_B - largest_B, local_B)
+
+
 def addends(own: Own) -> list[Any]:
     """What is summed over the ranks, NDArrays [B]: exponentials of negatives, and targets."""
-    return [own.sums_B * mx.nd.exp(own.shift_B), where_local(own.local_B, own.target_B)]
+    return [own.sums_B * own.kept_B, where_local(own.local_B, own.target_B)]
 
 
 def results(totals: Any, own: Own, slopes_B: Any, scale: float) -> Results:
@@ -77,10 +83,9 @@ def results(totals: Any, own: Own, slopes_B: Any, scale: float) -> Results:
     others_B, target_B = totals[0], totals[1]
     denominator_B = others_B + mx.nd.exp(target_B)
     loss = mx.nd.mean(mx.nd.log(denominator_B) - target_B)
-    kept_B = mx.nd.exp(mx.nd.maximum(own.shift_B, _LEAST))
     factor_B = (scale / others_B.size) / denominator_B
-    entry_B = -slopes_B * others_B / kept_B
-    return Results(loss, entry_B, factor_B, (factor_B * kept_B).reshape((-1, 1)))
+    entry_B = -slopes_B * others_B / own.kept_B
+    return Results(loss, entry_B, factor_B, (factor_B * own.kept_B).reshape((-1, 1)))
 
 
 def where_local(local_B: Any, values_B: Any) -> Any:

@@ -189,17 +189,19 @@ class DeviceRows(Rows):
     def exponentiate(
         self, logits: Logits, placed: Placed, targets_B: Any, rules: Optional[Negatives] = None
     ) -> tuple[Any, Any]:
-        self.set_targets(logits, placed, mx.nd.full(logits.batch, LEFT_OUT, targets_B.context))
-        lowest_B = mx.nd.full(logits.batch, LOWEST, targets_B.context)
-        lowest_B = mx.nd.where(placed.local_B, targets_B, lowest_B)
+        values_B = self.get_targets(logits, placed)
+        invoke("_npi_where_lscalar", [placed.local_B, values_B], {"scalar": LEFT_OUT}, [values_B])
+        _set_entries(logits.numbers, placed.entries, values_B)
+        # Of the targets of this rank, elsewhere the lowest.
+        shift_B = mx.nd.empty(targets_B.shape, ctx=targets_B.context)
+        invoke("_npi_where_rscalar", [placed.local_B, targets_B], {"scalar": LOWEST}, [shift_B])
         (logits_BS,) = logits.blocks()
-        shift_B = mx.nd.maximum(_maxima(logits_BS, rules), lowest_B)
+        shift_B = mx.nd.maximum(_maxima(logits_BS, rules), shift_B)
         return shift_B, _exponentiate(logits_BS, shift_B.reshape((-1, 1)), rules)
 
     @override
     def set_targets(self, logits: Logits, placed: Placed, values_B: Any) -> None:
-        kept_B = mx.nd.take(logits.numbers, placed.entries)
-        values_B = mx.nd.where(placed.local_B, values_B, kept_B)
+        values_B = mx.nd.where(placed.local_B, values_B, self.get_targets(logits, placed))
         _set_entries(logits.numbers, placed.entries, values_B)
 
     @override
