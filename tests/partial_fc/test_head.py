@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Optional
 
@@ -14,13 +13,13 @@ import pytest
 from partial_fc import blocks, head
 from partial_fc.head import PartialFC, usable_dtype
 from partial_fc.margin import AdaFace, CombinedMargin, CurricularFace, MagFace
-from partial_fc.optimizers import SGD, Adam
+from partial_fc.optimizers import Adam
 from partial_fc.options import LOSSES as NAMED_LOSSES
 from partial_fc.options import HeadOptions
 from partial_fc.rows import device as device_module
 from partial_fc.rows.device import DeviceRows
 from partial_fc.rows.host import HostRows
-from partial_fc.shard import Sampler, Shard
+from partial_fc.shard import Shard
 from runtime.environment import Bfloat16Unit
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
@@ -39,24 +38,18 @@ from tests.support.reference_losses import (
     ReferenceNormMargin,
 )
 from tests.support.reference_optimizers import reference_update, zero_states
+from tests.support.small_head import (
+    EMBEDDING,
+    GLOBAL_BATCH,
+    LR,
+    SGD_09,
+    Loss,
+    drawn_centers,
+    make_batches,
+    make_head,
+    train_sharded,
+)
 from tests.support.thread_world import ThreadWorld, run_ranks
-
-EMBEDDING = 24
-GLOBAL_BATCH = 12
-LR = 0.3
-SGD_09 = SGD(momentum=0.9, weight_decay=5e-4)
-@dataclass(frozen=True)
-class Loss:
-    """A loss under test: the head's margin, the reference's, the inter-class filter, the features.
-
-    From the first image of a batch to the last the standard deviation of the features grows from
-    one number to the other; the norms are about 4.9 times as large.
-    """
-
-    margin: Callable[[], Any]
-    reference: Callable[[], Any]
-    filter_threshold: float = 1.0
-    deviations: tuple[float, float] = (3.0, 3.0)
 
 
 def reference_magface(norms, cosines):
@@ -84,16 +77,6 @@ ADAPTIVE_LOSSES = {
 }
 
 
-def make_batches(num_classes, updates, deviations=(3.0, 3.0)):
-    generator = np.random.default_rng(3)
-    factors = np.linspace(deviations[0], deviations[1], GLOBAL_BATCH, dtype=np.float32)[:, None]
-    for _ in range(updates):
-        features = generator.normal(size=(GLOBAL_BATCH, EMBEDDING)).astype(np.float32) * factors
-        labels = generator.integers(num_classes, size=GLOBAL_BATCH)
-        labels[1] = labels[0]  # a class that occurs twice
-        yield features, labels
-
-
 def device_rows(centers, optimizer):
     # Blocks of seven rows, so that a sample spans several tensors.
     return DeviceRows(centers, optimizer, mx.cpu(1), max_elements=7 * EMBEDDING + 3)
@@ -101,69 +84,6 @@ def device_rows(centers, optimizer):
 
 def device_rows_in_one_block(centers, optimizer):
     return DeviceRows(centers, optimizer, mx.cpu(1))
-
-
-def drawn_centers(shard, embedding_size, seed):
-    """Of which the tolerances are known: rounding depends on the numbers."""
-    generator = np.random.default_rng((seed, 0))
-    drawn = generator.standard_normal((1024, embedding_size), dtype=np.float32)
-    return drawn[shard.start : shard.stop] * np.float32(0.01)
-
-
-def make_head(
-    world, num_classes, loss, scale, ratio, rows_of=HostRows, optimizer=SGD_09, dtype="float32"
-):
-    shard = Shard(world.rank, world.size, num_classes)
-    return PartialFC(
-        HeadOptions(scale=scale, filter_threshold=loss.filter_threshold, head_dtype=dtype),
-        loss.margin(),
-        rows_of(drawn_centers(shard, EMBEDDING, seed=5), optimizer),
-        Sampler(shard, ratio, seed=11),
-        shard,
-        world,
-    )
-
-
-def train_sharded(
-    world_size,
-    num_classes,
-    loss,
-    scale,
-    ratio,
-    updates,
-    rows_of=HostRows,
-    optimizer=SGD_09,
-    lr=LR,
-    dtype="float32",
-):
-    """Losses, feature gradients of the global batch, and the sampled classes of each update."""
-
-    def rank_main(world: ThreadWorld):
-        head = make_head(world, num_classes, loss, scale, ratio, rows_of, optimizer, dtype)
-        sampler = Sampler(head.shard, ratio, seed=11)
-        batch = GLOBAL_BATCH // world.size
-        own = slice(world.rank * batch, (world.rank + 1) * batch)
-        steps = []
-        batches = make_batches(num_classes, updates, loss.deviations)
-        context = mx.cpu() if rows_of is HostRows else mx.cpu(1)
-        for update, (features, labels) in enumerate(batches):
-            step = head.step(mx.nd.array(features[own], ctx=context), labels[own], update, lr)
-            assert step.loss.context == step.gradient.context == context
-            sampled = sampler.sample(labels, update).rows + head.shard.start
-            steps.append((float(step.loss.asscalar()), step.gradient.asnumpy(), sampled))
-        return steps, head.rows.export()
-
-    ranks = run_ranks(world_size, rank_main)
-    centers = np.concatenate([rank[1]["centers"] for rank in ranks])
-    steps = [
-        (
-            [rank[0][update][0] for rank in ranks],
-            np.concatenate([rank[0][update][1] for rank in ranks]),
-            np.concatenate([rank[0][update][2] for rank in ranks]),
-        )
-        for update in range(updates)
-    ]
-    return steps, centers
 
 
 def train_reference(num_classes, loss, scale, sampled, optimizer=SGD_09, lr=LR):
@@ -317,74 +237,6 @@ def test_three_steps_of_adam_equal_the_reference(world_size, rows_of, decoupled)
         assert_close(np.array(losses), step.loss, 2e-5)
         assert_close(gradient, step.features_gradient, 2e-5)
     assert_close(centers, expected_centers, 2e-5)
-
-
-def test_a_step_whose_labels_were_announced_is_the_same() -> None:
-    loss, num_classes, updates = LOSSES["arcface"], 24, 5
-
-    def rank_main(world: ThreadWorld, announced):
-        drawn = []
-        head = make_head(world, num_classes, loss, 64.0, 0.5, HostRows, SGD_09)
-        draw = head._sampler.sample
-        head._sampler.sample = lambda *labels: drawn.append(labels[-1]) or draw(*labels)
-        batch = GLOBAL_BATCH // world.size
-        own = slice(world.rank * batch, (world.rank + 1) * batch)
-        batches = list(make_batches(num_classes, updates + 2, loss.deviations))
-        steps = []
-        for update, (features, labels) in enumerate(batches[:updates]):
-            if announced[update] is not None:
-                head.prepare(batches[announced[update]][1][own], announced[update])
-            step = head.step(mx.nd.array(features[own]), labels[own], update, LR)
-            steps += [step.loss.asnumpy(), step.gradient.asnumpy()]
-        return [*steps, head.rows.export()["centers"]], drawn
-
-    plain = run_ranks(2, partial(rank_main, announced=[None] * updates))
-    assert plain[0][1] == [0, 1, 2, 3, 4]
-    for announced, expected in {
-        # One step ahead, as in training; one that never comes; right before its own step.
-        (1, 2, 3, 4, 5): [0, 1, 2, 3, 4, 5],
-        (None, 6, None, 4, None): [0, 1, 6, 2, 3, 4],
-        (0, 1, 2, 3, 4): [0, 1, 2, 3, 4],
-    }.items():
-        for one, other in zip(plain, run_ranks(2, partial(rank_main, announced=announced))):
-            assert other[1] == expected
-            assert len(one[0]) == len(other[0]) == 2 * updates + 1
-            assert all(map(np.array_equal, one[0], other[0]))
-
-
-class ReadingRows(HostRows):
-    """Rows that say when they begin to be read."""
-
-    reads_ahead = True
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.read = []
-
-    def read_ahead(self, sample):
-        self.read.append(sample.update)
-
-
-@pytest.mark.parametrize("rows_of", [HostRows, ReadingRows])
-def test_the_next_step_is_prepared_at_once_only_where_rows_have_to_be_read(rows_of) -> None:
-    """Else Python would wait for the other ranks' labels before the step that hides it."""
-
-    def rank_main(world: ThreadWorld):
-        head = make_head(world, 24, LOSSES["arcface"], 64.0, 0.5, rows_of)
-        gathered, gather = [], world.allgather
-        world.allgather = lambda array, name: gathered.append(name) or gather(array, name)
-        ((features, labels),) = make_batches(24, 1)
-        head.prepare(labels, 1)
-        before = list(gathered)
-        head.step(mx.nd.array(features), labels, 0, LR)
-        return before, gathered, getattr(head.rows, "read", None)
-
-    ((before, gathered, read),) = run_ranks(1, rank_main)
-    first, own = ["head.labels"], ["head.features"]
-    if rows_of is ReadingRows:
-        assert (before, gathered, read) == (first, first * 2 + own, [1])
-    else:
-        assert (before, gathered) == ([], first + own + first)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
