@@ -40,6 +40,8 @@ from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
 from partial_fc.rows.stored import StoredRows
+from runtime.command_line import Parser
+from runtime.errors import run_program
 from runtime.mxnet import mx
 
 # Updates before the measurement: kernels are compiled, memory is taken.
@@ -151,7 +153,7 @@ def _updates(head: PartialFC, args: argparse.Namespace) -> tuple[list[float], fl
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--classes", type=int, default=1_000_000)
     parser.add_argument("--ratio", type=float, default=0.01)
     parser.add_argument("--batch", type=int, default=128)
@@ -177,4 +179,4 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

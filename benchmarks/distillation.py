@@ -22,6 +22,8 @@ from typing import NamedTuple, Optional
 
 from benchmarks import measure
 from data.drawn import face_set
+from runtime.command_line import Parser
+from runtime.errors import run_program
 
 _ROOT = Path(__file__).resolve().parents[1]
 _IDENTITIES, _IMAGES, _SIZE, _SEED = 200, 20, (32, 32), 3
@@ -82,7 +84,7 @@ def report(teacher: float, students: Sequence[Student], chosen: argparse.Namespa
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Train all of them and print the report."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.distillation")
+    parser = Parser(prog="python -m benchmarks.distillation")
     parser.add_argument("--folder", type=Path, required=True, help="for faces and runs; new")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--teacher-updates", type=int, default=620)
@@ -117,4 +119,4 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

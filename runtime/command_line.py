@@ -14,9 +14,10 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import (
     Any,
     Callable,
@@ -41,12 +42,53 @@ _Config = TypeVar("_Config")
 _CONFIG = "config"
 
 
+_UNKNOWN = "unrecognized arguments: "
+
+
 class Parser(argparse.ArgumentParser):
-    """Raises a ``ConfigError`` of one line for a mistake, instead of printing the usage."""
+    """Command line of a program: takes options by their whole names alone.
+
+    A mistake is raised as a ``ConfigError`` of one line, instead of printing the usage. An option
+    of another program is answered with what to type here.
+    """
+
+    def __init__(
+        self,
+        *,
+        foreign: Mapping[str, str] = MappingProxyType({}),
+        synonyms: Mapping[str, str] = MappingProxyType({}),
+        **settings: Any,
+    ) -> None:
+        """Args: as ``Program`` has them, and those of ``argparse.ArgumentParser``."""
+        # Off, since an option that is added later would change what an abbreviation means, and
+        # since the options of other programs are abbreviations of ours.
+        super().__init__(allow_abbrev=False, **settings)
+        self._foreign, self._synonyms = foreign, synonyms
+
+    @override
+    def parse_known_args(  # type: ignore[override]
+        self, args: Optional[Sequence[str]] = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        words = sys.argv[1:] if args is None else args
+        words = [_in_own_words(word, self._synonyms) for word in words]
+        own = words[: words.index("--")] if "--" in words else words
+        names = [word.split("=")[0] for word in own if word.startswith("-")]
+        # Before the options that this program requires are missed.
+        self.refuse_foreign([name for name in names if name not in self._option_string_actions])
+        return super().parse_known_args(words, namespace)
 
     @override
     def error(self, message: str) -> NoReturn:
+        if message.startswith(_UNKNOWN):
+            self.refuse_foreign(message[len(_UNKNOWN) :].split())
         raise ConfigError(f"{message.removeprefix('argument ')} (--help lists the options)")
+
+    def refuse_foreign(self, words: Iterable[str]) -> None:
+        """Raise ``ConfigError`` with what to type instead of the words of other programs."""
+        hints = {word: hint_for(word, self._foreign) for word in words}
+        foreign = [f"{word} is not an option here: {hint}" for word, hint in hints.items() if hint]
+        if foreign:
+            raise ConfigError(f"{'; '.join(foreign)} (docs/porting.md has the others)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,16 +137,11 @@ def _types(config_class: type) -> dict[str, Any]:
 
 def _read_command_line(program: Program[Any], argv: Optional[Sequence[str]]) -> dict[str, Any]:
     """Return the options that are on the command line, and no others."""
-    words = sys.argv[1:] if argv is None else argv
-    namespace, unknown = _build_parser(program).parse_known_args(
-        [_in_own_words(word, program.synonyms) for word in words]
-    )
+    parser = _build_parser(program)
+    namespace, unknown = parser.parse_known_args(argv)
     if unknown:
         words = [word.split("=")[0] for word in unknown]
-        hints = {word: hint_for(word, program.foreign) for word in words}
-        foreign = [f"{word} is not an option here: {hint}" for word, hint in hints.items() if hint]
-        if foreign:
-            raise ConfigError(f"{'; '.join(foreign)} (docs/porting.md has the others)")
+        parser.refuse_foreign(words)
         known = [option(field) for field in (*_types(program.config_class), _CONFIG)]
         close = did_you_mean(words[0], known)
         raise ConfigError(f"{words[0]} is not an option{close}; --help lists them")
@@ -126,13 +163,13 @@ def hint_for(word: str, foreign: Mapping[str, str]) -> Optional[str]:
     return next(fitting, None)
 
 
-def _build_parser(program: Program[Any]) -> argparse.ArgumentParser:
-    # Abbreviations are off, since an option added later would change what they mean.
+def _build_parser(program: Program[Any]) -> Parser:
     parser = Parser(
         description=program.description,
         epilog=program.epilog,
         argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
+        foreign=program.foreign,
+        synonyms=program.synonyms,
     )
     parser.add_argument(
         option(_CONFIG),

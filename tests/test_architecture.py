@@ -194,6 +194,17 @@ def test_the_environment_is_read_in_runtime_alone(path: Path) -> None:
     assert not touches or name(path).startswith("runtime/")
 
 
+@pytest.mark.parametrize("path", [*ALL, *modules("setup-utils", "tests")], ids=name)
+def test_command_lines_take_no_abbreviations(path: Path) -> None:
+    """An option of another program is an abbreviation of ours: --mode of --model."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("ArgumentParser"):
+            given = {one.arg: ast.unparse(one.value) for one in node.keywords}
+            assert given.get("allow_abbrev") == "False", name(path)
+        if isinstance(node, ast.Attribute) and node.attr == "allow_abbrev":
+            assert name(path) == "runtime/command_line.py"
+
+
 @pytest.mark.parametrize("path", PRODUCT, ids=name)
 def test_optional_is_written_one_way(path: Path) -> None:
     """As ``Optional`` and ``Union``: options are evaluated, on Python 3.9 too."""

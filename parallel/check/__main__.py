@@ -30,7 +30,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         prog="python -m parallel.check",
         description="Check hosts before a long run: one table, what is wrong, and what to do.",
         epilog="NIC=eth1 chooses the network interface, as for the launchers.",
-        allow_abbrev=False,
     )
     hosts = parser.add_mutually_exclusive_group()
     hosts.add_argument(

@@ -98,7 +98,7 @@ def watch_names(ranks: int, folder: Path) -> Iterator[str]:
 
 def main() -> int:
     """Run what the command line says; return 1 if there is a problem."""
-    parser = argparse.ArgumentParser(prog="python -m tests.endurance")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.endurance")
     parser.add_argument("--updates", type=int, default=3000)
     parser.add_argument("--ranks", type=int, default=3)
     options = parser.parse_args()

@@ -212,7 +212,7 @@ def _is_writing(job: Job) -> bool:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run a campaign; return 1 if something was found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.faults")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=2)

@@ -183,7 +183,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
     from tests.fuzz.readers import READERS
 
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.fuzz")
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=processors.available())

@@ -318,7 +318,7 @@ def two_hosts(folder: Path, is_private: bool = False) -> Iterator[tuple[TwoHosts
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run a campaign; return 1 if something was found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.hosts.faults")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.hosts.faults")
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=1, help="leave out what comes before")

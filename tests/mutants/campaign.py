@@ -304,7 +304,7 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> str:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run campaigns; return 0 if each kills at least 85 %, 1 if not, 2 if tests fail anyway."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.mutants")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument(
         "--seed", type=_seeds, default=(1,), metavar="SEED,SEED", help="one campaign with each"

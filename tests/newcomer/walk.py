@@ -47,7 +47,8 @@ _KEPT = ("PATH", "LANG", "PIP_", "SSL_CERT_", "HTTPS_PROXY", "HTTP_PROXY", "NO_P
 
 def main() -> int:
     """Walk; returns 0 if every command has ended as the README says."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    description = __doc__.splitlines()[0] if __doc__ else None
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=description)
     parser.add_argument(
         "--python",
         default=os.path.realpath(sys.executable),

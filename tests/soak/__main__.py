@@ -24,7 +24,7 @@ from tests.soak import soak
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the jobs of a command line; returns 1 if something is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.soak")
     parser.add_argument("--scheme", choices=[*soak.SCHEMES, "all"], default="all")
     parser.add_argument("--minutes", type=float, default=10, help="of training, for each scheme")
     parser.add_argument("--workers", type=int, default=4)

@@ -1,0 +1,62 @@
+"""Command lines take whole names alone, and answer the options of other programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.command_line import Parser
+from runtime.errors import ConfigError
+
+FOREIGN = {"--gpu*": "set CUDA_VISIBLE_DEVICES", "-es": "leave it out", "configs/*": "not read"}
+
+
+@pytest.fixture
+def parser() -> Parser:
+    parser = Parser(prog="p", foreign=FOREIGN, synonyms={"--epochs": "--length"})
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--length", type=int)
+    parser.add_argument("-np", "--ranks")
+    return parser
+
+
+@pytest.mark.parametrize("word", ["--mode", "--mod", "--m", "--len", "--rank"])
+def test_an_abbreviation_is_no_option(parser: Parser, word: str) -> None:
+    with pytest.raises(ConfigError, match=f"unrecognized arguments: {word} 1"):
+        parser.parse_args(["--model", "a", word, "1"])
+
+
+@pytest.mark.parametrize("words", [["--mode=b"], ["--mode", "b"]])
+def test_an_abbreviation_changes_no_value(parser: Parser, words: list[str]) -> None:
+    namespace, unknown = parser.parse_known_args(["--model", "a", *words])
+    assert namespace.model == "a" and unknown == words
+
+
+def test_subcommands_take_whole_names_alone() -> None:
+    parser = Parser(prog="p")
+    command = parser.add_subparsers().add_parser("run")
+    command.add_argument("--model")
+    with pytest.raises(ConfigError, match="unrecognized arguments: --mode b"):
+        parser.parse_args(["run", "--mode", "b"])
+
+
+def test_options_of_other_programs_are_answered_before_required_ones(parser: Parser) -> None:
+    with pytest.raises(ConfigError) as failure:
+        parser.parse_args(["--gpus=0,1", "-es", "512"])
+    assert str(failure.value) == (
+        "--gpus is not an option here: set CUDA_VISIBLE_DEVICES; -es is not an option here: leave "
+        "it out (docs/porting.md has the others)"
+    )
+    with pytest.raises(ConfigError, match="configs/a is not an option here: not read"):
+        parser.parse_args(["--model", "a", "configs/a"])
+
+
+def test_values_and_the_command_after_two_dashes_are_not_of_another_program() -> None:
+    parser = Parser(prog="p", foreign=FOREIGN)
+    parser.add_argument("--model")
+    parser.add_argument("command", nargs="*")
+    options = parser.parse_args(["--model", "configs/a", "--", "python", "--gpus", "0"])
+    assert options.model == "configs/a" and options.command == ["python", "--gpus", "0"]
+
+
+def test_a_synonym_is_taken(parser: Parser) -> None:
+    assert parser.parse_args(["--model", "a", "--epochs=3"]).length == 3
