@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.folds import Features
+from runtime.errors import DataError
 
 Images = NDArray[np.uint8]
 Extract = Callable[[Images], Features]
@@ -20,13 +21,8 @@ Extract = Callable[[Images], Features]
 FACE_SIZE = (112, 112)
 
 
-def sums_of_views(
-    extract: Extract, images: Images, batch_size: int, *, flip: bool
-) -> tuple[Features, NDArray[np.float32]]:
-    """Return the features [b, D] of images, and their norms [b].
-
-    With ``flip``, the features are the sum of those of an image and its mirror image, and a norm is
-    the mean of both.
+def features_of_views(extract: Extract, images: Images, batch_size: int, *, flip: bool) -> Features:
+    """Return the features [views, b, D] of images, and with ``flip`` of their mirror images.
 
     Args:
         extract: the network.
@@ -34,11 +30,42 @@ def sums_of_views(
         batch_size: what the batch is filled up to with black images, so that MXNet plans the
             network for one shape only.
         flip: whether mirror images count.
+
+    Raises:
+        DataError: features are not finite, or too large for a length.
     """
     filled = np.zeros((batch_size, *images.shape[1:]), np.uint8)
     filled[: len(images)] = images
     views = [filled, np.ascontiguousarray(filled[..., ::-1])] if flip else [filled]
     features = np.stack([extract(view)[: len(images)] for view in views])
+    check_finite(features)
+    return features
+
+
+def check_finite(features: Features) -> None:
+    """Raise ``DataError`` if features [..., D] are not finite, or too large for a length.
+
+    Without it they are as far from each other as those of two people.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.linalg.norm(features, axis=-1)
+    if not np.isfinite(lengths).all():
+        raise DataError(
+            f"the network gives embeddings that are not finite ({(~np.isfinite(lengths)).sum():,} "
+            f"of {lengths.size:,}); it has diverged, or its type is too small for them: give an "
+            "earlier epoch, or --dtype float32"
+        )
+
+
+def sums_of_views(
+    extract: Extract, images: Images, batch_size: int, *, flip: bool
+) -> tuple[Features, NDArray[np.float32]]:
+    """Return the features [b, D] of images, and their norms [b]; see ``features_of_views``.
+
+    With ``flip``, the features are the sum of those of an image and its mirror image, and a norm is
+    the mean of both.
+    """
+    features = features_of_views(extract, images, batch_size, flip=flip)
     return features.sum(axis=0), np.linalg.norm(features, axis=2).mean(axis=0)
 
 

@@ -9,14 +9,16 @@ embeddings that it gives there.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
+from evaluation import originals
 from evaluation.features import FACE_SIZE, Extract
 from evaluation.onnx_runtime import OnnxNetwork, normalizes_pixels
-from runtime.command_line import positive_integer
+from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError
 
 _ONNX = ".onnx"
@@ -38,36 +40,6 @@ class FaceNetwork(NamedTuple):
     name: str
 
 
-def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Add the options that ``open_network`` obeys, and those of how images are given to it.
-
-    Args:
-        parser: gets the options.
-        required: whether a network has to be named.
-    """
-    add = parser.add_argument
-    model_help = (
-        "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0, or an "
-        "ONNX file"
-    )
-    metavar = "PREFIX,EPOCH|FILE.onnx"
-    add("--model", required=required, type=checkpoint_or_onnx, metavar=metavar, help=model_help)
-    batch_help = "images per batch (default %(default)s)"
-    add("--batch-size", type=positive_integer, default=64, metavar="N", help=batch_help)
-    add("--no-flip", action="store_true", help="do not embed mirror images")
-    add(
-        "--image-size",
-        nargs=2,
-        type=positive_integer,
-        metavar=("HEIGHT", "WIDTH"),
-        help="what the network was trained with (default 112 112, or what an ONNX file says)",
-    )
-    dtype_help = (
-        "of feature maps and products; bfloat16 on a CPU with AVX512_BF16 or AMX (default float32)"
-    )
-    add("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype_help)
-
-
 def checkpoint(value: str) -> tuple[str, int]:
     """Convert PREFIX,EPOCH, an argument of the commands of this room."""
     prefix, comma, epoch = value.rpartition(",")
@@ -86,6 +58,44 @@ def checkpoint_or_onnx(value: str) -> Source:
         return checkpoint(value)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}, nor a file that ends in {_ONNX}") from None
+
+
+def add_network(
+    parser: Parser,
+    required: bool = True,
+    convert: Callable[[str], Any] = checkpoint_or_onnx,
+    more_help: str = "",
+) -> None:
+    """Add the options that ``open_network`` obeys, and those of how images are given to it.
+
+    Args:
+        parser: gets the options, and answers for those of InsightFace's programs.
+        required: whether a network has to be named.
+        convert: the text of ``--model`` to what ``open_network`` takes.
+        more_help: about the texts that ``convert`` takes.
+    """
+    parser.answer(originals.NETWORK, originals.SYNONYMS)
+    add = parser.add_argument
+    model_help = (
+        "the checkpoint PREFIX-symbol.json and PREFIX-EPOCH.params, e.g. models/run/model,0, or an "
+        f"ONNX file{more_help}"
+    )
+    metavar = "PREFIX,EPOCH|FILE.onnx"
+    add("--model", required=required, type=convert, metavar=metavar, help=model_help)
+    batch_help = "images per batch (default %(default)s)"
+    add("--batch-size", type=positive_integer, default=64, metavar="N", help=batch_help)
+    add("--no-flip", action="store_true", help="do not embed mirror images")
+    add(
+        "--image-size",
+        nargs=2,
+        type=positive_integer,
+        metavar=("HEIGHT", "WIDTH"),
+        help="what the network was trained with (default 112 112, or what an ONNX file says)",
+    )
+    dtype_help = (
+        "of feature maps and products; bfloat16 on a CPU with AVX512_BF16 or AMX (default float32)"
+    )
+    add("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype_help)
 
 
 def files_of(source: Source) -> list[Path]:
@@ -123,9 +133,7 @@ def open_network(options: argparse.Namespace, context: Optional[object] = None) 
 
     prefix, epoch = options.model
     image_size = size or FACE_SIZE
-    backbone = Backbone.load(
-        prefix, epoch, image_size=image_size, ctx=context, dtype=options.dtype
-    )
+    backbone = Backbone.load(prefix, epoch, image_size=image_size, ctx=context, dtype=options.dtype)
     backbone.hybridize()
     return FaceNetwork(backbone.inference(), image_size, f"{prefix},{epoch}")
 

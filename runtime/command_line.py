@@ -63,7 +63,13 @@ class Parser(argparse.ArgumentParser):
         # Off, since an option that is added later would change what an abbreviation means, and
         # since the options of other programs are abbreviations of ours.
         super().__init__(allow_abbrev=False, **settings)
-        self._foreign, self._synonyms = foreign, synonyms
+        self._foreign, self._synonyms = dict(foreign), dict(synonyms)
+
+    def answer(self, foreign: Mapping[str, str], synonyms: Mapping[str, str]) -> None:
+        """Know more options of other programs, with a group of options; earlier rows count."""
+        for pattern, hint in foreign.items():
+            self._foreign.setdefault(pattern, hint)
+        self._synonyms = {**synonyms, **self._synonyms}
 
     @override
     def parse_known_args(  # type: ignore[override]

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
+from evaluation import originals
 from evaluation.export import torch_file, torch_names
 from evaluation.export.card import Facts, write_card
 from evaluation.export.comparison import draw_images, largest_difference
@@ -46,6 +47,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         prog="python -m evaluation.export",
         description="Write a trained network as ONNX, compare it with MXNet's, and write a model "
         "card beside it.",
+        foreign=originals.NETWORK,
     )
     add = parser.add_argument
     model_help = (

@@ -4,6 +4,8 @@
 
 Features of all faces go to a folder first, which several ranks share and which a killed command
 continues. Then rank 0 makes templates of them, compares pairs (1:1) and searches galleries (1:N).
+InsightFace has two programs for 1:1, which add the views of a face in two ways: ``--like`` names
+the one whose numbers are wanted, and the default is that of Partial FC.
 """
 
 from __future__ import annotations
@@ -11,15 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.embed.embedder import Embedder, batches
-from evaluation.features import FACE_SIZE, Images
+from evaluation import originals
+from evaluation.embed.embedder import batches
+from evaluation.features import FACE_SIZE, Images, features_of_views
 from evaluation.ijb.features_folder import PART, FeaturesFolder, describe
 from evaluation.ijb.identification import identify
 from evaluation.ijb.lists import (
@@ -33,9 +37,15 @@ from evaluation.ijb.lists import (
     read_subjects,
 )
 from evaluation.ijb.report import as_json, identification_table, verification_table
-from evaluation.ijb.templates import Weighting, template_features
-from evaluation.ijb.verification import cosines_of_pairs, verify
+from evaluation.ijb.templates import Weighting, sums_of_parts, template_features
+from evaluation.ijb.verification import (
+    cosines_of_pairs,
+    result_files,
+    verify,
+    write_results,
+)
 from evaluation.network import add_network, open_network
+from evaluation.output_files import check_output
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
 from runtime.errors import ConfigError, DataError, is_launched
@@ -43,6 +53,8 @@ from runtime.files import write_atomically
 from runtime.stopping import run_stoppable
 
 _ONE_TO_ONE, _ONE_TO_MANY = "1:1", "1:N"
+# The program of Partial FC, and the other ones of InsightFace.
+_UNIT_VIEWS, _RAW_VIEWS = "ijb.py", "ijb_11.py"
 
 
 class _Protocols(NamedTuple):
@@ -62,6 +74,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         "trained network. Under horovodrun or mpirun the ranks share the faces, each on the GPU "
         "of its local rank if there is one; all of them have to see the same files under the same "
         "paths.",
+        foreign=originals.IJB,
     )
     add = parser.add_argument
     folder_help = "IJBB or IJBC of InsightFace's release, with loose_crop and meta"
@@ -74,11 +87,21 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     add_network(parser)
     protocol_help = "one of the protocols (both)"
     add("--protocol", choices=(_ONE_TO_ONE, _ONE_TO_MANY), help=protocol_help)
+    like_help = (
+        "the program of InsightFace whose numbers 1:1 gives (%(default)s, of Partial FC): it "
+        "normalizes the features of each view of a face before they are added, ijb_11.py does not; "
+        "1:N is that of ijb_evals.py with both"
+    )
+    add("--like", choices=(_UNIT_VIEWS, _RAW_VIEWS), default=_UNIT_VIEWS, help=like_help)
     score_help = "do not multiply the features of a face by the detector's score"
     add("--no-detector-score", action="store_true", help=score_help)
     norm_help = "normalize the features of each face, which otherwise counts by their length"
     add("--no-norm-score", action="store_true", help=norm_help)
     add("--json", type=Path, metavar="FILE", help="write the results there, too")
+    result_help = "the folder in which 1:1 writes IJBB_result or IJBC_result (this one)"
+    add("--result-dir", type=Path, default=Path(), metavar="DIR", help=result_help)
+    job_help = "the name of its files, JOB.npy (cosines) and JOB.pdf (ROC) (%(default)s)"
+    add("--job", default="insightface", metavar="JOB", help=job_help)
     add_workers(parser)
     options = parser.parse_args(argv)
     if options.image_size and tuple(options.image_size) != FACE_SIZE:
@@ -135,7 +158,6 @@ def _embed(
     if network.image_size != FACE_SIZE:
         raise _wrong_size(network.name, network.image_size)
     batch_size = min(options.batch_size, PART)
-    embedder = Embedder(network, batch_size, not options.no_flip, normalizes=False)
     listed = ListedFaces(lists.images, faces.names, faces.points)
     own = missing[world.rank :: world.size]
     numbers = list(chain.from_iterable(map(folder.faces, own)))
@@ -146,8 +168,11 @@ def _embed(
                 shown = track(images, len(numbers), "embedding")
             for part in own:
                 found = islice(shown, len(folder.faces(part)))
-                rows = [embedder.rows(batch) for batch in batches(found, batch_size)]
-                folder.write(part, np.concatenate(rows))
+                views = [
+                    features_of_views(network.extract, batch, batch_size, flip=not options.no_flip)
+                    for batch in batches(found, batch_size)
+                ]
+                folder.write(part, np.concatenate([np.concatenate(one, axis=1) for one in views]))
     except DataError as error:
         raise DataError(
             f"{error} (what is embedded stays in {options.out}: the command continues there)"
@@ -159,21 +184,32 @@ def _compare(
     options: argparse.Namespace,
     lists: Lists,
     protocols: _Protocols,
-    features: NDArray[np.float64],
+    templates: Callable[[bool], NDArray[np.float64]],
 ) -> None:
-    """Print the results of the protocols, and write them."""
+    """Print the results of the protocols, and write them.
+
+    Args:
+        options: of the command line.
+        lists: of the set.
+        protocols: what is compared.
+        templates: from whether each view is normalized to the vectors of the templates.
+    """
     name, what = _model_name(options), lists.release.name
     verified = None
     if protocols.pairs is not None:
-        verified = verify(cosines_of_pairs(features, protocols.pairs), protocols.pairs.same)
+        features = templates(options.like == _UNIT_VIEWS)
+        cosines = cosines_of_pairs(features, protocols.pairs)
+        verified = verify(cosines, protocols.pairs.same)
         print(
             f"{what} 1:1, {verified.pairs:,} pairs of {len(features):,} templates, "
-            f"{verified.same:,} of one person; in percent"
+            f"{verified.same:,} of one person, as {options.like}; in percent"
         )
         print(verification_table(name, verified))
+        write_results(_result_files(options, lists), options.job, cosines, verified)
     words = lists.release.galleries
     identified = []
     if protocols.probes is not None:
+        features = templates(False)
         identified = [identify(features, one, protocols.probes) for one in protocols.galleries]
         print(f"{what} 1:N, {len(protocols.probes.templates):,} mixed probes; in percent")
         print(identification_table(words, identified))
@@ -181,6 +217,7 @@ def _compare(
         head = {
             "set": what,
             "model": name,
+            "like": options.like,
             "flip": not options.no_flip,
             "detector_score": not options.no_detector_score,
             "norm_score": not options.no_norm_score,
@@ -193,6 +230,10 @@ def _compare(
                 f"{options.json} cannot be written: {error.strerror}; choose another place with "
                 "--json"
             ) from None
+
+
+def _result_files(options: argparse.Namespace, lists: Lists) -> tuple[Path, Path]:
+    return result_files(options.result_dir, lists.release.prefix.upper(), options.job)
 
 
 def _model_name(options: argparse.Namespace) -> str:
@@ -229,11 +270,19 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
         if world.rank == 0:
             protocols = _read_protocols(options, lists, faces)
             folder.claim()
+            if protocols.pairs is not None:
+                for path in _result_files(options, lists):
+                    check_output(path, "--result-dir")
         _embed(options, world, lists, faces, folder)
         if world.rank == 0:
             weighting = Weighting(not options.no_detector_score, not options.no_norm_score)
-            features = template_features(folder.read(), faces, weighting)
-            _compare(options, lists, protocols, features)
+
+            @lru_cache(None)
+            def templates(unit_views: bool) -> NDArray[np.float64]:
+                parts = sums_of_parts(folder.read(), unit_views=unit_views)
+                return template_features(parts, faces, weighting)
+
+            _compare(options, lists, protocols, templates)
 
 
 if __name__ == "__main__":

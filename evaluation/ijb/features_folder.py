@@ -31,21 +31,20 @@ _WHAT = {
     "model": "the model, whose file has another content",
     "faces": "the list of faces, which has another content",
     "count": "the number of faces",
+    "views": "the views of a face, which earlier versions added together",
     "flip": "--no-flip",
     "dtype": "--dtype",
 }
 
 
-def describe(
-    model: Source, faces: Path, count: int, *, flip: bool, dtype: str
-) -> dict[str, Any]:
+def describe(model: Source, faces: Path, count: int, *, flip: bool, dtype: str) -> dict[str, Any]:
     """Return what features depend on, for ``FeaturesFolder``.
 
     Args:
         model: its files.
         faces: the list of images and points.
         count: of the faces.
-        flip: whether the features of mirror images are added.
+        flip: whether mirror images are embedded, too.
         dtype: of the network's products.
 
     Raises:
@@ -55,6 +54,7 @@ def describe(
         "model": _checksum(files_of(model)),
         "faces": _checksum([faces]),
         "count": count,
+        "views": "apart",
         "flip": flip,
         "dtype": dtype,
     }
@@ -141,7 +141,7 @@ class FeaturesFolder:
         return [part for part in range(self._parts) if not self._file(part).exists()]
 
     def write(self, part: int, rows: Features) -> None:
-        """Write the features float32 [b, D] of a part.
+        """Write the features float32 [b, views · D] of a part.
 
         Raises:
             DataError: the disk is full.
@@ -153,12 +153,13 @@ class FeaturesFolder:
             raise _unwritable(self._path, error) from None
 
     def read(self) -> Iterator[Features]:
-        """Yield the features of all parts, in order.
+        """Yield the features [views, b, D] of all parts, in order.
 
         Raises:
             DataError: a part is missing or damaged, or its features are not finite.
         """
         width: Optional[int] = None
+        views = 2 if self._description["flip"] else 1
         for part in range(self._parts):
             path = self._file(part)
             try:
@@ -168,9 +169,9 @@ class FeaturesFolder:
             except ValueError:
                 raise _damaged(path) from None
             width = width or rows.shape[1]
-            if rows.shape[1] != width or not np.isfinite(rows).all():
+            if rows.shape[1] != width or width % views or not np.isfinite(rows).all():
                 raise _damaged(path)
-            yield rows
+            yield rows.reshape(len(rows), views, -1).swapaxes(0, 1)
 
     @property
     def _parts(self) -> int:

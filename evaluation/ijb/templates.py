@@ -1,17 +1,22 @@
 """Templates: several images and videos of one person, as one vector.
 
-As in InsightFace's evaluation, and in Whitelam et al. 2017 (IARPA Janus Benchmark-B) with averages
+As in InsightFace's evaluations, and in Whitelam et al. 2017 (IARPA Janus Benchmark-B) with averages
 over the frames of a video: the features of the faces of one media (an image, or the frames of a
 video) are averaged, the averages of a template's media are added, and the sum gets the length 1.
 A face of which the detector is not sure, or whose features are short, counts less.
+
+InsightFace's programs differ in the features of a face, the sum of those of its views (the image
+and its mirror image). ``ijb.py`` of Partial FC gives each view the length 1 before, so that a face
+counts by how much its views agree; ``ijb_11.py`` and ``ijb_evals.py`` add them as they are, so that
+it counts by their lengths, too.
 
 Features come in parts, because those of 469,375 faces are 1 GB.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +39,22 @@ class Weighting(NamedTuple):
     norm: bool = True
 
 
+def sums_of_parts(parts: Iterable[Features], *, unit_views: bool) -> Iterator[NDArray[np.float64]]:
+    """Yield the features [b, D] of faces, given those of their views [views, b, D].
+
+    Args:
+        parts: of consecutive faces.
+        unit_views: whether each view gets the length 1 before they are added.
+    """
+    for part in parts:
+        views = part.astype(np.float64)
+        if unit_views:
+            views = np.stack([_unit(view) for view in views])
+        yield views.sum(axis=0)
+
+
 def template_features(
-    parts: Iterable[Features], faces: Faces, weighting: Weighting
+    parts: Iterable[NDArray[Any]], faces: Faces, weighting: Weighting
 ) -> NDArray[np.float64]:
     """Return the vector of each template, float64 [T, D], of length 1; zeros stay zeros.
 

@@ -2,22 +2,30 @@
 
 IJB-C has 15,658,489 pairs, so cosines are computed in blocks. The curve is scikit-learn's, and a
 rate is taken at the curve's point whose false accept rate is nearest, as in InsightFace's
-evaluation: so numbers can be compared with those that are published.
+evaluation: so numbers can be compared with those that are published. Its program also leaves the
+cosines and the curve as two files, which are written here under the same names.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import auc, roc_curve
 
 from evaluation.ijb.lists import Pairs
+from runtime.errors import DataError
+from runtime.files import StagedFiles
 
 FALSE_ACCEPT_RATES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 # Both sides of a block stay in a processor's cache.
 _BLOCK = 512
+# More than a picture has pixels beside one another.
+_POINTS = 2000
+_LEAST_SHOWN = 0.3
 
 
 class AcceptRate(NamedTuple):
@@ -44,12 +52,14 @@ class Verification(NamedTuple):
         same: that of the pairs of one person.
         rates: at ``FALSE_ACCEPT_RATES``.
         area: under the curve.
+        curve: false and true accept rates, as many as a picture shows.
     """
 
     pairs: int
     same: int
     rates: list[AcceptRate]
     area: float
+    curve: Sequence[tuple[float, float]] = ()
 
 
 def cosines_of_pairs(
@@ -88,4 +98,53 @@ def verify(cosines: NDArray[np.float64], same: NDArray[np.bool_]) -> Verificatio
         nearest = len(false_rates) - 1 - int(np.abs(false_rates[::-1] - wanted).argmin())
         values = (float(curve[nearest]) for curve in (false_rates, true_rates, thresholds))
         rates.append(AcceptRate(wanted, *values))
-    return Verification(len(same), int(same.sum()), rates, float(auc(false_rates, true_rates)))
+    shown = np.geomspace(FALSE_ACCEPT_RATES[0], FALSE_ACCEPT_RATES[-1], _POINTS)
+    curve = list(zip(shown.tolist(), np.interp(shown, false_rates, true_rates).tolist()))
+    area = float(auc(false_rates, true_rates))
+    return Verification(len(same), int(same.sum()), rates, area, curve)
+
+
+def result_files(folder: Path, release: str, job: str) -> tuple[Path, Path]:
+    """Return where InsightFace's program writes the cosines of a job, and its curve."""
+    results = folder / f"{release}_result"
+    return results / f"{job}.npy", results / f"{job}.pdf"
+
+
+def write_results(
+    paths: tuple[Path, Path], job: str, cosines: NDArray[np.float64], found: Verification
+) -> None:
+    """Write the cosines float64 [P] in the order of the list of pairs, and a picture of the curve.
+
+    Raises:
+        DataError: the disk is full.
+    """
+    cosines_path, curve_path = paths
+    try:
+        with StagedFiles() as files:
+            np.save(files.open(cosines_path), cosines)
+            _draw(files.open(curve_path), job, found)
+    except OSError as error:
+        raise DataError(
+            f"{cosines_path} cannot be written: {error.strerror}; choose another folder with "
+            "--result-dir"
+        ) from None
+
+
+def _draw(target: BinaryIO, job: str, found: Verification) -> None:
+    # Its import takes longer than a wrong option may take to be answered.
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    FigureCanvasPdf(figure)
+    axes = figure.add_subplot(
+        title="ROC on IJB", xlabel="false accept rate", ylabel="true accept rate", xscale="log"
+    )
+    axes.plot(*zip(*found.curve), linewidth=1, label="its text comes below")
+    axes.set(xlim=(FALSE_ACCEPT_RATES[0], FALSE_ACCEPT_RATES[-1]), ylim=(_LEAST_SHOWN, 1))
+    axes.grid(linestyle="--")
+    # Here, because a label that begins with an underscore is left out, and a dollar is no formula.
+    text = axes.legend(loc="lower right").get_texts()[0]
+    text.set_text(f"{job}: AUC {100 * found.area:.4f} %")
+    text.set_parse_math(False)
+    figure.savefig(target, format="pdf")

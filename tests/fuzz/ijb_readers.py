@@ -71,7 +71,7 @@ def _features_seeds(folder: Path) -> list[bytes]:
     """The description and a part, one behind the other."""
     with FeaturesFolder(folder / "features", _DESCRIPTION) as features:
         features.claim()
-        features.write(0, np.ones((5, 3), np.float32))
+        features.write(0, np.ones((5, 6), np.float32))
     names = ("features.json", "part-00000.npy")
     return [b"==\n".join((folder / "features" / name).read_bytes() for name in names)]
 
@@ -85,7 +85,7 @@ def _read_features(folder: Path, content: bytes) -> None:
     with FeaturesFolder(out, _DESCRIPTION) as features:
         features.claim()
         for rows in features.read():
-            assert rows.shape[0] == 5 and np.isfinite(rows).all()
+            assert rows.shape[:2] == (2, 5) and np.isfinite(rows).all()
 
 
 IJB_READERS = {

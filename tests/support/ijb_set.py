@@ -112,7 +112,10 @@ def _write_lists(made: MadeSet, ids: np.ndarray, prefix: str) -> None:
 
 
 def write_features(made: MadeSet, out: Path, model: Path, width: int) -> np.ndarray:
-    """Write random features of a made set, as the command would for a model; return those."""
+    """Write random features of a made set, as the command would for a model.
+
+    Returns those of the views of each face [2, n, width].
+    """
     rng = np.random.default_rng(width)
     description = describe_set(made, model)
     out.mkdir()
@@ -120,11 +123,11 @@ def write_features(made: MadeSet, out: Path, model: Path, width: int) -> np.ndar
     parts = []
     for start in range(0, len(made.scores), features_folder.PART):
         count = min(features_folder.PART, len(made.scores) - start)
-        rows = rng.standard_normal((count, width), dtype=np.float32)
+        rows = rng.standard_normal((count, 2 * width), dtype=np.float32)
         path = out / f"part-{start // features_folder.PART:05d}.npy"
         path.write_bytes(pack_rows(rows))
         parts.append(rows)
-    return np.concatenate(parts)
+    return np.stack(np.split(np.concatenate(parts), 2, axis=1))
 
 
 def describe_set(made: MadeSet, model: Path) -> dict:

@@ -9,6 +9,14 @@ import numpy as np
 from tests.support.ijb_set import MadeSet
 
 
+def faces(views: np.ndarray, *, unit: bool) -> np.ndarray:
+    """The features [n, D] of faces, given those of their views [v, n, D]."""
+    found = []
+    for of_face in views.astype(np.float64).swapaxes(0, 1):
+        found.append(sum(one / np.linalg.norm(one) if unit else one for one in of_face))
+    return np.stack(found)
+
+
 def templates(
     features: np.ndarray, made: MadeSet, *, detector_score: bool = True, norm: bool = True
 ) -> dict[int, np.ndarray]:

@@ -68,9 +68,12 @@ def run(*words: object) -> dict[str, Any]:
     return found
 
 
-def check(found: dict[str, Any], features: np.ndarray, made: MadeSet, **options: bool) -> None:
-    """Compare all results with the loops."""
-    vectors = reference_ijb.templates(features, made, **options)
+def check(
+    found: dict[str, Any], views: np.ndarray, made: MadeSet, *, unit: bool = True, **options: bool
+) -> None:
+    """Compare all results with the loops; ``views`` are the features of each view of each face."""
+    faces = reference_ijb.faces(views, unit=unit)
+    vectors = reference_ijb.templates(faces, made, **options)
     scores = reference_ijb.cosines(vectors, made.pairs)
     points = reference_ijb.curve(scores, made.pairs[:, 2] == 1)
     one = found["1:1"]
@@ -79,7 +82,9 @@ def check(found: dict[str, Any], features: np.ndarray, made: MadeSet, **options:
     rates = [(rate["far"], rate["nearest_far"], rate["tar"]) for rate in one["tar_at_far"]]
     expected = [(far, *reference_ijb.accept_rate(points, far)) for far in FARS]
     np.testing.assert_allclose(rates, expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(np.load("IJBC_result/insightface.npy"), scores, atol=1e-12)
     ids = np.unique(made.templates)
+    vectors = reference_ijb.templates(reference_ijb.faces(views, unit=False), made, **options)
     means = []
     for name, gallery in zip(("G1", "G2"), made.galleries):
         ranks, rates_of = reference_ijb.identification(vectors, made, ids, gallery)
@@ -95,22 +100,30 @@ def check(found: dict[str, Any], features: np.ndarray, made: MadeSet, **options:
 
 @pytest.mark.parametrize("detector_score", [True, False])
 @pytest.mark.parametrize("norm", [True, False])
-def test_results_equal_the_loops(made: MadeSet, detector_score: bool, norm: bool) -> None:
-    features = write_features(made, Path("out"), Path("m.onnx"), 16)
+@pytest.mark.parametrize("like", ["ijb.py", "ijb_11.py"])
+def test_results_equal_the_loops(
+    made: MadeSet, detector_score: bool, norm: bool, like: str
+) -> None:
+    views = write_features(made, Path("out"), Path("m.onnx"), 16)
     # People are to be recognized somewhat.
-    centers = np.random.default_rng(0).normal(0, 0.6, (60, 16))
+    centers = np.random.default_rng(0).normal(0, 0.4, (60, 16))
     owners = made.subjects[np.searchsorted(template_ids(Sizes(templates=300)), made.templates)]
-    features += centers[owners].astype(np.float32)
+    views += centers[owners].astype(np.float32)
+    # The mirror images of some faces have short features.
+    views[1, ::3] *= 0.1
     for part in range(3):
-        rows = pack_rows(features[1024 * part : 1024 * (part + 1)])
+        rows = pack_rows(np.concatenate(views[:, 1024 * part : 1024 * (part + 1)], axis=1))
         Path(f"out/part-{part:05d}.npy").write_bytes(rows)
     words = [] if detector_score else ["--no-detector-score"]
     words += [] if norm else ["--no-norm-score"]
+    words += ["--like", like] if like != "ijb.py" else []
     found = run("IJBC", "--model", "m.onnx", "--out", "out", *words)
-    check(found, features, made, detector_score=detector_score, norm=norm)
+    options = {"detector_score": detector_score, "norm": norm}
+    check(found, views, made, unit=like == "ijb.py", **options)
     assert 0.1 < found["1:1"]["tar_at_far"][3]["tar"] < 0.9, "neither nothing nor all"
     assert 0.1 < found["1:N"]["mean"]["tpir_at_fpir"]["0.1"] < 0.9
     assert found["set"] == "IJB-C" and found["model"] == "m.onnx" and found["flip"]
+    assert found["like"] == like
     assert (found["detector_score"], found["norm_score"]) == (detector_score, norm)
 
 
@@ -123,7 +136,11 @@ def expected_features(model: Path, made: MadeSet, flip: bool) -> np.ndarray:
         faces.append(cv2.warpAffine(rgb, matrix, (112, 112)).transpose(2, 0, 1))
     stacked = np.ascontiguousarray(np.stack(faces))
     mirrored = np.ascontiguousarray(stacked[..., ::-1])
-    return backbone.extract(stacked) + (backbone.extract(mirrored) if flip else 0)
+    return np.stack([backbone.extract(one) for one in [stacked, mirrored][: 1 + flip]])
+
+
+def read_views(flip: bool = True) -> np.ndarray:
+    return np.stack(np.split(np.load("out/part-00000.npy"), 1 + flip, axis=1))
 
 
 @pytest.mark.parametrize("flip", [True, False])
@@ -131,12 +148,12 @@ def test_images(model, images, tmp_path, monkeypatch, capsys, flip: bool) -> Non
     monkeypatch.chdir(tmp_path)
     words = ["--batch-size", "8", *([] if flip else ["--no-flip"])]
     found = run(images.folder, "--model", f"{model},0", "--out", "out", *words)
-    features = np.load("out/part-00000.npy")
+    features = read_views(flip)
     expected = expected_features(model, images, flip)
     np.testing.assert_allclose(features, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
     check(found, features, images)
     printed = capsys.readouterr().out
-    assert "IJB-C 1:1, 400 pairs of 24 templates, " in printed
+    assert "IJB-C 1:1, 400 pairs of 24 templates, " in printed and "as ijb.py" in printed
     assert "IJB-C 1:N, 16 mixed probes" in printed
     assert f"| {model},0 |" in printed and "| gallery_G2 |" in printed
     # What is there is not computed again, and no network is opened for it.
@@ -151,7 +168,7 @@ def test_onnx_gives_the_same(model, images, tmp_path, monkeypatch) -> None:
     expected = expected_features(model, images, flip=True)
     export.main(["--model", f"{model},0", "--output", "m.onnx"])
     found = run(images.folder, "--model", "m.onnx", "--out", "out")
-    features = np.load("out/part-00000.npy")
+    features = read_views()
     np.testing.assert_allclose(features, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
     check(found, features, images)
 
@@ -374,3 +391,47 @@ def test_ranks_that_see_other_files(made: MadeSet) -> None:
         command.main(["IJBC", "--model", "m.onnx", "--out", "out"], Other())
 
 
+
+
+def test_the_two_files_of_a_job(made: MadeSet, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where InsightFace's program writes them, and under its names."""
+    views = write_features(made, Path("out"), Path("m.onnx"), 8)
+    words = ["IJBC", "--model", "m.onnx", "--out", "out", "--protocol", "1:1"]
+    command.main([*words, "--result-dir", "results/test", "--job", "partial_$fc"])
+    folder = Path("results/test/IJBC_result")
+    assert sorted(contents(folder)) == ["partial_$fc.npy", "partial_$fc.pdf"]
+    scores = np.load(folder / "partial_$fc.npy")
+    assert scores.dtype == np.float64 and scores.shape == (len(made.pairs),)
+    vectors = reference_ijb.templates(reference_ijb.faces(views, unit=True), made)
+    np.testing.assert_allclose(scores, reference_ijb.cosines(vectors, made.pairs), atol=1e-12)
+    assert (folder / "partial_$fc.pdf").read_bytes().startswith(b"%PDF-")
+    command.main(words)
+    assert sorted(contents(Path("IJBC_result"))) == ["insightface.npy", "insightface.pdf"]
+    command.main([*words[:-1], "1:N", "--result-dir", "other"])
+    assert not Path("other").exists(), "1:N has no such files"
+
+
+def test_a_place_that_cannot_be_written_is_named_before_the_network_is_opened(
+    made: MadeSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("IJBC_result").write_text("a file")
+    with pytest.raises(DataError, match="cannot be written: .*choose another folder with --result"):
+        command.main(["IJBC", "--model", "m.onnx", "--out", "out"])
+
+
+def test_the_command_of_the_original_is_answered(made: MadeSet) -> None:
+    """Its example.sh, word for word; what means the same here is taken."""
+    words = (
+        "--model-prefix glint360k_r100FC_0.1/model --image-path IJB_release/IJBC --result-dir "
+        "./results/test --model-epoch 0 --gpu 0,1,2,3 --target IJBC --job partial_fc --batch-size "
+        "256 -es 512"
+    )
+    with pytest.raises(ConfigError) as failure:
+        command.main(words.split())
+    said = str(failure.value)
+    assert "\n" not in said
+    for word in ("--model-prefix", "--image-path", "--model-epoch", "--gpu", "--target", "-es"):
+        assert f"{word} is not an option here: " in said
+    for word in ("--result-dir", "--job", "--batch-size"):
+        assert f"{word} is not" not in said
+    assert "python -m evaluation.ijb IJBC" in said and "horovodrun -np 4" in said

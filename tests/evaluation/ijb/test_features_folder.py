@@ -14,7 +14,7 @@ from evaluation.ijb.features_folder import FeaturesFolder, describe
 from runtime.errors import DataError
 
 COUNT = 25
-ROWS = np.arange(COUNT * 3, dtype=np.float32).reshape(COUNT, 3)
+ROWS = np.arange(COUNT * 6, dtype=np.float32).reshape(COUNT, 6)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,8 @@ def test_a_folder_continues(folder: FeaturesFolder, tmp_path: Path) -> None:
     assert other.missing() == [1]
     other.write(1, ROWS[10:20])
     assert other.missing() == []
-    np.testing.assert_array_equal(np.concatenate(list(other.read())), ROWS)
+    views = np.concatenate(list(other.read()), axis=1)
+    np.testing.assert_array_equal(np.concatenate(views, axis=1), ROWS)
     np.testing.assert_array_equal(np.load(unfinished.with_name("part-00001.npy")), ROWS[10:20])
 
 
@@ -130,7 +131,7 @@ def test_a_damaged_part(folder: FeaturesFolder, tmp_path: Path, kind: str) -> No
         path.write_bytes(made[kind])
     else:
         rows[3, 1] = np.nan if kind == "nan" else rows[3, 1]
-        kinds = {"rows": rows[:9], "width": rows[:, :2]}
+        kinds = {"rows": rows[:9], "width": rows[:, :4]}
         path.write_bytes(pack_rows(kinds.get(kind, rows)))
     with pytest.raises(DataError, match="part-00001.npy is damaged or has features of an"):
         list(folder.read())
@@ -138,5 +139,24 @@ def test_a_damaged_part(folder: FeaturesFolder, tmp_path: Path, kind: str) -> No
 
 def test_the_description_is_readable(folder: FeaturesFolder, tmp_path: Path) -> None:
     found = json.loads((tmp_path / "a" / "out" / "features.json").read_text())
-    assert found.keys() == {"model", "faces", "count", "flip", "dtype"}
+    assert found.keys() == {"model", "faces", "count", "views", "flip", "dtype"}
     assert found["count"] == COUNT
+
+
+def test_the_views_of_a_face_are_apart(folder: FeaturesFolder) -> None:
+    folder.write(1, ROWS[10:20])
+    views = np.concatenate(list(folder.read()), axis=1)
+    np.testing.assert_array_equal(views, [ROWS[:, :3], ROWS[:, 3:]])
+
+
+def test_features_of_earlier_versions_are_refused(
+    folder: FeaturesFolder, tmp_path: Path
+) -> None:
+    """Those were sums of the views, of which no protocol that normalizes views can be made."""
+    folder.__exit__()
+    path = tmp_path / "a" / "out" / "features.json"
+    found = json.loads(path.read_text())
+    del found["views"]
+    path.write_text(json.dumps(found))
+    with pytest.raises(DataError, match="differ in the views of a face, which earlier versions"):
+        again(tmp_path)
