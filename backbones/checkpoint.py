@@ -120,7 +120,8 @@ def iresnet_checkpoint(
         epsilon: of every BatchNorm.
 
     Raises:
-        DataError: a weight has another shape than that of a network for images of 112 x 112.
+        DataError: a weight is not finite, or has another shape than that of a network for images
+            of 112 x 112.
     """
     with mx.name.NameManager():
         maps = iresnet.body(layers.pixels("float32"), units=units)
@@ -140,6 +141,7 @@ def iresnet_checkpoint(
                 f"{name!r} has shape {array.shape}, but an iResNet of {units} units for images of "
                 f"112 x 112 needs {shapes[name]}; give a network of this form"
             )
+    check_finite("the state dict", weights)
     return Checkpoint(symbol, weights, (_CHANNELS, *FACE_SIZE))
 
 
@@ -163,7 +165,7 @@ def read_weights(path: Path, shapes: Mapping[str, Shape]) -> dict[str, NDArray[A
     """Return the arrays of a file that have these names and shapes.
 
     Raises:
-        DataError: one is missing, or has another shape.
+        DataError: one is missing, has another shape, or is not finite.
     """
     found = read_tensors(path)
     for name, shape in shapes.items():
@@ -174,4 +176,16 @@ def read_weights(path: Path, shapes: Mapping[str, Shape]) -> dict[str, NDArray[A
                 f"{path}: {name!r} has shape {found[name].shape}, but the graph needs {shape}; "
                 "give the graph and the image size that belong to these parameters"
             )
-    return {name: found[name] for name in shapes}
+    weights = {name: found[name] for name in shapes}
+    check_finite(path, weights)
+    return weights
+
+
+def check_finite(file: object, weights: Mapping[str, NDArray[Any]]) -> None:
+    """Raise ``DataError`` if a weight is not finite: some layers make numbers of it again."""
+    for name, array in weights.items():
+        if not np.isfinite(array).all():
+            raise DataError(
+                f"{file}: {name!r} has values that are not finite; the network has diverged, or "
+                "the file is damaged: give an earlier epoch"
+            )

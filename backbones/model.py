@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
 import backbones
-from backbones.checkpoint import read_tensors, read_weights
+from backbones.checkpoint import check_finite, read_tensors, read_weights
 from backbones.graph import frozen, gpu
 from backbones.graph.accumulation import Accumulation, WholeGraph
 from backbones.graph.nodes import to_json
@@ -122,8 +122,8 @@ class Backbone(Network):
         Only ``<prefix>-<epoch, four digits>.params`` is read, exported here or by InsightFace.
 
         Raises:
-            DataError: the file is missing or broken, a tensor has another shape than here, or no
-                tensor is of this network.
+            DataError: the file is missing or broken, a tensor is not finite or has another shape
+                than here, or no tensor is of this network.
         """
         path = checkpoint_paths(prefix, epoch)[1]
         found = read_tensors(path)
@@ -145,6 +145,7 @@ class Backbone(Network):
                 f"{path} has no tensor of this network (its first is {next(iter(found), None)!r}); "
                 "choose the --network that the checkpoint was made with"
             )
+        check_finite(path, {name: found[name] for name in loaded})
         for name in loaded:
             value = mx.nd.array(found[name], dtype=found[name].dtype)
             parameters[name].set_data(value.astype(parameters[name].dtype))

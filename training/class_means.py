@@ -22,6 +22,7 @@ from backbones.inference import Infer
 from backbones.model import Backbone
 from data.batches.face_loader import FaceLoader
 from data.batches.loader import Batch
+from evaluation.features import check_finite
 from partial_fc.head import PartialFC
 from partial_fc.shard import Shard
 
@@ -77,6 +78,7 @@ def class_means(
     for batch in faces.images_of(start, stop):
         beat()
         embeddings = infer(batch.images)
+        check_finite(embeddings)
         norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
         units = embeddings / np.where(norms > 0, norms, 1)
         readable = (batch.labels >= start) & (batch.labels < stop)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from backbones import classifiers
-from backbones.checkpoint import read_tensors
+from backbones.checkpoint import check_finite, read_tensors
 from backbones.classifiers import Normalization
 from backbones.graph import frozen, gpu
 from backbones.graph.nodes import Shape, to_json
@@ -86,7 +86,8 @@ class Classifier(Network):
             The tensors of the last layer, if they were left out.
 
         Raises:
-            DataError: the file is missing or broken, or has other tensors, or of other shapes.
+            DataError: the file is missing or broken, or has other tensors, or of other shapes, or
+                some that are not finite.
         """
         path = checkpoint_paths(prefix, epoch)[1]
         found, parameters = read_tensors(path), self.parameters
@@ -105,6 +106,7 @@ class Classifier(Network):
                     f"{path}: {name!r} has shape {found[name].shape}, this network's has "
                     f"{parameter.shape}; {remedy}"
                 )
+        check_finite(path, {name: found[name] for name in parameters if name not in fresh})
         for name in parameters:
             if name not in fresh:
                 value = mx.nd.array(found[name], dtype=found[name].dtype)

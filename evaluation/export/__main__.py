@@ -28,6 +28,7 @@ from evaluation.export.comparison import draw_images, largest_difference
 from evaluation.export.graph import INPUT, IR_VERSION, OPSET, Form, Network, to_onnx
 from evaluation.export.pixels import read_scaling
 from evaluation.export.writer import HALF, SINGLE
+from evaluation.features import check_finite
 from evaluation.network import checkpoint
 from evaluation.onnx_runtime import OnnxNetwork, import_onnx, import_onnxruntime
 from runtime.command_line import Parser, positive_integer
@@ -188,7 +189,9 @@ def _checked(model: bytes, found: Checkpoint, form: Form, limit: float, path: Pa
     network, exported = found.network(), OnnxNetwork(model)
 
     def reference(images: Any) -> Any:
-        return network(mx.nd.array(images, dtype="uint8")).asnumpy()
+        outputs = network(mx.nd.array(images, dtype="uint8")).asnumpy()
+        check_finite(outputs)
+        return outputs
 
     count = form.batch_size or _IMAGES
     batches = (form.batch_size,) if form.batch_size else _BATCHES

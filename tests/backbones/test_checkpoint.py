@@ -9,10 +9,11 @@ import backbones
 from backbones import classifiers
 from backbones.checkpoint import read_checkpoint
 from backbones.classifiers import Normalization
-from backbones.graph.parameter_file import read_parameters
+from backbones.classifiers.classifier import Classifier
+from backbones.graph.parameter_file import read_parameters, write_parameters
 from backbones.model import Backbone
 from backbones.network import Network, initial_weights
-from backbones.options import BackboneOptions
+from backbones.options import BackboneOptions, ClassifierOptions
 from runtime.errors import DataError
 from runtime.mxnet import mx
 
@@ -67,3 +68,44 @@ def test_a_normalization_out_of_range_is_refused(tmp_path: Path, key: str, value
     (tmp_path / "model-symbol.json").write_text(changed)
     with pytest.raises(DataError, match=f"has {key} = "):
         read_checkpoint(tmp_path / "model", 0, (28, 28))
+
+
+def spoil(prefix: Path, name: str, value: float) -> None:
+    """Give one number of a weight another value."""
+    path = prefix.with_name(f"{prefix.name}-0000.params")
+    arrays = {key: array.copy() for key, array in read_parameters(path).items()}
+    arrays[f"arg:{name}"].flat[-1] = value
+    with path.open("wb") as file:
+        write_parameters(file, arrays)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    """By whatever takes a network: on the way activations make numbers of them again."""
+    options = BackboneOptions(network="tiny", embedding_size=8)
+    small = {"image_size": (32, 32)}
+    Backbone.create(options, **small).export(tmp_path / "m")
+    spoil(tmp_path / "m", "conv0_weight", value)
+    message = "m-0000.params: 'conv0_weight' has values that are not finite"
+    with pytest.raises(DataError, match=message):
+        Backbone.load(tmp_path / "m", **small)
+    with pytest.raises(DataError, match=message):
+        read_checkpoint(tmp_path / "m", 0, (32, 32))
+    with pytest.raises(DataError, match=message):
+        Backbone.create(options, **small).load_pretrained(tmp_path / "m", 0)
+
+
+def test_a_classifier_starts_from_finite_weights(tmp_path: Path) -> None:
+    def make(classes: int, **options: str) -> Classifier:
+        normalization = Normalization((0.5,), (0.2,))
+        return Classifier.create(
+            ClassifierOptions(model="LeNet", **options),
+            classes=classes, image_shape=(1, 28, 28), normalization=normalization,
+        )  # fmt: skip
+
+    make(7).export(tmp_path / "m")
+    spoil(tmp_path / "m", "fc_output_weight", np.nan)
+    with pytest.raises(DataError, match="'fc_output_weight' has values that are not finite"):
+        make(7, pretrained=f"{tmp_path}/m,0")
+    # A layer that is not taken does not count.
+    make(5, pretrained=f"{tmp_path}/m,0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from partial_fc.initial import initial_centers
 from partial_fc.optimizers import SGD
 from partial_fc.options import CLASS_MEANS, HeadOptions
 from partial_fc.shard import Shard
+from runtime.errors import DataError
 from runtime.mxnet import mx
 from tests.support.alone import run_alone
 from tests.support.thread_world import ThreadWorld, run_ranks
@@ -122,3 +124,11 @@ def test_a_run_computes_them_once(folder: Path, tmp_path: Path) -> None:
     again = run_alone(program, *words, "--pretrained-centers", "--max-update", 4)
     assert again.returncode == 0 and log.read_text().count(said) == 1
     assert "resumed at update 2" in log.read_text()
+
+
+def test_embeddings_that_are_not_finite_are_no_centers() -> None:
+    shown = Batch(np.zeros((2, 3, 4, 4), np.uint8), np.array([0, 1]))
+    faces = SimpleNamespace(images_of=lambda start, stop: iter([shown]))
+    rows = np.array([[1, 0], [np.nan, 1]], np.float32)
+    with pytest.raises(DataError, match=r"not finite \(1 of 2\)"):
+        class_means.class_means(lambda images: rows, faces, Shard(0, 1, 2), 2, lambda: None)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from backbones.inference import Infer
 from backbones.model import Backbone
 from backbones.network import checkpoint_paths
+from evaluation.features import check_finite
 from parallel.world import World
 from partial_fc.head import HeadStep
 from runtime.errors import ConfigError
@@ -83,8 +84,12 @@ class Teacher:
             result: of this update.
             features: NDArray float32 [b, D], as the head got them.
             images: uint8 [b, 3, H, W], of which they are.
+
+        Raises:
+            DataError: the teacher's embeddings are not finite.
         """
         taught = self._infer(images)
+        check_finite(taught)
         norms = np.maximum(np.linalg.norm(taught, axis=1, keepdims=True), _SMALLEST_NORM)
         taught_bD = mx.nd.array(taught / norms, ctx=features.context)
         features_bD = features.detach()

@@ -14,7 +14,7 @@ from parallel.world import LoneWorld
 from partial_fc.head import HeadStep, PartialFC
 from partial_fc.optimizers import SGD
 from partial_fc.options import HeadOptions
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training.config.schedule import OptimizerOptions
@@ -80,6 +80,14 @@ def test_embeddings_without_a_direction_teach_nothing() -> None:
     before = HeadStep(mx.nd.array([5.0]), mx.nd.ones((BATCH, EMBEDDING)), lambda: None)
     after = teacher.add_to(before, mx.nd.array(FEATURES), IMAGES)
     assert (after.gradient.asnumpy() == 1).all() and after.loss.asscalar() == 6
+
+
+def test_embeddings_that_are_not_finite_teach_nothing() -> None:
+    """The loss of the update would be the student's fault."""
+    teacher = Teacher(lambda images: np.where(TAUGHT > 2, np.nan, TAUGHT), 1.0, LoneWorld())
+    before = HeadStep(mx.nd.array([5.0]), mx.nd.ones((BATCH, EMBEDDING)), lambda: None)
+    with pytest.raises(DataError, match="embeddings that are not finite"):
+        teacher.add_to(before, mx.nd.array(FEATURES), IMAGES)
 
 
 def make(seed: int, size: int = EMBEDDING, **options) -> Backbone:

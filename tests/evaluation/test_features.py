@@ -1,0 +1,156 @@
+"""Features that are not finite are refused in one line, by every command that uses a network.
+
+Otherwise such a network is as good as chance: no distance is smaller than a threshold.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from backbones.graph.parameter_file import read_parameters, write_parameters
+from backbones.model import Backbone
+from backbones.options import BackboneOptions
+from data.clean import __main__ as clean
+from data.records.writer import RecordWriter
+from data.verification.bin_file import write_bin
+from evaluation import compare
+from evaluation.embed import __main__ as embed
+from evaluation.export import __main__ as export
+from evaluation.features import check_finite, features_of_views, sums_of_views
+from evaluation.ijb import __main__ as ijb
+from evaluation.verification import __main__ as verification
+from runtime.errors import DataError
+from tests.support.ijb_set import write_set
+
+SIDE = 112
+COMMANDS = {
+    "verification": (verification.main, ["--target", "pairs.bin"]),
+    "compare": (compare.main, ["0.png", "1.png", "--threshold", "0.3"]),
+    "compare with a set": (compare.main, ["1.png", "2.png", "--target", "pairs.bin", "--far=.2"]),
+    "embed": (embed.main, ["1.png", "0.png", "--out", "rows"]),
+    "ijb": (ijb.main, ["IJBC", "--out", "parts"]),
+    "clean": (clean.main, ["faces"]),
+    "export": (export.main, ["--output", "made.onnx"]),
+    "export to torch": (export.main, ["--format", "torch", "--output", "made.pt"]),
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images, of which 0.png is brighter than all others, sets of them, and three networks.
+
+    ``nan`` has a weight that is not a number, ``huge`` finite ones whose products are not finite,
+    and ``some.onnx`` gives numbers for all but bright images.
+    """
+    folder = tmp_path_factory.mktemp("inputs")
+    shape = (24, SIDE, SIDE, 3)
+    images = np.random.default_rng(0).integers(0, 200, shape, np.uint8)
+    images[0][:] = 255
+    for number, image in enumerate(images[:3]):
+        cv2.imwrite(f"{folder}/{number}.png", image)
+    encoded = [cv2.imencode(".png", image)[1].tobytes() for image in images]
+    write_bin(folder / "pairs.bin", encoded, [pair % 3 == 1 for pair in range(12)])
+    with RecordWriter(folder / "faces", image_size=(SIDE, SIDE)) as writer:
+        for number, one in enumerate(encoded):
+            writer.write(one, number // 4)
+    write_set(folder / "IJBC", images=True)
+    options = BackboneOptions(network="tiny", embedding_size=8)
+    Backbone.create(options, image_size=(SIDE, SIDE)).export(folder / "m")
+    for name, value in (("nan", np.nan), ("huge", 1e38)):
+        found = read_parameters(folder / "m-0000.params")
+        arrays = {key: array.copy() for key, array in found.items()}
+        if name == "nan":
+            arrays["arg:stage2_conv0_weight"][0, 0, 0, 0] = value
+        else:
+            # Before it an activation makes numbers of what is none.
+            arrays["arg:pre_fc1_weight"][:] = value
+        with (folder / f"{name}-0000.params").open("wb") as file:
+            write_parameters(file, arrays)
+        (folder / f"{name}-symbol.json").write_bytes((folder / "m-symbol.json").read_bytes())
+    write_some(folder / "some.onnx")
+    return folder
+
+
+def write_some(path: Path) -> None:
+    """The mean of an image by channel, from which the largest pixel takes the root of 0.9 - x."""
+    shape = ["n", 3, SIDE, SIDE]
+    nodes = [
+        helper.make_node("ReduceMax", ["data"], ["most"], axes=[2, 3], keepdims=0),
+        helper.make_node("Sub", ["limit", "most"], ["left"]),
+        helper.make_node("Sqrt", ["left"], ["root"]),
+        helper.make_node("ReduceMean", ["data"], ["mean"], axes=[2, 3], keepdims=0),
+        helper.make_node("Add", ["root", "mean"], ["out"]),
+    ]
+    limit = helper.make_tensor("limit", TensorProto.FLOAT, [1], [0.9])
+    data = helper.make_tensor_value_info("data", TensorProto.FLOAT, shape)
+    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 3])
+    graph = helper.make_graph(nodes, "some", [data], [out], [limit])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    onnx.save(model, str(path))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_weight_that_is_not_finite(
+    inputs: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(inputs)
+    main, words = COMMANDS[name]
+    with pytest.raises(DataError, match="nan-0000.params: 'stage2_conv0_weight' has values that"):
+        main([*words, "--model", "nan,0"])
+    assert not list(inputs.glob("rows*")) and not list(inputs.glob("made*"))
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if "torch" not in name])
+def test_outputs_that_are_not_finite(
+    inputs: Path, name: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(inputs)
+    main, words = COMMANDS[name]
+    words = [str(tmp_path / "out") if word == "parts" else word for word in words]
+    with pytest.raises(DataError, match="the network gives embeddings that are not finite"):
+        main([*words, "--model", "huge,0"])
+    assert "accuracy" not in capsys.readouterr().out
+    assert not list(inputs.glob("rows*")) and not list(inputs.glob("made*"))
+
+
+@pytest.mark.parametrize("name", ["verification", "compare", "embed", "clean", "ijb"])
+def test_an_onnx_file_that_has_no_numbers_for_some_images(
+    inputs: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(inputs)
+    main, words = COMMANDS[name]
+    words = [str(tmp_path / "out") if word == "parts" else word for word in words]
+    # The images of IJB are bright, all of them.
+    some = r"\d+" if name == "ijb" else "[12]"
+    with pytest.raises(DataError, match=rf"not finite \({some} of \d+\)") as failure:
+        main([*words, "--model", "some.onnx"])
+    assert "\n" not in str(failure.value)
+
+
+def test_numbers_whose_length_is_too_large() -> None:
+    """A unit vector of it would be zero."""
+    check_finite(np.full((2, 4), 1e18, np.float32))
+    for value in (1e30, np.inf, np.nan):
+        with pytest.raises(DataError, match=r"\(1 of 2\)"):
+            check_finite(np.array([[1, 2], [value, 1]], np.float32))
+
+
+def test_what_fills_a_batch_up_does_not_count() -> None:
+    def extract(images: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (images[:, :, 0, 0] / images.max(axis=(1, 2, 3))[:, None]).astype(np.float32)
+
+    images = np.full((2, 3, 4, 4), 7, np.uint8)
+    views = features_of_views(extract, images, 5, flip=True)
+    np.testing.assert_array_equal(views, np.ones((2, 2, 3)))
+    assert sums_of_views(extract, images, 5, flip=True)[0].tolist() == [[2, 2, 2]] * 2
+    with pytest.raises(DataError, match=r"\(6 of 6\)"):
+        features_of_views(extract, np.zeros((3, 3, 4, 4), np.uint8), 5, flip=True)
