@@ -44,6 +44,8 @@ class Architecture:
     """Elements of the outputs per image of the largest part's operators, with ``--recompute``."""
     between_parts: int
     """Elements per image that one part passes to the next, in all, with ``--recompute``."""
+    reduction: int = 16
+    """Side of an image over that of the last feature maps, which is rounded up."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments for ``body``."""
 
@@ -110,6 +112,7 @@ _ARCHITECTURES: Mapping[str, Architecture] = {
         kept=1.05,
         part_outputs=100_352,
         between_parts=81_536,
+        reduction=32,
     ),
 }
 
@@ -133,6 +136,25 @@ def own_output(name: str) -> str:
     """Return the output that a network has unless told otherwise."""
     check(name)
     return _ARCHITECTURES[name].output
+
+
+def check_image_size(name: str, image_size: tuple[int, int], output: Optional[str] = None) -> None:
+    """Raise ``ConfigError`` if a network with this output cannot take images of this size.
+
+    All do but those with the kernel of GDC, which is as large as the maps of 112x112 pixels are.
+    """
+    check(name)
+    architecture = _ARCHITECTURES[name]
+    side, reduction = architecture.maps.side, architecture.reduction
+    least = (side - 1) * reduction + 1
+    if (output or architecture.output) == "GDC" and min(image_size) < least:
+        height, width = image_size
+        rows, columns = (-(-size // reduction) for size in image_size)
+        raise ConfigError(
+            f"--network {name} cannot take images of {height} x {width}: its last maps are "
+            f"{rows} x {columns} then, and its output GDC weighs {side} x {side} positions; give "
+            f"images of {least} x {least} or larger, or another --net-output such as FC"
+        )
 
 
 def parameter_count(name: str, embedding_size: int = 512, output: Optional[str] = None) -> int:

@@ -61,12 +61,14 @@ class Backbone(Network):
         Equal seeds give equal initial weights on every rank. The image size is height and width.
 
         Raises:
-            ConfigError: there is no such network, or nothing of it fits ``--freeze``.
+            ConfigError: there is no such network, it cannot take such images, or nothing of it fits
+                ``--freeze``.
             DataError: the checkpoint is missing or broken, nothing in it fits, or a shape differs.
         """
         ctx = ctx or mx.cpu()
         name, size = options.network, options.embedding_size
         output = options.net_output
+        backbones.check_image_size(name, image_size, output)
         exported = backbones.build(name, embedding_size=size, output=output)
         trained = backbones.build(
             name, embedding_size=size, dtype=form.dtype_of_graph(options.dtype), output=output
@@ -138,7 +140,7 @@ class Backbone(Network):
                 raise DataError(
                     f"{path}: {name!r} has shape {found[name].shape}, this network's has "
                     f"{parameters[name].shape}; choose the --network, --net-output and "
-                    "--embedding-size that the checkpoint was made with"
+                    "--embedding-size that the checkpoint was made with, and images of its size"
                 )
         if not loaded:
             raise DataError(

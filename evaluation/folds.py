@@ -48,7 +48,7 @@ def accuracies_of_folds(
     falsely_accepted = _accepted(distances[~same], fold[~same], folds, ACCURACY_THRESHOLDS)
     others = np.bincount(fold[~same], minlength=folds)
     right = accepted + others[:, np.newaxis] - falsely_accepted
-    best = (right.sum(axis=0) - right).argmax(axis=1)
+    best = _of_others(right).argmax(axis=1)
     right_at_best = np.take_along_axis(right, best[:, np.newaxis], axis=1)[:, 0]
     return right_at_best / np.bincount(fold), ACCURACY_THRESHOLDS[best]
 
@@ -59,12 +59,18 @@ def true_accept_rate(
     """Return the share of same-person pairs accepted at a false accept rate of ``far``."""
     folds = fold[-1] + 1
     falsely_accepted = _accepted(distances[~same], fold[~same], folds, ROC_THRESHOLDS)
-    training = falsely_accepted.sum(axis=0) - falsely_accepted
-    others = np.sum(~same) - np.bincount(fold[~same], minlength=folds)
+    training = _of_others(falsely_accepted)
+    others = _of_others(np.bincount(fold[~same], minlength=folds))
     thresholds = np.array(
         [np.interp(far * count, row, ROC_THRESHOLDS) for row, count in zip(training, others)]
     )
     return float((distances < thresholds[fold])[same].mean())
+
+
+def _of_others(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each fold the sum over all others; a single fold judges itself, as there."""
+    others: NDArray[np.int64] = counts.sum(axis=0) - counts if len(counts) > 1 else counts
+    return others
 
 
 def _accepted(

@@ -97,6 +97,20 @@ def test_a_truncated_record_file(faces, tmp_path):
     assert_one_line(result, "train.rec")
 
 
+def test_images_that_the_network_cannot_take(tmp_path):
+    """A rectangle, which the kernel of MobileFaceNet's output does not fit into."""
+    face_set.ensure(
+        tmp_path / "set", identities=4, images_per_identity=4, image_size=(112, 96), seed=3
+    )
+    options = ("--rec", tmp_path / "set", "--models-root", tmp_path / "models")
+    options += ("--batch-size", 4, "--max-update", 1, "--val-targets", "", "--keep", 0)
+    result = train(*options, "--network", "mbf")
+    assert_one_line(result, "--network mbf cannot take images of 112 x 96", "97 x 97 or larger")
+    assert "infer_shape" not in result.stdout
+    result = train(*options, "--network", "mbf", "--net-output", "FC", "--embedding-size", 8)
+    assert result.returncode == 0, result.stderr
+
+
 def test_a_dry_run_needs_no_data_and_prints_the_plan():
     result = train("--dataset", "glint360k_8GPU", "--dry-run", "--world-size", "7")
     assert result.returncode == 0, result.stderr

@@ -11,7 +11,7 @@ from backbones import classifiers
 from backbones.checkpoint import check_finite, read_tensors
 from backbones.classifiers import Normalization
 from backbones.graph import frozen, gpu
-from backbones.graph.nodes import Shape, to_json
+from backbones.graph.nodes import Shape, infer, to_json
 from backbones.graph.onednn import form
 from backbones.network import Context, Network, checkpoint_paths, initial_weights
 from backbones.options import ClassifierOptions
@@ -52,7 +52,7 @@ class Classifier(Network):
         build = partial(classifiers.build, name, classes=classes, normalization=normalization)
         exported, trained = build(), build(dtype=form.dtype_of_graph(options.dtype))
         try:
-            exported.infer_shape(data=(1, *image_shape))
+            infer(exported, (1, *image_shape))
         except mx.MXNetError:
             channels, height, width = image_shape
             raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any, Optional
 
@@ -54,6 +55,17 @@ def from_json(nodes: list[Node], heads: list[Entry], attrs: Optional[dict[str, A
 def moved(entry: Entry, indices: dict[int, int]) -> Entry:
     """Return an entry with the new index of its node."""
     return [indices[entry[0]], *entry[1:]]
+
+
+def infer(symbol: Symbol, batch_shape: Shape) -> tuple[Any, Any, Any]:
+    """Return the shapes of arguments, outputs and auxiliary states; None that are not determined.
+
+    Raises:
+        MXNetError: the nodes do not fit together, of which MXNet would also print four lines.
+    """
+    with contextlib.redirect_stdout(None):
+        arguments, outputs, auxiliary = symbol.infer_shape(data=batch_shape)
+    return arguments, outputs, auxiliary
 
 
 def first_shapes(symbol: Symbol, batch_shape: Shape) -> dict[str, Shape]:

@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import Any, Optional
 
 from backbones.graph import operators
-from backbones.graph.nodes import Entry, Node, Shape, first_shapes, from_json, moved, to_json
+from backbones.graph.nodes import (
+    Entry,
+    Node,
+    Shape,
+    first_shapes,
+    from_json,
+    infer,
+    moved,
+    to_json,
+)
 from backbones.graph.operators import DamagedGraph
 from runtime.errors import DataError
 from runtime.mxnet import mx
@@ -109,7 +118,7 @@ def _check_reshapes(symbol: Any, batch_shape: Shape, path: Path) -> None:
 def _inferred(symbol: Any, batch_shape: Shape, path: Path) -> tuple[list[Shape], list[Shape]]:
     """Return the shapes of all inputs, and of all results with the embedding as the last."""
     try:
-        arguments, outputs, auxiliary = symbol.get_internals().infer_shape(**{INPUT: batch_shape})
+        arguments, outputs, auxiliary = infer(symbol.get_internals(), batch_shape)
     except (mx.MXNetError, ValueError) as error:
         _, _, height, width = batch_shape
         raise DataError(

@@ -106,17 +106,17 @@ def evaluate(
     return verify(embeddings, target.same, xnorm=xnorm)
 
 
-def check_pairs(target: Target) -> None:
-    """Check that ten folds can judge the pairs of a set.
+def check_pairs(target: Target, folds: int = FOLDS) -> None:
+    """Check that ten folds, or so many, can judge the pairs of a set.
 
     Raises:
         DataError: the set has fewer pairs than folds, or pairs of one kind only.
     """
     pairs = len(target.same)
-    if pairs < FOLDS or target.same.all() or not target.same.any():
+    if pairs < folds or target.same.all() or not target.same.any():
         raise DataError(
             f"verification set {target.name!r} has {pairs} pairs, {np.sum(target.same)} of one "
-            f"person; {FOLDS} folds need at least {FOLDS} pairs, and both kinds of them"
+            f"person; {folds} folds need at least {folds} pairs, and both kinds of them"
         )
 
 
@@ -220,7 +220,7 @@ def verify(
         embeddings: L2-normalized [2 P, D]; rows ``2 i`` and ``2 i + 1`` are pair ``i``.
         same: whether pair ``i`` shows one person [P]; there are pairs of both kinds.
         xnorm: mean norm before normalization, for the result.
-        folds: at most P.
+        folds: at most P; a single one chooses its own thresholds.
     """
     distances, fold = distances_of_pairs(embeddings, same, folds)
     accuracies, thresholds = accuracies_of_folds(distances, same, fold)

@@ -49,13 +49,19 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     check_outputs(options)
     targets = [read_bin(path) for path in options.target]
     for target in targets:
-        check_pairs(target)
+        check_pairs(target, options.nfolds)
     groups = [
         read_groups(path, len(target.same), target.name)
         for path, target in zip(options.groups or [], targets)
     ]
     device = _device(options)
-    network = open_network(options, device)
+    network, *others = (
+        open_network(argparse.Namespace(**{**vars(options), "model": model}), device)
+        for model in options.model
+    )
+    if others:
+        _compare([network, *others], targets, options)
+        return
     reports, tables = [], []
     for number, target in enumerate(targets):
         report = _verify(network, target, options)
@@ -83,13 +89,13 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 def _device(options: argparse.Namespace) -> Any:
     """Return MXNet's context, or None for an ONNX file, which is computed on the processor."""
-    if isinstance(options.model, Path):
+    if isinstance(options.model[0], Path):
         return None
     from parallel.world import LoneWorld
     from runtime import devices
 
     device = devices.choose(LoneWorld(), options.dtype)
-    if options.gpu and devices.is_host(device):
+    if options.gpu is not None and devices.is_host(device):
         raise ConfigError(
             "--gpu: this process sees no GPU; leave it out, or see python -m runtime.gpu_check"
         )
@@ -107,12 +113,25 @@ def _verify(
         flip=not options.no_flip,
         image_size=network.image_size,
     )
-    report = SetReport(target.name, embeddings, target.same, xnorm=xnorm)
-    print(f"{target.name}: {report.result}", flush=True)
+    report = SetReport(
+        target.name, embeddings, target.same, xnorm=xnorm, folds=options.nfolds
+    )
+    which = f" by {network.name}" if len(options.model) > 1 else ""
+    print(f"{target.name}{which}: {report.result}", flush=True)
     if options.bad_cases:
-        judgments = judge(embeddings, target.same)
+        judgments = judge(embeddings, target.same, options.nfolds)
         _print(write_bad_cases(options.bad_cases, target.name, judgments, _sheets(target)))
     return report
+
+
+def _compare(
+    networks: Sequence[FaceNetwork], targets: Sequence[VerificationSet], options: argparse.Namespace
+) -> None:
+    """Print the line of each network for each set, and the best."""
+    for target in targets:
+        found = [_verify(network, target, options).result.accuracy for network in networks]
+        best = max(range(len(found)), key=found.__getitem__)
+        print(f"{target.name}: best accuracy {found[best]:.4f}, of {networks[best].name}")
 
 
 def _all_sets(found: Optional[GroupReport]) -> dict[str, Any]:
@@ -135,6 +154,7 @@ def _write_json(
             "image_size": list(network.image_size),
             "batch_size": options.batch_size,
             "dtype": options.dtype,
+            "folds": options.nfolds,
         },
         **results,
     }

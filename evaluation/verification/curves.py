@@ -99,9 +99,9 @@ def cosines_of_pairs(embeddings: Features) -> Scores:
     return np.where(np.isfinite(cosines), cosines, _LEAST)
 
 
-def pairs_of(embeddings: Features, same: Answers) -> Pairs:
+def pairs_of(embeddings: Features, same: Answers, folds: int = FOLDS) -> Pairs:
     """Return the pairs [P] of a set's embeddings [2 P, D], in the folds of its verification."""
-    distances, fold = distances_of_pairs(embeddings, same, FOLDS)
+    distances, fold = distances_of_pairs(embeddings, same, folds)
     return Pairs(same, cosines_of_pairs(embeddings), distances, fold)
 
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from evaluation.network import add_network
+from evaluation import originals
+from evaluation.folds import FOLDS
+from evaluation.network import Source, add_network, checkpoint_or_onnx
 from evaluation.output_files import check_output
-from runtime.command_line import Parser
+from runtime.command_line import Parser, positive_integer
+from runtime.errors import DataError
+
+_SUFFIX = ".bin"
+# InsightFace's, without --target.
+_NAMES = ("lfw", "cfp_ff", "cfp_fp", "agedb_30")
+# What is said of one network.
+_OF_ONE = ("roc_table", "far", "groups", "by_set", "json", "roc", "bad_cases", "hardest")
 
 
 def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -21,12 +31,46 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m evaluation.verification",
         description="Verify pairs of faces with a trained network: docs/verification.md.",
+        foreign=originals.VERIFICATION,
     )
     _add_inputs(parser)
     _add_outputs(parser)
     options = parser.parse_args(argv)
+    if options.target is None and options.data_dir is None:
+        parser.error("the following arguments are required: --target")
+    options.target = _find_sets(options.target or [",".join(_NAMES)], options.data_dir)
     _check(parser, options)
     return options
+
+
+def _find_sets(words: Sequence[str], folder: Optional[Path]) -> list[Path]:
+    """Return the files of sets, given as files or as InsightFace gives them: names in a folder.
+
+    Raises:
+        DataError: none of the names has a file.
+    """
+    found: list[Path] = []
+    named: list[Path] = []
+    for word in words:
+        is_file = word.endswith(_SUFFIX) and "," not in word
+        if folder is None and (is_file or Path(word).is_file()):
+            found.append(Path(word))
+            continue
+        names = [name.removesuffix(_SUFFIX) for name in word.split(",") if name]
+        named += [(folder or Path()) / f"{name}{_SUFFIX}" for name in names]
+    gone = [path for path in named if not path.is_file()]
+    if gone and len(gone) == len(named):
+        raise DataError(
+            f"{gone[0]} does not exist, nor does any other of the {len(named)} sets of --target; "
+            "give their folder as --data-dir, or their files"
+        )
+    if gone:
+        print(
+            f"warning: {len(gone)} of {len(named)} sets left out, which do not exist: "
+            f"{', '.join(map(str, gone))}",
+            file=sys.stderr,
+        )
+    return found + [path for path in named if path not in gone]
 
 
 def check_outputs(options: argparse.Namespace) -> None:
@@ -45,15 +89,37 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 
 def _add_inputs(parser: Parser) -> None:
-    add_network(parser)
+    epochs_help = "; several epochs as PREFIX,0|1"
+    add_network(parser, convert=_networks, more_help=epochs_help)
     add = parser.add_argument
     gpu_help = (
         "refuse a host without a GPU, instead of embedding on its processor; of several the one "
         "that CUDA_VISIBLE_DEVICES shows first is taken"
     )
-    add("--gpu", action="store_true", help=gpu_help)
-    target_help = "the pairs; of several sets each"
-    add("--target", required=True, nargs="+", type=Path, metavar="FILE.bin", help=target_help)
+    add("--gpu", nargs="?", type=_gpu, const=0, metavar="0", help=gpu_help)
+    target_help = "the pairs; of several sets each, as files or as names in --data-dir: lfw,cfp_fp"
+    add("--target", nargs="+", metavar="FILE.bin", help=target_help)
+    folder_help = f"the folder of the sets that --target names ({','.join(_NAMES)})"
+    add("--data-dir", type=Path, metavar="DIR", help=folder_help)
+    folds_help = "parts of the pairs, each judged with the threshold of all others (%(default)s)"
+    add("--nfolds", type=positive_integer, default=FOLDS, metavar="N", help=folds_help)
+
+
+def _networks(text: str) -> list[Source]:
+    """Convert PREFIX,EPOCH, FILE.onnx, or several epochs: PREFIX,0|1."""
+    prefix, comma, epochs = text.rpartition(",")
+    if comma and "|" in epochs:
+        return [checkpoint_or_onnx(f"{prefix},{epoch}") for epoch in epochs.split("|")]
+    return [checkpoint_or_onnx(text)]
+
+
+def _gpu(text: str) -> int:
+    if text != "0":
+        raise argparse.ArgumentTypeError(
+            f"{text!r} chooses no GPU here: set CUDA_VISIBLE_DEVICES={text} before the command, "
+            "and give --gpu 0"
+        )
+    return 0
 
 
 def _add_outputs(parser: Parser) -> None:
@@ -90,11 +156,20 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("--by-set: each set is a group, and --groups names others; leave out one")
     if options.by_set and len(names) == 1:
         parser.error("--by-set: one set is one group; name several sets as --target, or --groups")
-    if options.gpu and isinstance(options.model, Path):
+    onnx = next((model for model in options.model if isinstance(model, Path)), None)
+    if options.gpu is not None and onnx is not None:
         parser.error(
-            f"--gpu: ONNX Runtime computes {options.model} on the processor; leave it out, or name "
-            "a checkpoint"
+            f"--gpu: ONNX Runtime computes {onnx} on the processor; leave it out, or name a "
+            "checkpoint"
         )
+    for field in _OF_ONE:
+        if len(options.model) > 1 and getattr(options, field):
+            name = field.replace("_", "-")
+            parser.error(f"--{name}: it is about one network; give one epoch, as in PREFIX,0")
+    for field in ("far", "groups", "by_set"):
+        if options.nfolds != FOLDS and getattr(options, field):
+            name = field.replace("_", "-")
+            parser.error(f"--{name}: it has {FOLDS} folds; leave out --nfolds {options.nfolds}")
 
 
 def _far(value: str) -> float:

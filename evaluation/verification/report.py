@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.folds import Features
+from evaluation.folds import FOLDS, Features
 from evaluation.verification import VerificationResult, verify
 from evaluation.verification.curves import (
     FARS,
@@ -36,16 +36,22 @@ class SetReport:
 
     Attributes:
         name: of the set.
-        result: accuracy, rates and XNorm by the protocol of ten folds.
+        result: accuracy, rates and XNorm by the protocol of ten folds, or of so many.
         pairs: its cosines and folds.
     """
 
     def __init__(
-        self, name: str, embeddings: Features, same: NDArray[np.bool_], *, xnorm: float
+        self,
+        name: str,
+        embeddings: Features,
+        same: NDArray[np.bool_],
+        *,
+        xnorm: float,
+        folds: int = FOLDS,
     ) -> None:
         self.name = name
-        self.result: VerificationResult = verify(embeddings, same, xnorm=xnorm)
-        self.pairs: Pairs = pairs_of(embeddings, same)
+        self.result: VerificationResult = verify(embeddings, same, xnorm=xnorm, folds=folds)
+        self.pairs: Pairs = pairs_of(embeddings, same, folds)
 
     @cached_property
     def curve(self) -> Curve:

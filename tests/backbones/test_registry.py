@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 import backbones
+from backbones.graph.nodes import infer
 from backbones.graph.recompute import cut
+from backbones.sizes import OUTPUTS
 from runtime.errors import ConfigError
+from runtime.mxnet import mx
 from tests.support.graphs import fingerprint
 
 # Of the graphs with embeddings of 512, so that checkpoints of today are networks of tomorrow.
@@ -165,3 +168,30 @@ def test_float16_computes_the_body_only(name: str) -> None:
     weights = {key: kind for key, kind in types.items() if key.endswith("_weight")}
     assert set(weights.values()) == {np.float16}
     assert {types["data"], types["fc1_beta"], *outputs, *statistics} == {np.float32}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("name", ["mbf", "tiny", "r18", "r34-se"])
+def test_images_that_a_network_takes_are_those_that_its_graph_takes(name: str, output: str) -> None:
+    graph = backbones.build(name, embedding_size=8, output=output)
+    for size in ((112, 96), (96, 112), (97, 97), (97, 96), (112, 112), (128, 160), (32, 32)):
+        try:
+            infer(graph, (1, 3, *size))
+            fits = True
+        except mx.MXNetError:
+            fits = False
+        if fits:
+            backbones.check_image_size(name, size, output)
+            continue
+        with pytest.raises(ConfigError) as failure:
+            backbones.check_image_size(name, size, output)
+        said = f"--network {name} cannot take images of {size[0]} x {size[1]}: its last maps"
+        assert said in str(failure.value) and "97 x 97 or larger" in str(failure.value)
+        assert output == "GDC"
+
+
+def test_a_network_without_an_output_of_its_own_has_a_size_too() -> None:
+    with pytest.raises(ConfigError, match="are 7 x 6 then, and its output GDC weighs 7 x 7"):
+        backbones.check_image_size("mbf", (112, 96))
+    backbones.check_image_size("mbf", (112, 96), "FC")
+    backbones.check_image_size("r50", (112, 96))

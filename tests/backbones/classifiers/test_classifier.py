@@ -228,6 +228,7 @@ def test_last_gamma_needs_a_residual_that_ends_in_batch_norm(name: str) -> None:
         make(name, last_gamma=True)
 
 
-def test_images_too_small_for_a_model() -> None:
+def test_images_too_small_for_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match=r"inceptionv3 cannot take images of 3 x 32 x 32"):
         make("inceptionv3")
+    assert capsys.readouterr().out == "", "MXNet's lines would make it several"

@@ -183,3 +183,87 @@ def test_a_file_that_cannot_be_written_is_said_first(folder: Path) -> None:
     (folder / "m-0000.params").unlink()
     with pytest.raises(DataError, match="choose another folder with --json"):
         command.main(line_of(folder, "--json", f"{folder}/one.bin/v.json"))
+
+
+def test_the_command_of_the_original(folder: Path, monkeypatch, capsys) -> None:
+    """Its options, where the sets are names in a folder; ``two`` of three is there, and ``one``."""
+    monkeypatch.chdir(folder)
+    model = ["--model", "m,0", "--image-size", "32", "32", "--batch-size", "32"]
+    command.main([*model, "--data-dir", ".", "--target", "one,gone,two", "--nfolds", "10"])
+    printed = capsys.readouterr()
+    assert printed.err == "warning: 1 of 3 sets left out, which do not exist: gone.bin\n"
+    command.main([*model, "--target", "one.bin", "two.bin"])
+    assert capsys.readouterr().out == printed.out
+    command.main([*model, "--target", "one,two"])
+    assert capsys.readouterr().out == printed.out
+    Path("sets").mkdir()
+    Path("one.bin").rename("sets/lfw.bin")
+    command.main([*model, "--data-dir", "sets"])
+    printed = capsys.readouterr()
+    assert printed.out.startswith("lfw: accuracy 1.0000")
+    assert "3 of 4 sets left out, which do not exist: sets/cfp_ff.bin, sets/cfp_fp.bin" in (
+        printed.err
+    )
+    with pytest.raises(DataError, match="sets/a.bin does not exist, nor does any other of the 2"):
+        command.main([*model, "--data-dir", "sets", "--target", "a,b"])
+    with pytest.raises(ConfigError, match="required: --target"):
+        command.main(model)
+
+
+def test_several_epochs(folder: Path, capsys) -> None:
+    """As with InsightFace: each for each set, and the best."""
+    for kind in ("symbol.json", "0000.params"):
+        shutil.copy(folder / f"m-{kind}", folder / f"k-{kind}")
+    options = BackboneOptions(network="tiny", embedding_size=8)
+    Backbone.create(options, image_size=(32, 32), seed=3).export(folder / "k", 12)
+    words = line_of(folder)
+    words[1] = f"{folder}/k,0|12"
+    command.main(words)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": accuracy")[0] for line in lines[:2]] == [
+        f"one by {folder}/k,0", f"one by {folder}/k,12",
+    ]  # fmt: skip
+    assert lines[2].startswith("one: best accuracy 1.0000, of") and len(lines) == 6
+    words[1] = f"{folder}/k,12"
+    command.main(words)
+    assert lines[1].split(": ", 1)[1] == capsys.readouterr().out.splitlines()[0].split(": ", 1)[1]
+    words[1] = f"{folder}/k,0|x"
+    with pytest.raises(ConfigError, match="k,x' is not PREFIX,EPOCH"):
+        command.main(words)
+    words[1] = f"{folder}/k,0|12"
+    with pytest.raises(ConfigError, match="--json: it is about one network; give one epoch"):
+        command.main([*words, "--json", "v.json"])
+
+
+def test_a_number_of_folds(folder: Path, capsys) -> None:
+    command.main(line_of(folder, "--nfolds", "40", "--json", f"{folder}/v.json"))
+    assert "one: accuracy 1.0000 ± 0.0000" in capsys.readouterr().out
+    assert json.loads((folder / "v.json").read_text())["options"]["folds"] == 40
+    with pytest.raises(DataError, match="one' has 40 pairs, 20 of one person; 41 folds need"):
+        command.main(line_of(folder, "--nfolds", "41"))
+    with pytest.raises(ConfigError, match="--far: it has 10 folds; leave out --nfolds 5"):
+        command.main(line_of(folder, "--nfolds", "5", "--far", "0.1"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--mode", "1"], "--mode is not an option here: .* give --bad-cases DIR"),
+        (["--model=k,0", "--mode=2"], "--mode is not an option here: .*evaluation.embed"),
+        (["--max", "2,4"], r"--max is not an option here: name the epochs, .* PREFIX,8\|9"),
+        (["--gpu", "1"], "--gpu: '1' chooses no GPU here: set CUDA_VISIBLE_DEVICES=1"),
+        (["--mod", "k,0"], "unrecognized arguments: --mod k,0"),
+        (["--model-prefix", "k"], "--model-prefix is not an option here: give --model PREFIX"),
+    ],
+)
+def test_options_of_the_original_are_answered(folder: Path, words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as failure:
+        command.main(line_of(folder, *words))
+    assert "\n" not in str(failure.value)
+
+
+@pytest.mark.parametrize("words", [["--gpu"], ["--gpu", "0"]])
+def test_a_host_without_a_gpu(folder: Path, words: list[str], monkeypatch) -> None:
+    monkeypatch.setattr(devices, "choose", lambda *_: mx.cpu())
+    with pytest.raises(ConfigError, match="--gpu: this process sees no GPU; leave it out"):
+        command.main(line_of(folder, *words))
