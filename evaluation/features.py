@@ -37,7 +37,7 @@ def features_of_views(extract: Extract, images: Images, batch_size: int, *, flip
     filled = np.zeros((batch_size, *images.shape[1:]), np.uint8)
     filled[: len(images)] = images
     views = [filled, np.ascontiguousarray(filled[..., ::-1])] if flip else [filled]
-    features = np.stack([extract(view)[: len(images)] for view in views])
+    features: Features = np.stack([extract(view)[: len(images)] for view in views])
     check_finite(features)
     return features
 

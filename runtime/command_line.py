@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
         self._synonyms = {**synonyms, **self._synonyms}
 
     @override
-    def parse_known_args(  # type: ignore[override]
+    def parse_known_args(
         self, args: Optional[Sequence[str]] = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         words = sys.argv[1:] if args is None else args

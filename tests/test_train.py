@@ -102,8 +102,10 @@ def test_images_that_the_network_cannot_take(tmp_path):
     face_set.ensure(
         tmp_path / "set", identities=4, images_per_identity=4, image_size=(112, 96), seed=3
     )
-    options = ("--rec", tmp_path / "set", "--models-root", tmp_path / "models")
-    options += ("--batch-size", 4, "--max-update", 1, "--val-targets", "", "--keep", 0)
+    options = [
+        *("--rec", tmp_path / "set", "--models-root", tmp_path / "models", "--batch-size", 4),
+        *("--max-update", 1, "--val-targets", "", "--keep", 0),
+    ]
     result = train(*options, "--network", "mbf")
     assert_one_line(result, "--network mbf cannot take images of 112 x 96", "97 x 97 or larger")
     assert "infer_shape" not in result.stdout

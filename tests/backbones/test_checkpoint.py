@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Optional
 
 import numpy as np
 import pytest
@@ -83,23 +84,23 @@ def spoil(prefix: Path, name: str, value: float) -> None:
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
     """By whatever takes a network: on the way activations make numbers of them again."""
     options = BackboneOptions(network="tiny", embedding_size=8)
-    small = {"image_size": (32, 32)}
-    Backbone.create(options, **small).export(tmp_path / "m")
+    side = (32, 32)
+    Backbone.create(options, image_size=side).export(tmp_path / "m")
     spoil(tmp_path / "m", "conv0_weight", value)
     message = "m-0000.params: 'conv0_weight' has values that are not finite"
     with pytest.raises(DataError, match=message):
-        Backbone.load(tmp_path / "m", **small)
+        Backbone.load(tmp_path / "m", image_size=side)
     with pytest.raises(DataError, match=message):
-        read_checkpoint(tmp_path / "m", 0, (32, 32))
+        read_checkpoint(tmp_path / "m", 0, side)
     with pytest.raises(DataError, match=message):
-        Backbone.create(options, **small).load_pretrained(tmp_path / "m", 0)
+        Backbone.create(options, image_size=side).load_pretrained(tmp_path / "m", 0)
 
 
 def test_a_classifier_starts_from_finite_weights(tmp_path: Path) -> None:
-    def make(classes: int, **options: str) -> Classifier:
+    def make(classes: int, pretrained: Optional[str] = None) -> Classifier:
         normalization = Normalization((0.5,), (0.2,))
         return Classifier.create(
-            ClassifierOptions(model="LeNet", **options),
+            ClassifierOptions(model="LeNet", pretrained=pretrained),
             classes=classes, image_shape=(1, 28, 28), normalization=normalization,
         )  # fmt: skip
 

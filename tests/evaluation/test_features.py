@@ -5,6 +5,7 @@ Otherwise such a network is as good as chance: no distance is smaller than a thr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from runtime.errors import DataError
 from tests.support.ijb_set import write_set
 
 SIDE = 112
-COMMANDS = {
+COMMANDS: dict[str, tuple[Callable[[list[str]], None], list[str]]] = {
     "verification": (verification.main, ["--target", "pairs.bin"]),
     "compare": (compare.main, ["0.png", "1.png", "--threshold", "0.3"]),
     "compare with a set": (compare.main, ["1.png", "2.png", "--target", "pairs.bin", "--far=.2"]),
