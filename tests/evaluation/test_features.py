@@ -11,9 +11,7 @@ from typing import Any
 
 import cv2
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from backbones.graph.parameter_file import read_parameters, write_parameters
 from backbones.model import Backbone
@@ -26,6 +24,7 @@ from evaluation.embed import __main__ as embed
 from evaluation.export import __main__ as export
 from evaluation.features import check_finite, features_of_views, sums_of_views
 from evaluation.ijb import __main__ as ijb
+from evaluation.onnx_runtime import import_onnx
 from evaluation.verification import __main__ as verification
 from runtime.errors import DataError
 from tests.support.ijb_set import write_set
@@ -81,6 +80,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_some(path: Path) -> None:
     """The mean of an image by channel, from which the largest pixel takes the root of 0.9 - x."""
+    onnx = import_onnx()
+    helper, single = onnx.helper, onnx.TensorProto.FLOAT
     shape = ["n", 3, SIDE, SIDE]
     nodes = [
         helper.make_node("ReduceMax", ["data"], ["most"], axes=[2, 3], keepdims=0),
@@ -89,9 +90,9 @@ def write_some(path: Path) -> None:
         helper.make_node("ReduceMean", ["data"], ["mean"], axes=[2, 3], keepdims=0),
         helper.make_node("Add", ["root", "mean"], ["out"]),
     ]
-    limit = helper.make_tensor("limit", TensorProto.FLOAT, [1], [0.9])
-    data = helper.make_tensor_value_info("data", TensorProto.FLOAT, shape)
-    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 3])
+    limit = helper.make_tensor("limit", single, [1], [0.9])
+    data = helper.make_tensor_value_info("data", single, shape)
+    out = helper.make_tensor_value_info("out", single, ["n", 3])
     graph = helper.make_graph(nodes, "some", [data], [out], [limit])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
     model.ir_version = 8
