@@ -271,6 +271,7 @@ def peak_bytes(folder: Path, pairs: int) -> int:
     (folder / "m.onnx").touch()
     write_features(made, folder / "out", folder / "m.onnx", 64)
     words = [folder / "IJBC", "--model", folder / "m.onnx", "--out", folder / "out"]
+    words += ["--result-dir", folder]
     with start(*words) as process:
         _, status, usage = os.wait4(process.pid, 0)
     assert status == 0
