@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from data.identities import is_image
+from data.identities import is_class, is_image
 
 MISSING = "missing"
 _BLOCK = 4096
@@ -66,12 +66,14 @@ def _describe(path: Path) -> str:
 
 
 def _describe_folder(folder: Path) -> str:
-    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir() and is_class(entry.name))
     images = [
         f"{name}/{image}"
-        for name in classes
+        for name in names
         for image in sorted(filter(is_image, os.listdir(folder / name)))
     ]
+    classes = {image.partition("/")[0] for image in images}
     checksum = zlib.crc32("\n".join(images).encode(errors="surrogateescape"))
     for image in images[:: max(1, len(images) // _BLOCKS)]:
         for number in _sample(folder / image):

@@ -16,6 +16,12 @@ from data.decoding import FILE_ENDINGS
 from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
 
+# In lower case: of ZIP archives from macOS, of file systems, Windows, Synology and Python.
+_NO_CLASSES = frozenset(
+    ("__macosx", "lost+found", "$recycle.bin", "system volume information", "@eadir", "#recycle")
+    + ("#snapshot", "__pycache__")
+)
+
 
 class Identity(NamedTuple):
     """The name of an identity's folder and the names of the images in it."""
@@ -27,7 +33,7 @@ class Identity(NamedTuple):
 def find_identities(folder: Path, min_images: int, workers: int) -> list[Identity]:
     """Return the identities of a folder, sorted by name, each with its images sorted by name.
 
-    Files and folders whose names begin with a dot are ignored: many programs create such files.
+    Hidden files and the folders that ``is_class`` knows are ignored: programs create them.
     Identities with fewer than ``min_images`` (at least 1) are left out.
 
     Raises:
@@ -38,7 +44,7 @@ def find_identities(folder: Path, min_images: int, workers: int) -> list[Identit
     try:
         with os.scandir(folder) as entries:
             names = sorted(
-                entry.name for entry in entries if entry.is_dir() and entry.name[0] != "."
+                entry.name for entry in entries if entry.is_dir() and is_class(entry.name)
             )
         with map_in_order(partial(_list_images, folder), names, workers) as listed:
             identities = list(track(listed, len(names), "listing folders"))
@@ -114,8 +120,16 @@ def split_evenly(identities: Sequence[Identity], parts: int) -> list[int]:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file is an image that is used, by its name."""
+    """Return True if a file is an image that is used, by its name."""
     return name.lower().endswith(FILE_ENDINGS) and name[0] != "."
+
+
+def is_class(name: str) -> bool:
+    """Return True if a folder may be a class or an identity, by its name.
+
+    Other folders are those that programs create by themselves: hidden ones, and ``_NO_CLASSES``.
+    """
+    return name[0] != "." and name.lower() not in _NO_CLASSES
 
 
 def _list_images(folder: Path, name: str) -> Identity:

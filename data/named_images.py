@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from data.align.aligner import Aligner
 from data.decoding import FILE_ENDINGS, Image, decode_file, decode_rgb
-from data.identities import is_image
+from data.identities import is_class, is_image
 from data.pack.image_files import fit
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
@@ -272,7 +272,7 @@ def _of_folder(folder: str) -> ImageFiles:
 def _walk(top: str, inner: str, above: frozenset[tuple[int, int]]) -> Iterator[tuple[str, str]]:
     """Yield the folder within ``top``, and the name, of each image, sorted.
 
-    Files and folders whose names begin with a dot are ignored. ``above`` are the folders around:
+    Hidden files, and folders that programs create, are ignored. ``above`` are the folders around:
     a link to one of them would lead around forever.
     """
     folder = os.path.join(top, inner) if inner else top
@@ -284,7 +284,7 @@ def _walk(top: str, inner: str, above: frozenset[tuple[int, int]]) -> Iterator[t
         entries = sorted((entry.name, entry.is_dir()) for entry in scanned)
     yield from ((inner, name) for name, is_folder in entries if not is_folder and is_image(name))
     for name, is_folder in entries:
-        if is_folder and not name.startswith("."):
+        if is_folder and is_class(name):
             yield from _walk(top, os.path.join(inner, name), above | {here})
 
 

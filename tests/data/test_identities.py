@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data.identities import Identity, find_identities, image_paths, split_holdout
+from data.identities import Identity, find_identities, image_paths, is_class, split_holdout
 from runtime.errors import DataError
 
 
@@ -37,6 +37,16 @@ def test_every_format_that_opencv_decodes_is_an_image(tmp_path: Path) -> None:
     for name in [*names, "10.gif", "11.pfm", "14.pam", "15.jp2", "12.tif.txt", "bmp", ".13.bmp"]:
         (tmp_path / "a" / name).touch()
     assert find_identities(tmp_path, 1, 1) == [Identity("a", names)]
+
+
+def test_folders_that_programs_create_are_no_classes(tmp_path: Path) -> None:
+    created = (".ipynb_checkpoints", "__MACOSX", "lost+found", "@eaDir", "$RECYCLE.BIN", ".git")
+    for name in (*created, "anna", "_private", "lost", "macosx"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").touch()
+    assert not any(map(is_class, created))
+    found = find_identities(tmp_path, 1, 1)
+    assert [identity.name for identity in found] == ["_private", "anna", "lost", "macosx"]
 
 
 def test_every_kth_identity_is_held_out() -> None:
