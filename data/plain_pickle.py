@@ -1,10 +1,12 @@
-"""Lists, dictionaries, bytes and booleans out of a pickle, and nothing else.
+"""Lists, dictionaries, bytes, text and numbers out of a pickle, and nothing else.
 
 A pickle is a program for a small machine, and one of that machine's instructions calls any function
 of Python. InsightFace's verification sets and CIFAR-10's batches are pickles, and come from
 strangers. The machine in this module has no such instruction: it looks up no name, calls nothing
-and imports nothing. It knows the few names with which NumPy and Python 2 write bytes and booleans,
-and every other name is an error. Its time and memory are bounded by the size of the file.
+and imports nothing. It knows the few names with which NumPy and Python 2 write bytes, numbers and
+arrays of these, and every other name is an error. Its time and memory are bounded by the size of
+the file, which those of ``pickle.Unpickler`` are not, whatever its ``find_class`` allows: a number
+of its memo takes an array of that length, and a key that is a nested tuple is hashed forever.
 """
 
 from __future__ import annotations
@@ -12,14 +14,21 @@ from __future__ import annotations
 import codecs
 import io
 import pickletools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional, TypeVar, Union
+
+import numpy as np
 
 _Kind = TypeVar("_Kind")
 
-_BYTE, _BOOLEAN = "u1", "b1"
+_BYTE = "u1"
+# Objects; booleans, integers and floats; bytes of one length. Each in NumPy's code.
+_OBJECT, _PLAIN = re.compile(r"O[48]?"), re.compile(r"b1|[iu][1248]|f[248]|S\d{1,9}")
 _MAX_NAME = 100
+# Integers of more bits may have the hash of others, which makes a dictionary of them slow.
+_MAX_KEY = 1 << 60
 _MARK = object()
 """Where the items of a list, tuple or dictionary begin on the stack."""
 
@@ -35,24 +44,26 @@ class _Function:
     rebuild: Optional[Callable[..., Any]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Type:
-    """A type of NumPy, by its code."""
+    """A type of NumPy, by its code and the order of its bytes."""
 
     code: str
+    order: str = "="
 
 
 @dataclass
 class _Array:
-    """An array of bytes; None until its content has been read."""
+    """An array; None until its content has been read."""
 
-    content: Optional[bytes] = None
+    content: Optional[Union[bytes, list[Any]]] = None
 
 
 def load(content: bytes) -> Any:
-    """Return what a pickle holds: lists, tuples, dictionaries, bytes, str, int, bool and None.
+    """Return what a pickle holds: lists, tuples, dictionaries, bytes, str, numbers and None.
 
-    An array of bytes becomes its bytes, in the order of its last axis.
+    An array of bytes becomes its bytes, any other one the list of its elements, both in the order
+    of the last axis.
 
     Raises:
         UnsafePickleError: there is anything else in it, or it is damaged.
@@ -61,7 +72,7 @@ def load(content: bytes) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return the bytes of an array, and any other value unchanged."""
+    """Return the content of an array, and any other value unchanged."""
     if isinstance(value, _Array):
         if value.content is None:
             raise UnsafePickleError("an array without content")
@@ -76,8 +87,8 @@ class _Machine:
         self._content = content
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        # Bytes that may still be made of text: each use of a text takes its length in the file.
-        self._allowance = len(content)
+        # Bytes that may still be copied: text becomes bytes once, and these fill an array once.
+        self._allowance = 2 * len(content)
 
     def run(self) -> Any:
         try:
@@ -96,7 +107,10 @@ class _Machine:
         elif name in _PUSHES:
             self._stack.append(_PUSHES[name](self))
         elif name in _STORES:
-            self._memo[len(self._memo) if argument is None else argument] = self._stack[-1]
+            number = len(self._memo) if argument is None else argument
+            if not 0 <= number <= len(self._content):
+                raise ValueError("a number of its memo is too large")
+            self._memo[number] = self._stack[-1]
         elif name in _FETCHES:
             self._stack.append(self._memo[argument])
         elif name in _CHANGES:
@@ -145,26 +159,58 @@ class _Machine:
         return function.rebuild(self, *arguments)
 
     def fill(self) -> None:
-        """Fill an array; for a type, byte order and alignment follow, which single bytes lack."""
+        """Fill an array, or say in which order the bytes of a type are."""
         (state,) = self.take(1)
         target = self._stack[-1]
         if isinstance(target, _Type):
-            return
-        if not isinstance(target, _Array) or not isinstance(state, tuple) or len(state) != 5:
+            target.order = _text(state[1])
+        elif isinstance(target, _Array) and isinstance(state, tuple) and len(state) == 5:
+            _, shape, dtype, is_transposed, content = state
+            target.content = self.elements(content, dtype, shape, bool(is_transposed))
+        else:
             raise UnsafePickleError("it fills a value that is not an array")
-        if state[3] and len(state[1]) > 1:
-            raise UnsafePickleError("an array in Fortran's order")
-        target.content = _bytes_of(state[4], state[2], _BYTE)
+
+    def elements(self, content: Any, dtype: Any, shape: Any, is_transposed: bool) -> Any:
+        """Return the elements of an array in the order of its last axis; of no axis, its value."""
+        if not isinstance(dtype, _Type) or not isinstance(shape, tuple):
+            raise UnsafePickleError("an array without a type or a shape")
+        if _OBJECT.fullmatch(dtype.code) and isinstance(content, list):
+            return content
+        if not (_PLAIN.fullmatch(dtype.code) and isinstance(content, bytes)):
+            raise UnsafePickleError(f"an array of type {dtype.code[:_MAX_NAME]!r}")
+        self._copy(len(content))
+        order = ">" if dtype.order == ">" else "<"
+        array = np.frombuffer(content, order + dtype.code)
+        array = array.reshape(shape, order="F" if is_transposed else "C")
+        if not shape:
+            return array.item()
+        if dtype.code != _BYTE:
+            return array.ravel().tolist()
+        if len(shape) > 2:
+            size = " x ".join(map(str, shape))
+            raise UnsafePickleError(f"pixels ({size}), where an encoded image or a table belongs")
+        return array.tobytes() if is_transposed else content
 
     def encode(self, text: Any, encoding: Any) -> bytes:
         """Return bytes as protocol 2 stores them."""
-        if _text(encoding) != "latin1":
+        if _text(encoding) not in ("latin1", "latin-1"):
             raise UnsafePickleError(f"text in the encoding {_text(encoding)[:_MAX_NAME]!r}")
         encoded = _text(text).encode("latin1")
-        self._allowance -= len(encoded)
-        if self._allowance < 0:
-            raise UnsafePickleError("it makes more text than it holds")
+        self._copy(len(encoded))
         return encoded
+
+    def as_bytes(self, content: Any = b"", *encoding: Any) -> bytes:
+        """Return the content of ``bytes`` or ``bytearray``."""
+        if encoding:
+            return self.encode(content, *encoding)
+        if not isinstance(content, bytes):
+            raise UnsafePickleError(f"bytes of a value of type {type(content).__name__}")
+        return content
+
+    def _copy(self, length: int) -> None:
+        self._allowance -= length
+        if self._allowance < 0:
+            raise UnsafePickleError("it makes more bytes than it holds")
 
 
 _INSTRUCTIONS = {instruction.code: instruction for instruction in pickletools.opcodes}
@@ -198,11 +244,15 @@ def _read_escaped(file: io.BytesIO) -> bytes:
 
 
 def _pairs(items: list[Any]) -> dict[Any, Any]:
-    """Return a dictionary of keys, each followed by its value; only immutable values are keys."""
+    """Return a dictionary of keys, each followed by its value; keys have few equal hashes."""
     keys, values = items[::2], items[1::2]
-    if len(keys) != len(values) or not all(isinstance(key, (str, bytes, int)) for key in keys):
+    if len(keys) != len(values) or not all(map(_is_key, keys)):
         raise UnsafePickleError("a dictionary with keys other than text, bytes and integers")
     return dict(zip(keys, map(_plain, values)))
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, (str, bytes)) or (isinstance(value, int) and abs(value) < _MAX_KEY)
 
 
 def _text(value: Any) -> str:
@@ -211,12 +261,6 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise UnsafePickleError(f"a value of type {type(value).__name__} instead of text")
     return value
-
-
-def _bytes_of(content: Any, dtype: Any, code: str) -> bytes:
-    if not (isinstance(dtype, _Type) and dtype.code == code and isinstance(content, bytes)):
-        raise UnsafePickleError("an array or scalar of something else than bytes or booleans")
-    return content
 
 
 def _function(name: str) -> _Function:
@@ -230,19 +274,24 @@ _FUNCTIONS: dict[str, Optional[Callable[..., Any]]] = {
     "numpy ndarray": None,
     "numpy dtype": lambda machine, code, *_: _Type(_text(code)),
 }
+# The modules of Python 2 and 3.
+for _builtins in ("__builtin__", "builtins"):
+    for _kind in ("bytes", "bytearray"):
+        _FUNCTIONS[f"{_builtins} {_kind}"] = _Machine.as_bytes
 # The modules of NumPy 1 and 2.
 for _core in ("numpy.core", "numpy._core"):
     _FUNCTIONS[f"{_core}.multiarray _reconstruct"] = lambda machine, *_: _Array()
-    _FUNCTIONS[f"{_core}.multiarray scalar"] = lambda machine, dtype, content: (
-        _bytes_of(content, dtype, _BOOLEAN) != b"\0"
+    _FUNCTIONS[f"{_core}.multiarray scalar"] = lambda machine, dtype, content: machine.elements(
+        content, dtype, (), False
     )
-    _FUNCTIONS[f"{_core}.numeric _frombuffer"] = lambda machine, content, dtype, *_: _Array(
-        _bytes_of(content, dtype, _BYTE)
+    _FUNCTIONS[f"{_core}.numeric _frombuffer"] = lambda machine, content, dtype, shape, order: (
+        _Array(machine.elements(content, dtype, shape, _text(order) == "F"))
     )
 
 _LITERALS = frozenset(
-    "INT LONG1 BININT BININT1 BININT2 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
-    "BINBYTES8 BYTEARRAY8 UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8".split()
+    "INT LONG LONG1 BININT BININT1 BININT2 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING "
+    "BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE BINUNICODE SHORT_BINUNICODE "
+    "BINUNICODE8".split()
 )
 _STORES = frozenset(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"))
 _FETCHES = frozenset(("GET", "BINGET", "LONG_BINGET"))
@@ -254,10 +303,10 @@ _PUSHES: dict[str, Callable[[_Machine], Any]] = {
     "EMPTY_LIST": lambda _: [],
     "EMPTY_DICT": lambda _: {},
     "EMPTY_TUPLE": lambda _: (),
-    "TUPLE1": lambda machine: tuple(machine.take(1)),
-    "TUPLE2": lambda machine: tuple(machine.take(2)),
-    "TUPLE3": lambda machine: tuple(machine.take(3)),
-    "TUPLE": lambda machine: tuple(machine.take_marked()),
+    "TUPLE1": lambda machine: tuple(map(_plain, machine.take(1))),
+    "TUPLE2": lambda machine: tuple(map(_plain, machine.take(2))),
+    "TUPLE3": lambda machine: tuple(map(_plain, machine.take(3))),
+    "TUPLE": lambda machine: tuple(map(_plain, machine.take_marked())),
     "LIST": lambda machine: list(map(_plain, machine.take_marked())),
     "DICT": lambda machine: _pairs(machine.take_marked()),
     "STACK_GLOBAL": lambda machine: _function(" ".join(map(_text, machine.take(2)))),

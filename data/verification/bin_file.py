@@ -1,7 +1,8 @@
 """Verification sets: pairs of faces and the answers, in InsightFace's ``.bin`` format.
 
 Such a file is a pickle, and Python's reader of pickles runs any code that a stranger has put into
-one. It is read by ``data.plain_pickle`` instead, which makes lists, bytes and booleans only.
+one. It is read by ``data.plain_pickle`` instead, which makes lists, bytes and numbers only. Others
+write such files with lists, dictionaries, arrays and scalars of NumPy; all of them are read.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from runtime.files import write_atomically
 
 # A hundred times LFW; the file is read as a whole.
 _MAX_BYTES = 1 << 33
+_TEXT = (str, bytes)
+# As InsightFace's programs call the two parts.
+_KEYS = ("bins", "issame_list")
 
 
 @dataclass(frozen=True)
@@ -125,16 +129,20 @@ def write_bin(
 
 
 def _unpack(content: Any) -> tuple[list[bytes], NDArray[np.bool_]]:
-    if not (isinstance(content, tuple) and len(content) == 2):
+    if isinstance(content, dict):
+        named = {os.fsdecode(key): part for key, part in content.items() if isinstance(key, _TEXT)}
+        content = [named[key] for key in _KEYS if key in named]
+    if not (isinstance(content, (list, tuple)) and len(content) == 2):
         raise UnsafePickleError("it holds no pair of images and answers")
-    for part in content:
-        if not isinstance(part, (list, tuple)):
+    images, same = content
+    # Answers that are an array of bytes have become bytes.
+    for part, kinds in ((images, (list, tuple)), (same, (list, tuple, bytes))):
+        if not isinstance(part, kinds):
             raise UnsafePickleError(f"a value of type {type(part).__name__} instead of a list")
-    images, same = map(list, content)
     for image in images:
         if not isinstance(image, bytes):
             raise UnsafePickleError(f"an image is a {type(image).__name__}")
     for answer in same:
-        if not isinstance(answer, int) or answer not in (0, 1):
+        if not isinstance(answer, (int, float)) or answer not in (0, 1):
             raise UnsafePickleError(f"an answer is a {type(answer).__name__} that is no boolean")
-    return images, np.array(same, np.bool_)
+    return list(images), np.array(list(same), np.bool_)

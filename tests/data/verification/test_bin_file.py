@@ -56,6 +56,52 @@ def test_every_protocol_is_read(tmp_path: Path, faces, protocol: int, arrays: bo
     assert target.same.tolist() == [True, False, True]
 
 
+IMAGES_AS = {
+    "tuple": tuple,
+    "bytearrays": lambda faces: [bytearray(face) for face in faces],
+    "arrays": lambda faces: [np.frombuffer(face, np.uint8) for face in faces],
+    "columns": lambda faces: [np.frombuffer(face, np.uint8).reshape(-1, 1) for face in faces],
+    "objects": lambda faces: np.array(faces, object),
+    "table": lambda faces: np.array([bytearray(face) for face in faces], object).reshape(3, 2),
+    "fixed": lambda faces: np.array(faces),
+}
+ANSWERS_AS = {
+    "tuple": (True, False, True),
+    "integers": [1, 0, 1],
+    "floats": [1.0, 0.0, 1.0],
+    "booleans": np.array([True, False, True]),
+    "bytes": np.array([1, 0, 1], np.uint8),
+    "int64": np.array([1, 0, 1]),
+    "big-endian": np.array([1, 0, 1], ">i4"),
+    "float32": np.array([1, 0, 1], np.float32),
+    "column": np.array([[True], [False], [True]]),
+    "scalars": [np.int64(1), np.bool_(False), np.uint8(1)],
+    "objects": np.array([True, False, True], object),
+}
+
+
+def variants() -> dict[str, tuple[object, object]]:
+    """Parts of a set, in each form of one of them; the faces stand for themselves."""
+    same = [True, False, True]
+    found = {f"images as {name}": (make, same) for name, make in IMAGES_AS.items()}
+    return {**found, **{f"answers as {name}": (list, of) for name, of in ANSWERS_AS.items()}}
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("variant", variants())
+def test_every_plain_form_is_read(tmp_path: Path, faces, variant: str, protocol: int) -> None:
+    make, answers = variants()[variant]
+    for outer in (
+        lambda *parts: parts,
+        lambda *parts: list(parts),
+        lambda images, same: {"bins": images, "issame_list": same},
+        lambda images, same: {b"issame_list": same, b"bins": images, b"more": 1},
+    ):
+        target = read_bin(pickled(tmp_path, outer(make(faces), answers), protocol))
+        assert target.images == faces
+        assert target.same.dtype == np.bool_ and target.same.tolist() == [True, False, True]
+
+
 def test_sets_written_by_python_2_are_read(tmp_path: Path) -> None:
     """Protocol 2 as Python 2 wrote it: images are its byte strings, here U with a length."""
     images = b"".join(b"U" + bytes([len(image)]) + image for image in (b"\xff\xd8one", b"\xfftwo"))
@@ -101,8 +147,16 @@ def test_code_in_a_pickle_does_not_run(tmp_path: Path, faces, protocol: int) -> 
         ([], []),
         ([np.zeros(3), np.zeros(3)], [True]),
         ([np.array(["x"], object)] * 2, [True]),
-        ([b"a", b"b"], [np.float64(1)]),
+        ([b"a", b"b"], [np.float64(0.5)]),
+        ([b"a", b"b"], np.array([-1])),
+        ([b"a", b"b"], np.array([np.nan])),
+        ([b"a", b"b"], [None]),
+        ([b"a", b"b"], True),
         ({b"a": 1}, [True]),
+        {"bins": [b"a", b"b"]},
+        (np.zeros((2, 4, 4, 3), np.uint8), [True]),
+        ([np.zeros((4, 4, 3), np.uint8)] * 2, [True]),
+        (b"ab", [True]),
     ],
 )
 def test_anything_else_is_no_verification_set(tmp_path: Path, content: object) -> None:
