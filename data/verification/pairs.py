@@ -7,6 +7,7 @@ parts, each of which must hold as many same as different pairs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,9 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.decoding import FILE_ENDINGS
+from data.text_list import read_lines, splits
 from runtime.errors import ConfigError, DataError
 
 _LONGEST_NAME = 200
+_KIND = "a list of pairs"
+_LAYOUT = "'name i j' nor 'name1 i name2 j' (with tabs or commas between if a name has spaces)"
 
 
 class Pair(NamedTuple):
@@ -41,22 +45,25 @@ def read_pairs(path: Path, folder: Path) -> list[Pair]:
 
     The first line holds ``folds, pairs`` (or ``pairs`` alone): each fold has that many pairs of the
     same person and as many of different ones. Then ``name i j`` is a pair of the same person and
-    ``name1 i name2 j`` one of two, where i is the number in ``name/name_000i.jpg``.
+    ``name1 i name2 j`` one of two, where i is the number in ``name/name_000i.jpg``. Between words
+    are tabs, commas, semicolons or spaces; a line that begins with # is a comment.
 
     Raises:
         DataError: a line has another form, an image is missing, or there are too few lines.
     """
-    lines = _read_lines(path)
-    pairs = [
-        _parse_pair(line.split(), folder, f"{path}, line {number}")
-        for number, line in enumerate(lines[1:], 2)
-        if line.strip()
+    lines = [
+        (number, line)
+        for number, line in enumerate(read_lines(path, _KIND), 1)
+        if line.strip() and not line.startswith("#")
     ]
-    header = lines[0].split()
-    if not 1 <= len(header) <= 2 or not all(map(_is_count, header)):
+    number, line = lines[0] if lines else (1, "")
+    header = next(filter(_is_header, splits(line)), None)
+    if header is None:
         raise DataError(
-            f"{path}, line 1: {lines[0]!r:.60} instead of the numbers of folds and pairs"
+            f"{path}, line {number}: {line.strip()!r:.60} instead of the numbers of folds and "
+            "pairs, which come first in LFW's format"
         )
+    pairs = [_parse_pair(line, folder, f"{path}, line {number}") for number, line in lines[1:]]
     announced = 2 * int(np.prod([int(word) for word in header]))
     if len(pairs) != announced:
         raise DataError(
@@ -97,26 +104,18 @@ def draw_pairs(
     return pairs
 
 
-def _read_lines(path: Path) -> list[str]:
-    try:
-        # A pipe, which is not a file, may never end.
-        if path.exists() and not path.is_file():
-            raise OSError("it is no file")
-        return path.read_text("utf-8").splitlines() or [""]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as a list of pairs: {error}") from None
+def _is_header(words: list[str]) -> bool:
+    return 1 <= len(words) <= 2 and all(map(_is_count, words))
 
 
-def _parse_pair(words: list[str], folder: Path, where: str) -> Pair:
-    same = len(words) == 3
-    full = [words[0], words[1], words[0], words[2]] if same else words
-    # A name must neither lead out of the folder nor be longer than the name of a file may be.
-    if len(full) != 4 or not (all(map(_is_count, full[1::2])) and all(map(_is_name, full[0::2]))):
-        raise DataError(
-            f"{where}: {' '.join(words)!r:.80} is neither 'name i j' nor 'name1 i name2 j'"
-        )
-    first = _image_of(folder, full[0], int(full[1]), where)
-    return Pair(first, _image_of(folder, full[2], int(full[3]), where), same)
+def _parse_pair(line: str, folder: Path, where: str) -> Pair:
+    for words in splits(line):
+        same = len(words) == 3
+        full = [words[0], words[1], words[0], words[2]] if same else words
+        if len(full) == 4 and all(map(_is_count, full[1::2])) and all(map(_is_name, full[::2])):
+            first = _image_of(folder, full[0], int(full[1]), where)
+            return Pair(first, _image_of(folder, full[2], int(full[3]), where), same)
+    raise DataError(f"{where}: {' '.join(line.split())!r:.80} is neither {_LAYOUT}")
 
 
 def _is_count(word: str) -> bool:
@@ -124,12 +123,13 @@ def _is_count(word: str) -> bool:
 
 
 def _is_name(word: str) -> bool:
-    return "/" not in word and word[0] != "." and len(word.encode()) <= _LONGEST_NAME
+    """Return True if a name neither leads out of the folder nor is longer than a file's may be."""
+    return "/" not in word and word[:1] not in ("", ".") and len(os.fsencode(word)) <= _LONGEST_NAME
 
 
 def _image_of(folder: Path, name: str, number: int, where: str) -> Path:
     stem = folder / name / f"{name}_{number:04d}"
-    for suffix in FILE_ENDINGS:
+    for suffix in (*FILE_ENDINGS, *map(str.upper, FILE_ENDINGS), ""):
         path = stem.with_name(stem.name + suffix)
         if path.is_file():
             return path

@@ -75,9 +75,9 @@ def read_embeddings(path: Path) -> Embeddings:
 def _read_index(path: Path) -> tuple[list[str], list[str]]:
     names, labels = [], []
     try:
-        with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as lines:
             for number, line in enumerate(lines):
-                words = line.rstrip("\n").split("\t")
+                words = line.rstrip("\r\n").split("\t")
                 if len(words) != 3 or words[0] != str(number):
                     raise DataError(
                         f"{path}: line {number + 1} is {line[:80]!r} instead of the number "

@@ -9,6 +9,7 @@ pairs are read in blocks.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from array import array
@@ -296,7 +297,8 @@ def _blocks(path: Path) -> Iterator[_Block]:
     """Yield the lines of a file; blocks without any are left out."""
     line = 1
     with _open(path) as file:
-        rest = b""
+        mark = file.read(len(codecs.BOM_UTF8))
+        rest = b"" if mark == codecs.BOM_UTF8 else mark
         while content := file.read(_BLOCK_BYTES):
             content = rest + content
             end = content.rfind(b"\n") + 1
@@ -328,7 +330,7 @@ def read_subjects(path: Path, template_ids: Ints) -> Subjects:
     """
     subjects: dict[int, int] = {}
     try:
-        with _open(path) as file, io.TextIOWrapper(file, "utf-8", newline="") as text:
+        with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
             rows = csv.reader(text)
             next(rows, None)
             for row in rows:
@@ -375,13 +377,10 @@ def _open(path: Path) -> BinaryIO:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines that are not empty, with their numbers."""
-    try:
-        with _open(path) as file, io.TextIOWrapper(file, "utf-8") as text:
-            for number, line in enumerate(text, 1):
-                if line.strip():
-                    yield number, line
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} cannot be read as a list: {error}") from None
+    with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", "surrogateescape") as text:
+        for number, line in enumerate(text, 1):
+            if line.strip():
+                yield number, line
 
 
 def _is_number(word: str) -> bool:

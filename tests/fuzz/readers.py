@@ -165,6 +165,7 @@ def _list_seeds(_: Path) -> list[bytes]:
     return [
         b"1\t1\nAnn\t1\t2\nAnn\t1\tBob\t1\n",
         b"2\nAnn 1 2\nAnn 2 1\nAnn 1 Bob 1\nBob 1 Ann 2\n",
+        b'1,1,,\r\n# same\r\nAnn,1,2,\r\n"Ann",1,Bob,1\r\n',
     ]
 
 
@@ -189,7 +190,7 @@ def _read_groups(folder: Path, content: bytes) -> None:
 def _points_seeds(_: Path) -> list[bytes]:
     celeba = b"1\nlefteye_x lefteye_y\na.jpg 69  109  106  113   77  142   73  152  108  154\n"
     table = b'NAME_ID,P1X\n"n1/0001_01",75.8,110.2,103.4,104.7,90.6,133.0,85.4,144.3,107.3,140.1\n'
-    return [celeba, table, b"a.jpg\t1\t2\t3\t4\t5\t6\t7\t8\t9\t0\t0.99\n"]
+    return [celeba, table, b"a b.jpg\t3\t5\t7\t5\t5\t7\t4\t9\t6\t9\t0.99\n"]
 
 
 def _read_points(folder: Path, content: bytes) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -41,6 +42,65 @@ def test_pairs_in_the_format_of_lfw(tmp_path: Path, people: Path, header: str) -
         Pair(ann[0], bob, False),
         Pair(bob, ann[2], False),
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 1\nAnn Lee\t1\t2\nAnn Lee\t1\tBob, Roy\t1\n",
+        "\ufeff1\t1\r\n# same\r\nAnn Lee\t1\t2\r\n\r\n# different\r\nAnn Lee\t1\tBob, Roy\t1",
+        '1,1,,\nAnn Lee,1,2,\nAnn Lee,1,"Bob, Roy",1\n',
+        '1;1;;\nAnn Lee;1;0002;\n"Ann Lee";1;Bob, Roy;1\n',
+        '1\n"Ann Lee" 1 2\n"Ann Lee"  1 "Bob, Roy" 1\n',
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_names_with_spaces(tmp_path: Path, text: str, encoding: str) -> None:
+    ann = [tmp_path / "Ann Lee" / name for name in ("Ann Lee_0001.JPG", "Ann Lee_0002.PNG")]
+    bob = tmp_path / "Bob, Roy" / "Bob, Roy_0001"
+    for path in (*ann, bob):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    (tmp_path / "pairs.txt").write_bytes(text.encode(encoding))
+    if encoding == "utf-16":
+        (tmp_path / "pairs.txt").write_bytes(text.lstrip("\ufeff").encode(encoding))
+    assert read_pairs(tmp_path / "pairs.txt", tmp_path) == [
+        Pair(ann[0], ann[1], True),
+        Pair(ann[0], bob, False),
+    ]
+
+
+def test_names_are_bytes(tmp_path: Path) -> None:
+    name = os.fsdecode(b"J\xfcrgen")
+    for number in (1, 2):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / f"{name}_000{number}.jpg").touch()
+    (tmp_path / "pairs.txt").write_bytes(b"1 1\nJ\xfcrgen 1 2\nJ\xfcrgen 1 J\xfcrgen 2\n")
+    first = read_pairs(tmp_path / "pairs.txt", tmp_path)[0]
+    assert os.fsencode(first.second.name) == b"J\xfcrgen_0002.jpg"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Ann Lee 1 2",
+        "Ann Lee\t1 2",
+        "Ann/Ann_0001.jpg Ann/Ann_0002.jpg 1",
+        "1 Ann_0001.jpg Ann_0002.jpg",
+        "Ann_0001.jpg 1",
+        "1,2",
+        "name,imagenum1,imagenum2",
+        "\t1\t2",
+        "Ann\t1\t\t2",
+    ],
+)
+def test_other_layouts_are_refused(tmp_path: Path, people: Path, line: str) -> None:
+    """CALFW, CPLFW, CFP and lists of paths: never read as another pair."""
+    with pytest.raises(DataError, match="line 2: .* is neither 'name i j' nor 'name1 i name2 j'"):
+        read_pairs(write_lines(tmp_path, ["1 1", line, LINES[2]]), people)
+    if line != "1,2":
+        with pytest.raises(DataError, match="line 1: .* instead of the numbers of folds and pairs"):
+            read_pairs(write_lines(tmp_path, [line, *LINES]), people)
 
 
 @pytest.mark.parametrize(

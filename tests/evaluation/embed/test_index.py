@@ -27,6 +27,14 @@ def test_names_and_labels_come_back(tmp_path: Path) -> None:
     assert isinstance(found.rows, np.memmap)
 
 
+def test_an_index_that_a_spreadsheet_has_written(tmp_path: Path) -> None:
+    """Labels are compared with those of other files."""
+    path = written(tmp_path, np.eye(2), [("a", "ann"), ("b", "")])
+    (tmp_path / "x.tsv").write_bytes(b"\xef\xbb\xbf0\ta\tann\r\n1\tb\t\r\n")
+    found = read_embeddings(path)
+    assert (found.names, found.labels) == (["a", "b"], ["ann", ""])
+
+
 def test_no_index_or_no_label_means_no_labels(tmp_path: Path) -> None:
     path = written(tmp_path, np.eye(2), [("a", ""), ("b", "")])
     assert read_embeddings(path).labels == []

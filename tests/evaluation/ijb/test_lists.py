@@ -46,6 +46,26 @@ def test_what_was_written(tmp_path: Path, prefix: str) -> None:
         np.testing.assert_array_equal(found.subjects, made.subjects[places])
 
 
+def test_lists_of_other_systems(made: MadeSet) -> None:
+    """A mark at the beginning, other ends of lines, tabs, and names that are not UTF-8."""
+    lists = find_lists(made.folder)
+    faces = read_faces(lists)
+    pairs, probes = read_pairs(lists.pairs, faces.template_ids), lists.probes
+    subjects = read_subjects(probes, faces.template_ids)
+    for path in (lists.points, lists.media, lists.pairs, probes):
+        content = path.read_bytes().replace(b"\n", b"\r\n").replace(b"2.png", b"\xfc.png")
+        path.write_bytes(b"\xef\xbb\xbf" + content.replace(b" ", b"\t"))
+    found = read_faces(lists)
+    assert found.names == [os.fsdecode(n.encode().replace(b"2.png", b"\xfc.png"))
+                           for n in faces.names]  # fmt: skip
+    np.testing.assert_array_equal(found.points, faces.points)
+    np.testing.assert_array_equal(found.media, faces.media)
+    for one, other in zip(read_pairs(lists.pairs, faces.template_ids), pairs):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(read_subjects(probes, faces.template_ids), subjects):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("size", [16, 37, 1000])
 def test_pairs_in_small_blocks(made: MadeSet, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that end within lines; empty lines, and ends of lines as on Windows."""

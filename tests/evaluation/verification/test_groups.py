@@ -92,6 +92,12 @@ def test_the_spread_by_hand() -> None:
     assert perfect is not None and perfect.error_ratio is None
 
 
+@pytest.mark.parametrize("content", [b"\xef\xbb\xbfa b\r\n\xc3\xa9\r\n", b"a b\r\xc3\xa9"])
+def test_files_of_other_systems(content: bytes, tmp_path) -> None:
+    (tmp_path / "g.txt").write_bytes(content)
+    assert read_groups(tmp_path / "g.txt", 2, "lfw") == ["a b", "é"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [("a\nb\n", "has 2 lines, and the set 'lfw' 3 pairs"), ("a\n\nb\n", "line 2: '' is no name")],
