@@ -10,17 +10,23 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Optional, Protocol
 
 import numpy as np
 from typing_extensions import override
 
-from data.align.similarity import FivePoints
+from data.align.similarity import LARGEST_MISFIT, FivePoints, misfit
 from data.decoding import Image
+from data.text_list import read_lines, splits
 from runtime.errors import DataError
 
 _NUMBERS = 10
 _HEADER_LINES = 2
+_LARGEST = 1e9
+_LAYOUT = (
+    "each line is the name of an image, then x and y, in pixels, of left eye, right eye, nose, "
+    "left and right corner of the mouth, as seen in the image, and at most a score at the end"
+)
 
 
 class PointSource(Protocol):
@@ -42,39 +48,38 @@ class PointSource(Protocol):
 class PointsFile(PointSource):
     """A list of points: in each line the name of an image, and x and y of its five points.
 
-    Words are separated by spaces, tabs or commas; a name with spaces needs one of the latter two.
-    A name is the image's path within its folder, with or without the ending. Up to two lines at the
-    beginning may be a heading, and an eleventh number (the detector's score, as in IJB's lists) is
-    ignored.
+    Words are separated by tabs, commas, semicolons or spaces; a name with spaces needs one of the
+    former. A name is the image's path within its folder, with or without the ending. Up to two
+    lines at the beginning may be a heading, lines that begin with # are comments, and an eleventh
+    number (the detector's score, as in IJB's lists) is ignored.
 
     Attributes:
         names: those of all lines.
 
     Raises:
-        DataError: the file cannot be read, or a line has another form.
+        DataError: the file cannot be read, a line has another form, or at least half of the lines
+            have points of no face, because their columns are others.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._points: dict[str, FivePoints] = {}
-        for number, line in enumerate(_read_lines(path), 1):
-            if not line.strip():
-                continue
-            words = _split(line)
-            numbers = [_number(word) for word in words[1:]]
-            if number <= _HEADER_LINES and all(map(math.isnan, numbers)):
-                continue
-            if len(numbers) not in (_NUMBERS, _NUMBERS + 1) or not all(map(math.isfinite, numbers)):
-                raise DataError(
-                    f"{path}, line {number}: {line.strip()!r:.80} is not the name of an image and "
-                    "x and y of five points"
-                )
-            name = os.path.normpath(words[0])
+        lines = read_lines(path, "a list of points")
+        used: list[int] = []
+        for number, line in enumerate(lines, 1):
+            found = next(filter(None, map(_parse, splits(line))), None)
+            if found is None:
+                if _is_without_face(line, number):
+                    continue
+                raise self._refusal(number, line, "is not the name of an image and five points")
+            name, points = found
             if name in self._points:
                 raise DataError(f"{path}, line {number}: {name!r:.80} is there twice; keep one")
-            self._points[name] = np.array(numbers[:_NUMBERS]).reshape(-1, 2)
-        if not self._points:
-            raise DataError(f"{path} has no points: each line is a name and ten numbers")
+            self._points[name] = points
+            used.append(number)
+        if not used:
+            raise DataError(f"{path} has no points: {_LAYOUT}")
+        self._check_columns(lines, used)
 
     @property
     def names(self) -> Sequence[str]:
@@ -88,20 +93,41 @@ class PointsFile(PointSource):
             raise DataError(f"{self._path} has no points of it, under the name {name}")
         return points
 
+    def _check_columns(self, lines: Sequence[str], used: Sequence[int]) -> None:
+        """Refuse the list if most of its numbers cannot be what ``_LAYOUT`` says.
 
-def _read_lines(path: Path) -> list[str]:
-    try:
-        # A pipe, which is not a file, may never end.
-        if path.exists() and not path.is_file():
-            raise OSError("it is no file")
-        return path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as a list of points: {error}") from None
+        One line may be a detector's mistake, which is refused when its image is aligned.
+        """
+        points = np.stack(list(self._points.values()))
+        found = misfit(points)
+        # Lists with five x before five y: read as pairs, their numbers often look like a face.
+        separate = points.reshape(-1, 2, 5).transpose(0, 2, 1)
+        wrong = np.flatnonzero((found > LARGEST_MISFIT) | (misfit(separate) < found))
+        if 2 * len(wrong) >= len(points):
+            problem = f"has points of no face, as {len(wrong):,} of {len(points):,} lines have"
+            number = used[wrong[0]]
+            raise self._refusal(number, lines[number - 1], problem)
+
+    def _refusal(self, number: int, line: str, problem: str) -> DataError:
+        return DataError(f"{self._path}, line {number}: {line.strip()!r:.80} {problem}; {_LAYOUT}")
 
 
-def _split(line: str) -> list[str]:
-    separator = next((mark for mark in ",\t" if mark in line), None)
-    return [word.strip().strip('"') for word in line.strip().split(separator)]
+def _parse(words: Sequence[str]) -> Optional[tuple[str, FivePoints]]:
+    """Return the name and the points in the words of a line; None if it has another form."""
+    numbers = [_number(word) for word in words[1:]]
+    # Not a number is not smaller than the largest coordinate either.
+    is_finite = all(abs(number) <= _LARGEST for number in numbers)
+    if len(numbers) not in (_NUMBERS, _NUMBERS + 1) or not is_finite:
+        return None
+    name = words[0] if "/" in words[0] else words[0].replace("\\", "/")
+    return os.path.normpath(name), np.array(numbers[:_NUMBERS]).reshape(-1, 2)
+
+
+def _is_without_face(line: str, number: int) -> bool:
+    """Return True if a line is empty, a comment or a heading."""
+    words = (word for words in splits(line) for word in words[1:])
+    is_heading = number <= _HEADER_LINES and all(math.isnan(_number(word)) for word in words)
+    return is_heading or not line.strip() or line.startswith("#")
 
 
 def _number(word: str) -> float:

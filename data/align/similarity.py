@@ -30,8 +30,19 @@ TEMPLATE: FivePoints = np.array(
 )  # fmt: skip
 """Where the five points go to (InsightFace's ``arcface_src``; SphereFace's, 8 pixels wider)."""
 
+LARGEST_MISFIT = 0.64
+"""The largest ``misfit`` of a face; a person's is about 0.12.
+
+Of 9,755 faces of LFW, as MTCNN finds their points, 0.1 % have more than 0.32, and the largest has
+0.48. A face that is turned by 60 degrees has 0.37, by 80 degrees 0.58. Points in another order, or
+shifted by a number that stands before them, have 0.62 to 1.
+"""
+
 # The smallest distance between points, as a fraction of an image's side, is far above this.
 _SMALLEST_SPREAD = 1e-6
+# In pixels, the root of the sum of squared distances from the middle. Coordinates that are
+# fractions of an image's sides have at most 1.6.
+_SMALLEST_FACE = 2.0
 
 
 def estimate(points: FivePoints, *, any_order: bool = False) -> NDArray[np.float64]:
@@ -44,12 +55,12 @@ def estimate(points: FivePoints, *, any_order: bool = False) -> NDArray[np.float
 
     Args:
         points: of the face.
-        any_order: take points, too, that fit the template's mirror image better. In a list that
-            comes from a detector they are those of a face in profile.
+        any_order: take points, too, that are not those of a face seen from the front. In a list
+            that belongs to a protocol they are those of a face in profile.
 
     Raises:
-        DataError: the points are not finite, lie in one place, or fit the template's mirror image
-            better, because left and right are exchanged.
+        DataError: the points are not finite, lie in one place, or are not those of a face: they fit
+            the template's mirror image better, or neither.
     """
     if not np.isfinite(points).all():
         raise DataError("its points are not finite numbers")
@@ -59,15 +70,47 @@ def estimate(points: FivePoints, *, any_order: bool = False) -> NDArray[np.float
     spread = float(x @ x + y @ y)
     if spread <= _SMALLEST_SPREAD * max(1.0, float(np.square(source_mean).sum())):
         raise DataError("its five points lie in one place")
-    # The determinant of the covariance is negative if a reflection fits better than a rotation.
-    if not any_order and (x @ u) * (y @ v) < (x @ v) * (y @ u):
-        raise DataError(
-            "its points are those of a mirrored face: the order is left eye, right eye, nose, left "
-            "and right corner of the mouth, as seen in the image"
-        )
+    if not any_order:
+        _check_face(points, spread)
     cosine, sine = (x @ u + y @ v) / spread, (x @ v - y @ u) / spread
     rotation = np.array([[cosine, -sine], [sine, cosine]])
     return np.column_stack([rotation, target_mean - rotation @ source_mean])
+
+
+def misfit(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far points are from the template's after the best transform, as a share.
+
+    It is the root of the share of their squared distances from their middle that remains: 0 for the
+    template in any place, size and rotation, 1 for points that have nothing in common with it.
+
+    Args:
+        points: of faces, ``[..., 5, 2]``.
+
+    Returns:
+        ``[...]``; infinite where the template's mirror image fits better.
+    """
+    axes = np.array([1, 1j])
+    found = (points - points.mean(axis=-2, keepdims=True)) @ axes
+    wanted = (TEMPLATE - TEMPLATE.mean(axis=0)) @ axes
+    size = np.linalg.norm(found, axis=-1) * np.linalg.norm(wanted)
+    direct, mirrored = np.abs(found @ wanted.conj()), np.abs(found @ wanted)
+    shares = 1 - np.square(direct / np.maximum(size, np.finfo(float).tiny))
+    return np.where(mirrored > direct, np.inf, np.sqrt(np.maximum(shares, 0)))
+
+
+def _check_face(points: FivePoints, spread: float) -> None:
+    if spread < _SMALLEST_FACE**2:
+        raise DataError(
+            "its five points lie within two pixels; they have to be in pixels, not in fractions of "
+            "the image's sides"
+        )
+    left = misfit(points)
+    if left > LARGEST_MISFIT:
+        problem = "a mirrored face" if np.isinf(left) else "no face"
+        raise DataError(
+            f"its points are those of {problem}: the order is left eye, right eye, nose, left and "
+            "right corner of the mouth, as seen in the image"
+        )
 
 
 def align(image: Image, points: FivePoints, *, any_order: bool = False) -> Image:
@@ -77,8 +120,16 @@ def align(image: Image, points: FivePoints, *, any_order: bool = False) -> Image
     a large face shrinks. ``any_order`` is that of ``estimate``.
 
     Raises:
-        DataError: the points determine no transform.
+        DataError: the points determine no transform, are not those of a face, or all lie outside of
+            the image.
     """
     matrix = estimate(points, any_order=any_order)
+    height, width = image.shape[:2]
+    is_inside = ((points >= 0) & (points <= (width, height))).all(axis=1)
+    if not any_order and not is_inside.any():
+        raise DataError(
+            f"its points lie outside of its {height} x {width} pixels; they are those of another "
+            "image, or of another size of it"
+        )
     aligned: Image = cv2.warpAffine(image, matrix, (SIDE, SIDE), flags=cv2.INTER_LINEAR)
     return aligned

@@ -124,6 +124,37 @@ def test_refused_images_are_a_line_each(monkeypatch, capsys, faces: Path, tmp_pa
     assert len(contents(tmp_path / "out")) == 12
 
 
+@pytest.mark.parametrize("columns", ["label", "five x, five y"])
+def test_lists_with_other_columns_cut_no_face(monkeypatch, faces, tmp_path, columns: str) -> None:
+    """Of lists with a label before the points, a third was cut out wrong."""
+    lines = []
+    for line in (tmp_path / "points.txt").read_text().splitlines():
+        name, *numbers = line.split()
+        words = ["3", *numbers] if columns == "label" else [*numbers[::2], *numbers[1::2]]
+        lines.append(" ".join([name, *words]))
+    (tmp_path / "other.txt").write_text("\n".join(lines))
+    message = "other.txt, line 1: .* has points of no face, .*; each line is the name of an image"
+    with pytest.raises(DataError, match=message):
+        run(monkeypatch, faces, tmp_path / "out", "--points", tmp_path / "other.txt")
+    with pytest.raises(DataError, match=message):
+        pack(monkeypatch, faces, tmp_path / "out", "--align", tmp_path / "other.txt")
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_that_are_not_utf_8(faces: Path, tmp_path: Path) -> None:
+    """In the list, and in what is said of those without a line."""
+    person = os.fsencode(faces) + b"/m\xfcller"
+    (faces / "p0").rename(os.fsdecode(person))
+    os.rename(person + b"/p0_0001.png", person + b"/\xe9.png")
+    content = (tmp_path / "points.txt").read_bytes().replace(b"p0/", b"m\xfcller/")
+    (tmp_path / "points.txt").write_bytes(content)
+    result = subprocess.run(command(faces), cwd=ROOT, capture_output=True, timeout=60)
+    assert result.returncode == 1, result.stderr
+    assert result.stdout.endswith(b"15 images of 112 x 112, without 1 that were refused\n")
+    assert b"has no points of it" in result.stderr and b"Traceback" not in result.stderr
+    assert (tmp_path / "out" / os.fsdecode(b"m\xfcller") / "p0_0002.jpg").is_file()
+
+
 def test_images_without_folders_and_detected_faces(monkeypatch, capsys, faces, tmp_path) -> None:
     """The planted face is that of one image; a folder without any image that passes goes."""
     flat = tmp_path / "flat"

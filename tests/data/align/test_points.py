@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data.align.points import PointsFile
-from data.align.similarity import TEMPLATE
+from data.align.similarity import TEMPLATE, align
 from runtime.errors import DataError
 
 IMAGE = np.zeros((4, 4, 3), np.uint8)
@@ -30,6 +30,16 @@ EXPECTED = np.array([[38.5, 51], [73, 51.25], [56, 71], [41, 92], [70, 92]])
          f"rightmouth_x rightmouth_y\n000001.jpg   {TEN}\n000002.jpg {TEN}\n", "000001.jpg"),
         # A name with spaces.
         (f"ann lee/my face 3.png,{TEN.replace(' ', ', ')}\r\n", "ann lee/my face 3.png"),
+        ("ann lee/my face.png\t" + TEN.replace(" ", "\t"), "ann lee/my face.png"),
+        (f"ann lee/3.png;{TEN.replace(' ', ';')};\n", "ann lee/3.png"),
+        (f'"ann lee/3.png"  {TEN}\n', "ann lee/3.png"),
+        (f'"ann, lee/3.png",{TEN.replace(" ", ",")}\n', "ann, lee/3.png"),
+        (f"ann,lee/3.png {TEN} 0.9\n", "ann,lee/3.png"),
+        # Written on Windows, by a spreadsheet.
+        (f"\ufeffann/1.jpg,{TEN.replace(' ', ',')},,,\r\n", "ann/1.jpg"),
+        (f"ann\\1.jpg {TEN}\r\n", "ann/1.jpg"),
+        (f"# name x y\n# of the eyes\n\n# and others\nann/1.jpg {TEN}\n", "ann/1.jpg"),
+        (f"#1.jpg {TEN}\n", "#1.jpg"),
     ],
 )  # fmt: skip
 def test_published_forms_are_read(text: str, name: str, tmp_path: Path) -> None:
@@ -43,9 +53,16 @@ def test_published_forms_are_read(text: str, name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no points: each line"),
+        ("", "has no points: each line is the name of an image, then x and y, in pixels, of left"),
         ("2\nname x y\n", "has no points"),
-        (f"1.jpg {TEN}\n2.jpg {TEN} 1 2\n", "line 2: '2.jpg .* is not the name of an image"),
+        (f"1.jpg {TEN}\n2.jpg {TEN} 1 2\n", "line 2: '2.jpg .* is not the name of an image and "
+         "five points; each line is the name of an image, then x and y"),
+        # Without points at all, in what may be a heading; a box before them; a label that is text.
+        (f"1.jpg,1,2,3\n2.jpg {TEN}\n", "line 1"),
+        (f"1.jpg 20 30 90 99 {TEN}\n", "line 1"),
+        (f"1.jpg ann {TEN}\n", "line 1"),
+        (f"1.jpg;{TEN.replace('.', ',').replace(' ', ';')}\n", "line 1"),
+        (f"1.jpg {TEN.replace('73', '1e300')}\n", "line 1"),
         ("1.jpg 1 2 3\n", "line 1"),
         (f"1.jpg {TEN.replace('73', 'nan')}\n", "line 1"),
         (f"1.jpg {TEN.replace('73', '1e999')}\n", "line 1"),
@@ -58,6 +75,77 @@ def test_other_lists_are_refused(text: str, message: str, tmp_path: Path) -> Non
     with pytest.raises(DataError, match=message) as caught:
         PointsFile(tmp_path / "points")
     assert "\n" not in str(caught.value)
+
+
+def faces(count: int = 8) -> np.ndarray:
+    """Points of faces of several sizes and places, each turned in the plane: ``[count, 5, 2]``."""
+    rng = np.random.default_rng(3)
+    found = []
+    for angle in rng.uniform(-0.4, 0.4, count):
+        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        shape = (TEMPLATE - TEMPLATE.mean(axis=0)) @ turn * rng.uniform(0.5, 2)
+        found.append(shape + rng.uniform(100, 160, 2) + rng.normal(0, 1, (5, 2)))
+    return np.array(found)
+
+
+LAYOUTS = {
+    "a label before": lambda face: [7, *face.ravel()],
+    "a label of 0 before": lambda face: [0, *face.ravel()],
+    "a large label before": lambda face: [85_741, *face.ravel()],
+    "a score before": lambda face: [0.998, *face.ravel()],
+    "five x, five y": lambda face: face.T.ravel(),
+    "five y, five x": lambda face: face[:, ::-1].T.ravel(),
+    "y and x": lambda face: face[:, ::-1].ravel(),
+    "y upwards": lambda face: (face * [1, -1] + [0, 250]).ravel(),
+    "the person's left and right": lambda face: face[[1, 0, 2, 4, 3]].ravel(),
+    "the person's eyes": lambda face: face[[1, 0, 2, 3, 4]].ravel(),
+    "the nose first": lambda face: face[[2, 0, 1, 3, 4]].ravel(),
+    "the nose last": lambda face: face[[0, 1, 3, 4, 2]].ravel(),
+    "the mouth first": lambda face: face[[3, 4, 2, 0, 1]].ravel(),
+    "a box and three points": lambda face: [*face.min(0), *face.max(0), *face.ravel()[:6]],
+}
+
+
+def list_of(layout: str, tmp_path: Path, count: int = 8) -> Path:
+    rows = (map(str, LAYOUTS[layout](face)) for face in faces(count))
+    lines = [f"{number}.jpg {' '.join(row)}\n" for number, row in enumerate(rows)]
+    (tmp_path / "points").write_text("".join(lines))
+    return tmp_path / "points"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_lists_with_other_columns_are_refused(layout: str, tmp_path: Path) -> None:
+    """With the layouts that are read; a list of one line as well."""
+    for count in (8, 1):
+        message = (
+            "points, line 1: '0.jpg .* has points of no face, as {0} of {0} lines have; each line "
+            "is the name of an image, then x and y, in pixels, of left eye, right eye, nose"
+        )
+        with pytest.raises(DataError, match=message.format(count)):
+            PointsFile(list_of(layout, tmp_path, count))
+
+
+def test_a_line_with_other_columns_is_refused_alone(tmp_path: Path) -> None:
+    """Three of eight, as if two lists had been joined."""
+    wrong = list_of("a label before", tmp_path).read_text().splitlines(True)
+    right = [f"{n}.jpg {' '.join(map(str, face.ravel()))}\n" for n, face in enumerate(faces())]
+    (tmp_path / "points").write_text("".join(right[:5] + wrong[5:]))
+    points = PointsFile(tmp_path / "points")
+    blank = np.zeros((250, 250, 3), np.uint8)
+    for number in range(5):
+        align(blank, points.find(f"{number}.jpg", blank))
+    for number in range(5, 8):
+        with pytest.raises(DataError, match="its points are those of (no|a mirrored) face"):
+            align(blank, points.find(f"{number}.jpg", blank))
+
+
+def test_names_are_bytes(tmp_path: Path) -> None:
+    """Of files that a camera or an old system has named."""
+    (tmp_path / "points").write_bytes(f"m\u00fcller/1.jpg {TEN}\n".encode("latin-1"))
+    points = PointsFile(tmp_path / "points")
+    assert (points.find(os.fsdecode(b"m\xfcller/1.jpg"), IMAGE) == EXPECTED).all()
+    (tmp_path / "points").write_bytes(f"m\u00fcller/1.jpg\t{TEN}\r\n".encode("utf-16"))
+    assert PointsFile(tmp_path / "points").names == ["m\u00fcller/1.jpg"]
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from data.align.similarity import SIDE, TEMPLATE, align, estimate
+from data.align.similarity import SIDE, TEMPLATE, align, estimate, misfit
 from data.drawn.faces import draw_person, draw_view, render
 from runtime.errors import DataError
 from tests.support.drawn_points import five_points
@@ -43,7 +43,8 @@ def test_the_transform_is_umeyamas(seed: int) -> None:
     rng = np.random.default_rng(seed)
     points = turned(TEMPLATE, rng.uniform(-180, 180), rng.uniform(0.05, 20), rng.normal(0, 900, 2))
     points += rng.normal(0, 0.05 * np.ptp(points), (5, 2))
-    assert estimate(points) == pytest.approx(umeyama(points, TEMPLATE), rel=1e-9, abs=1e-9)
+    found = estimate(points, any_order=True)
+    assert found == pytest.approx(umeyama(points, TEMPLATE), rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -82,11 +83,47 @@ def test_the_template_is_the_published_one() -> None:
         (TEMPLATE * [math.nan, 1], "not finite"),
         (TEMPLATE[[1, 0, 2, 4, 3]], "mirrored face: the order is left eye, right eye"),
         (TEMPLATE * [-1, 1], "mirrored face"),
+        (TEMPLATE[[0, 1, 2, 4, 3]], "no face: the order is left eye"),
+        (TEMPLATE[[0, 1, 3, 4, 2]], "no face"),
+        (TEMPLATE / 112, "lie within two pixels; they have to be in pixels"),
     ],
 )
 def test_points_without_a_transform_are_refused(points: np.ndarray, message: str) -> None:
     with pytest.raises(DataError, match=message):
         estimate(points)
+
+
+@pytest.mark.parametrize(
+    ("yaw", "pitch", "expected"), [(0, 0, 0.071), (60, 0, 0.371), (60, 30, 0.486), (80, 0, 0.577)]
+)
+def test_turned_heads_are_faces(yaw: float, pitch: float, expected: float) -> None:
+    """Eyes, nose and corners of the mouth of a head, in millimeters, seen from afar."""
+    head = np.array([[-31, 0, 0], [31, 0, 0], [0, 33, 30], [-25, 62, 8], [25, 62, 8]], float)
+    (s, c), (t, d) = ((math.sin(a), math.cos(a)) for a in np.radians([yaw, pitch]))
+    turned_head = head @ np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]]).T
+    seen = (turned_head @ np.array([[1, 0, 0], [0, d, -t], [0, t, d]]).T)[:, :2]
+    assert misfit(seen) == pytest.approx(expected, abs=1e-3)
+    assert estimate(seen + 100).shape == (2, 3)
+
+
+def test_the_misfit_is_the_share_that_a_transform_leaves() -> None:
+    rng = np.random.default_rng(5)
+    points = turned(TEMPLATE + rng.normal(0, 6, (7, 5, 2)), 30, 2.0, rng.normal(0, 50, 2))
+    for face, found in zip(points, misfit(points)):
+        # The other way round: what remains of the template.
+        left = apply(umeyama(face, TEMPLATE), face) - TEMPLATE
+        spread = np.square(TEMPLATE - TEMPLATE.mean(axis=0)).sum()
+        assert found == pytest.approx(math.sqrt(np.square(left).sum() / spread), rel=1e-9)
+        assert misfit(face) == pytest.approx(found)
+    assert np.isinf(misfit(TEMPLATE[[1, 0, 2, 4, 3]])) and misfit(TEMPLATE) < 1e-7
+
+
+def test_points_of_another_size_are_refused() -> None:
+    image = np.zeros((SIDE, SIDE, 3), np.uint8)
+    for shift in ([120, 0], [0, -100]):
+        with pytest.raises(DataError, match="its points lie outside of its 112 x 112 pixels"):
+            align(image, TEMPLATE + shift)
+        align(image, TEMPLATE + shift, any_order=True)
 
 
 def test_what_lies_beyond_the_image_is_black() -> None:
