@@ -12,7 +12,10 @@ turned upright, as their EXIF block says; MXNet's readers of records turn a JPEG
 
 from __future__ import annotations
 
+import os
+import re
 import struct
+from enum import Enum, auto
 from typing import Optional
 
 import cv2
@@ -33,6 +36,8 @@ Without those that hold light instead of 8-bit pixels (.pfm, .exr), those that O
 without (.gif, .avif), .pam, whose red and blue it exchanges, and .jp2, of which damaged files end
 the process.
 """
+IMAGE_ENDINGS = (*FILE_ENDINGS, ".jfif", ".jif", ".jfi")
+"""With those under which browsers save JPEGs."""
 
 # JPEG, PNG, BMP, WebP. OpenCV knows a dozen more formats, which no set has; each is another decoder
 # to be attacked.
@@ -43,10 +48,33 @@ _BEGINNINGS_OF_FILES = (
     b"\x59\xa6", b"#?",
 )  # fmt: skip
 
+# Of other images: animations, those of telephones, light instead of pixels, raw ones of cameras,
+# which begin as a TIFF, drawings.
+_OTHER_ENDINGS = (".gif", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".pfm", ".pam") + (
+    ".exr", ".dng", ".nef", ".cr2", ".cr3", ".arw", ".orf", ".rw2", ".psd", ".svg", ".ico"
+)  # fmt: skip
+_OTHER_BEGINNINGS = re.compile(rb"GIF8|.{4}ftyp|.{4}jP  |P7\n|\xff\x0a|8BPS|v/1\x01", re.DOTALL)
+# JPEG, PNG, BMP, WebP; and TIFF, portable maps in bytes, Sun raster, Radiance.
+_USUAL_BEGINNINGS = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|BM.{4}\0{4}|RIFF.{4}WEBP", re.DOTALL
+)
+_RARE_BEGINNINGS = re.compile(rb"II\*\0|MM\0\*|P[456]\s+[#\d]|\x59\xa6\x6a\x95|#\?RAD")
+BEGINNING_BYTES = 16
+"""Of a file, enough for ``kind_of``."""
+
 JPEG_QUALITY = 95
 """Of images that are encoded: hardly a visible loss, and a third of the bytes of quality 100."""
 
 _CHUNK = struct.Struct(">I4s")
+
+
+class FileKind(Enum):
+    """What a file is: an image that is decoded, one of another format, or no image."""
+
+    IMAGE = auto()
+    OTHER = auto()
+    NONE = auto()
+
 
 _UPRIGHT = cv2.IMREAD_COLOR_RGB
 _AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
@@ -72,6 +100,19 @@ def decode_file(payload: Payload) -> Image:
     if bytes(payload[:2]) not in _BEGINNINGS_OF_FILES:
         raise BrokenRecordError("the image cannot be decoded: it is of no format that is known")
     return turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
+
+
+def kind_of(name: str, beginning: bytes) -> FileKind:
+    """Return what a file is, by its name and, if its ending says nothing, its first bytes."""
+    ending = os.path.splitext(name.lower())[1]
+    if ending in IMAGE_ENDINGS:
+        return FileKind.IMAGE
+    is_other = ending in _OTHER_ENDINGS
+    if _USUAL_BEGINNINGS.match(beginning):
+        return FileKind.IMAGE
+    if _RARE_BEGINNINGS.match(beginning) and not is_other:
+        return FileKind.IMAGE
+    return FileKind.OTHER if is_other or _OTHER_BEGINNINGS.match(beginning) else FileKind.NONE
 
 
 def encode(image: Image, lossless: bool) -> bytes:

@@ -7,12 +7,12 @@ names are kept as plain strings, since there may be millions.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional, Union
 
-from data.decoding import FILE_ENDINGS
+from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, IMAGE_ENDINGS, FileKind, kind_of
 from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
 
@@ -21,66 +21,142 @@ _NO_CLASSES = frozenset(
     ("__macosx", "lost+found", "$recycle.bin", "system volume information", "@eadir", "#recycle")
     + ("#snapshot", "__pycache__")
 )
+_REASONS = {
+    FileKind.IMAGE: "",
+    FileKind.OTHER: "images of formats that are not decoded, such as HEIC and GIF (convert them)",
+    FileKind.NONE: "files that are not images",
+}
+
+_Above = frozenset[tuple[int, int]]
 
 
 class Identity(NamedTuple):
-    """The name of an identity's folder and the names of the images in it."""
+    """The name of an identity's folder and the paths of the images within it."""
 
     name: str
     images: list[str]
 
 
-def find_identities(folder: Path, min_images: int, workers: int) -> list[Identity]:
-    """Return the identities of a folder, sorted by name, each with its images sorted by name.
+class Listing(NamedTuple):
+    """The images in a folder and in the folders in it, and what else is there.
 
-    Hidden files and the folders that ``is_class`` knows are ignored: programs create them.
-    Identities with fewer than ``min_images`` (at least 1) are left out.
+    Attributes:
+        images: paths within the folder: of those in itself, then of those in each of its folders.
+        left_out: the other files, and folders without images, by the reason.
+    """
+
+    images: list[str]
+    left_out: LeftOut
+
+
+class LeftOut:
+    """Files and folders that are not used: how many for each reason, and the first of them."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, str]] = {}
+
+    def add(self, reason: str, first: str, count: int = 1) -> None:
+        """Count ``count`` of a kind, which ``reason`` names in the plural."""
+        before, earlier = self._found.get(reason, (0, first))
+        self._found[reason] = before + count, earlier
+
+    def join(self, other: LeftOut, folder: str) -> None:
+        """Add those of a folder within this one."""
+        for reason, (count, first) in other._found.items():
+            self.add(reason, os.path.join(folder, first), count)
+
+    def lines(self, folder: Union[str, Path]) -> list[str]:
+        """Return a line for each reason."""
+        return [
+            f"{folder}: left out {count:,} {reason}, the first is {first}"
+            for reason, (count, first) in self._found.items()
+        ]
+
+
+def list_images(folder: Union[str, Path], above: _Above = frozenset()) -> Listing:
+    """List the images in a folder, at any depth.
+
+    Files of which the ending says nothing are images if they begin like one. Hidden files, and the
+    folders that ``is_class`` knows, are ignored: programs create them.
+
+    Args:
+        folder: an existing one.
+        above: the folders around it, to which a link in it may lead back.
+
+    Raises:
+        OSError: a folder cannot be listed.
+    """
+    left_out = LeftOut()
+    return Listing(list(_walk(str(folder), "", above, left_out)), left_out)
+
+
+def find_identities(
+    folder: Path, min_images: int, workers: int, remarks: Optional[list[str]] = None
+) -> list[Identity]:
+    """Return the identities of a folder, sorted by name, each with its images.
+
+    Those in folders within the folder of an identity belong to it. Identities with fewer than
+    ``min_images`` (at least 1) are left out.
+
+    Args:
+        folder: that of the identities' folders.
+        min_images: that an identity has to have.
+        workers: threads that list folders.
+        remarks: gets a line for each kind of files and folders that are left out.
 
     Raises:
         DataError: there is no such folder, or no identity is left.
     """
-    if not folder.is_dir():
-        raise DataError(f"{folder} is no folder; name one that holds a folder per identity")
-    try:
-        with os.scandir(folder) as entries:
-            names = sorted(
-                entry.name for entry in entries if entry.is_dir() and is_class(entry.name)
-            )
-        with map_in_order(partial(_list_images, folder), names, workers) as listed:
-            identities = list(track(listed, len(names), "listing folders"))
-    except OSError as error:
-        raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
-    kept = [identity for identity in identities if len(identity.images) >= min_images]
+    beside, listed, left_out = _list_folders(folder, workers)
+    kept, nested, total = [], [], 0
+    for identity in listed:
+        total += len(identity.images)
+        nested += [os.path.join(identity.name, name) for name in identity.images if os.sep in name]
+        if len(identity.images) >= min_images:
+            kept.append(identity)
+        elif identity.images:
+            left_out.add(f"identities with fewer than {min_images} images", identity.name)
+    if beside:
+        left_out.add("images outside of the identities' folders", beside[0], len(beside))
     if not kept:
         raise DataError(
-            f"{folder}: none of its {len(names)} folders holds {min_images} images "
+            f"{folder}: none of its {len(listed)} folders holds {min_images} images "
             f"({', '.join(FILE_ENDINGS)}); name the folder above the identities, or lower "
             "--min-images"
         )
+    if len(nested) == total:
+        raise DataError(
+            f"{folder}: all images lie deeper than in its folders, the first is {nested[0]}; name "
+            "the folder that holds a folder per identity"
+        )
+    if nested and remarks is not None:
+        remarks.append(
+            f"{folder}: {len(nested):,} images in folders within those of identities belong to "
+            f"these, the first is {nested[0]}"
+        )
+    if remarks is not None:
+        remarks += left_out.lines(folder)
     return kept
 
 
-def find_images(folder: Path, workers: int) -> list[str]:
-    """Return the paths of the images in a folder and in its folders, relative to it, sorted.
+def find_images(folder: Path, workers: int, remarks: Optional[list[str]] = None) -> list[str]:
+    """Return the paths of the images in a folder and in its folders, relative to it.
 
-    Those that begin with a dot are ignored.
+    ``workers`` and ``remarks`` are those of ``find_identities``.
 
     Raises:
         DataError: there is no such folder, or no image.
     """
-    try:
-        direct = _list_images(folder, ".").images
-    except OSError:
-        # As listing its folders fails, too, which is reported.
-        direct = []
-    try:
-        identities = find_identities(folder, 1, workers)
-    except DataError:
-        if not direct:
-            raise
-        identities = []
-    nested = (f"{found.name}{os.sep}{image}" for found in identities for image in found.images)
-    return [*direct, *nested]
+    images, listed, left_out = _list_folders(folder, workers)
+    images += [os.path.join(found.name, image) for found in listed for image in found.images]
+    if not images:
+        raise DataError(
+            f"{folder}: none of its {len(listed)} folders holds images ({', '.join(FILE_ENDINGS)})"
+            ", and neither does itself; name another folder"
+        )
+    if remarks is not None:
+        remarks += left_out.lines(folder)
+    return images
 
 
 def image_paths(folder: Path, identities: Iterable[Identity]) -> list[str]:
@@ -121,7 +197,7 @@ def split_evenly(identities: Sequence[Identity], parts: int) -> list[int]:
 
 def is_image(name: str) -> bool:
     """Return True if a file is an image that is used, by its name."""
-    return name.lower().endswith(FILE_ENDINGS) and name[0] != "."
+    return name.lower().endswith(IMAGE_ENDINGS) and name[0] != "."
 
 
 def is_class(name: str) -> bool:
@@ -132,6 +208,75 @@ def is_class(name: str) -> bool:
     return name[0] != "." and name.lower() not in _NO_CLASSES
 
 
-def _list_images(folder: Path, name: str) -> Identity:
-    names = os.listdir(f"{folder}{os.sep}{name}")
-    return Identity(name, sorted(n for n in names if is_image(n)))
+def _list_folders(folder: Path, workers: int) -> tuple[list[str], list[Identity], LeftOut]:
+    """Return the images in a folder itself, and its folders, each with its images, by name."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is no folder; name one that holds a folder per identity")
+    left_out = LeftOut()
+    try:
+        images, names = _scan(str(folder), "", left_out)
+        paths = [f"{folder}{os.sep}{name}" for name in names]
+        inner = partial(list_images, above=frozenset((_place(str(folder)),)))
+        with map_in_order(inner, paths, workers) as results:
+            listings = list(track(results, len(names), "listing folders"))
+    except OSError as error:
+        raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
+    for name, listing in zip(names, listings):
+        left_out.join(listing.left_out, name)
+        if not listing.images:
+            left_out.add("folders without images", name)
+    listed = [Identity(name, listing.images) for name, listing in zip(names, listings)]
+    return images, listed, left_out
+
+
+def _walk(top: str, inner: str, above: _Above, left_out: LeftOut) -> Iterator[str]:
+    """Yield the paths within ``top`` of the images in a folder, and then of those in its folders.
+
+    ``above`` are the folders around: a link to one of them would lead around forever.
+    """
+    here = _place(os.path.join(top, inner))
+    if here in above:
+        return
+    images, folders = _scan(top, inner, left_out)
+    yield from images
+    for name in folders:
+        yield from _walk(top, name, above | {here}, left_out)
+
+
+def _scan(top: str, inner: str, left_out: LeftOut) -> tuple[list[str], list[str]]:
+    """Return the images and the folders in a folder, sorted, as paths within ``top``."""
+    images, folders = [], []
+    with os.scandir(os.path.join(top, inner)) as scanned:
+        entries = sorted(scanned, key=lambda entry: entry.name)
+    for entry in entries:
+        path = os.path.join(inner, entry.name)
+        if entry.is_dir():
+            if is_class(entry.name):
+                folders.append(path)
+        elif not entry.name.startswith("."):
+            reason = _reason(entry)
+            if reason:
+                left_out.add(reason, path)
+            else:
+                images.append(path)
+    return images, folders
+
+
+def _reason(entry: os.DirEntry[str]) -> str:
+    """Return why a file is no image, in the plural; empty if it is one."""
+    if is_image(entry.name):
+        return ""
+    beginning = b""
+    try:
+        # A pipe, which is not a file, may never end.
+        if entry.is_file():
+            with open(entry.path, "rb", buffering=0) as file:
+                beginning = file.read(BEGINNING_BYTES)
+    except OSError:
+        return "files that cannot be read"
+    return _REASONS[kind_of(entry.name, beginning)]
+
+
+def _place(folder: str) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino

@@ -11,7 +11,7 @@ import os
 import re
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Optional, Protocol
@@ -21,8 +21,16 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.align.aligner import Aligner
-from data.decoding import FILE_ENDINGS, Image, decode_file, decode_rgb
-from data.identities import is_class, is_image
+from data.decoding import (
+    BEGINNING_BYTES,
+    FILE_ENDINGS,
+    FileKind,
+    Image,
+    decode_file,
+    decode_rgb,
+    kind_of,
+)
+from data.identities import list_images
 from data.pack.image_files import fit
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
@@ -57,8 +65,11 @@ class ImageSource(Protocol):
 class ImageFiles(ImageSource):
     """Image files, each of an identity or of none."""
 
-    def __init__(self, paths: Sequence[str], labels: Sequence[str]) -> None:
-        self._paths, self._labels = paths, labels
+    def __init__(
+        self, paths: Sequence[str], labels: Sequence[str], remarks: Sequence[str] = ()
+    ) -> None:
+        """Name files, with their labels; ``remarks`` say what is left out of their folder."""
+        self._paths, self._labels, self.remarks = paths, labels, remarks
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -244,7 +255,7 @@ def open_sources(inputs: Sequence[str]) -> list[ImageSource]:
             sources.append(RecordImages(RecordSet(path)))
         elif path.suffix == _BIN:
             sources.append(PairImages(read_bin(path)))
-        elif path.name.lower().endswith(FILE_ENDINGS):
+        elif path.is_file() and _is_image_file(path):
             sources.append(ImageFiles([_checked(given)], [""]))
         else:
             raise DataError(
@@ -254,38 +265,33 @@ def open_sources(inputs: Sequence[str]) -> list[ImageSource]:
     return sources
 
 
+def remarks(sources: Iterable[ImageSource]) -> list[str]:
+    """Return lines that say which files of folders are left out."""
+    return [line for source in sources if isinstance(source, ImageFiles) for line in source.remarks]
+
+
 def _of_folder(folder: str) -> ImageFiles:
     top = folder.rstrip(os.sep) or os.sep
     try:
-        found = list(_walk(top, "", frozenset()))
+        images, left_out = list_images(top)
     except OSError as error:
         raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
-    if not found:
+    if not images:
         raise DataError(
             f"{folder} holds no images ({', '.join(FILE_ENDINGS)}) and no train.rec; name another "
             "folder"
         )
-    paths = [_checked(os.path.join(top, label, name)) for label, name in found]
-    return ImageFiles(paths, [label for label, _ in found])
+    paths = [_checked(os.path.join(top, path)) for path in images]
+    return ImageFiles(paths, [os.path.dirname(path) for path in images], left_out.lines(top))
 
 
-def _walk(top: str, inner: str, above: frozenset[tuple[int, int]]) -> Iterator[tuple[str, str]]:
-    """Yield the folder within ``top``, and the name, of each image, sorted.
-
-    Hidden files, and folders that programs create, are ignored. ``above`` are the folders around:
-    a link to one of them would lead around forever.
-    """
-    folder = os.path.join(top, inner) if inner else top
-    status = os.stat(folder)
-    here = status.st_dev, status.st_ino
-    if here in above:
-        return
-    with os.scandir(folder) as scanned:
-        entries = sorted((entry.name, entry.is_dir()) for entry in scanned)
-    yield from ((inner, name) for name, is_folder in entries if not is_folder and is_image(name))
-    for name, is_folder in entries:
-        if is_folder and is_class(name):
-            yield from _walk(top, os.path.join(inner, name), above | {here})
+def _is_image_file(path: Path) -> bool:
+    try:
+        with path.open("rb", buffering=0) as file:
+            beginning = file.read(BEGINNING_BYTES)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    return kind_of(path.name, beginning) is FileKind.IMAGE
 
 
 def _checked(path: str) -> str:

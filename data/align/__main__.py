@@ -11,6 +11,7 @@ face is found, are named on standard error and left out; the exit status is then
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from data.align.aligner import Aligner, add_search, search_of
 from data.align.detector import Detector
 from data.align.points import PointsFile, PointSource
 from data.align.similarity import SIDE
-from data.decoding import decode_file, encode
+from data.decoding import IMAGE_ENDINGS, decode_file, encode
 from data.identities import find_images
 from data.records.recordio import BrokenRecordError
 from data.worker_threads import add_workers, map_in_order, say, track
@@ -63,7 +64,9 @@ class _Cutter(NamedTuple):
 
     def written_name(self, name: str) -> str:
         """Return the path of a face by that of its image, both within their folders."""
-        return os.path.splitext(name)[0] + (".png" if self.lossless else ".jpg")
+        stem, ending = os.path.splitext(name)
+        known = ending.lower() in IMAGE_ENDINGS
+        return (stem if known else name) + (".png" if self.lossless else ".jpg")
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -117,7 +120,7 @@ def _cut_all(cutter: _Cutter, names: Sequence[str], workers: int) -> int:
             f"{cutter.folder} has two images that would both become {twice}; rename one of them"
         )
     for parent in {os.path.dirname(name) for name in names}:
-        (cutter.out / parent).mkdir(exist_ok=True)
+        (cutter.out / parent).mkdir(parents=True, exist_ok=True)
     refused = 0
     with map_in_order(cutter.cut, names, workers) as results:
         for refusal in track(results, len(names), "aligning faces"):
@@ -126,9 +129,10 @@ def _cut_all(cutter: _Cutter, names: Sequence[str], workers: int) -> int:
                 say(refusal)
     if refused == len(names):
         raise DataError(f"none of the {refused:,} images has a face that can be aligned")
-    for parent in {os.path.dirname(name) for name in names}:
-        if parent and not any((cutter.out / parent).iterdir()):
-            (cutter.out / parent).rmdir()
+    # The inner folders first.
+    for parent in sorted({os.path.dirname(name) for name in names}, reverse=True):
+        with contextlib.suppress(OSError):
+            os.removedirs(cutter.out / parent)
     return refused
 
 
@@ -141,11 +145,14 @@ def main() -> int:
             f"{out} lies in {options.folder}, in which nothing is changed; choose another"
         )
     with new_folder(out) as hidden:
-        names = find_images(options.folder, options.workers)
+        remarks: list[str] = []
+        names = find_images(options.folder, options.workers, remarks)
         aligner = Aligner(_open_source(options, names), options.folder)
         hidden.mkdir(parents=True)
         cutter = _Cutter(options.folder, hidden, aligner, options.png)
         refused = _cut_all(cutter, names, options.workers)
+    for line in remarks:
+        say(line)
     without = f", without {refused:,} that were refused" if refused else ""
     print(f"{out}: {len(names) - refused:,} images of {SIDE} x {SIDE}{without}")
     return _REFUSED_STATUS if refused else 0

@@ -33,7 +33,7 @@ from data.pack.image_files import ImageReader
 from data.records.writer import RecordWriter, SetWriter, ShardWriter
 from data.verification.bin_file import write_bin
 from data.verification.pairs import Pair, draw_pairs, read_pairs
-from data.worker_threads import add_workers
+from data.worker_threads import add_workers, say
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
 from runtime.stopping import run_stoppable, undisturbed
@@ -119,7 +119,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         description="Pack a folder of images per identity for training, or pairs for verification.",
     )
     add = parser.add_argument
-    add("folder", type=Path, help="holds a folder of images per identity")
+    folder_help = (
+        "holds a folder of images per identity; those in folders within it belong to the identity. "
+        "What is left out is counted on standard error"
+    )
+    add("folder", type=Path, help=folder_help)
     add("out", type=Path, help="the folder, or with --pairs the .bin file, to write")
     pairs_help = "make a verification set of these pairs (LFW's format)"
     add("--pairs", type=Path, metavar="FILE", help=pairs_help)
@@ -204,7 +208,8 @@ def _pack(options: argparse.Namespace) -> None:
         pack_pairs(pairs, options.out, reader)
         print(f"{options.out}: {len(pairs)} pairs")
         return
-    training = find_identities(options.folder, options.min_images, options.workers)
+    remarks: list[str] = []
+    training = find_identities(options.folder, options.min_images, options.workers, remarks)
     if options.holdout_every:
         training, held_out = split_holdout(training, options.holdout_every)
         pairs = _draw_holdout(options.folder, held_out, options)
@@ -214,6 +219,8 @@ def _pack(options: argparse.Namespace) -> None:
             "divided; choose fewer"
         )
     height, width = pack_training(options.folder, training, options.out, reader, options.shards)
+    for line in remarks:
+        say(line)
     images = sum(len(identity.images) for identity in training)
     print(f"{options.out}: {len(training)} identities, {images} images of {height} x {width}")
     if options.holdout_every:

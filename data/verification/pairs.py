@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.decoding import FILE_ENDINGS
+from data.decoding import IMAGE_ENDINGS
 from data.text_list import read_lines, splits
 from runtime.errors import ConfigError, DataError
 
@@ -129,11 +129,11 @@ def _is_name(word: str) -> bool:
 
 def _image_of(folder: Path, name: str, number: int, where: str) -> Path:
     stem = folder / name / f"{name}_{number:04d}"
-    for suffix in (*FILE_ENDINGS, *map(str.upper, FILE_ENDINGS), ""):
+    for suffix in (*IMAGE_ENDINGS, *map(str.upper, IMAGE_ENDINGS), ""):
         path = stem.with_name(stem.name + suffix)
         if path.is_file():
             return path
-    raise DataError(f"{where}: there is no image {stem}{FILE_ENDINGS[0]}; check the folder")
+    raise DataError(f"{where}: there is no image {stem}{IMAGE_ENDINGS[0]}; check the folder")
 
 
 def _draw_same(

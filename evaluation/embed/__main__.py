@@ -275,7 +275,8 @@ def embed(job: EmbeddingJob, network_options: argparse.Namespace, world: Any = N
         DataError: an input is missing or broken, or a file cannot be written.
     """
     # Here, because rooms meet in programs only.
-    from data.named_images import NamedImages, Size, open_sources
+    from data.named_images import NamedImages, Size, open_sources, remarks
+    from data.worker_threads import say
     from parallel.world import HorovodWorld, LoneWorld
     from runtime import devices
 
@@ -286,6 +287,8 @@ def embed(job: EmbeddingJob, network_options: argparse.Namespace, world: Any = N
     network = open_network(asked, context)
     faces = NamedImages(sources, Size(*network.image_size, job.resize))
     _check_inputs(faces, world)
+    for line in remarks(sources) if world.rank == 0 else ():
+        say(line)
     batch_size = min(asked.batch_size, -(-len(faces) // world.size))
     embedder = Embedder(network, batch_size, not asked.no_flip, not job.raw)
     try:

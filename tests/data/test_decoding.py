@@ -7,7 +7,15 @@ import cv2
 import numpy as np
 import pytest
 
-from data.decoding import FILE_ENDINGS, decode_file, decode_rgb, turn_upright
+from data.decoding import (
+    BEGINNING_BYTES,
+    FILE_ENDINGS,
+    FileKind,
+    decode_file,
+    decode_rgb,
+    kind_of,
+    turn_upright,
+)
 from data.records.recordio import BrokenRecordError
 from tests.support.oriented_images import SEEN, stored
 
@@ -49,6 +57,34 @@ def test_a_file_of_every_ending_is_decoded(suffix: str) -> None:
     else:
         assert image.shape == COLORS.shape
         assert np.corrcoef(image.mean(2).ravel(), COLORS.mean(2).ravel())[0, 1] > 0.85
+
+
+OTHERS = {
+    ".gif": b"GIF89a",
+    ".heic": b"\0\0\0\x18ftypheic",
+    ".avif": b"\0\0\0\x1cftypavif",
+    ".jp2": b"\0\0\0\x0cjP  \r\n\x87\n",
+    ".pam": b"P7\nWIDTH 8\n",
+    ".psd": b"8BPS\0\1",
+    ".exr": b"v/1\1",
+}
+
+
+def test_files_are_known_by_their_ending_or_their_beginning() -> None:
+    for suffix in FILE_ENDINGS:
+        beginning = encode(suffix)[:BEGINNING_BYTES]
+        names = ["face", "face.1", "face.jpg_large"] + ["a.gif"] * (suffix in (".jpg", ".webp"))
+        for name in names:
+            assert kind_of(name, beginning) is FileKind.IMAGE, (name, suffix)
+        assert kind_of(f"A{suffix.upper()}", b"") is FileKind.IMAGE
+    for suffix, beginning in OTHERS.items():
+        assert kind_of(f"a{suffix}", b"") is kind_of("face", beginning) is FileKind.OTHER
+    # A raw file of a camera begins as a TIFF; OpenCV would decode its thumbnail.
+    assert kind_of("a.DNG", encode(".tif")[:BEGINNING_BYTES]) is FileKind.OTHER
+    assert kind_of("a.JFIF", b"") is FileKind.IMAGE
+    texts = (b"", b"BMW is a car", b"P6 is written", b"notes", b"#!/bin/sh")
+    for beginning in (*texts, b"RIFF\1\2\3\4WAVEfmt "):
+        assert kind_of("notes", beginning) is kind_of("a.txt", beginning) is FileKind.NONE
 
 
 @pytest.mark.parametrize("suffix", [".tif", ".pgm", ".ras", ".hdr"])

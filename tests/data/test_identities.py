@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from data.identities import Identity, find_identities, image_paths, is_class, split_holdout
+from data.identities import (
+    Identity,
+    find_identities,
+    find_images,
+    image_paths,
+    is_class,
+    split_holdout,
+)
 from runtime.errors import DataError
 
 
@@ -47,6 +55,83 @@ def test_folders_that_programs_create_are_no_classes(tmp_path: Path) -> None:
     assert not any(map(is_class, created))
     found = find_identities(tmp_path, 1, 1)
     assert [identity.name for identity in found] == ["_private", "anna", "lost", "macosx"]
+
+
+@pytest.fixture
+def mixed(tmp_path: Path, make_image) -> Path:
+    """What two people and many programs have left in a folder."""
+    image = make_image(1)
+    files = {
+        "ann/1.JPG": image, "ann/2": image, "ann/3.jfif": image, "ann/4.heic": b"",
+        "ann/5": b"GIF89a", "ann/Thumbs.db": b"\xd0\xcf", "ann/.DS_Store": b"",
+        "ann/._1.jpg": b"", "ann/0.txt": b"",
+        "ann/b/7.png": image, "ann/a/c/6.png": image, "ann/.git/8.png": image,
+        "ann/__MACOSX/9.png": image, "bob/1.jpg_large": image, "empty/notes.txt": b"",
+        "stray.png": image, "list.csv": b"", "__MACOSX/1.png": image,
+    }  # fmt: skip
+    for name, content in files.items():
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(content)
+    (tmp_path / "in" / "ann" / "loop").symlink_to(tmp_path / "in")
+    (tmp_path / "in" / "ann" / "gone").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "in" / "bob" / "pipe")
+    return tmp_path / "in"
+
+
+def test_images_are_found_whatever_they_are_called(mixed: Path) -> None:
+    remarks: list[str] = []
+    assert find_identities(mixed, 1, 1, remarks) == [
+        Identity("ann", ["1.JPG", "2", "3.jfif", "a/c/6.png", "b/7.png"]),
+        Identity("bob", ["1.jpg_large"]),
+    ]
+    assert remarks == [
+        f"{mixed}: 2 images in folders within those of identities belong to these, the first is "
+        "ann/a/c/6.png",
+        f"{mixed}: left out 6 files that are not images, the first is list.csv",
+        f"{mixed}: left out 2 images of formats that are not decoded, such as HEIC and GIF "
+        "(convert them), the first is ann/4.heic",
+        f"{mixed}: left out 1 folders without images, the first is empty",
+        f"{mixed}: left out 1 images outside of the identities' folders, the first is stray.png",
+    ]
+    remarks.clear()
+    assert [name for name, _ in find_identities(mixed, 2, 1, remarks)] == ["ann"]
+    expected = f"{mixed}: left out 1 identities with fewer than 2 images, the first is bob"
+    assert expected in remarks
+
+
+def test_images_of_any_depth(mixed: Path) -> None:
+    remarks: list[str] = []
+    assert find_images(mixed, 2, remarks) == [
+        "stray.png", "ann/1.JPG", "ann/2", "ann/3.jfif", "ann/a/c/6.png", "ann/b/7.png",
+        "bob/1.jpg_large",
+    ]  # fmt: skip
+    assert len(remarks) == 3
+
+
+def test_images_that_all_lie_deeper_are_refused(tmp_path: Path) -> None:
+    """As if a folder of several sets were one set: their names would be the identities."""
+    for name in ("train/ann/1.png", "train/bob/1.png", "val/ann/2.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(
+        DataError, match="all images lie deeper than in its folders, .* train/ann/1"
+    ):
+        find_identities(tmp_path, 1, 1)
+    assert len(find_images(tmp_path, 1)) == 3
+
+
+def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/m\xfcller"
+    os.mkdir(folder)
+    for name in (b"\xe9.png", b"\xea.txt"):
+        open(folder + b"/" + name, "w").close()
+    remarks: list[str] = []
+    (found,) = find_identities(tmp_path, 1, 1, remarks)
+    assert [os.fsencode(part) for part in (found.name, *found.images)] == [
+        b"m\xfcller",
+        b"\xe9.png",
+    ]
+    assert os.fsdecode(b"m\xfcller/\xea.txt") in remarks[0]
 
 
 def test_every_kth_identity_is_held_out() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.named_images import NamedImages, Size, open_sources
+from data.named_images import NamedImages, Size, open_sources, remarks
 from runtime.errors import DataError
 
 
@@ -36,6 +36,21 @@ def test_folders_are_sorted_and_give_labels(folder: Path) -> None:
     assert [faces.label(n) for n in range(5)] == ["", "a/x", "b", "b", ""]
     assert [int(faces.read(n)[0, 0, 0]) for n in range(5)] == [3, 2, 1, 0, 0]
     assert faces.read(0).shape == (3, 16, 16) and faces.read(0)[2, 5, 5] == 252
+
+
+def test_images_without_an_ending_and_what_is_left_out(folder: Path, make_image) -> None:
+    (folder / "b" / "3").write_bytes(make_image(7))
+    (folder / "b" / "4.heic").touch()
+    (folder / "__MACOSX").mkdir()
+    (folder / "__MACOSX" / "1.png").write_bytes(make_image(8))
+    sources = open_sources(["in", "in/b/3", "in/b/2.png"])
+    faces = NamedImages(sources, Size(16, 16))
+    assert [int(faces.read(n)[0, 0, 0]) for n in range(len(faces))] == [3, 2, 1, 0, 7, 7, 0]
+    assert remarks(sources) == [
+        "in: left out 1 images of formats that are not decoded, such as HEIC and GIF (convert "
+        "them), the first is b/4.heic",
+        "in: left out 1 files that are not images, the first is b/notes.txt",
+    ]
 
 
 def test_a_linked_folder_is_followed(folder: Path) -> None:

@@ -115,7 +115,8 @@ def test_refused_images_are_a_line_each(monkeypatch, capsys, faces: Path, tmp_pa
     printed = capsys.readouterr()
     assert f"{tmp_path / 'out'}: 12 images of 112 x 112, without 4 that were refused" in printed.out
     found = printed.err.splitlines()
-    assert len(found) == 5
+    assert len(found) == 6
+    assert found[5] == f"{faces}: left out 1 files that are not images, the first is notes.txt"
     assert found[0].endswith("points.txt: 1 names are of no image, the first is nowhere.png")
     assert "p0_0002.png: the image cannot be decoded" in found[1]
     assert "p1_0001.png: its points are those of a mirrored face" in found[2]
@@ -191,6 +192,26 @@ def test_points_are_those_of_the_upright_image(monkeypatch, tmp_path: Path) -> N
     assert np.abs(aligned[0] - aligned[1]).mean() < 4
 
 
+def test_folders_of_any_depth_and_names_without_an_ending(
+    monkeypatch, capsys, faces: Path, tmp_path: Path
+) -> None:
+    """What stands after a dot stays in the name if it is not an image's ending."""
+    (faces / "p0" / "day" / "one").mkdir(parents=True)
+    (faces / "p1" / "junk" / "deep").mkdir(parents=True)
+    (faces / "p1" / "junk" / "deep" / "a.png").write_bytes(b"junk")
+    lines = (tmp_path / "points.txt").read_text()
+    for old, new in (("p0/p0_0001.png", "p0/day/one/p.001"), ("p0/p0_0002.png", "p0/day/one/p.2")):
+        (faces / old).rename(faces / new)
+        lines = lines.replace(old, new)
+    (tmp_path / "points.txt").write_text(lines)
+    options = ["--points", tmp_path / "points.txt", "--png"]
+    assert run(monkeypatch, faces, tmp_path / "out", *options) == 1
+    assert ": 16 images of 112 x 112, without 1 that were" in capsys.readouterr().out
+    made = contents(tmp_path / "out")
+    assert {"p0/day/one/p.001.png", "p0/day/one/p.2.png", "p0/p0_0003.png"} <= set(made)
+    assert len(made) == 16 and not (tmp_path / "out" / "p1" / "junk").exists()
+
+
 def test_packing_aligned_faces(monkeypatch, faces: Path, tmp_path: Path) -> None:
     """The set has the bytes of the files that the other command writes."""
     points = tmp_path / "points.txt"
@@ -226,7 +247,8 @@ def test_packing_with_a_detector_names_an_image_without_a_face(
         pack(monkeypatch, faces, tmp_path / "none", *options)
     with pytest.raises(DataError, match="16 of 16 images cannot be used"):
         pack(monkeypatch, faces, tmp_path / "none", *options, "--check")
-    assert len(capsys.readouterr().err.splitlines()) == 16
+    lines = capsys.readouterr().err.splitlines()
+    assert len([line for line in lines if "no face has a score of 0.7 or more" in line]) == 16
 
 
 @pytest.mark.parametrize(

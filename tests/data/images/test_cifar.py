@@ -136,7 +136,7 @@ def test_how_many_images_the_published_files_have() -> None:
         ({"data": np.zeros((COUNT, 3072), np.uint8), "labels": [-1] * COUNT}, "0 to 9"),
         ({"data": np.zeros((COUNT, 3072), np.uint8), "labels": [1 << 70]}, "no CIFAR-10 batch"),
         ({"data": np.zeros((COUNT, 3072)), "labels": [0] * COUNT}, "no CIFAR-10 batch"),
-        ({"data": np.asfortranarray(np.zeros((COUNT, 3072), np.uint8)), "labels": []}, "Fortran"),
+        ({"data": np.zeros((COUNT, 32, 32, 3), np.uint8), "labels": []}, "pixels .20 x 32 x 32"),
         ({"labels": [0] * COUNT}, "no CIFAR-10 batch"),
         ([1, 2], "no CIFAR-10 batch"),
     ],
@@ -147,6 +147,24 @@ def test_other_pickles(tmp_path: Path, batch, words: str) -> None:
     with pytest.raises(DataError, match=words) as caught:
         cifar.read(TEN, tmp_path, "validation")
     assert "test_batch" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, list])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_batches_that_others_have_written_again(tmp_path: Path, kind, order: str) -> None:
+    write_python(tmp_path)
+    expected = cifar.read(TEN, tmp_path, "validation")
+    batch = pickle.loads((tmp_path / "test_batch").read_bytes())
+    labels = next(key for key in batch if key in ("labels", b"labels"))
+    data = next(key for key in batch if key in ("data", b"data"))
+    batch[labels] = list(batch[labels]) if kind is list else np.array(batch[labels], kind)
+    batch[data] = np.array(batch[data], order=order)
+    (tmp_path / "test_batch").write_bytes(pickle.dumps(batch, 4))
+    found = cifar.read(TEN, tmp_path, "validation")
+    assert len(found) == len(expected)
+    for number in range(len(expected)):
+        (one, label), (other, wanted) = found.decoded(number), expected.decoded(number)
+        assert label == wanted and (one == other).all()
 
 
 class Attack:

@@ -165,6 +165,41 @@ def test_images_are_cropped_and_resized(monkeypatch, people, tmp_path, make_imag
     assert bytes(records.read(1).payload) == (people / "p0" / "p0_0002.png").read_bytes()
 
 
+def test_every_image_is_packed_and_the_rest_is_counted(tmp_path: Path, make_image) -> None:
+    """Of 24 images 9 were packed: those without a usual ending, or in a folder, were dropped."""
+    names = "{0}.png", "{0}.PNG", "{0}.jfif", "{0}", "{0}.001", "day/{0}.png", "a/b/{0}", "c/x {0}"
+    numbers = iter(range(24))
+    expected = {}
+    for person in ("ann", "bob", os.fsdecode(b"c\xe9d")):
+        for name in names:
+            number = next(numbers)
+            path = tmp_path / "in" / person / name.format(number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(make_image(number))
+            expected[make_image(number)] = number // 8
+    (tmp_path / "in" / "ann" / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
+    (tmp_path / "in" / "ann" / "._1.png").write_bytes(b"")
+    (tmp_path / "in" / "bob" / "x.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    (tmp_path / "in" / ".ipynb_checkpoints").mkdir()
+    (tmp_path / "in" / "empty").mkdir()
+    command = [sys.executable, "-m", "data.pack", str(tmp_path / "in"), str(tmp_path / "out")]
+    root = Path(__file__).parents[3]
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert "3 identities, 24 images of 16 x 16" in result.stdout
+    records = RecordSet(tmp_path / "out")
+    found = [records.read(number) for number in range(len(records))]
+    assert records.num_classes == 3
+    assert {bytes(record.payload): int(record.label) for record in found} == expected
+    assert result.stderr.replace(f"{tmp_path / 'in'}: ", "").splitlines() == [
+        "9 images in folders within those of identities belong to these, the first is ann/a/b/6",
+        "left out 1 files that are not images, the first is ann/Thumbs.db",
+        "left out 1 images of formats that are not decoded, such as HEIC and GIF (convert them), "
+        "the first is bob/x.heic",
+        "left out 1 folders without images, the first is empty",
+    ]
+
+
 FORMATS = [".bmp", ".pgm", ".webp", ".tif", ".ppm", ".ras"]
 
 
