@@ -15,7 +15,6 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from data.text_list import read_lines
 from evaluation.folds import FOLDS, accuracies_of_folds, folds_of
 from evaluation.verification.curves import (
     Answers,
@@ -119,9 +118,16 @@ def read_groups(path: Path, pairs: int, target: str) -> list[str]:
     Raises:
         DataError: the file cannot be read, has another number of lines, or a line is no name.
     """
-    names = [
-        line.strip() for line in read_lines(path, "--groups, a text file with a line per pair")
-    ]
+    try:
+        # A pipe, which is not a file, may never end.
+        if path.exists() and not path.is_file():
+            raise OSError("it is no file")
+        names = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(
+            f"--groups {path} cannot be read ({reason}); give a text file with a line per pair"
+        ) from None
     for number, name in enumerate(names, 1):
         if not (name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
             raise DataError(
