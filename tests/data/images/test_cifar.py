@@ -151,7 +151,7 @@ def test_other_pickles(tmp_path: Path, batch, words: str) -> None:
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, list])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_batches_that_others_have_written_again(tmp_path: Path, kind, order: str) -> None:
+def test_batches_that_others_have_written_again(tmp_path: Path, kind, order) -> None:
     write_python(tmp_path)
     expected = cifar.read(TEN, tmp_path, "validation")
     batch = pickle.loads((tmp_path / "test_batch").read_bytes())

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ ANSWERS_AS = {
 }
 
 
-def variants() -> dict[str, tuple[object, object]]:
+def variants() -> dict[str, tuple[Any, Any]]:
     """Parts of a set, in each form of one of them; the faces stand for themselves."""
     same = [True, False, True]
     found = {f"images as {name}": (make, same) for name, make in IMAGES_AS.items()}

@@ -172,11 +172,16 @@ def test_broken_images(model: Path, people: list[str], capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("size", [2, 3, 13])
-def test_ranks_share_the_images(model: Path, people: list[str], size: int) -> None:
+def test_ranks_share_the_images(model: Path, people: list[str], size: int, capsys) -> None:
+    """Rank 0 alone says what is left out."""
     Path(people[2]).write_bytes(b"nothing")
+    Path("faces/bob/a.heic").touch()
     expected, index = embed(model, "faces", "--skip-broken")
+    capsys.readouterr()
     words = ["--model", f"{model},0", *SIZE, "--batch-size", "4", "faces", "--skip-broken"]
     run_ranks(size, lambda world: command.main([*words, "--out", "shared"], world))
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("faces: ")]
+    assert len(said) == 1 and said[0].startswith("faces: left out 1 images of formats that are not")
     close(np.load("shared.npy"), expected)
     assert [line.split("\t") for line in Path("shared.tsv").read_text().splitlines()] == index
 
