@@ -1,10 +1,12 @@
-"""The update that a server makes: momentum SGD with a learning rate divided by staleness.
+"""The update that a server makes: momentum SGD with a gradient divided by its staleness.
 
 Staleness Y of a push is the number of updates that the bucket has had since the pusher pulled it,
-plus 1. A server handles one push after the other, so it counts exactly. The whole update, weight
-decay included, is multiplied by 1 / Y (Grouping-SGD; Zhang et al., "Staleness-aware Async-SGD for
-Distributed Deep Learning", IJCAI 2016, equation 6). For the sum of pushes that makes an update in
-BSP, all workers have pulled the same version: Y is 1.
+plus 1. A server handles one push after the other, so it counts exactly. The gradient g is
+multiplied by 1 / Y; the weight decay is not, because it depends on the server's own weights, which
+are never stale: ``m = mu m - lr (g / Y + wd w)``, ``w = w + m``. MXNet-G computes the same (its
+``SGD.update`` divides the gradient by batch, workers and Y); the weight 1 / Y is also that of Zhang
+et al., "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2016, equation 6. For the
+sum of pushes that makes an update in BSP, all workers have pulled the same version: Y is 1.
 
 No message ends a server, because only the servers have the newest weights. A message that cannot be
 applied is refused and counted: weights, momentum and version stay as they are.
@@ -140,7 +142,8 @@ class Updater:
             weights,
             pushed[:size],
             bucket.momentum,
-            lr=tail.lr / tail.pushes / staleness,
+            lr=tail.lr / tail.pushes,
+            rescale_grad=1 / staleness,
             wd=self._settings.weight_decay[key],
             momentum=self._settings.momentum,
             out=weights,

@@ -11,7 +11,7 @@ from parallel.parameter_server.shared_table import Column, SharedTable
 from parallel.parameter_server.trace import Trace
 from runtime.mxnet import mx
 
-KEY, TABLE, MOMENTUM, DECAY = 4, 9, 0.9, 0.01
+KEY, TABLE, MOMENTUM, DECAY = 4, 9, 0.9, 0.1
 INITIAL = np.array([1.0, -2.0, 3.0], np.float32)
 
 
@@ -45,9 +45,9 @@ class Server:
         self.updater(KEY, mx.nd.array(numbers), self.stored)
 
     def expect(self, gradient: list[float], lr: float, staleness: int) -> None:
-        step = lr / staleness
-        total = np.array(gradient) + DECAY * self.expected
-        self._memory = MOMENTUM * self._memory - step * total
+        """MXNet-G's formula, by hand: the gradient is divided by staleness, the decay is not."""
+        total = np.array(gradient) / staleness + DECAY * self.expected
+        self._memory = MOMENTUM * self._memory - lr * total
         self.expected = self.expected + self._memory
 
     def add_steps(self, pusher: int, steps: int = 1) -> SharedTable:
