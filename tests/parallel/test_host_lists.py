@@ -1,0 +1,155 @@
+"""Every spelling of a list of hosts that people have: read to the right value, or one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+import pytest
+
+from parallel.host_lists import PORT, ListedHost, read_file, read_list, slots_by_host
+from runtime.errors import ConfigError, DataError
+
+TWO = {"ip1": 8, "ip2": 4}
+
+
+def of_file(folder: Path, data: bytes, **options: str) -> tuple[ListedHost, ...]:
+    file = folder / "hosts"
+    file.write_bytes(data)
+    return read_file(file, **options)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"ip1 slots=8\nip2 slots=4\n",
+        b"ip1 slots=8\nip2 slots=4",
+        b"ip1 slots=8\r\nip2 slots=4\r\n",
+        b"ip1 slots=8\rip2 slots=4\r",
+        b"\xef\xbb\xbfip1 slots=8\nip2 slots=4\n",
+        "\ufeffip1 slots=8\r\nip2 slots=4\r\n".encode("utf-16-le"),
+        b"# ours\n\nip1 slots=8 # fast\n  \nip2 slots=4#slow\n",
+        b"\tip1\tslots = 8\t\n ip2   slots= 4 \n",
+        b"ip1:8\nip2:4\n",
+        b"ip1 max_slots=9 slots=8\nip2 slots=4 max-slots = 4\n",
+        b"ip1 slots=4\nip2 slots=4\nip1 slots=4\n",
+        b"ip1 slots=7\nip2 slots=4\nip1\n",
+    ],
+)
+def test_a_file_means_the_same_in_every_spelling(tmp_path: Path, data: bytes) -> None:
+    assert slots_by_host(of_file(tmp_path, data)) == TWO
+
+
+@pytest.mark.parametrize(
+    "text", ["ip1:8,ip2:4", " ip1:8 , ip2:4 ", "ip1:8,ip2:4,", "ip1:8,ip2:4\n", "ip1:8,ip2:3,ip2"]
+)
+def test_a_list_means_the_same_in_every_spelling(text: str) -> None:
+    assert slots_by_host(read_list(text)) == TWO
+    assert list(slots_by_host(read_list(text))) == ["ip1", "ip2"]
+
+
+def test_entries_keep_their_lines_and_what_was_left_out(tmp_path: Path) -> None:
+    found = of_file(tmp_path, b"# ours\r\nip2\r\n\r\nip1 slots=3\r\n")
+    assert found == (ListedHost(2, "ip2"), ListedHost(4, "ip1", slots=3))
+    assert slots_by_host(found) == {"ip2": None, "ip1": 3}
+    assert slots_by_host(read_list("ip1,ip1")) == {"ip1": 2}
+
+
+def test_a_number_after_a_colon_is_a_port_if_the_caller_says_so(tmp_path: Path) -> None:
+    found = of_file(tmp_path, b"ip1:2222\nip2 slots=2\nip1:22 slots=3\n", colon=PORT)
+    assert found == (
+        ListedHost(1, "ip1", port=2222), ListedHost(2, "ip2", slots=2),
+        ListedHost(3, "ip1", slots=3, port=22),
+    )  # fmt: skip
+    assert read_list("ip1:65535", colon=PORT) == (ListedHost(1, "ip1", port=65535),)
+    with pytest.raises(ConfigError, match="has '65536' for port; give a number from 1 to 65535"):
+        read_list("ip1:65536", colon=PORT)
+
+
+def test_names_of_this_host_are_one_host() -> None:
+    own = {"localhost", "127.0.0.1", "me"}.__contains__
+    entries = read_list("127.0.0.1:2,ip2:3,localhost:1,me,ip2:1")
+    assert slots_by_host(entries, own) == {"127.0.0.1": 4, "ip2": 4}
+
+
+WRONG = {
+    "ip1 slots=0": "has '0' for slots; give a number from 1 to 9999",
+    "ip1 slots=two": "has 'two' for slots",
+    "ip1 slots=-1": "has '-1' for slots",
+    "ip1 slots=": "has '' for slots",
+    "ip1 slots=10000": "has '10000' for slots",
+    "ip1 slots=２": "has '２' for slots",
+    "ip1 max_slots=": "has '' for max_slots",
+    "ip1 slots=4 max_slots=2": "has more slots than max_slots=2",
+    "ip1 slots=2 slots=3": "has two numbers of slots",
+    "ip1:2 slots=3": "has two numbers of slots",
+    "ip1:": "has '' for slots",
+    "ip1:x": "has 'x' for slots",
+    "ip1 2": "'2' is not understood; write a line as in \"ip1 slots=8\"",
+    "ip1 ip2": "'ip2' is not understood",
+    "ip1,ip2": "is not a host",
+    "me@ip1 slots=2": "names a user; write the host alone, and the user in ~/.ssh/config",
+    "[::1]:2": "IPv6 does not work between ranks: give a name or an IPv4 address",
+    "[::1]": "IPv6",
+    "fe80::1 slots=2": "IPv6",
+    "-oProxyCommand=x": "is not a host",
+    "ip1;reboot": "is not a host",
+    "höst": "is not a host",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_line_that_no_launcher_can_use_is_named(tmp_path: Path, line: str) -> None:
+    with pytest.raises(DataError) as raised:
+        of_file(tmp_path, f"# ours\nip0 slots=1\n{line}\n".encode())
+    said = str(raised.value)
+    assert said.startswith(f"{tmp_path / 'hosts'}, line 3: {line!r} ") and WRONG[line] in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "-H '' is empty"),
+        (",", "is empty"),
+        ("a,,b", "host 2: '' is empty"),
+        (",b", "host 1: '' is empty"),
+        ("a:1,b:0", "host 2: 'b:0' has '0' for slots"),
+        ("a:99999", "has '99999' for slots"),
+        ("a:1:2", "IPv6"),
+        ("a b", "'b' is not understood"),
+        ("a;b", "is not a host"),
+        ("[::1]:2", "IPv6"),
+        ("a,me@b", "names a user"),
+    ],
+)
+def test_a_list_that_no_launcher_can_use(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_list(text)
+    assert reason in str(raised.value) and str(raised.value).startswith(f"-H {text!r}")
+    with pytest.raises(ConfigError, match="^HOSTS "):
+        read_list(text, name="HOSTS")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (None, "does not exist; give a file with a host on each line"),
+        (b"", "has no host; add a line for each"),
+        (b"# ip1\n\n", "has no host"),
+        (b"\xef\xbb\xbf\r\n", "has no host"),
+        (b"\xff\xfe\x00", "is not a text file"),
+        (b"\x80\x81", "is not a text file"),
+        (b"ip1\n" * 300_000, "is larger than any list of hosts"),
+    ],
+)
+def test_what_is_not_a_file_of_hosts(tmp_path: Path, data: Optional[bytes], reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
+        read_file(tmp_path / "none") if data is None else of_file(tmp_path, data)
+
+
+def test_a_folder_is_not_a_file_of_hosts(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is a folder; give a file with a host on each line"):
+        read_file(tmp_path)
+    with pytest.raises(DataError, match="is not a file"):
+        read_file(Path("/dev/null"))
