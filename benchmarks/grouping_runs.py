@@ -22,7 +22,8 @@ from backbones.classifiers.classifier import Classifier
 from backbones.options import ClassifierOptions
 from benchmarks.training_runs import started
 from parallel import grouping
-from parallel.launch.cluster_files import Groups, format_groups, format_shares
+from parallel.launch.cluster_files import Groups, format_groups
+from parallel.launch.data_sharding import format_shares
 from parallel.world import LoneWorld
 from runtime.mxnet import mx
 from training.config import images
@@ -62,7 +63,8 @@ class GroupingCase:
     @property
     def shares(self) -> str:
         """The file ``data_sharding`` of these groups."""
-        return format_shares(grouping.shares(self.groups, self._speeds))
+        addresses = (_ADDRESS,) * len(self.slowdown)
+        return format_shares(grouping.shares(self.groups, self._speeds), addresses)
 
     @property
     def _speeds(self) -> list[float]:

@@ -24,7 +24,8 @@ from typing import Optional
 
 from parallel import grouping
 from parallel.launch import ssh
-from parallel.launch.cluster_files import format_groups, format_servers, format_shares
+from parallel.launch.cluster_files import format_groups, format_servers
+from parallel.launch.data_sharding import format_shares, in_mxnet_order
 from parallel.launch.launcher import SERVE, JobOptions, add_options, launch, parse
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
@@ -70,8 +71,8 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
     given = parse(parser, argv)
     files = [given.pop(option[2:].replace("-", "_")) for option in _WRITTEN]
     options = JobOptions(**given)
-    addresses = options.addresses()
-    others = tuple(dict.fromkeys(addresses)) if options.launcher == "ssh" else ()
+    hosts = options.worker_hosts()
+    others = tuple(dict.fromkeys(hosts.logins)) if options.launcher == "ssh" else ()
     with _folder_of_run(others) as folder:
         command = measuring_command(options.command, folder)
         status = launch(replace(options, command=command), serve)
@@ -82,7 +83,7 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
             # Worker 0 has written on its own host.
             metrics.write_bytes(_on_host(others[0], "cat", metrics).communicate()[0])
         speeds = read_speeds(metrics, options.workers)
-    _report_and_write(files, addresses, speeds, options.servers)
+    _report_and_write(files, hosts.addresses, speeds, options.servers)
     return 0
 
 
@@ -98,12 +99,19 @@ def _report_and_write(
             for worker in group
         )
         print(f"group {number}: {', '.join(members)}")
+    shares = grouping.shares(groups, speeds)
+    for line, worker in enumerate(in_mxnet_order(addresses), 1):
+        start, end = shares[worker]
+        print(
+            f"share of worker {worker} on {addresses[worker]}: {start:g} to {end:g} "
+            f"(line {line} of {files[1]})"
+        )
     whole = sum(speed for _, speed in placed)
     for number, (address, speed) in enumerate(placed):
         print(f"server {number}: {address}, {speed / whole:.0%} of the load")
     texts = (
         format_groups(groups, addresses),
-        format_shares(grouping.shares(groups, speeds)),
+        format_shares(shares, addresses),
         format_servers(*zip(*placed)),
     )
     names = ", ".join(map(str, files))

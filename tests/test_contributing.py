@@ -379,8 +379,8 @@ os.environ.update(grouped.variables())
 line = "--dataset synthetic --kv-store dist_bounded_gsync"
 config = parse(f"{line} --staleness 2 --rebalance 3".split())
 check(config.exchange, config.classifier, config.optimizer, grouped)
+print(config.exchange.bound, replace(config.exchange, staleness=None).bound)
 for exchange, assignment in (
-    (replace(config.exchange, staleness=None), grouped),
     (config.exchange, job),
     (config.exchange, replace(grouped, tolerates=True)),
 ):
@@ -407,8 +407,8 @@ def test_an_exchange_scheme() -> None:
         [sys.executable, "-c", NEW_SCHEME], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert finished.returncode == 0, finished.stderr
-    unbounded, without_groups, tolerant, launched, numbers = finished.stdout.splitlines()
-    assert "--kv-store dist_bounded_gsync has no bound: add --staleness" in unbounded
+    bound, without_groups, tolerant, launched, numbers = finished.stdout.splitlines()
+    assert bound == "2 0"
     assert "--kv-store dist_bounded_gsync needs groups" in without_groups
     assert "--tolerate-workers" in tolerant
     assert launched.startswith("--kv-store dist_bounded_gsync needs --groups FILE")

@@ -1,7 +1,7 @@
 """Start a job with parameter servers: a scheduler, servers and workers, here or on other machines.
 
-    python -m parallel.launch -n 4 -s 2 -- python classify.py --kv-store dist_async ...
-    python -m parallel.launch -n 4 -s 2 -H hosts -i eth0 --launcher ssh --groups groups -- \
+    python -m parallel.launch -n 4 -s 2 python classify.py --kv-store dist_async ...
+    python -m parallel.launch -n 4 -s 2 -H hosts -i eth0 --launcher ssh --groups groups \
         python classify.py --kv-store dist_gsync ...
 
 Without ``-H`` everything runs on this machine and listens on 127.0.0.1 alone. docs/grouping-sgd.md
@@ -38,7 +38,9 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
         "--data-sharding",
         type=Path,
         metavar="FILE",
-        help="line k holds start and end of what worker k reads (with --data-allocator 1)",
+        help="line k holds start and end of what one worker reads, as parts of 1 (with "
+        "--data-allocator 1): the first line is for the worker with the highest address, compared "
+        "as text, and so on downwards, as MXNet numbers workers; the log names each",
     )
     parser.add_argument(
         "--server-hosts",

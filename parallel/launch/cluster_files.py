@@ -1,59 +1,100 @@
-"""The text files that describe a cluster: ``hosts``, ``groups``, ``data_sharding``, ``servers``.
+"""The text files that describe a cluster: ``hosts``, ``groups``, ``servers``.
 
-Every line of a file counts, so that an error can name the line of a mistake. docs/grouping-sgd.md
-describes the files to their authors.
+``data_sharding`` has a module of its own. Comments and empty lines are skipped, and lines are
+counted so that an error can name the line of a mistake. docs/grouping-sgd.md describes the files to
+their authors.
 """
 
 from __future__ import annotations
 
+import codecs
 import math
-import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
-from typing import Optional
+from typing import NamedTuple, Optional
 
-from parallel.parameter_server.assignment import Share
+from parallel import host_lists
+from parallel.host_lists import ListedHost
 from runtime.errors import DataError, did_you_mean
 
 Groups = tuple[tuple[int, ...], ...]
 """The workers of each group."""
 
-_HOSTS_LINE = "one address, of a worker's slot"
 _GROUPS_LINE = "the addresses of a group, separated by spaces"
-_SHARES_LINE = "two numbers, start and end of a worker's share of the data"
 _SERVERS_LINE = "the address of a server and its speed relative to the others"
-# Not "-" first: ssh would take it for an option. No colon: it separates the slot in groups.
-_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read_hosts(path: Path, workers: int) -> tuple[str, ...]:
-    """Read the address of each worker, one a line, worker 0 first.
+class WorkerHosts(NamedTuple):
+    """The machine of each worker, worker 0 first."""
 
-    A machine with two slots stands on two lines. The file has as many lines as there are workers:
-    the same file with another number of workers would mean other groups and other shares.
+    addresses: tuple[str, ...]
+    """As they are written in ``hosts``; groups, shares and servers refer to them."""
+    logins: tuple[str, ...]
+    """Where ssh connects: the address, with ``:port`` if the line has one."""
+    notes: tuple[str, ...] = ()
+    """Lines for the log: lines of the file that are left out or used again."""
+
+
+class Line(NamedTuple):
+    """The words of a line of a file."""
+
+    number: int
+    """Counted from 1."""
+    words: list[str]
+
+
+def read_hosts(path: Path, workers: int) -> WorkerHosts:
+    """Read the machine of each worker: ``address``, ``address:port`` or ``address slots=N``.
+
+    As with the tracker of dmlc-core, which MXNet-G uses, the first lines are taken if there are
+    more lines than workers, and the lines are used in turn if there are fewer; the port is that of
+    the ssh server. A line whose slots are all taken is left out of later turns while others have
+    free ones.
 
     Raises:
-        DataError: with the file and the line: not one address on it, or too few or many lines.
+        DataError: with the file and the line: it is not one name or IPv4 address.
     """
-    addresses = []
-    for number, words in enumerate(_read_lines(path, _HOSTS_LINE), 1):
-        if len(words) > 1:
-            raise DataError(
-                f"{_location(path, number)}: {' '.join(words)!r} is more than one address; a "
-                "machine with several slots stands on as many lines"
-            )
-        if not _ADDRESS.fullmatch(words[0]):
-            raise DataError(
-                f"{_location(path, number)}: {words[0]!r} is no address; give a name or an IPv4 "
-                "address"
-            )
-        addresses.append(words[0])
-    if len(addresses) != workers:
-        raise DataError(
-            f"{path} has {len(addresses)} lines, but there are {workers} workers; give it one line "
-            f"for each, or -n {len(addresses)}"
+    lines = host_lists.read_file(path, colon=host_lists.PORT)
+    taken = _in_turn(lines, workers)
+    notes = []
+    used = Counter(line.line for line in taken)
+    left_out = [line for line in lines if not used[line.line]]
+    if left_out:
+        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        notes.append(
+            f"{path} has {len(lines)} lines for {workers} workers: "
+            f"{left_out[0].host} (line {left_out[0].line}){more} at its end have no worker"
         )
-    return tuple(addresses)
+    elif len(lines) < workers:
+        counts = ", ".join(f"{used[line.line]} on {line.host}" for line in lines)
+        notes.append(
+            f"{path} has {len(lines)} lines for {workers} workers, which take them in turn: "
+            f"{counts}"
+        )
+    return WorkerHosts(
+        tuple(line.host for line in taken),
+        tuple(f"{line.host}:{line.port}" if line.port else line.host for line in taken),
+        tuple(notes),
+    )
+
+
+def _in_turn(lines: Sequence[ListedHost], workers: int) -> list[ListedHost]:
+    """Give each worker a line."""
+    taken: list[ListedHost] = []
+    counts: Counter[int] = Counter()
+    has_end = all(line.slots for line in lines)
+    slots = sum(line.slots or 1 for line in lines)
+    for line in cycle(lines):
+        if len(taken) == workers:
+            break
+        is_full = line.slots is not None and counts[line.line] >= line.slots
+        if not is_full or (has_end and len(taken) >= slots):
+            taken.append(line)
+            counts[line.line] += 1
+    return taken
 
 
 def read_groups(path: Path, hosts: Sequence[str]) -> Groups:
@@ -70,56 +111,32 @@ def read_groups(path: Path, hosts: Sequence[str]) -> Groups:
     slots = _Slots(path, hosts)
     groups = tuple(
         tuple(slots.take(word, number) for word in words)
-        for number, words in enumerate(_read_lines(path, _GROUPS_LINE), 1)
+        for number, words in read_lines(path, _GROUPS_LINE)
     )
     slots.check_all_taken()
     return groups
 
 
 def format_groups(groups: Iterable[Iterable[int]], hosts: Sequence[str]) -> str:
-    """The text from which ``read_groups`` reads these groups."""
-    names = [
-        address if hosts.count(address) == 1 else f"{address}:{hosts[:worker].count(address)}"
-        for worker, address in enumerate(hosts)
-    ]
-    return "".join(" ".join(names[worker] for worker in group) + "\n" for group in groups)
+    """Return the text from which ``read_groups`` reads these groups.
 
-
-def read_shares(path: Path, workers: int) -> tuple[Share, ...]:
-    """Read the share of each worker: line k holds start and end of that of worker k, from 0 to 1.
-
-    Together they are the whole, so that every image is read once in an epoch; an end and the start
-    that follows it are written alike, digit for digit.
-
-    Raises:
-        DataError: with the file and the line: not two numbers from 0 to 1 that rise, too few or
-            many lines, shares that overlap, or data that no worker reads.
+    Slots have numbers only where their address is not enough, because MXNet-G knows no numbers.
     """
-    shares = [
-        _share(words, _location(path, number))
-        for number, words in enumerate(_read_lines(path, _SHARES_LINE), 1)
-    ]
-    if len(shares) != workers:
-        raise DataError(
-            f"{path} has {len(shares)} lines, but there are {workers} workers; give it one line "
-            "for each"
+    texts = [[(worker, hosts[worker]) for worker in group] for group in groups]
+    needs_number = {
+        address
+        for address in hosts
+        if [w for w, a in enumerate(hosts) if a == address]
+        not in [[w for w, a in group if a == address] for group in texts]
+    }
+    return "".join(
+        " ".join(
+            f"{address}:{hosts[:worker].count(address)}" if address in needs_number else address
+            for worker, address in group
         )
-    end, before = 0.0, "the data begins at 0"
-    for share, number in sorted((share, number) for number, share in enumerate(shares, 1)):
-        here = f"{_location(path, number)} begins at {share.start}"
-        if share.start < end:
-            raise DataError(f"{here}, but {before}: the shares overlap")
-        if share.start > end:
-            raise DataError(f"{here}, but {before}: no worker reads the data between")
-        end, before = share.end, f"line {number} ends at {share.end}"
-    if end < 1:
-        raise DataError(f"{path}: {before}, and no worker reads the data from there to 1")
-    return tuple(shares)
-
-
-def format_shares(shares: Iterable[Share]) -> str:
-    """The text from which ``read_shares`` reads these shares."""
-    return "".join(f"{start!r} {end!r}\n" for start, end in shares)
+        + "\n"
+        for group in texts
+    )
 
 
 def read_servers(
@@ -137,8 +154,8 @@ def read_servers(
             too few or many lines.
     """
     found = []
-    for number, words in enumerate(_read_lines(path, _SERVERS_LINE), 1):
-        here = _location(path, number)
+    for number, words in read_lines(path, _SERVERS_LINE):
+        here = location(path, number)
         if len(words) != 2:
             raise DataError(f"{here}: {' '.join(words)!r} is not {_SERVERS_LINE}")
         if words[0] not in hosts:
@@ -146,7 +163,7 @@ def read_servers(
                 f"{here}: {words[0]!r} is no address of a worker{did_you_mean(words[0], hosts)}; "
                 f"they are {', '.join(dict.fromkeys(hosts))}"
             )
-        speed = _finite(words[1])
+        speed = finite(words[1])
         if speed is None or speed <= 0:
             raise DataError(f"{here}: {words[1]!r} is not a speed; give a positive number")
         found.append((words[0], speed))
@@ -177,7 +194,7 @@ class _Slots:
 
     def take(self, word: str, line: int) -> int:
         """The worker that a word of a line names."""
-        here = _location(self._path, line)
+        here = location(self._path, line)
         address, colon, slot = word.partition(":")
         if address not in self._workers:
             raise DataError(
@@ -229,26 +246,37 @@ class _Slots:
         )
 
 
-def _share(words: list[str], here: str) -> Share:
-    if len(words) != 2:
-        raise DataError(f"{here}: {' '.join(words)!r} is not {_SHARES_LINE}")
-    start, end = (_number(word, here) for word in words)
-    if not 0 <= start < end <= 1:
-        raise DataError(
-            f"{here}: {' '.join(words)!r} must rise and lie from 0 to 1: the first number is the "
-            "start of a share, the second its end"
-        )
-    return Share(start, end)
+def read_lines(path: Path, content: str) -> list[Line]:
+    """Read the lines that have words; what follows a ``#`` is a comment.
+
+    Args:
+        path: the file.
+        content: for an error, what a line holds.
+
+    Raises:
+        DataError: the file cannot be read, is no text, or has no words.
+    """
+    try:
+        data = path.read_bytes()
+        # As host_lists: editors of other systems write a byte order mark, or two bytes a character.
+        text = data.decode("utf-16" if data.startswith(_UTF_16) else "utf-8-sig")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is no text file; each line holds {content}") from None
+    lines = list(_with_words(text))
+    if not lines:
+        raise DataError(f"{path} is empty; each line holds {content}")
+    return lines
 
 
-def _number(word: str, here: str) -> float:
-    number = _finite(word)
-    if number is None:
-        raise DataError(f"{here}: {word!r} is not a number from 0 to 1")
-    return number
+def location(path: Path, number: int) -> str:
+    """Name a line, counted from 1."""
+    return f"{path}, line {number}"
 
 
-def _finite(word: str) -> Optional[float]:
+def finite(word: str) -> Optional[float]:
+    """Return the number that a word is; None if it is none, or not finite."""
     try:
         number = float(word)
     except ValueError:
@@ -256,27 +284,9 @@ def _finite(word: str) -> Optional[float]:
     return number if math.isfinite(number) else None
 
 
-def _read_lines(path: Path, content: str) -> list[list[str]]:
-    """Read the words of each line; ``content`` says in an error what a line holds.
-
-    Raises:
-        DataError: the file cannot be read, is no text, is empty, or has an empty line.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is no text file; each line holds {content}") from None
-    lines = [line.split() for line in text.splitlines()]
-    if not lines:
-        raise DataError(f"{path} is empty; each line holds {content}")
-    for number, words in enumerate(lines, 1):
-        if not words:
-            raise DataError(f"{_location(path, number)} is empty; each line holds {content}")
-    return lines
-
-
-def _location(path: Path, number: int) -> str:
-    """Name a line, counted from 1."""
-    return f"{path}, line {number}"
+def _with_words(text: str) -> Iterator[Line]:
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    for number, line in enumerate(text.split("\n"), 1):
+        words = line.partition("#")[0].split()
+        if words:
+            yield Line(number, words)

@@ -1,4 +1,4 @@
-"""Lays out a job with parameter servers: which process runs on which host, with which assignment.
+"""Starts a job with parameter servers: its options, files and hosts, and their checks.
 
 Also used by ``parallel.autogroup``, whose job measures the workers.
 """
@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from parallel.launch import job, ssh, sync
-from parallel.launch.cluster_files import read_groups, read_hosts, read_servers, read_shares
-from parallel.launch.job import ProcessSpec
+from parallel.launch import job, layout, originals, ssh, sync
+from parallel.launch.cluster_files import Groups, WorkerHosts, read_groups, read_hosts, read_servers
+from parallel.launch.data_sharding import read_shares, unread_in_groups
 from parallel.launch.network_interface import NetworkInterface, free_port, resolve
-from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment
+from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assignment, Share
 from parallel.parameter_server.buckets import LARGEST
 from parallel.parameter_server.schemes import SCHEMES
 from runtime import environment
@@ -56,36 +56,63 @@ class JobOptions:
     sync: Optional[tuple[str, ...]] = None
     """Files that are copied to all hosts together with the project; None: nothing is copied."""
 
-    def addresses(self) -> tuple[str, ...]:
-        """The address of each worker."""
+    def worker_hosts(self) -> WorkerHosts:
+        """Return the machine of each worker."""
         if self.hosts is None:
-            return (NetworkInterface.find(self.interface).address,) * self.workers
+            here = (NetworkInterface.find(self.interface).address,) * self.workers
+            return WorkerHosts(here, here)
         return read_hosts(self.hosts, self.workers)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where a job runs, and its command."""
-    parser.add_argument("-n", dest="workers", type=positive_integer, required=True, help="workers")
-    parser.add_argument("-s", dest="servers", type=positive_integer, required=True, help="servers")
+    """Add the options that say where a job runs, and its command.
+
+    Second names are those of MXNet's ``tools/launch.py`` and of ``dmlc-submit``.
+    """
     parser.add_argument(
-        "-H",
+        *("-n", "--num-workers"),
+        dest="workers",
+        type=positive_integer,
+        required=True,
+        metavar="N",
+        help="number of workers",
+    )
+    parser.add_argument(
+        *("-s", "--num-servers"),
+        dest="servers",
+        type=positive_integer,
+        metavar="N",
+        help="number of servers (default: as many as workers)",
+    )
+    parser.add_argument(
+        *("-H", "--hostfile", "--host-file"),
         dest="hosts",
         type=Path,
         metavar="FILE",
-        help="one address for each worker; without it all are on this machine",
+        help="a line for each worker with its address, ADDRESS:PORT for another port of the ssh "
+        "server; with fewer lines they are used in turn, with more only the first; without the "
+        "option all workers are on this machine",
     )
     parser.add_argument(
-        "-i",
+        *("-i", "--dmlc-interface"),
         dest="interface",
         default=environment.variables().get("NIC") or "lo",
+        metavar="NAME",
         help="the network interface on which all processes listen, and on no other (%(default)s)",
     )
     parser.add_argument(
-        "--launcher",
-        choices=tuple(_STARTERS),
+        *("--launcher", "--cluster"),
+        type=_launcher,
         default="local",
+        metavar="{" + ",".join(_STARTERS) + "}",
         help="start workers and servers on this machine, or on theirs, by ssh with keys "
         "(%(default)s)",
+    )
+    parser.add_argument(
+        *("-p", "--parameter-partition-num"),
+        dest="partition",
+        metavar="N",
+        help="taken and ignored: MXNet-G divides the weights of a server by it",
     )
     parser.add_argument(
         "--server-speeds",
@@ -100,33 +127,80 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         const=(),
         type=_names,
         metavar="NAME,...",
-        help="with --launcher ssh: first copy the project, and files or folders of this folder, to "
-        "all hosts, to the same places",
+        help="with --launcher ssh: first copy the project, and files or folders of this folder "
+        "(--sync=NAME,...), to all hosts, to the same places",
     )
     parser.add_argument(
-        "command", nargs="+", help="what every worker runs, after --, such as python classify.py"
+        "command",
+        nargs=argparse.REMAINDER,
+        help="what every worker runs, such as python classify.py --kv-store dist_async; all that "
+        "follows its first word, or --, belongs to it",
     )
 
 
 def parse(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]]) -> dict[str, Any]:
-    """The options of a command line, by default this process's, which ``add_options`` has added.
+    """Return the options of a command line that ``add_options`` has added, with their command.
+
+    Args:
+        parser: with these options and others.
+        argv: the words; by default those of this process.
 
     Raises:
-        ConfigError: an option is wrong, or the command has options and no ``--`` before it.
+        ConfigError: an option is wrong, or one of the launcher stands in the command.
     """
     words = sys.argv[1:] if argv is None else list(argv)
+    # An option that is added later would change the meaning of an abbreviation.
+    parser.allow_abbrev = False
     options, unknown = parser.parse_known_args(words)
-    if "--" not in words:
-        command = words[words.index(options.command[0]) :]
-        mine = next((word for word in command if word.startswith("-")), None)
-        if mine is not None:
+    names = _names_in(parser.format_help())
+    originals.check_options(unknown, names)
+    command = options.command
+    is_divided = command[:1] == ["--"]
+    if is_divided:
+        del command[0]
+    if not command:
+        parser.error("the following arguments are required: command")
+    originals.check_program(command)
+    if not is_divided:
+        _check_undivided(words[: len(words) - len(command)], command, names)
+    values = vars(options)
+    values["servers"] = options.servers or options.workers
+    if (partition := values.pop("partition")) is not None:
+        _say(f"-p {partition} makes no difference: see --server-speeds and --bucket-elements")
+    return values
+
+
+def _check_undivided(own: Sequence[str], command: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse a command without ``--`` of which it is not clear where it starts or ends.
+
+    Args:
+        own: the words before it.
+        command: its words.
+        names: the launcher's options.
+    """
+    first = " ".join(command[:2])
+    for word in command:
+        if word.partition("=")[0] in names:
             raise ConfigError(
-                f"{mine} stands behind the command {' '.join(options.command[:2])!r}: put -- "
-                f"before the command, as in -n 4 -s 2 -- {' '.join(options.command[:2])} {mine} ..."
+                f"{word} stands after the command {first!r}: put it before the command, or, if it "
+                f"is not the launcher's, put -- there, as in -n 4 -s 2 -- {first} {word} ..."
             )
-    if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    return vars(options)
+    if "--sync" in own[-2:-1]:
+        raise ConfigError(
+            f"--sync {own[-1]}: with names of files write --sync={own[-1]}, and without put -- "
+            f"before the command, as in --sync -- {own[-1]} {first}"
+        )
+
+
+def _names_in(text: str) -> list[str]:
+    """Return the options that a help describes, but for ``--help``, which every program has."""
+    columns = [line.strip().split("  ")[0] for line in text.splitlines() if line[:3] == "  -"]
+    found = re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", " ".join(columns))
+    return [name for name in found if name not in ("-h", "--help")]
+
+
+def _say(line: str) -> None:
+    print(f"launch: {line}", file=sys.stderr)
 
 
 def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
@@ -139,13 +213,15 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     options = _with_files_of_this_folder(options)
     scheme = _checked_scheme(options)
     interface = NetworkInterface.find(options.interface)
-    workers = options.addresses()
-    interface.check(workers, is_local=options.launcher == "local")
-    machines = list(dict.fromkeys(workers))
+    workers = options.worker_hosts()
+    interface.check(workers.addresses, is_local=options.launcher == "local")
     servers, speeds = _servers(options, workers)
-    groups = read_groups(options.groups, workers) if options.groups else ()
-    shares = read_shares(options.data_sharding, options.workers) if options.data_sharding else ()
-    # Behind all checks of what was typed.
+    groups = read_groups(options.groups, workers.addresses) if options.groups else ()
+    for line in workers.notes:
+        _say(line)
+    shares = _shares(options, workers.addresses, scheme, groups)
+    machines = list(dict.fromkeys(workers.logins))
+    # After all checks of what was typed.
     _sync(options, machines)
     address_of = _addresses(options, machines, interface, scheme)
     scheduler = Assignment(
@@ -159,16 +235,34 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
         groups=groups,
         shares=shares,
         tolerates=options.tolerate_workers,
-        server_speeds=_in_mxnet_order(servers, speeds, address_of),
+        server_speeds=layout.speeds_in_mxnet_order(servers, speeds, address_of),
         bucket_elements=options.bucket_elements,
         trace=str(options.trace.absolute()) if options.trace else "",
     )
     commands = {SCHEDULER: serve, SERVER: serve, WORKER: options.command}
-    hosts = {SCHEDULER: [interface.address], SERVER: servers, WORKER: workers}
+    hosts = {SCHEDULER: [interface.address], SERVER: servers, WORKER: workers.logins}
     addresses = {interface.address: interface.address, **address_of}
-    with _rendezvous(interface, [address_of[host] for host in workers], scheme) as variables:
-        specs = _specs(scheduler, hosts, addresses, commands, variables)
+    with layout.rendezvous(
+        interface, [address_of[host] for host in workers.logins], scheme
+    ) as variables:
+        specs = layout.specs(scheduler, hosts, addresses, commands, variables)
         return job.run(specs, _STARTERS[options.launcher], tolerates=options.tolerate_workers)
+
+
+def _shares(
+    options: JobOptions, addresses: Sequence[str], scheme: str, groups: Groups
+) -> tuple[Share, ...]:
+    """Read the share of each worker, if there is a file, and print which address reads what."""
+    if options.data_sharding is None:
+        return ()
+    found = read_shares(options.data_sharding, addresses)
+    job_of_all = Assignment("", "", 0, "", "", len(addresses), 1, groups=groups)
+    together = SCHEMES[scheme].synchronous_groups(job_of_all)
+    for line in found.notes:
+        _say(line)
+    for line in (*found.warnings, *unread_in_groups(found.of_workers, together)):
+        _say(f"warning: {line}")
+    return found.of_workers
 
 
 def _addresses(
@@ -176,7 +270,7 @@ def _addresses(
 ) -> dict[str, str]:
     """The address of each machine at which the others reach its processes."""
     if options.launcher == "local":
-        return {machine: resolve(machine) for machine in machines}
+        return {machine: resolve(ssh.host_of(machine)) for machine in machines}
     _check_ssh()
     reports = ssh.ask(machines, interface)
     is_one_host = len({report.address for report in reports.values()}) == 1
@@ -190,12 +284,10 @@ def _addresses(
     return {machine: report.address for machine, report in reports.items()}
 
 
-def _servers(
-    options: JobOptions, workers: Sequence[str]
-) -> tuple[Sequence[str], Sequence[float]]:
-    """The host of each server, by default the workers' in turn, and the servers' speeds, if any."""
+def _servers(options: JobOptions, workers: WorkerHosts) -> tuple[Sequence[str], Sequence[float]]:
+    """Return where each server logs in, by default at the workers' in turn, and speeds, if any."""
     if options.server_hosts is None:
-        machines = list(dict.fromkeys(workers))
+        machines = list(dict.fromkeys(workers.logins))
         hosts = [machines[server % len(machines)] for server in range(options.servers)]
         return hosts, options.server_speeds
     if options.server_speeds:
@@ -203,7 +295,9 @@ def _servers(
             f"--server-hosts {options.server_hosts} has the speeds of the servers, too; leave "
             "--server-speeds out"
         )
-    return read_servers(options.server_hosts, options.servers, workers)
+    addresses, speeds = read_servers(options.server_hosts, options.servers, workers.addresses)
+    login_of = dict(zip(reversed(workers.addresses), reversed(workers.logins)))
+    return [login_of[address] for address in addresses], speeds
 
 
 def _sync(options: JobOptions, machines: Sequence[str]) -> None:
@@ -214,7 +308,7 @@ def _sync(options: JobOptions, machines: Sequence[str]) -> None:
         raise ConfigError("--sync copies to other hosts: add --launcher ssh and -H FILE")
     _check_ssh()
     for line in sync.copy_to(machines, options.sync):
-        print(f"launch: {line}", file=sys.stderr)
+        _say(line)
 
 
 def _check_ssh() -> None:
@@ -257,7 +351,7 @@ def _found(name: str) -> Optional[Path]:
     path = Path(name)
     if not path.is_file():
         return None
-    print(f"launch: --{name.replace('_', '-')} {path}, which is in this folder", file=sys.stderr)
+    _say(f"--{name.replace('_', '-')} {path}, which is in this folder")
     return path
 
 
@@ -280,10 +374,9 @@ def _checked_scheme(options: JobOptions) -> str:
         )
     if options.groups is not None and not SCHEMES[scheme].has_groups:
         # No error, so that the same command compares schemes when one word is changed.
-        print(
-            f"launch: --groups {options.groups} makes no difference to --kv-store {scheme}",
-            file=sys.stderr,
-        )
+        _say(f"--groups {options.groups} makes no difference to --kv-store {scheme}")
+    if SCHEMES[scheme].is_bounded and _option_of(options.command, "--staleness") is None:
+        _say(f"--kv-store {scheme} without --staleness: it is 0, no worker runs ahead")
     if options.data_sharding and _option_of(options.command, "--data-allocator") != "1":
         raise ConfigError(
             f"--data-sharding {options.data_sharding} would be ignored; add --data-allocator 1 to "
@@ -297,68 +390,13 @@ def _checked_scheme(options: JobOptions) -> str:
     return scheme
 
 
-def _rendezvous(
-    interface: NetworkInterface, workers: Sequence[str], scheme: str
-) -> AbstractContextManager[list[dict[str, str]]]:
-    """The variables by which each worker becomes a rank of Horovod; with groups alone."""
-    if not SCHEMES[scheme].has_groups:
-        return nullcontext([{} for _ in workers])
-    # Its import of MXNet takes a second.
-    from parallel.world import rendezvous
-
-    return rendezvous(interface.address, interface.name, workers)
-
-
-def _in_mxnet_order(
-    servers: Sequence[str], speeds: Sequence[float], address_of: Mapping[str, str]
-) -> tuple[float, ...]:
-    """Put speeds in the order of MXNet's server numbers; see ``Assignment.server_speeds``."""
-    if not speeds:
-        return ()
-    if len(speeds) != len(servers):
-        raise ConfigError(
-            f"--server-speeds has {len(speeds)} numbers, but there are {len(servers)} servers; "
-            "give it one for each"
-        )
-    addresses = [address_of[server] for server in servers]
-    speed_of: dict[str, float] = {}
-    for host, address, speed in zip(servers, addresses, speeds):
-        # MXNet numbers the servers of a machine by ports that are not known yet.
-        if speed_of.setdefault(address, speed) != speed:
-            raise ConfigError(
-                f"two servers on {host} have the speeds {speed_of[address]:g} and "
-                f"{speed:g}; those of one machine need the same"
-            )
-    return tuple(speed_of[address] for address in sorted(addresses, reverse=True))
-
-
-def _specs(
-    scheduler: Assignment,
-    hosts: Mapping[str, Sequence[str]],
-    address_of: Mapping[str, str],
-    commands: Mapping[str, Sequence[str]],
-    worker_variables: Sequence[Mapping[str, str]],
-) -> Iterator[ProcessSpec]:
-    """Scheduler, servers and workers on their hosts; hosts and commands by role."""
-    workers = [address_of[host] for host in hosts[WORKER]]
-    for role, hosts_of_role in hosts.items():
-        for number, host in enumerate(hosts_of_role):
-            is_worker, address = role == WORKER, address_of[host]
-            assignment = replace(
-                scheduler,
-                role=role,
-                worker=number if is_worker else 0,
-                local_worker=workers[:number].count(address) if is_worker else 0,
-                node_host=address,
-            )
-            variables = {
-                # Lines are sent when they are printed, although a pipe is no terminal.
-                "PYTHONUNBUFFERED": "1",
-                **assignment.variables(),
-                **(worker_variables[number] if is_worker else {}),
-            }
-            sharers = max(1, workers.count(address))
-            yield ProcessSpec(role, number, host, sharers, commands[role], variables)
+def _launcher(text: str) -> str:
+    if text in _STARTERS:
+        return text
+    remedy = originals.LAUNCHERS.get(text)
+    raise argparse.ArgumentTypeError(
+        f"{text} is not ported; {remedy}" if remedy else f"{text!r} is not {' or '.join(_STARTERS)}"
+    )
 
 
 def _names(text: str) -> tuple[str, ...]:

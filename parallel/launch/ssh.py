@@ -60,7 +60,18 @@ def command(host: str, words: Iterable[str], variables: Mapping[str, str]) -> li
     }
     settings = [f"{name}={value}" for name, value in {**sent, **variables}.items()]
     line = f"cd {shlex.quote(str(Path.cwd()))} && exec env {shlex.join([*settings, *words])}"
-    return [*CLIENT, host, line]
+    return [*client(host), line]
+
+
+def client(login: str) -> list[str]:
+    """Return the client's command up to the host, which is an address or ``address:port``."""
+    host, _, port = login.partition(":")
+    return [*CLIENT, *(("-p", port) if port else ()), host]
+
+
+def host_of(login: str) -> str:
+    """Return the host of ``address:port``."""
+    return login.partition(":")[0]
 
 
 def variables_with_programs() -> dict[str, str]:
@@ -107,7 +118,7 @@ def unreachable(host: str, reason: str) -> ConfigError:
     """The error of a host to which ssh has no connection, and the remedy."""
     return ConfigError(
         f"host {host}: no connection by ssh ({reason}); it has to work without a question: "
-        f"ssh -oBatchMode=yes {host} true"
+        f"{shlex.join(['ssh', '-oBatchMode=yes', *client(host)[len(CLIENT) :], 'true'])}"
     )
 
 

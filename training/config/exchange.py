@@ -28,7 +28,8 @@ class ExchangeOptions(Options):
     staleness: Optional[int] = number(
         None, COUNT.saying("must not be negative; 0 lets no worker run ahead")
     )
-    """Steps that a worker of dist_ssync may be ahead of the slowest when it begins another."""
+    """Steps that a worker of dist_ssync may be ahead of the slowest when it begins another; 0 if
+    it is left out."""
 
     data_allocator: int = number(0, Range(lambda value: value in (0, 1), "must be 0 or 1"))
     """Images of each worker: 0 the same number, 1 by the launcher's --data-sharding."""
@@ -44,18 +45,23 @@ class ExchangeOptions(Options):
     )
     """Divide the gradients by this before their sum, and multiply after it."""
 
+    @property
+    def bound(self) -> Optional[int]:
+        """Steps that a worker may be ahead of the slowest; None if the exchange has no bound."""
+        return (self.staleness or 0) if self._is_bounded else None
+
+    @property
+    def _is_bounded(self) -> bool:
+        scheme = SCHEMES.get(self.kv_store)
+        return scheme is not None and scheme.is_bounded
+
     def check(self) -> None:
         """Refuse options that belong to another exchange."""
         scheme = SCHEMES.get(self.kv_store)
-        is_bounded = scheme is not None and scheme.is_bounded
-        if self.staleness is not None and not is_bounded:
+        if self.staleness is not None and not self._is_bounded:
             raise ConfigError(
                 f"--staleness {self.staleness} goes with --kv-store dist_ssync, not with "
                 f"{self.kv_store}; leave it out"
-            )
-        if self.staleness is None and is_bounded:
-            raise ConfigError(
-                f"--kv-store {self.kv_store} has no bound: add --staleness, as in --staleness 3"
             )
         if self.rebalance is not None and not (scheme is not None and scheme.has_groups):
             raise ConfigError(

@@ -61,7 +61,7 @@ class ServerWorkers(Ranks):
             self._scheme,
             assignment,
             self.world,
-            staleness=config.exchange.staleness,
+            staleness=config.exchange.bound,
             images_per_step=config.data.batch_size * self.world.size,
         )
         # The version of the weights less the updates that this period's schedule has behind it.

@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 from parallel.launch.cluster_files import (
     format_groups,
     format_servers,
-    format_shares,
     read_groups,
     read_hosts,
     read_servers,
-    read_shares,
 )
-from parallel.parameter_server.assignment import Share
 from runtime.errors import DataError
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,28 +36,66 @@ def groups_in(folder, content, hosts):
     return read_groups(path, hosts)
 
 
-def shares_in(folder, content):
-    path = folder / "data_sharding"
-    path.write_text(content)
-    return read_shares(path, 3)
-
-
 def test_a_line_is_a_workers_address(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("10.0.0.1\nfast-1.lab\n  10.0.0.1\n")
-    assert read_hosts(path, 3) == ("10.0.0.1", "fast-1.lab", "10.0.0.1")
+    found = read_hosts(path, 3)
+    assert found.addresses == found.logins == ("10.0.0.1", "fast-1.lab", "10.0.0.1")
+    assert found.notes == ()
+
+
+# What dmlc-core's tracker, which MXNet-G uses, reads from each of these files.
+SPELLINGS = [
+    b"a\nb\n",
+    b"a\r\nb\r\n",
+    b"a\rb",
+    b"\xef\xbb\xbfa\nb\n",
+    "a\nb\n".encode("utf-16"),
+    b"# both\n\na # fast\n\n\tb  \n\n",
+    b"a slots=1\nb slots=1\n",
+    b"a:2222\nb:22\n",
+    b"a:2222 slots=1\nb:22\tslots=1\n",
+]
+
+
+@pytest.mark.parametrize("content", SPELLINGS)
+def test_every_spelling_of_hosts(tmp_path, content):
+    (tmp_path / "hosts").write_bytes(content)
+    found = read_hosts(tmp_path / "hosts", 2)
+    assert found.addresses == ("a", "b") and not found.notes
+    assert found.logins == (("a:2222", "b:22") if b":" in content else ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("content", "workers", "addresses", "note"),
+    [
+        ("a\nb\nc\nd\n", 2, "ab", "4 lines for 2 workers: c (line 3) and 1 more at its end have"),
+        ("a\nb\nc\n", 2, "ab", "hosts has 3 lines for 2 workers: c (line 3) at its end have no"),
+        ("a\nb\n", 5, "ababa", "2 lines for 5 workers, which take them in turn: 3 on a, 2 on b"),
+        ("a\n", 3, "aaa", "hosts has 1 lines for 3 workers, which take them in turn: 3 on a"),
+        # As often as there are slots: by turns, as the tracker does, while there are any.
+        ("a slots=2\nb slots=2\n", 4, "abab", "2 lines for 4 workers"),
+        ("a slots=3\nb slots=1\n", 4, "abaa", "in turn: 3 on a, 1 on b"),
+        ("a slots=1\nb slots=1\n", 3, "aba", "in turn: 2 on a, 1 on b"),
+        ("a slots=1\nb\n", 4, "abbb", "in turn: 1 on a, 3 on b"),
+    ],
+)
+def test_more_or_fewer_lines_than_workers(tmp_path, content, workers, addresses, note):
+    (tmp_path / "hosts").write_text(content)
+    found = read_hosts(tmp_path / "hosts", workers)
+    assert found.addresses == tuple(addresses)
+    assert len(found.notes) == 1 and note in found.notes[0]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "hosts is empty; each line holds one address"),
-        ("a\n\nb\n", "hosts, line 2 is empty; each line holds one address"),
-        ("a\nb c\n", "hosts, line 2: 'b c' is more than one address"),
-        ("a\n-oProxyCommand=x\n", "hosts, line 2: '-oProxyCommand=x' is no address"),
-        ("a\nb:2\n", "hosts, line 2: 'b:2' is no address"),
-        ("a\n", "hosts has 1 lines, but there are 2 workers; .* or -n 1"),
-        ("a\nb\nc\n", "hosts has 3 lines, but there are 2 workers"),
+        ("", "hosts has no host"),
+        ("# a\n", "hosts has no host"),
+        ("a\nb c\n", "hosts, line 2: 'b c' is not a host"),
+        ("a\n-oProxyCommand=x\n", "hosts, line 2: '-oProxyCommand=x' is not a host"),
+        ("a\n::1\n", "hosts, line 2: '::1' is not a name or an IPv4 address"),
+        ("a\nb:ssh\n", "hosts, line 2: 'b:ssh' has 'ssh' for port"),
     ],
 )
 def test_a_mistake_in_hosts_is_named_with_its_line(tmp_path, content, message):
@@ -69,11 +104,26 @@ def test_a_mistake_in_hosts_is_named_with_its_line(tmp_path, content, message):
 
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path):
-    with pytest.raises(DataError, match="hosts cannot be read: No such file"):
+    with pytest.raises(DataError, match="hosts does not exist"):
         read_hosts(tmp_path / "hosts", 2)
-    (tmp_path / "hosts").write_bytes(b"\xff\xfe\n")
-    with pytest.raises(DataError, match="hosts is no text file"):
+    with pytest.raises(DataError, match="groups cannot be read: No such file"):
+        read_groups(tmp_path / "groups", FOUR)
+    for name in ("hosts", "groups"):
+        (tmp_path / name).write_bytes(b"\xff\xfe\n")
+    with pytest.raises(DataError, match="hosts is not a text file"):
         read_hosts(tmp_path / "hosts", 2)
+    with pytest.raises(DataError, match="groups is no text file"):
+        read_groups(tmp_path / "groups", FOUR)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", " \t\n\n# none\n"])
+def test_every_spelling_of_groups_and_servers(tmp_path, encoding, end):
+    path = tmp_path / "file"
+    path.write_bytes(f"# two{end}a:0\tb:0 # fast{end}a:1 b:1{end}".encode(encoding))
+    assert read_groups(path, TWO_MACHINES) == ((0, 1), (2, 3))
+    path.write_bytes(f"b 2.5{end}a\t1".encode(encoding))
+    assert read_servers(path, 2, TWO_MACHINES) == (("b", "a"), (2.5, 1.0))
 
 
 @UNHURRIED
@@ -82,11 +132,12 @@ def test_any_content_is_hosts_or_one_error(tmp_path_factory, content, workers):
     path = tmp_path_factory.getbasetemp() / "any-hosts"
     path.write_bytes(content.encode())
     try:
-        addresses = read_hosts(path, workers)
+        found = read_hosts(path, workers)
     except DataError as error:
         assert str(path) in str(error)
     else:
-        assert len(addresses) == workers and not any(one.startswith("-") for one in addresses)
+        assert len(found.addresses) == len(found.logins) == workers
+        assert not any(one.startswith("-") for one in found.logins)
 
 
 def test_a_line_is_a_group(tmp_path):
@@ -110,11 +161,11 @@ def test_a_slot_can_be_named(tmp_path):
     ("hosts", "content", "message"),
     [
         (FOUR, "", "groups is empty; each line holds the addresses of a group"),
-        (FOUR, "10.0.0.1\n\n", "groups, line 2 is empty"),
         (
             FOUR,
-            "10.0.0.1 10.0.0.2\n10.0.0.3 10.0.0.2\n",
-            r"groups, line 2: '10.0.0.2' is in the group of line 1 already; a worker belongs to",
+            # The empty line counts.
+            "10.0.0.1 10.0.0.2\n\n10.0.0.3 10.0.0.2\n",
+            r"groups, line 3: '10.0.0.2' is in the group of line 1 already; a worker belongs to",
         ),
         (
             ONE_MACHINE,
@@ -158,6 +209,13 @@ def test_groups_are_read_as_they_were_written(tmp_path_factory, data):
     assert read_groups(path, hosts) == made
 
 
+def test_slots_have_numbers_only_where_mxnet_g_could_not_read_the_groups_either():
+    """It knows addresses alone, and all workers of one are in one group."""
+    assert format_groups([(2, 0), (1, 3)], TWO_MACHINES) == "a:1 a:0\nb b\n"
+    assert format_groups([(0, 2), (1, 3)], TWO_MACHINES) == "a a\nb b\n"
+    assert format_groups([(0, 1), (2, 3)], TWO_MACHINES) == "a:0 b:0\na:1 b:1\n"
+
+
 @UNHURRIED
 @given(content=st.text(st.sampled_from("ab:012 \nx²٣"), max_size=30))
 def test_any_content_is_groups_or_one_error(tmp_path_factory, content):
@@ -169,64 +227,6 @@ def test_any_content_is_groups_or_one_error(tmp_path_factory, content):
         assert str(path) in str(error)
     else:
         assert sorted(worker for group in found for worker in group) == [0, 1, 2, 3]
-
-
-def test_line_k_is_the_share_of_worker_k_in_any_order(tmp_path):
-    assert shares_in(tmp_path, "0.5 1\n0 0.2\n0.2 0.5\n") == ((0.5, 1), (0, 0.2), (0.2, 0.5))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "data_sharding is empty; each line holds two numbers"),
-        ("0 0.5\n\n0.5 1\n", "data_sharding, line 2 is empty"),
-        ("0 0.5\n0.5 1\n", "data_sharding has 2 lines, but there are 3 workers"),
-        ("0 .2\n.2 .5\n.5 .7\n.7 1\n", "data_sharding has 4 lines, but there are 3 workers"),
-        ("0 0.5\n0.5\n0.5 1\n", "data_sharding, line 2: '0.5' is not two numbers"),
-        ("0 0.5\n0.5 all\n0.5 1\n", "data_sharding, line 2: 'all' is not a number from 0 to 1"),
-        ("0 nan\n0.5 1\n0.5 1\n", "data_sharding, line 1: 'nan' is not a number from 0 to 1"),
-        ("0 0.5\n0.7 0.5\n0.7 1\n", "data_sharding, line 2: '0.7 0.5' must rise and lie from 0"),
-        ("0 0.5\n0.5 0.7\n0.7 2\n", "data_sharding, line 3: '0.7 2' must rise and lie from 0"),
-        (
-            "0 0.5\n0.4 0.7\n0.7 1\n",
-            "data_sharding, line 2 begins at 0.4, but line 1 ends at 0.5: the shares overlap",
-        ),
-        (
-            "0 0.5\n0.7 1\n0.6 0.7\n",
-            "data_sharding, line 3 begins at 0.6, but line 1 ends at 0.5: no worker reads the data",
-        ),
-        ("0.1 0.5\n0.5 0.7\n0.7 1\n", "data_sharding, line 1 begins at 0.1, but the data begins"),
-        ("0 0.5\n0.5 0.7\n0.7 0.9\n", "data_sharding: line 3 ends at 0.9, and no worker reads"),
-    ],
-)
-def test_a_mistake_in_shares_is_named_with_its_line(tmp_path, content, message):
-    with pytest.raises(DataError, match=f"^{re.escape(str(tmp_path))}/{message}"):
-        shares_in(tmp_path, content)
-
-
-@UNHURRIED
-@given(
-    cuts=st.sets(st.floats(0, 1, exclude_min=True, exclude_max=True), max_size=6), data=st.data()
-)
-def test_shares_are_read_as_they_were_written(tmp_path_factory, cuts, data):
-    edges = [0.0, *sorted(cuts), 1.0]
-    shares = data.draw(st.permutations([Share(*edge) for edge in zip(edges, edges[1:])]))
-    path = tmp_path_factory.getbasetemp() / "written-shares"
-    path.write_text(format_shares(shares))
-    assert read_shares(path, len(shares)) == tuple(shares)
-
-
-@UNHURRIED
-@given(content=st.text(st.sampled_from("0.15 \n-ex"), max_size=20))
-def test_any_content_is_all_of_the_data_or_one_error(tmp_path_factory, content):
-    path = tmp_path_factory.getbasetemp() / "any-shares"
-    path.write_text(content)
-    try:
-        shares = read_shares(path, 2)
-    except DataError as error:
-        assert str(path) in str(error)
-    else:
-        assert sum(share.end - share.start for share in shares) == pytest.approx(1)
 
 
 def test_a_line_of_servers_is_an_address_and_a_speed(tmp_path):

@@ -131,6 +131,49 @@ def test_every_process_has_its_assignment(tmp_path):
     assert output.count(last) >= 3
 
 
+def test_shares_go_to_the_addresses_as_mxnet_numbers_them_and_are_printed(tmp_path):
+    program = PRESENT + (
+        "from parallel.parameter_server.assignment import find\n"
+        "own = find(os.environ)\n"
+        "print(own.node_host, *own.shares[own.worker])"
+    )
+    hosts, shares = tmp_path / "hosts", tmp_path / "data_sharding"
+    # A byte order mark and line ends of Windows; three workers on two lines.
+    hosts.write_bytes(b"\xef\xbb\xbf# fast first\r\n127.0.0.10 slots=2\r\n127.0.0.9 slots=1\r\n")
+    shares.write_bytes(b"0 0.2\r\n0.2 0.5\r\n0.6 1\r\n")
+    options = ("-n", 3, "-H", hosts, "--data-sharding", shares)
+    more = ("--data-allocator", "1")
+    status, output, errors = Dummies(tmp_path, program, *options, more=more).ends()
+    assert status == 0, errors
+    assert sorted(output.splitlines()) == [
+        "worker 0: 127.0.0.10 0.2 0.5",
+        "worker 1: 127.0.0.9 0.0 0.2",
+        "worker 2: 127.0.0.10 0.6 1.0",
+    ]
+    assert errors.splitlines() == [
+        f"launch: {hosts} has 2 lines for 3 workers, which take them in turn: 2 on 127.0.0.10, "
+        "1 on 127.0.0.9",
+        f"launch: worker 1 on 127.0.0.9 reads 0 to 0.2 of the data ({shares}, line 1)",
+        f"launch: worker 0 on 127.0.0.10 reads 0.2 to 0.5 of the data ({shares}, line 2)",
+        f"launch: worker 2 on 127.0.0.10 reads 0.6 to 1 of the data ({shares}, line 3)",
+        f"launch: warning: {shares}: nobody reads 10 % of the data: 0.5 to 0.6",
+    ]
+
+
+@pytest.mark.parametrize("kv_store", ["dist_sync", "dist_gsync", "dist_async"])
+def test_shares_that_differ_in_a_synchronous_group_are_a_warning(tmp_path, kv_store):
+    groups, shares = tmp_path / "groups", tmp_path / "data_sharding"
+    groups.write_text("127.0.0.1 127.0.0.1\n")
+    shares.write_text("0 0.25\n0.25 1\n")
+    options = ("-n", 2, "-s", 1, "--groups", groups, "--data-sharding", shares)
+    more = ("--data-allocator", "1")
+    job = Dummies(tmp_path, PRESENT, *options, kv_store=kv_store, more=more)
+    status, _, errors = job.ends()
+    assert status == 0
+    warning = "as the share of worker 0 has images for: 50 % of the data, the rest of their shares,"
+    assert (warning in errors) == (kv_store != "dist_async")
+
+
 def test_servers_run_on_the_hosts_in_turn_and_speeds_are_in_mxnets_order(tmp_path):
     module = "parallel.parameter_server.assignment"
     program = PRESENT + f"from {module} import find\nprint(find(os.environ))"
@@ -294,6 +337,27 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
     assert "-oBatchMode=yes" in ssh.with_name("ssh.options").read_text()
 
 
+def test_the_port_of_a_line_is_that_of_the_ssh_server(tmp_path):
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(
+        "#!/bin/sh\n"
+        'while [ "${1#-o}" != "$1" ]; do shift; done\n'
+        '[ "$1 $3" = "-p 127.0.0.1" ] && echo "$2" >>"$0.ports" && exec sh -c "$4"\n'
+    )
+    ssh.chmod(0o755)
+    (tmp_path / "hosts").write_text("127.0.0.1:2222\n127.0.0.1:2223\n")
+    worker = PRESENT + "print(os.environ['DMLC_NODE_HOST'], os.environ['GROUPING_LOCAL_WORKER'])"
+    variables = {"PATH": f"{ssh.parent}:{os.environ['PATH']}"}
+    options = ("-n", 2, "-s", 1, "-H", tmp_path / "hosts", "--launcher", "ssh")
+    status, output, errors = Dummies(tmp_path, worker, *options, variables=variables).ends()
+    assert (status, errors) == (0, "")
+    assert sorted(output.splitlines()) == ["worker 0: 127.0.0.1 0", "worker 1: 127.0.0.1 1"]
+    # Both are asked; a server is on the first.
+    ports = ssh.with_name("ssh.ports").read_text().split()
+    assert sorted(ports) == ["2222"] * 3 + ["2223"] * 2
+
+
 def test_few_log_in_to_a_host_at_the_same_time(tmp_path):
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()
@@ -329,9 +393,9 @@ def test_gpus_that_other_machines_do_not_have_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "kv_store", "message"),
     [
-        (("-n", 0, "-s", 1), "dist_sync", "-n: '0' is not a positive integer"),
-        (("-n", "two", "-s", 1), "dist_sync", "-n: 'two' is not a positive integer"),
-        (("-n", "\u0662", "-s", 1), "dist_sync", "-n: '\u0662' is not a positive integer"),
+        (("-n", 0, "-s", 1), "dist_sync", "-n/--num-workers: '0' is not a positive integer"),
+        (("-n", "two", "-s", 1), "dist_sync", "-n/--num-workers: 'two' is not a positive integer"),
+        (("-n", "\u0662", "-s", 1), "dist_sync", "-n/--num-workers: '\u0662' is not a positive"),
         (("-n", 2, "-s", 1), "horovod", "--kv-store horovod has no servers"),
         (("-n", 2, "-s", 1), "dist_asinc", "(did you mean 'dist_async'?)"),
         (("-n", 2, "-s", 1), "dist_gsync", "needs --groups FILE; python -m parallel.autogroup"),
@@ -344,7 +408,7 @@ def test_gpus_that_other_machines_do_not_have_are_refused(tmp_path):
         (("-n", 2, "-s", 2, "--server-speeds", "2,x"), "dist_sync", "no list of positive numbers"),
         (("-n", 2, "-s", 1, "--bucket-elements", 9), "dist_sync", "9 is not from 1024 (MXNet's"),
         (("-n", 2, "-s", 1, "-i", "ethx"), "dist_sync", "-i ethx: no such network interface"),
-        (("-n", 2, "-s", 1, "-H", "/nowhere"), "dist_sync", "/nowhere cannot be read: No such"),
+        (("-n", 2, "-s", 1, "-H", "/nowhere"), "dist_sync", "/nowhere does not exist; give a"),
         (("-n", 2, "-s", 1, "-H", "{far}"), "dist_sync", "host 192.0.2.1 cannot be reached on -i"),
     ],
 )

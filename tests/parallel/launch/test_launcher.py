@@ -12,9 +12,12 @@ import pytest
 from parallel import autogroup
 from parallel.launch import launcher
 from parallel.launch.__main__ import main
+from parallel.launch.cluster_files import WorkerHosts
 from parallel.launch.launcher import JobOptions, add_options, parse
 from runtime.command_line import Parser
 from runtime.errors import ConfigError
+from tests.support.typed import names_of
+from training.config import originals
 
 
 def parsed(line: str) -> dict[str, Any]:
@@ -25,24 +28,32 @@ def parsed(line: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("run", [main, autogroup.main], ids=["launch", "autogroup"])
 @pytest.mark.parametrize(
-    ("command", "first"),
+    ("command", "message"),
     [
-        ("python x.py --foo", "--foo"),
-        ("python -m x", "-m"),
-        # An option of the launcher, which was not meant for it.
-        ("python x.py -s 3", "-s"),
-        ("python x.py --kv-store dist_gsync --lr-factor 0.94", "--kv-store"),
+        # An option of the launcher, of which nobody knows whether it is meant for it.
+        ("python x.py -s 3", "-s stands after the command 'python x.py': put it before the"),
+        ("python x.py --hostfile=h", "--hostfile=h stands after the command 'python x.py'"),
+        ("--sync python x.py", "--sync python: with names of files write --sync=python"),
+        ("", "the following arguments are required: command"),
+        ("--", "the following arguments are required: command"),
+        ("--server-speed 2,1 python x.py", "unrecognized arguments: --server-speed (did you mean"),
+        ("--hostfil h python x.py", "unrecognized arguments: --hostfil (did you mean '--hostfile"),
+        ("--launcher mpi python x.py", "--launcher/--cluster: mpi is not ported; give --launch"),
+        ("--launcher sge python x.py", "--launcher/--cluster: sge is not ported; give --launch"),
+        ("--cluster yarn python x.py", "--launcher/--cluster: yarn is not ported; give --launcher"),
+        ("--launcher lokal python x.py", "--launcher/--cluster: 'lokal' is not local or ssh"),
+        ("--sync-dst-dir /tmp/x python x.py", "--sync-dst-dir is not an option here: all hosts"),
+        ("--env A:b python x.py", "--env is not an option here: write NAME=VALUE before"),
+        ("--jobname=j python x.py", "--jobname is not an option here: leave it out"),
+        ("--slurm-worker-nodes 2 x", "--slurm-worker-nodes is not an option here: leave it"),
+        ("python train_cifar10.py --kv-store dist_sync", "train_cifar10.py is not in this folder"),
+        ("-- python ./train_resnet.py", "type classify.py --dataset cifar10_grouping_resnet in"),
     ],
 )
-def test_a_command_with_options_needs_two_dashes_before_it(
-    run: Any, command: str, first: str
-) -> None:
+def test_mistakes_are_one_line(run: Any, command: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         run(["-n", "4", "-s", "2", *command.split()])
-    assert str(caught.value).startswith(f"{first} stands behind the command")
-    assert f"put -- before the command, as in -n 4 -s 2 -- {command.split()[0]}" in str(
-        caught.value
-    )
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_with_two_dashes_all_of_it_is_the_command() -> None:
@@ -51,10 +62,36 @@ def test_with_two_dashes_all_of_it_is_the_command() -> None:
     assert parsed("-n 4 -s 2 python x.py")["command"] == ["python", "x.py"]
 
 
-def test_an_unknown_option_of_the_launcher_is_its_own_mistake() -> None:
-    for line in ("-n 4 -s 2 --cluster ssh -- python x.py", "-n 4 -s 2 --cluster ssh python x.py"):
-        with pytest.raises(ConfigError, match="unrecognized arguments: --cluster"):
-            parsed(line)
+def test_a_command_starts_with_the_first_word_that_is_no_option() -> None:
+    command = "python -u classify.py --kv-store dist_gsync --lr-factor .94 --help -- x"
+    assert parsed(f"-n 4 -s 2 {command}")["command"] == command.split()
+
+
+def test_commands_of_mxnet_and_dmlc_core_are_taken_as_they_are(capsys) -> None:
+    typed = "-H hosts -n 5 -s 3 -i eth1 --launcher ssh -H hosts2 python classify.py --lr 1"
+    later = (
+        "--num-workers=5 --num-servers 3 --host-file hosts --hostfile hosts2 --dmlc-interface eth1 "
+        "--cluster ssh -- python classify.py --lr 1"
+    )
+    assert parsed(typed) == parsed(later)
+    found = parsed(typed)
+    assert (found["workers"], found["servers"], found["interface"]) == (5, 3, "eth1")
+    assert (found["hosts"], found["launcher"]) == (Path("hosts2"), "ssh")
+    assert found["command"] == "python classify.py --lr 1".split()
+    # As many servers as workers, where there is no number.
+    assert parsed("-n 5 python x.py")["servers"] == 5
+    assert capsys.readouterr().err == ""
+    assert "partition" not in parsed("-p 0 -n 5 python x.py")
+    assert capsys.readouterr().err.startswith("launch: -p 0 makes no difference")
+
+
+def test_no_option_of_the_launcher_is_one_of_the_programs_that_it_starts() -> None:
+    """Otherwise the command would need ``--`` after all."""
+    parser = Parser()
+    add_options(parser)
+    own = {name for name in launcher._names_in(parser.format_help())}
+    assert {"-n", "-s", "-H", "--hostfile", "-p", "--sync"} <= own
+    assert not own & {*names_of("classify.py"), *originals.SYNONYMS}
 
 
 @pytest.mark.parametrize(
@@ -91,12 +128,13 @@ def test_files_that_were_given_stay(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_servers_are_where_and_as_fast_as_their_file_says(tmp_path: Path) -> None:
-    workers = ("a", "a", "b")
+    addresses = ("a", "a", "b")
+    workers = WorkerHosts(addresses, ("a:2", "a:2", "b"))
     options = JobOptions(**parsed("-n 3 -s 3 -- x.py"))
-    assert launcher._servers(options, workers) == (["a", "b", "a"], ())
+    assert launcher._servers(options, workers) == (["a:2", "b", "a:2"], ())
     path = tmp_path / "servers"
     path.write_text("b 2\na 1\na 1\n")
     named = replace(options, server_hosts=path)
-    assert launcher._servers(named, workers) == (("b", "a", "a"), (2.0, 1.0, 1.0))
+    assert launcher._servers(named, workers) == (["b", "a:2", "a:2"], (2.0, 1.0, 1.0))
     with pytest.raises(ConfigError, match="has the speeds of the servers, too"):
         launcher._servers(replace(named, server_speeds=(1.0, 1.0, 1.0)), workers)

@@ -10,6 +10,7 @@ from parallel.parameter_server.server import Updater
 from parallel.parameter_server.shared_table import Column, SharedTable
 from parallel.parameter_server.trace import Trace
 from runtime.mxnet import mx
+from tests.support import mxnet_g
 
 KEY, TABLE, MOMENTUM, DECAY = 4, 9, 0.9, 0.1
 INITIAL = np.array([1.0, -2.0, 3.0], np.float32)
@@ -94,6 +95,22 @@ def test_a_scripted_interleaving() -> None:
         assert table.rows[worker, Column.STALENESS] == pytest.approx(np.mean(found[worker]))
         assert table.rows[worker, Column.LARGEST] == max(found[worker])
     assert table.clocks.tolist() == [4, 3, 2]
+
+
+@mxnet_g.NEEDED
+@pytest.mark.parametrize("workers", [1, 3])
+def test_updates_are_those_of_mxnet_gs_own_optimizer(workers: int) -> None:
+    """It gets sums over the images of a group, here their means come; weight decay is on."""
+    server, rng = Server(), np.random.default_rng(5)
+    there = mxnet_g.Optimizer(batch=25, momentum=MOMENTUM, wd=DECAY)
+    weight, pulled = INITIAL.astype(np.float64), [0, 0, 0]
+    for pusher in rng.integers(0, 3, 40).tolist():
+        staleness = server.pull() - pulled[pusher] + 1
+        gradient, lr = rng.normal(size=3), float(np.float32(rng.uniform(0.01, 0.1)))
+        server.push(gradient.tolist(), lr, pusher, pulled[pusher])
+        there.update(weight, 25 * workers * gradient, lr, workers * staleness)
+        np.testing.assert_allclose(server.stored.asnumpy()[:-TAIL], weight, atol=1e-5)
+        pulled[pusher] = server.pull()
 
 
 def test_a_sum_of_pushes_is_one_update_and_not_stale() -> None:

@@ -132,6 +132,8 @@ def test_a_worker_alone() -> None:
     assert exchange.scheme.title == "ASP"
     assert exchange.options == {"staleness": None, "images_per_step": 10}
     assert served(kv_store="dist_ssync", staleness=4)._exchange.options["staleness"] == 4
+    # As in MXNet-G, whose option is 0 unless it is given.
+    assert served(kv_store="dist_ssync", staleness=None)._exchange.options["staleness"] == 0
     assert joined.numbers() == {"staleness": 2.0}
 
 

@@ -1,0 +1,175 @@
+"""The file ``data_sharding``: what part of each epoch's images a worker reads.
+
+Line k is for the worker that has number k in MXNet-G. MXNet numbers workers by their addresses,
+compared as text, in descending order: ``10.0.0.9`` comes before ``10.0.0.10``, and that before
+``10.0.0.1``. MXNet-G's ``clusting/data_sharding.py`` writes the lines in the same order. Here
+worker k is that of line k of ``hosts``, so shares change places when they are read and written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from parallel.launch.cluster_files import finite, location, read_lines
+from parallel.parameter_server.assignment import Share
+from runtime.errors import DataError
+
+_LINE = "two numbers, start and end of a worker's share of the data"
+# Sums of decimal fractions such as 0.1 + 0.2 differ by less than this from what they mean.
+_ROUNDING = 1e-9
+# The generator of MXNet-G rounds each share to this; their sum is wrong by as much for each worker,
+# and the last shares may be below zero by it.
+_HUNDREDTH = 0.01
+_MOST_NAMED = 3
+
+
+class Shares(NamedTuple):
+    """The shares of all workers, and what to say about them."""
+
+    of_workers: tuple[Share, ...]
+    """By the number of the worker, which is its place in ``hosts``."""
+    notes: tuple[str, ...]
+    """Lines for the log: which address reads which part."""
+    warnings: tuple[str, ...]
+    """Data that nobody or several workers read, workers without images, unused lines."""
+
+
+def in_mxnet_order(addresses: Sequence[str]) -> list[int]:
+    """Return workers in the order of MXNet's numbers: by address, as text, descending.
+
+    MXNet numbers the workers of one address by ports that are known only while it runs; here they
+    come in the order of ``hosts``.
+    """
+    return sorted(range(len(addresses)), key=lambda worker: addresses[worker], reverse=True)
+
+
+def read_shares(path: Path, addresses: Sequence[str]) -> Shares:
+    """Read the share of each worker: line k has start and end, from 0 to 1, for MXNet's worker k.
+
+    Like MXNet-G, this accepts shares that leave some of the data to nobody or give it to several
+    workers, and lines beyond the last worker: its generator rounds shares down, or up to more than
+    the whole. ``warnings`` say how much of the data that is.
+
+    Args:
+        path: the file.
+        addresses: of each worker, as written in ``hosts``.
+
+    Raises:
+        DataError: with the file and the line: not two numbers from 0 to 1, or too few lines.
+    """
+    lines = read_lines(path, _LINE)
+    if len(lines) < len(addresses):
+        raise DataError(
+            f"{path} has {len(lines)} lines, but there are {len(addresses)} workers; give it one "
+            "line for each"
+        )
+    slack = _ROUNDING + _HUNDREDTH * len(lines)
+    shares = [_share(words, location(path, number), slack) for number, words in lines]
+    order = in_mxnet_order(addresses)
+    numbers = dict(zip(order, (number for number, _ in lines)))
+    of_worker = dict(zip(order, shares))
+    warnings = []
+    if len(lines) > len(order):
+        warnings.append(
+            f"{path} has {len(lines)} lines for {len(order)} workers: those from line "
+            f"{lines[len(order)].number} on are not used"
+        )
+    warnings += _uneven(path, shares[: len(order)])
+    warnings += [
+        f"{location(path, number)} has {' '.join(words)!r}, and the data ends at 1"
+        for number, words in lines[: len(order)]
+        if max(map(float, words)) > 1 + _ROUNDING
+    ]
+    warnings += [
+        f"{location(path, number)} gives no image to worker {worker} on {addresses[worker]}: "
+        f"{' '.join(words)!r}"
+        for worker, (number, words) in zip(order, lines)
+        if of_worker[worker].end <= of_worker[worker].start
+    ]
+    notes = [
+        f"worker {worker} on {addresses[worker]} reads {of_worker[worker].start:.6g} to "
+        f"{of_worker[worker].end:.6g} of the data ({location(path, numbers[worker])})"
+        for worker in order
+    ]
+    in_order_of_hosts = tuple(of_worker[worker] for worker in range(len(addresses)))
+    return Shares(in_order_of_hosts, tuple(notes), tuple(warnings))
+
+
+def format_shares(shares: Sequence[Share], addresses: Sequence[str]) -> str:
+    """Return the text from which ``read_shares``, and MXNet-G, read the shares of these workers."""
+    ordered = (shares[worker] for worker in in_mxnet_order(addresses))
+    return "".join(f"{start!r} {end!r}\n" for start, end in ordered)
+
+
+def unread_in_groups(shares: Sequence[Share], groups: Iterable[Sequence[int]]) -> list[str]:
+    """Say which groups leave data unread because their workers' shares differ in size.
+
+    The workers of a group take equally many steps, as many as the smallest of their shares has
+    images for.
+    """
+    said = []
+    for group in groups:
+        sizes = {worker: shares[worker].end - shares[worker].start for worker in group}
+        smallest = min(sizes, key=lambda worker: sizes[worker])
+        unread = sum(sizes.values()) - len(group) * sizes[smallest]
+        if unread > _ROUNDING:
+            workers = ", ".join(map(str, group))
+            said.append(
+                f"workers {workers} take equally many steps, as many as the share of worker "
+                f"{smallest} has images for: {_percent(unread)} of the data, the rest of their "
+                "shares, is not read"
+            )
+    return said
+
+
+def _share(words: list[str], here: str, slack: float) -> Share:
+    """Read a line; what lies beyond 1 by no more than the slack is cut."""
+    if len(words) != 2:
+        raise DataError(f"{here}: {' '.join(words)!r} is not {_LINE}")
+    for word in words:
+        number = finite(word)
+        if number is None or not 0 <= number <= 1 + slack:
+            raise DataError(f"{here}: {word!r} is not a number from 0 to 1")
+    start, end = map(float, words)
+    if start > end and end < 1 - slack:
+        raise DataError(
+            f"{here}: {' '.join(words)!r} must rise: the first number is the start of a share, the "
+            "second its end"
+        )
+    start, end = min(start, 1.0), min(end, 1.0)
+    return Share(start, max(start, end))
+
+
+def _uneven(path: Path, shares: Sequence[Share]) -> list[str]:
+    """Say how much of the data nobody reads, and how much several workers read."""
+    edges = sorted({0.0, 1.0, *(edge for share in shares for edge in share)})
+    parts: dict[bool, list[Share]] = {False: [], True: []}
+    for start, end in zip(edges, edges[1:]):
+        readers = sum(share.start <= start and end <= share.end for share in shares)
+        if readers != 1 and end - start > _ROUNDING:
+            parts[readers > 1].append(Share(start, end))
+    verbs = {False: "nobody reads", True: "several workers read"}
+    return [
+        f"{path}: {verbs[is_read]} {_percent(sum(end - start for start, end in found))} of the "
+        f"data: {_ranges(found)}"
+        for is_read, found in parts.items()
+        if found
+    ]
+
+
+def _ranges(parts: Sequence[Share]) -> str:
+    joined: list[Share] = []
+    for part in parts:
+        if joined and part.start - joined[-1].end <= _ROUNDING:
+            joined[-1] = Share(joined[-1].start, part.end)
+        else:
+            joined.append(part)
+    named = ", ".join(f"{start:.6g} to {end:.6g}" for start, end in joined[:_MOST_NAMED])
+    more = len(joined) - _MOST_NAMED
+    return named + (f" and {more} more" if more > 0 else "")
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.3g} %"

@@ -1,0 +1,108 @@
+"""Options of the launchers of MXNet-G, MXNet and dmlc-core, and what to type here instead.
+
+A command that was written for ``tools/launch.py`` or ``dmlc-submit`` runs here as it is where the
+option means the same, and is answered in one line where it does not. docs/porting.md has the same
+tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runtime.command_line import hint_for
+from runtime.errors import ConfigError, did_you_mean
+
+_MACHINES = "a process takes what its machine has; processors are shared by OMP_NUM_THREADS"
+_VARIABLE = (
+    "write NAME=VALUE before the launcher; variables that begin with MXNET_, HOROVOD_, OMP_, "
+    "NUMBA_, NCCL_ or PS_ go to all processes"
+)
+_LOG = "leave it out: the launcher prints to the terminal, and each worker writes logs/"
+_SYNC = (
+    "all hosts have the project in the same folder: give --sync, which copies it there, or "
+    "--sync=NAME,... for files and folders of this folder as well"
+)
+# In "python -u PROGRAM" the program is the third word; later ones are its arguments.
+_PROGRAM_BEFORE = 3
+_NO_SCHEDULER = "leave it out: jobs start by --launcher local or ssh alone"
+
+LAUNCHERS: Mapping[str, str] = {
+    name: "give --launcher ssh with -H FILE, the hosts of the job, to which ssh connects by key"
+    for name in ("mpi", "sge", "yarn", "slurm", "mesos", "kubernetes")
+}
+"""Ways to start processes that tools/launch.py and dmlc-submit have and that are not ported."""
+
+OPTIONS: Mapping[str, str] = {
+    "--sync-dst-dir": _SYNC,
+    "--env": _VARIABLE,
+    "--env-server": _VARIABLE,
+    "--env-worker": _VARIABLE,
+    "--p3": "leave it out: weights are sent in buckets; see --bucket-elements",
+    "--worker-cores": _MACHINES,
+    "--worker-memory": _MACHINES,
+    "--server-cores": _MACHINES,
+    "--server-memory": _MACHINES,
+    "--log-level": _LOG,
+    "--log-file": _LOG,
+    "--host-ip": "give -i, the interface on which the processes reach each other",
+    "--files": _SYNC,
+    "--archives": _SYNC,
+    "--auto-file-cache": _SYNC,
+    "--local-num-attempt": "leave it out: a process that died ends the job; see --tolerate-workers",
+    "--jobname": _NO_SCHEDULER,
+    "--queue": _NO_SCHEDULER,
+    "--hdfs-tempdir": _NO_SCHEDULER,
+    "--sge-log-dir": _NO_SCHEDULER,
+    "--yarn-*": _NO_SCHEDULER,
+    "--mesos-*": _NO_SCHEDULER,
+    "--slurm-*": _NO_SCHEDULER,
+    "--kube-*": _NO_SCHEDULER,
+    "--ship-libcxx": _NO_SCHEDULER,
+}
+"""Options of these launchers, as patterns, and what to type here instead."""
+
+PROGRAMS: Mapping[str, str] = {
+    "train_cifar10.py": "classify.py --dataset cifar10_grouping",
+    "train_cifar100.py": "classify.py --dataset cifar100_grouping",
+    "train_cifar10_resnet.py": "classify.py --dataset cifar10_grouping_resnet",
+    "train_resnet.py": "classify.py --dataset cifar10_grouping_resnet",
+    "train_imagenet.py": "classify.py --dataset imagenet",
+    "train_mnist.py": "classify.py --dataset mnist",
+}
+"""Programs that MXNet-G's scripts start, and what does the same here."""
+
+
+def check_options(unknown: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse words that the launcher's parser does not know.
+
+    Args:
+        unknown: the words.
+        names: of the launcher's options.
+
+    Raises:
+        ConfigError: there are any; with the remedy for those of another launcher.
+    """
+    if not unknown:
+        return
+    typed = [word.split("=")[0] for word in unknown]
+    hints = {name: hint_for(name, OPTIONS) for name in typed}
+    known = [f"{name} is not an option here: {hint}" for name, hint in hints.items() if hint]
+    if known:
+        raise ConfigError(f"{'; '.join(known)} (docs/porting.md has the others)")
+    close = did_you_mean(typed[0], names)
+    raise ConfigError(
+        f"unrecognized arguments: {' '.join(unknown)}{close} (--help lists the options)"
+    )
+
+
+def check_program(command: Sequence[str]) -> None:
+    """Refuse a command whose program is one of MXNet-G's and not a file of this folder.
+
+    Raises:
+        ConfigError: with the program to type here.
+    """
+    for word in command[:_PROGRAM_BEFORE]:
+        here = PROGRAMS.get(Path(word).name)
+        if here and not Path(word).exists():
+            raise ConfigError(f"{word} is not in this folder; type {here} in its place")

@@ -1,0 +1,113 @@
+"""MXNet-G's own files and programs, read and run where they lie; nothing of them is copied here.
+
+The folder of the variable ``TOOLKIT_ORIGINALS`` has the repositories ``CGCL-codes+MXNet-G`` and
+``dmlc+ps-lite``. Tests that need them are skipped without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+_FOLDER = Path(os.environ.get("TOOLKIT_ORIGINALS", "/nowhere"))
+EXAMPLE = _FOLDER / "CGCL-codes+MXNet-G" / "example" / "image-classification"
+NEEDED = pytest.mark.skipif(not EXAMPLE.is_dir(), reason="needs MXNet-G in TOOLKIT_ORIGINALS")
+
+
+def generate(folder: Path, hosts: Sequence[str], speeds: Sequence[float]) -> None:
+    """Let MXNet-G's programs write ``groups`` and ``data_sharding`` into a folder.
+
+    Args:
+        folder: takes the place of theirs.
+        hosts: the lines of ``hosts``.
+        speeds: by the address of each worker, ascending, as its ``aver-speed_auto.py`` writes them.
+    """
+    (folder / "clusting").mkdir(exist_ok=True)
+    (folder / "hosts").write_text("".join(f"{host}\n" for host in hosts))
+    (folder / "clusting" / "pretrain_speed.txt").write_text("".join(f"{one}\n" for one in speeds))
+    for name in ("clusting_auto.py", "data_sharding.py"):
+        # It is written for Python 2.
+        text = (EXAMPLE / "clusting" / name).read_text(encoding="utf-8").expandtabs(8)
+        text = re.sub(r"^(\s*)print (?!\().*$", r"\1pass", text, flags=re.MULTILINE)
+        text = text.replace('"/home/"+user+"/MXNet-G/example/image-classification/', f'"{folder}/')
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exec(compile(text, name, "exec"), {"__name__": "__main__"})
+
+
+def ranked(folder: Path, addresses: Sequence[str]) -> list[str]:
+    """Let ps-lite's own order, compiled, number workers; return their addresses by number.
+
+    The folder takes the program. Ports rise in the order of the workers.
+    """
+    source = (_FOLDER / "dmlc+ps-lite" / "src" / "van.cc").read_text(encoding="utf-8")
+    found = re.search(r"(\[\]\(const Node& a, const Node& b\) \{.*?\})\);", source, re.DOTALL)
+    assert found is not None
+    program = folder / "order.cc"
+    program.write_text(
+        "#include <algorithm>\n#include <iostream>\n#include <string>\n#include <vector>\n"
+        "struct Node { std::string hostname; int port; };\n"
+        "int main() {\n  std::vector<Node> nodes; std::string name;\n"
+        "  while (std::cin >> name) nodes.push_back({name, int(nodes.size()) + 9000});\n"
+        f"  std::sort(nodes.begin(), nodes.end(), {found[1]});\n"
+        '  for (auto& node : nodes) std::cout << node.hostname << "\\n";\n}\n'
+    )
+    binary = folder / "order"
+    subprocess.run(["g++", "-o", str(binary), str(program)], check=True)
+    done = subprocess.run(
+        [str(binary)], input=" ".join(addresses), capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+class _State(np.ndarray):
+    """An array that is true, as MXNet's was, whatever is in it."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class Optimizer:
+    """MXNet-G's own ``SGD.update``, on NumPy arrays."""
+
+    def __init__(self, *, batch: int, momentum: float, wd: float) -> None:
+        """Args: batch: the images of a worker; the others as in its ``SGD``."""
+        path = _FOLDER / "CGCL-codes+MXNet-G" / "python" / "mxnet" / "optimizer.py"
+        method = re.search(
+            r"^    def update\(self, index, weight, grad, state, worker_num\):.*?(?=^@register)",
+            path.read_text(encoding="utf-8"),
+            re.MULTILINE | re.DOTALL,
+        )
+        assert method is not None
+        scope: dict[str, Any] = {"NDArray": np.ndarray, "clip": np.clip}
+        exec(f"class SGD:\n{method[0]}", scope)
+        self._sgd = scope["SGD"]()
+        self._sgd.rescale_grad, self._sgd.clip_gradient = batch, None
+        self._sgd.momentum = momentum
+        self._sgd._get_wd = lambda index: wd
+        self._sgd._update_count = lambda index: None
+        self._state: Any = None
+
+    def update(self, weight: Any, gradient: Any, lr: float, worker_num: int) -> None:
+        """Change ``weight`` by a gradient that is summed over images.
+
+        Args:
+            weight: float64 array.
+            gradient: of the same shape.
+            lr: learning rate.
+            worker_num: workers times staleness, as its server hands them over.
+        """
+        if self._state is None:
+            self._state = np.zeros_like(weight).view(_State)
+        self._sgd._get_lr = lambda index: lr
+        self._sgd.update(0, weight, gradient, self._state, worker_num)
