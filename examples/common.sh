@@ -3,8 +3,9 @@
 # arguments go on to classify.py and win, as in: bash examples/gsp_cifar10_resnet20.sh --num-epoch 1
 #
 # DATA_DIR  the folder of CIFAR-10, in any form of docs/data.md; without it 1,600 drawn images, a run of a minute or two
-# HOSTFILE  a file with the address of each worker, one a line (docs/grouping-sgd.md, `hosts`); without it two workers on
-#           this machine, or WORKERS
+# HOSTFILE  a file with the address of each worker, one a line (docs/grouping-sgd.md, `hosts`); without it all workers are
+#           on this machine
+# WORKERS   the number of workers; by default one for each line or slot of HOSTFILE, or two on this machine
 # SERVERS   the number of parameter servers; by default one for each host
 # NIC       the network interface between the hosts, as in eth1
 # SYNC      set, also to nothing: copy the project to the hosts of HOSTFILE first, and what it names, as in SYNC=cifar10
@@ -20,13 +21,27 @@ if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d $project/.venv ]]; then
     export PATH=$project/.venv/bin:$PATH
 fi
 
+# Prints the number of workers and of hosts of a file, as the launcher reads it.
+count_hosts='
+import pathlib, sys
+from parallel import host_lists
+from runtime.errors import run_program
+
+def main():
+    hosts = host_lists.read_file(pathlib.Path(sys.argv[1]), colon=host_lists.PORT)
+    print(sum(host.slots or 1 for host in hosts), len({host.host for host in hosts}))
+    return 0
+
+run_program(main)
+'
 if [[ -n ${HOSTFILE:-} ]]; then
     if [[ ! -r $HOSTFILE ]]; then
         echo "error: HOSTFILE='${HOSTFILE:0:80}' cannot be read; give a file with the address of each worker, one a line" >&2
         exit 2
     fi
-    WORKERS=$(grep -c . "$HOSTFILE" || true)
-    SERVERS=${SERVERS:-$(sort -u "$HOSTFILE" | grep -c . || true)}
+    counts=$(python -c "$count_hosts" "$HOSTFILE") || exit 2
+    WORKERS=${WORKERS:-${counts% *}}
+    SERVERS=${SERVERS:-${counts#* }}
     job=(-H "$HOSTFILE" --launcher ssh)
     if [[ -n ${SYNC+set} ]]; then job+=("--sync${SYNC:+=$SYNC}"); fi
 else

@@ -14,6 +14,7 @@ import pytest
 
 import backbones
 from backbones import classifiers
+from parallel.launch.launcher import parse
 from runtime.errors import ConfigError
 from tests.support.typed import PROGRAMS, accept, check, launch_parser, names_of, understood
 from training.config import originals
@@ -33,6 +34,7 @@ class Row(NamedTuple):
     kind: str
     there: str
     here: str
+    why: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.there[:40]}"
@@ -45,7 +47,7 @@ def rows(*kinds: str) -> Any:
         if kind in kinds:
             for line in table.splitlines()[2:]:
                 cells = [cell.strip() for cell in line.strip("|").split("|")]
-                found.append(Row(kind, cells[0], cells[1]))
+                found.append(Row(kind, *cells[:3]))
     assert len(found) > 3, kinds
     return pytest.mark.parametrize("row", found, ids=str)
 
@@ -57,6 +59,7 @@ def spans(cell: str) -> list[str]:
 def test_every_table_is_walked() -> None:
     kinds = {kind for kind, _ in _TABLE.findall(TEXT)}
     walked = {"commands", "files", "models", "networks", "variables", "output"}
+    walked.add("options of the launcher")
     assert kinds == walked | {f"options of {program}" for program in PROGRAMS}
     # Those without a comment are the presets and the differences, which have tests of their own.
     assert TEXT.count("<!-- ") == len(_TABLE.findall(TEXT))
@@ -96,6 +99,29 @@ def test_options(row: Row, tmp_path: Path) -> None:
             assert command.split()[0] in message
         if not here:
             assert f"{name} is not an option here: {row.here}" in message
+
+
+@rows("options of the launcher")
+def test_options_of_the_launcher(row: Row, capsys) -> None:
+    """Each is taken for what the second column says, or refused with it."""
+    here = spans(row.here)
+    for there in spans(row.there):
+        line = ["-n", "2", *there.split(), "--", "python", "x.py"]
+        if row.why.startswith(("both", "all", "taken")):
+            (typed,) = here
+            wanted = parse(launch_parser(), ["-n", "2", *typed.split(), "--", "python", "x.py"])
+            assert parse(launch_parser(), line) == wanted
+            continue
+        with pytest.raises(ConfigError) as caught:
+            parse(launch_parser(), line)
+        message = str(caught.value)
+        assert "\n" not in message and there.split()[0] in message
+        if there.split()[0] in ("--launcher", "--cluster"):
+            assert f"{there.split()[1]} is not ported; give --launcher ssh" in message
+        elif here and here[0].startswith("-"):
+            assert here[0].split()[0] in message
+        else:
+            assert "leave it out" in message or "NAME=VALUE before" in message or row.why in message
 
 
 @rows("networks")

@@ -58,6 +58,27 @@ def test_short(scheme: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("variables", "job"),
+    [
+        ({}, "-n 3 -s 2"),
+        ({"WORKERS": "4", "SERVERS": "1"}, "-n 4 -s 1"),
+    ],
+)
+def test_a_file_of_hosts_is_counted_as_the_launcher_reads_it(
+    variables: dict[str, str], job: str, tmp_path: Path
+) -> None:
+    """A comment, an empty line and line ends of Windows are no workers; slots are."""
+    lines = b"\xef\xbb\xbf# two\r\n\r\n127.0.0.1 slots=2\r\n127.0.0.2:22\r\n"
+    (tmp_path / "hosts").write_bytes(lines)
+    result = subprocess.run(
+        ["bash", "-c", f'source {ROOT}/examples/common.sh && echo "${{job[@]}}"'],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={**clean_environment(), "HOSTFILE": "hosts", **variables},
+    )  # fmt: skip
+    assert result.stdout == f"-H hosts --launcher ssh {job}\n"
+
+
+@pytest.mark.parametrize(
     ("variables", "message"),
     [
         ({"HOSTFILE": "none"}, "error: HOSTFILE='none' cannot be read; give a file with the addr"),

@@ -34,11 +34,11 @@ _VARIABLE = re.compile(r"[A-Z][A-Z_0-9a-z]*=")
 NO_COMMANDS = (
     *("train.py face recognition:", "model-symbol.json model-0000.params", "train.py, classify.py"),
     *("verification unseen:", "datasets/faces/ train", "datasets/lfw/train.rec:"),
-    *("10.0.0.1 10.0.0.2", "0.0 0.4", "epoch 5: images/s", "10.0.0.1 10.0.0.2 hostname"),
+    *("10.0.0.1 10.0.0.2", "0.9 1.0", "epoch 5: images/s", "10.0.0.1 10.0.0.2 hostname"),
     *("error: host2 has another", "features [b, D]", "models/synthetic-tiny/checkpoints/"),
     *("update 40/500 loss", "time: waiting", "input is a bottleneck:", "Horovod v0.28.1:"),
     *("PReLU(x) =", "K * PReLU(x) =", "10.0.0.1 2010", "launch: host1 has all"),
-    "datasets/faces_emore/ train.rec",
+    *("datasets/faces_emore/ train.rec", "launch: worker 3 on"),
 )
 # Parts of commands, in a sentence about them.
 FRAGMENTS = (
