@@ -65,10 +65,34 @@ class JobOptions:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where a job runs, and its command.
+    """Add the options that say where a job runs, and its command."""
+    _add_shared_options(parser)
+    parser.add_argument(
+        "--server-speeds",
+        type=_speeds,
+        default=(),
+        metavar="SPEED,...",
+        help="relative speed of each server, to which its load is proportional; by default equal",
+    )
+    parser.add_argument(
+        "--sync",
+        nargs="?",
+        const=(),
+        type=_names,
+        metavar="NAME,...",
+        help="with --launcher ssh: first copy the project, and files or folders of this folder "
+        "(--sync=NAME,...), to all hosts, to the same places",
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        help="what every worker runs, such as python classify.py --kv-store dist_async; all that "
+        "follows its first word, or --, belongs to it",
+    )
 
-    Second names are those of MXNet's ``tools/launch.py`` and of ``dmlc-submit``.
-    """
+
+def _add_shared_options(parser: argparse.ArgumentParser) -> None:
+    """Add those that ``tools/launch.py`` of MXNet or ``dmlc-submit`` have, also by their names."""
     parser.add_argument(
         *("-n", "--num-workers"),
         dest="workers",
@@ -113,28 +137,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         dest="partition",
         metavar="N",
         help="taken and ignored: MXNet-G divides the weights of a server by it",
-    )
-    parser.add_argument(
-        "--server-speeds",
-        type=_speeds,
-        default=(),
-        metavar="SPEED,...",
-        help="relative speed of each server, to which its load is proportional; by default equal",
-    )
-    parser.add_argument(
-        "--sync",
-        nargs="?",
-        const=(),
-        type=_names,
-        metavar="NAME,...",
-        help="with --launcher ssh: first copy the project, and files or folders of this folder "
-        "(--sync=NAME,...), to all hosts, to the same places",
-    )
-    parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        help="what every worker runs, such as python classify.py --kv-store dist_async; all that "
-        "follows its first word, or --, belongs to it",
     )
 
 

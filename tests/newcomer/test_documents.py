@@ -108,7 +108,7 @@ def test_a_new_command_is_noticed() -> None:
         "horovodrun -np 16 -H ip1:8 bash config.sh",
         "horovodrun -np 2 python classify.py --dataset cifar11 --data-dir c",
         "mpirun -np 8 -bind-to none bash config.sh --network r51",
-        "python -m parallel.launch -n 4 -s 1 python classify.py --kv-store dist_sync",
+        "python -m parallel.launch -n 4 python classify.py --kv-store dist_sync -s 1",
         "python -m data.pack FACES datasets/faces --minimum-images 10",
         "python -m benchmarks.backbone --networks r50 --more",
         "docker run --rm toolkit bash run.sh --reg /data/faces",
