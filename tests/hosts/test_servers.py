@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from parallel.launch.data_sharding import read_shares
 from tests.support import hosts
 from tests.support.hosts import INTERFACES, Host, TwoHosts
 from tests.support.server_job import (
@@ -319,12 +320,12 @@ def test_autogroup_gives_a_slow_host_a_group_of_its_own(two, project, tmp_path) 
         with slowed(two.second, 0.2):
             process.wait(250)
     said = output.read_text()
-    assert process.returncode == 0 and "written: groups, data_sharding\n" in said, said
+    assert process.returncode == 0 and "written: groups, data_sharding, servers\n" in said, said
     groups = (project / "groups").read_text().splitlines()
     # On a machine with other work, the workers of the fast host may differ as well.
-    assert sorted(groups[-1].split()) == ["10.77.0.2:0", "10.77.0.2:1"], said
-    lines = (project / "data_sharding").read_text().splitlines()
-    shares = [tuple(map(float, line.split())) for line in lines]
+    assert groups[-1].split() == ["10.77.0.2", "10.77.0.2"], said
+    addresses = ("10.77.0.2", "host1", "10.77.0.2", "host1")
+    shares = read_shares(project / "data_sharding", addresses).of_workers
     sizes = [end - start for start, end in shares]
     assert sizes[0] == pytest.approx(sizes[2])
     assert min(sizes[1], sizes[3]) > 1.5 * sizes[0], said
