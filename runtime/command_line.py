@@ -91,10 +91,11 @@ class Parser(argparse.ArgumentParser):
 
     def refuse_foreign(self, words: Iterable[str]) -> None:
         """Raise ``ConfigError`` with what to type instead of the words of other programs."""
-        hints = {word: hint_for(word, self._foreign) for word in words}
-        foreign = [f"{word} is not an option here: {hint}" for word, hint in hints.items() if hint]
-        if foreign:
-            raise ConfigError(f"{'; '.join(foreign)} (docs/porting.md has the others)")
+        refuse_foreign(words, self._foreign)
+
+    def names(self) -> list[str]:
+        """Return the options of this command line, but for ``--help``, which every program has."""
+        return [name for name in self._option_string_actions if name not in ("-h", "--help")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +162,14 @@ def _in_own_words(word: str, synonyms: Mapping[str, str]) -> str:
     """A word of a command line, with the name that an option has here."""
     name, separator, value = word.partition("=")
     return f"{synonyms.get(name, name)}{separator}{value}"
+
+
+def refuse_foreign(words: Iterable[str], foreign: Mapping[str, str]) -> None:
+    """Raise ``ConfigError`` with what to type instead of the words that ``foreign`` has."""
+    hints = {word: hint_for(word, foreign) for word in words}
+    known = [f"{word} is not an option here: {hint}" for word, hint in hints.items() if hint]
+    if known:
+        raise ConfigError(f"{'; '.join(known)} (docs/porting.md has the others)")
 
 
 def hint_for(word: str, foreign: Mapping[str, str]) -> Optional[str]:

@@ -113,9 +113,7 @@ def _verify(
         flip=not options.no_flip,
         image_size=network.image_size,
     )
-    report = SetReport(
-        target.name, embeddings, target.same, xnorm=xnorm, folds=options.nfolds
-    )
+    report = SetReport(target.name, embeddings, target.same, xnorm=xnorm, folds=options.nfolds)
     which = f" by {network.name}" if len(options.model) > 1 else ""
     print(f"{target.name}{which}: {report.result}", flush=True)
     if options.bad_cases:
@@ -144,9 +142,7 @@ def _sheets(target: VerificationSet) -> Any:
     return partial(draw_chosen_pairs, target)
 
 
-def _write_json(
-    options: argparse.Namespace, network: FaceNetwork, results: dict[str, Any]
-) -> None:
+def _write_json(options: argparse.Namespace, network: FaceNetwork, results: dict[str, Any]) -> None:
     content = {
         "model": network.name,
         "options": {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from parallel.parameter_server.assignment import SCHEDULER, SERVER, WORKER, Assi
 from parallel.parameter_server.buckets import LARGEST
 from parallel.parameter_server.schemes import SCHEMES
 from runtime import environment
-from runtime.command_line import positive_integer
+from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, did_you_mean
 
 SERVE = (sys.executable, "-m", "parallel.parameter_server.serve")
@@ -140,7 +139,7 @@ def _add_shared_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]]) -> dict[str, Any]:
+def parse(parser: Parser, argv: Optional[Sequence[str]]) -> dict[str, Any]:
     """Return the options of a command line that ``add_options`` has added, with their command.
 
     Args:
@@ -151,10 +150,8 @@ def parse(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]]) -> dic
         ConfigError: an option is wrong, or one of the launcher stands in the command.
     """
     words = sys.argv[1:] if argv is None else list(argv)
-    # An option that is added later would change the meaning of an abbreviation.
-    parser.allow_abbrev = False
     options, unknown = parser.parse_known_args(words)
-    names = _names_in(parser.format_help())
+    names = parser.names()
     originals.check_options(unknown, names)
     command = options.command
     is_divided = command[:1] == ["--"]
@@ -192,13 +189,6 @@ def _check_undivided(own: Sequence[str], command: Sequence[str], names: Sequence
             f"--sync {own[-1]}: with names of files write --sync={own[-1]}, and without put -- "
             f"before the command, as in --sync -- {own[-1]} {first}"
         )
-
-
-def _names_in(text: str) -> list[str]:
-    """Return the options that a help describes, but for ``--help``, which every program has."""
-    columns = [line.strip().split("  ")[0] for line in text.splitlines() if line[:3] == "  -"]
-    found = re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", " ".join(columns))
-    return [name for name in found if name not in ("-h", "--help")]
 
 
 def _say(line: str) -> None:

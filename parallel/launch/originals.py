@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from runtime.command_line import hint_for
+from runtime.command_line import refuse_foreign
 from runtime.errors import ConfigError, did_you_mean
 
 _MACHINES = "a process takes what its machine has; processors are shared by OMP_NUM_THREADS"
@@ -86,10 +86,7 @@ def check_options(unknown: Sequence[str], names: Sequence[str]) -> None:
     if not unknown:
         return
     typed = [word.split("=")[0] for word in unknown]
-    hints = {name: hint_for(name, OPTIONS) for name in typed}
-    known = [f"{name} is not an option here: {hint}" for name, hint in hints.items() if hint]
-    if known:
-        raise ConfigError(f"{'; '.join(known)} (docs/porting.md has the others)")
+    refuse_foreign(typed, OPTIONS)
     close = did_you_mean(typed[0], names)
     raise ConfigError(
         f"unrecognized arguments: {' '.join(unknown)}{close} (--help lists the options)"

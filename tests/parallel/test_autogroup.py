@@ -87,9 +87,7 @@ def test_shares_are_written_for_the_address_that_reads_them(tmp_path):
     (tmp_path / "hosts").write_text(hosts)
     result = autogrouped(tmp_path, [100.0, 25.0, 101.0, 25.5], options=("-H", "hosts"))
     assert result.returncode == 0, result.stderr
-    assert (tmp_path / "groups").read_text() == (
-        "127.0.0.1 127.0.0.10:0\n127.0.0.9 127.0.0.10:1\n"
-    )
+    assert (tmp_path / "groups").read_text() == ("127.0.0.1 127.0.0.10:0\n127.0.0.9 127.0.0.10:1\n")
     # Of 127.0.0.9, of the two slots of 127.0.0.10, and of 127.0.0.1.
     assert (tmp_path / "shares").read_text() == "0.4 0.5\n0.5 0.9\n0.9 1.0\n0.0 0.4\n"
     assert "share of worker 1 on 127.0.0.9: 0.4 to 0.5 (line 1 of" in result.stdout

@@ -56,7 +56,9 @@ class Trial(NamedTuple):
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Try the Pythons one after the other; returns 1 if one of them failed."""
-    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.pythons", description=__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="python -m tests.pythons", description=__doc__
+    )
     parser.add_argument("--only", type=_versions, default=VERSIONS, metavar="3.9,3.10")
     parser.add_argument("--place", choices=PLACES, help="of all Pythons; without it each another")
     options = parser.parse_args(argv)

@@ -392,8 +392,6 @@ def test_ranks_that_see_other_files(made: MadeSet) -> None:
         command.main(["IJBC", "--model", "m.onnx", "--out", "out"], Other())
 
 
-
-
 def test_the_two_files_of_a_job(made: MadeSet, capsys: pytest.CaptureFixture[str]) -> None:
     """Where InsightFace's program writes them, and under its names."""
     views = write_features(made, Path("out"), Path("m.onnx"), 8)

@@ -149,9 +149,7 @@ def test_the_views_of_a_face_are_apart(folder: FeaturesFolder) -> None:
     np.testing.assert_array_equal(views, [ROWS[:, :3], ROWS[:, 3:]])
 
 
-def test_features_of_earlier_versions_are_refused(
-    folder: FeaturesFolder, tmp_path: Path
-) -> None:
+def test_features_of_earlier_versions_are_refused(folder: FeaturesFolder, tmp_path: Path) -> None:
     """Those were sums of the views, of which no protocol that normalizes views can be made."""
     folder.__exit__()
     path = tmp_path / "a" / "out" / "features.json"

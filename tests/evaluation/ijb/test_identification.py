@@ -62,9 +62,7 @@ def test_equals_the_loops_with_ties(people: int, mated: int, others: int, block:
     gallery, probes = np.arange(people), np.arange(people, count)
     rng.shuffle(gallery)
     nothing = np.empty(0)
-    made = MadeSet(
-        Path(), nothing, nothing, nothing, nothing, nothing, owners, [gallery], probes
-    )
+    made = MadeSet(Path(), nothing, nothing, nothing, nothing, nothing, owners, [gallery], probes)
     found = identify(
         features, Subjects(gallery, owners[gallery]), Subjects(probes, owners[probes]), block
     )

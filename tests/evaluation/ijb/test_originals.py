@@ -113,8 +113,10 @@ def theirs(source: str, made: Synthetic, *, unit_views: bool, norm: bool) -> dic
     wanted = ("image2template_feature", "verification", "use_", "method")
     chosen: list[Any] = []
     for node in steps:
-        name = node.name if isinstance(node, ast.FunctionDef) else ast.unparse(
-            node.test if isinstance(node, ast.If) else node.target
+        name = (
+            node.name
+            if isinstance(node, ast.FunctionDef)
+            else ast.unparse(node.test if isinstance(node, ast.If) else node.target)
         )
         if name.startswith(wanted):
             chosen.append(node)

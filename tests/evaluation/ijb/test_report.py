@@ -20,12 +20,15 @@ GALLERIES = [
 
 
 def test_tables() -> None:
-    assert verification_table("m,0", VERIFIED) == """\
+    assert (
+        verification_table("m,0", VERIFIED)
+        == """\
 +------------+-------+-------+--------+-------+-------+-------+-------+
 | TAR at FAR | 1e-06 | 1e-05 | 0.0001 | 0.001 | 0.01  |  0.1  |  AUC  |
 +------------+-------+-------+--------+-------+-------+-------+-------+
 |    m,0     | 90.00 | 91.00 | 92.00  | 93.00 | 94.00 | 95.00 | 99.00 |
 +------------+-------+-------+--------+-------+-------+-------+-------+"""
+    )
     lines = identification_table(["G1", "G2"], GALLERIES).splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
     names = ["gallery", "templates", "mated", "others", "rank-1", "rank-5", "rank-10"]

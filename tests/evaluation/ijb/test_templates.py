@@ -55,9 +55,7 @@ def test_groups_of_all_sizes(groups: list[tuple[int, int]], cuts: list[int]) -> 
     features = rng.standard_normal((count, 6)).astype(np.float32)
     scores = rng.uniform(0.1, 1, count)
     nothing = np.empty(0)
-    made = MadeSet(
-        Path(), templates, media, scores, nothing, nothing, nothing, [], nothing
-    )
+    made = MadeSet(Path(), templates, media, scores, nothing, nothing, nothing, [], nothing)
     parts = [part for part in np.split(features, sorted(min(cut, count) for cut in cuts))]
     faces = faces_of(templates, media, scores)
     rows = template_features([part for part in parts if len(part)], faces, Weighting())

@@ -89,7 +89,7 @@ def test_no_option_of_the_launcher_is_one_of_the_programs_that_it_starts() -> No
     """Otherwise the command would need ``--`` after all."""
     parser = Parser()
     add_options(parser)
-    own = {name for name in launcher._names_in(parser.format_help())}
+    own = set(parser.names())
     assert {"-n", "-s", "-H", "--hostfile", "-p", "--sync"} <= own
     assert not own & {*names_of("classify.py"), *originals.SYNONYMS}
 
