@@ -1,14 +1,13 @@
 """Where the images of a record file are: their offsets and keys.
 
-Both come from the ``.idx`` beside the file, or from a scan of the file where there is none, and are
-cached in a file beside it. They take 6 bytes per image: an offset is kept in words, its lower 32
-bits in one array and the others in another, and keys only where they are not consecutive.
+Both come from ``index_file``, and are cached in a file beside the ``.rec``. They take 6 bytes per
+image: an offset is kept in words, its lower 32 bits in one array and the others in another, and
+keys only where they are not consecutive.
 """
 
 from __future__ import annotations
 
 import contextlib
-import warnings
 from pathlib import Path
 from typing import Any, Optional
 
@@ -16,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.records.index_cache import Arrays, cached_arrays
+from data.records.index_file import MAX_KEY, read_keys
 from data.records.recordio import FLOAT32_EXACT, BrokenRecordError, RecordFile
 from runtime.errors import DataError
 from runtime.kernels.compiled import unlocked_kernel
 
-MAX_KEY = 1 << 40
-"""The largest key that is believed."""
 _WORD_BYTES = 4
 _LOW_BITS = 32
 
@@ -72,7 +70,7 @@ class RecordIndex:
 
 
 def _build(path: Path, file: RecordFile) -> Arrays:
-    keys, offsets = _read(path, file)
+    keys, offsets = read_keys(path, file)
     images = _find_images(path, file, keys, offsets)
     words, image_keys = offsets[images] // _WORD_BYTES, keys[images]
     is_consecutive = image_keys[-1] - image_keys[0] == len(image_keys) - 1
@@ -97,55 +95,17 @@ def _fits_together(index: Arrays) -> bool:
     )
 
 
-def _read(path: Path, file: RecordFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return keys and offsets of all records, in the order of the keys."""
-    index = path.with_suffix(".idx")
-    try:
-        if index.is_file():
-            keys, offsets = _parse(index)
-        else:
-            offsets = file.scan()
-            keys = np.arange(len(offsets))
-        file.read(int(offsets.max()))
-    except BrokenRecordError as error:
-        raise DataError(
-            f"{path}: {error}; the file is truncated, damaged or of another version than its .idx: "
-            "copy both again"
-        ) from None
-    if offsets.min() < 0 or (offsets % _WORD_BYTES).any():
-        raise DataError(f"{index} holds impossible offsets; delete it to have the .rec scanned")
-    return keys, offsets
-
-
-def _parse(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    try:
-        with warnings.catch_warnings():
-            # Trailing garbage is no more than a DeprecationWarning to NumPy.
-            warnings.simplefilter("error")
-            numbers = np.fromstring(path.read_text("ascii"), np.int64, sep=" ")
-        keys, offsets = numbers.reshape(-1, 2).T
-    except (ValueError, DeprecationWarning):
-        raise DataError(
-            f"{path} is no index (key and offset on each line); delete it to have the .rec scanned"
-        ) from None
-    if not len(keys):
-        raise DataError(f"{path} is empty; delete it to have the .rec scanned")
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    if keys[0] < 0 or keys[-1] > MAX_KEY or (np.diff(keys) == 0).any():
-        raise DataError(f"{path} holds impossible keys; delete it to have the .rec scanned")
-    return keys, offsets[order]
-
-
 def _find_images(
     path: Path, file: RecordFile, keys: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> slice:
     """Return which records are images; identity records follow them."""
-    bounds = _range_at(file, int(offsets[0]))
+    bounds = _range_at(file, int(offsets[0])) if keys[0] == 0 else None
     if bounds is None:
+        if _range_at(file, int(offsets.max())) is not None:
+            raise DataError(_without_record_0(path))
         return slice(0, len(keys))
     start, stop = _undo_rounding(file, bounds, keys, offsets)
-    if not keys[0] < start <= stop == keys[-1] + 1:
+    if not keys[0] < start <= stop == keys[-1] + 1 or start != int(start):
         raise DataError(
             f"{path}: its first record announces identities at keys {start:.10g} to "
             f"{stop:.10g}, but the last key is {keys[-1]}; copy the .rec and the .idx again"
@@ -153,7 +113,33 @@ def _find_images(
     images = slice(1, int(np.searchsorted(keys, start)))
     if images.stop == 1:
         raise DataError(f"{path} holds no images; pack the set again")
+    last, *first = offsets[images.stop - 1 : images.stop + 1].tolist()
+    if _range_at(file, last) is not None or any(_has_image(file, offset) for offset in first):
+        raise DataError(
+            f"{path}: its first record announces identities at keys {start:.10g} to {stop:.10g}, "
+            "but they begin at another key; copy the .rec and the .idx again"
+        )
     return images
+
+
+def _without_record_0(path: Path) -> str:
+    """Return the message for identity records without the record that announces them."""
+    index = path.with_suffix(".idx")
+    if not index.is_file():
+        return (
+            f"{path} ends with identity records, but no record 0 announces them; copy its .idx, too"
+        )
+    return (
+        f"{path} ends with identity records, but key 0 of {index.name} is none that announces "
+        "them; delete the .idx to have the .rec scanned, or copy both again"
+    )
+
+
+def _has_image(file: RecordFile, offset: int) -> bool:
+    """Return True for a record with an image, False for a broken one, too."""
+    with contextlib.suppress(BrokenRecordError):
+        return len(file.read(offset).payload) > 0
+    return False
 
 
 def _range_at(file: RecordFile, offset: int) -> Optional[tuple[float, float]]:

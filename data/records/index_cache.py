@@ -35,7 +35,7 @@ Arrays = dict[str, NDArray[Any]]
 _log = logging.getLogger("data")
 
 # To be raised whenever the content of a cache changes its meaning or form.
-_VERSION = 2
+_VERSION = 3
 _DTYPES = ("<u2", "<u4", "<i4", "<i8")
 # Each array begins at a multiple of this number of bytes.
 _ALIGNMENT = 64

@@ -23,9 +23,11 @@ from typing_extensions import override
 
 from data.decoding import decode_rgb
 from data.headers import may_turn
-from data.records.index import MAX_KEY, RecordIndex, offset_of
+from data.records.index import RecordIndex, offset_of
 from data.records.index_cache import Arrays, cached_arrays
+from data.records.index_file import MAX_KEY
 from data.records.label_table import LabelTable
+from data.records.property_file import Property, read_property
 from data.records.recordio import (
     FLAG_WORD,
     FLOAT32_EXACT,
@@ -40,7 +42,8 @@ from data.records.recordio import (
 from runtime.errors import DataError
 from runtime.kernels.compiled import unlocked_kernel
 
-_MAX_SIDE = 4096
+# Images of a grouped set up to which the label of each is looked up: the disk reads a page for it.
+_ALL_LOOKED_UP = 1 << 20
 _FRAME_BYTES, _WORD_BYTES = 8, 4
 # Where the payload of a record with one label begins, and how, if it is a JPEG.
 _PAYLOAD_WORD, _JPEG = 8, 0xD8FF
@@ -108,21 +111,15 @@ class LabeledRecords(Protocol):
         """
 
 
-class Property(NamedTuple):
-    """What a file ``property`` says of a set."""
-
-    num_classes: int
-    image_size: tuple[int, int]
-
-
 class RecordSet(LabeledRecords):
     """A record file, read by random access.
 
     Attributes:
         path: the ``.rec`` file.
         name: the name of its folder, for messages.
-        num_classes: the number of identities according to ``property``, else to the records.
-        identities: the number of identity records, 0 in a flat set.
+        num_classes: the number of classes according to ``property``, else to the labels.
+        identities: the number of identity records, 0 in a flat set; several may be of one class, if
+            the set was made from an unsorted list.
         file: the mapped file, for compiled code.
         index: where its images are.
     """
@@ -218,6 +215,21 @@ class RecordSet(LabeledRecords):
         Raises:
             DataError: a label is not one of the classes.
         """
+        labels = self._labels()
+        if labels.max() >= self.num_classes:
+            wrong = int(np.argmax(labels >= self.num_classes))
+            raise self._label_error(labels[wrong], wrong)
+        return labels
+
+    def labeled_classes(self) -> int:
+        """Return the number of classes up to the highest label; reads the labels.
+
+        Raises:
+            DataError: a label is no class of any set.
+        """
+        return int(self._labels().max()) + 1
+
+    def _labels(self) -> NDArray[np.int32]:
         sources = (self.path, self.path.with_suffix(".idx"))
         labels: NDArray[np.int32] = cached_arrays(
             self.path.with_suffix(".labels.cache"),
@@ -225,16 +237,14 @@ class RecordSet(LabeledRecords):
             self._build_labels,
             lambda arrays: _is_label_of_each(arrays["labels"], len(self)),
         )["labels"]
-        if labels.max() >= self.num_classes:
-            wrong = int(np.argmax(labels >= self.num_classes))
-            raise self._label_error(labels[wrong], wrong)
         return labels
 
     def _build_labels(self) -> Arrays:
-        """Look up the labels of all images of a flat set.
+        """Look up the labels of all images of a flat set, and of a grouped one up to a size.
 
-        In a grouped set the first image of each identity has the label of all its images; others
-        are looked up where keys are too large for exact ranges.
+        In a larger grouped set an identity record's images have the label of the first and the last
+        of them. They are looked up where these differ, and where keys are too large for exact
+        ranges. An unreadable image has the label of its identity record's others.
         """
         labels = np.full(len(self), -1, "<i4")
         if self.index.is_consecutive:
@@ -242,26 +252,35 @@ class RecordSet(LabeledRecords):
             last = min(len(self), FLOAT32_EXACT - self.index.first_key)
             exact = (ranges[:, 0] >= 0) & (ranges[:, 0] < ranges[:, 1]) & (ranges[:, 1] <= last)
             ranges = ranges[exact]
-            for (start, stop), label in zip(ranges, self._look_up_labels(ranges[:, 0])):
+            firsts, lasts = map(self._look_up_labels, (ranges[:, 0], ranges[:, 1] - 1))
+            firsts = np.where(firsts < 0, lasts, firsts)
+            lasts = np.where(lasts < 0, firsts, lasts)
+            for (start, stop), label in zip(ranges, np.where(firsts == lasts, firsts, -1)):
                 labels[start:stop] = label
-        missing = np.flatnonzero(labels < 0)
-        labels[missing] = self._look_up_labels(missing)
+        missing = (
+            np.arange(len(self)) if len(self) <= _ALL_LOOKED_UP else np.flatnonzero(labels < 0)
+        )
+        found = self._look_up_labels(missing)
+        labels[missing] = np.where(found < 0, labels[missing], found)
         return {"labels": labels}
 
     def _describe(self) -> None:
         """Find the number of classes and the image size."""
         path = self.path.with_name("property")
-        identities = self.identities
         if not path.is_file():
             self.num_classes = FLOAT32_EXACT
             self.image_size = self._first_image_size()
-            self.num_classes = identities or int(self.labels().max()) + 1
+            self.num_classes = self.labeled_classes()
             return
         self.num_classes, self.image_size = read_property(path)
-        if identities > self.num_classes:
+        if self.identities <= self.num_classes:
+            return
+        # Of an unsorted list, a class has several identity records.
+        labeled = self.labeled_classes()
+        if labeled > self.num_classes:
             raise DataError(
-                f"{path} says {self.num_classes} classes, but {self.path.name} holds "
-                f"{identities} identities; correct its first line (num_classes,height,width)"
+                f"{path} says {self.num_classes} classes, but {self.path.name} holds {labeled} "
+                "identities; correct its first line (num_classes,height,width)"
             )
 
     def _first_image_size(self) -> tuple[int, int]:
@@ -325,25 +344,6 @@ def _find_rec(path: Path) -> Path:
             "train-00000.rec, train-00001.rec, … if they are shards of one set to train on"
         )
     return found[0]
-
-
-def read_property(path: Path, most_classes: int = FLOAT32_EXACT) -> Property:
-    """Read the number of classes and the image size (height, width).
-
-    Raises:
-        DataError: the file does not say them, or more than ``most_classes``.
-    """
-    lines = path.read_text("utf-8", errors="replace").splitlines() or [""]
-    try:
-        num_classes, height, width = (int(word) for word in lines[0].split(","))
-    except ValueError:
-        num_classes = height = width = 0
-    if not (0 < num_classes <= most_classes and 0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE):
-        raise DataError(
-            f"{path} begins with {lines[0][:80]!r} instead of num_classes,height,width "
-            "(such as 10572,112,112); correct it"
-        )
-    return Property(num_classes, (height, width))
 
 
 @unlocked_kernel

@@ -111,25 +111,44 @@ class RecordFile:
         # Some sets have a hundred landmarks among the labels; no more than two are used.
         return Content(struct.unpack_from("<f" if flag == 1 else "<ff", body), body[4 * flag :])
 
-    def scan(self) -> NDArray[np.int64]:
-        """Read the frames of the whole file; return the records' offsets, int64 ``[records]``.
+    def scan(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Read the frames and headers of the whole file.
+
+        Returns:
+            The ids in the records' headers and the records' offsets, int64 ``[records]`` each; the
+            id is -1 if the header is incomplete or the number is too large.
 
         Raises:
             BrokenRecordError: the chain of records breaks before the end of the file.
         """
+        ids: list[int] = []
         offsets: list[int] = []
         offset = 0
         while offset < len(self.buffer):
             try:
-                part, _, stop = self._part(offset)
+                part, start, stop = self._part(offset)
             except BrokenRecordError as error:
                 raise BrokenRecordError(f"record {len(offsets)}: {error}") from None
             if part in (_WHOLE, _FIRST):
+                ids.append(self._id(start) if stop - start >= _HEADER.size else -1)
                 offsets.append(offset)
             offset = _aligned(stop)
         if not offsets:
             raise BrokenRecordError("no record begins in it")
-        return np.array(offsets, np.int64)
+        return np.array(ids, np.int64), np.array(offsets, np.int64)
+
+    def end(self, offset: int) -> int:
+        """Return the offset at which the record after the one at ``offset`` begins.
+
+        Raises:
+            BrokenRecordError: there is no complete record.
+        """
+        part, _, stop = self._part(offset)
+        if part not in (_WHOLE, _FIRST):
+            raise BrokenRecordError(f"byte {offset} lies in the middle of a record")
+        while part not in (_WHOLE, _LAST):
+            part, _, stop = self._part(_aligned(stop))
+        return _aligned(stop)
 
     def first_labels(self, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
         """Look up the first label of many records at once, without their payloads.
@@ -177,6 +196,11 @@ class RecordFile:
         if stop > len(self.buffer):
             raise BrokenRecordError(f"it should end at byte {stop}, but the file ends before")
         return word >> _LENGTH_BITS, start, stop
+
+    def _id(self, start: int) -> int:
+        """Return the id in the header that begins at byte ``start``, -1 if it is too large."""
+        number: int = _HEADER.unpack_from(self.buffer, start)[2]
+        return number if number < 1 << 63 else -1
 
     def _join_parts(self, offset: int) -> memoryview:
         part, start, stop = self._part(offset)

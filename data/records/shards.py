@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Union
 
 from data.records.joined_set import JoinedSet
-from data.records.record_set import Property, RecordSet, files_of, read_property
+from data.records.property_file import Property, read_property
+from data.records.record_set import RecordSet, files_of
 from runtime.errors import DataError
 
 _NAME = re.compile(r"train-\d{5,}\.rec")
@@ -78,6 +79,10 @@ class ShardedSet(JoinedSet):
             member.check_unchanged()
         flat = next((member for member in members if not member.identities), None)
         if flat is None:
+            if sum(member.num_classes for member in members) > whole.num_classes:
+                # Of an unsorted list, a class has several identity records.
+                for member in members:
+                    member.num_classes = member.labeled_classes()
             bounds = [0, *accumulate(member.num_classes for member in members)]
             if bounds[-1] != whole.num_classes:
                 raise DataError(

@@ -40,9 +40,9 @@ def test_records(folder: Path, contents: list[tuple[int, bytes]]) -> None:
     path = folder / "a.rec"
     path.write_bytes(b"".join(encode((float(c),), i, p) for i, (c, p) in enumerate(contents)))
     file = RecordFile(path)
-    read = [file.read(int(offset)) for offset in file.scan()]
+    read = [file.read(int(offset)) for offset in file.scan()[1]]
     assert [(labels[0], bytes(payload)) for labels, payload in read] == contents
-    assert file.first_labels(file.scan()).tolist() == [label for label, _ in contents]
+    assert file.first_labels(file.scan()[1]).tolist() == [label for label, _ in contents]
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)

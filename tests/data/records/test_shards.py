@@ -21,6 +21,7 @@ from data.records.recordio import BrokenRecordError, encode
 from data.records.shards import ShardedSet, compared_files, open_sets, shard_path
 from data.records.writer import RecordWriter
 from runtime.errors import DataError
+from tests.support.foreign_records import face2rec2
 from tests.support.jpegs import bytes_of
 
 # Images of each identity, by shard.
@@ -112,6 +113,21 @@ def test_flat_shards_share_the_classes(tmp_path: Path) -> None:
     assert (len(whole), whole.num_classes) == (5, 5)
     assert [whole.image(index)[1] for index in range(5)] == [4, 0, 1, 4, 2]
     assert whole.jpegs(np.arange(5)).labels.tolist() == [4, 0, 1, 4, 2]
+
+
+def test_shards_of_unsorted_lists_have_the_classes_of_their_labels(tmp_path: Path) -> None:
+    """Each shard has more identity records than classes."""
+    for shard, labels in enumerate([[0, 1, 0, 1], [2, 0, 1, 2, 1]]):
+        written = face2rec2(labels, [jpeg(number) for number in range(len(labels))])
+        shard_path(tmp_path, shard).write_bytes(b"".join(content for _, content in written))
+    (tmp_path / "property").write_text("5,16,16")
+    whole = open_sets([tmp_path])
+    assert (len(whole), whole.num_classes) == (9, 5)
+    expected = [0, 1, 0, 1, 4, 2, 3, 4, 3]
+    assert [whole.image(index)[1] for index in range(9)] == expected
+    (tmp_path / "property").write_text("4,16,16")
+    with pytest.raises(DataError, match="4 classes, but the 2 shards hold 5 identities"):
+        open_sets([tmp_path])
 
 
 def replace_by_flat(folder: Path) -> None:

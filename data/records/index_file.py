@@ -1,0 +1,178 @@
+"""Keys and offsets of the records in a file: from the ``.idx`` next to it, or from a scan.
+
+MXNet's programs write a line per record into the ``.idx``, its key and its offset, and the key once
+more into the record's header. So a file without ``.idx`` has the same keys, in whatever order its
+records are: InsightFace's ``face2rec2.py`` writes the images first, then record 0 and the identity
+records, other programs record 0 last.
+
+An ``.idx`` that lacks lines would hide images. Records follow each other without gaps, so each has
+to end where the next one in the index begins, the first to begin at byte 0 and the last to end with
+the file. Of a file with at most ``_ALL_CHECKED`` records all are checked. Of a larger one, whose
+records lie on as many pages of a disk, some: the longest distances between two offsets, where a
+record is most likely to be missing, and others at equal distances; more of them if the keys have
+gaps. Identity-grouped sets announce their number of records, which is compared as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.records.recordio import BrokenRecordError, RecordFile
+from runtime.errors import DataError
+
+_log = logging.getLogger("data")
+
+MAX_KEY = 1 << 40
+"""The largest key that is believed."""
+
+_WORD_BYTES = 4
+_ALL_CHECKED = 1 << 14
+# Records that are checked of a larger file whose keys have no gaps.
+_SPOT_CHECKS = 1 << 9
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_Numbers = NDArray[np.int64]
+
+
+def read_keys(path: Path, file: RecordFile) -> tuple[_Numbers, _Numbers]:
+    """Return keys and offsets of all records of an open ``.rec``, in the order of the keys.
+
+    Raises:
+        DataError: the ``.idx`` is broken or belongs to another file, or the ``.rec`` is truncated.
+    """
+    index = path.with_suffix(".idx")
+    try:
+        if not index.is_file():
+            return _number(*file.scan())
+        keys, offsets = _parse(index)
+        file.read(int(offsets.max()))
+    except BrokenRecordError as error:
+        raise DataError(
+            f"{path}: {error}; the file is truncated, damaged or of another version than its .idx: "
+            "copy both again"
+        ) from None
+    _check_places(index, file, keys, offsets)
+    return keys, offsets
+
+
+def _number(ids: _Numbers, offsets: _Numbers) -> tuple[_Numbers, _Numbers]:
+    """Take the ids in the headers as keys, or positions if no program has numbered the records."""
+    order = np.argsort(ids, kind="stable")
+    keys = ids[order]
+    if keys[0] < 0 or keys[-1] > MAX_KEY or (np.diff(keys) == 0).any():
+        return np.arange(len(offsets)), offsets
+    return keys, offsets[order]
+
+
+def _parse(path: Path) -> tuple[_Numbers, _Numbers]:
+    try:
+        text = path.read_bytes().removeprefix(_BYTE_ORDER_MARK).decode("ascii").strip()
+        with warnings.catch_warnings():
+            # Trailing garbage is no more than a DeprecationWarning to NumPy.
+            warnings.simplefilter("error")
+            numbers = np.fromstring(text, np.int64, sep=" ")
+        keys, offsets = numbers.reshape(-1, 2).T
+        if text.count("\n") + 1 != len(keys) and not _has_pairs(text):
+            raise ValueError("a line without key and offset")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, DeprecationWarning):
+        raise DataError(
+            f"{path} is no index (key and offset on each line); delete it to have the .rec scanned"
+        ) from None
+    if not len(keys):
+        raise DataError(f"{path} is empty; delete it to have the .rec scanned")
+    # NumPy reads what an int64 cannot hold as the largest one, which is no multiple of 4.
+    wrong = np.flatnonzero((offsets < 0) | (offsets % _WORD_BYTES != 0))
+    if len(wrong):
+        raise DataError(
+            f"{path} holds impossible offsets, the first for key {keys[wrong[0]]}; delete it to "
+            "have the .rec scanned"
+        )
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    if keys[0] < 0 or keys[-1] > MAX_KEY or (np.diff(keys) == 0).any():
+        raise DataError(f"{path} holds impossible keys; delete it to have the .rec scanned")
+    return keys, offsets[order]
+
+
+def _has_pairs(text: str) -> bool:
+    """Return True if each line that is not empty has two words."""
+    return all(len(line.split()) in (0, 2) for line in text.splitlines())
+
+
+def _check_places(index: Path, file: RecordFile, keys: _Numbers, offsets: _Numbers) -> None:
+    """Raise ``DataError`` if records lie between those of the index, or not where it says."""
+    order = np.argsort(offsets, kind="stable")
+    starts, ordered_keys = offsets[order], keys[order]
+    stops = np.append(starts[1:], len(file) + -len(file) % _WORD_BYTES)
+    if (starts == stops).any():
+        twice = int(np.argmax(starts == stops))
+        raise DataError(
+            f"{index} gives keys {ordered_keys[twice]} and {ordered_keys[twice + 1]} one record; "
+            "delete it to have the .rec scanned"
+        )
+    missing = _records_between(file, 0, int(starts[0]))
+    chosen, broken = _chosen(ordered_keys, stops - starts), 0
+    for place in chosen.tolist():
+        try:
+            end = file.end(int(starts[place]))
+        except BrokenRecordError:
+            broken += 1
+        else:
+            missing += _records_between(file, end, int(stops[place]))
+    if missing:
+        raise DataError(
+            f"{index} lacks {missing} or more of the records in {index.with_suffix('.rec').name}, "
+            f"it names {len(keys)}; delete it to have the .rec scanned, or copy both again"
+        )
+    if int(starts[0]) or 2 * broken > len(chosen) or _end(file, int(starts[-1])) != stops[-1]:
+        raise DataError(
+            f"{index} does not fit {index.with_suffix('.rec').name}: records do not begin and end "
+            "where it says; delete it to have the .rec scanned, or copy both again"
+        )
+    gaps = int(keys[-1] - keys[0]) + 1 - len(keys)
+    if gaps and len(chosen) < len(keys):
+        _log.warning(
+            "%s lacks %d keys between its first and its last: their images could not be packed, "
+            "or lines are missing; %d of its %d records were checked, and none is missing there",
+            *(index, gaps, len(chosen), len(keys)),
+        )
+
+
+def _chosen(keys: _Numbers, sizes: _Numbers) -> _Numbers:
+    """Return the places of the records to be checked, in the order of the file."""
+    count = len(keys)
+    if count <= _ALL_CHECKED:
+        return np.arange(count)
+    has_gaps = keys.max() - keys.min() >= count
+    half = (_ALL_CHECKED if has_gaps else _SPOT_CHECKS) // 2
+    longest = np.argpartition(sizes, count - half)[count - half :]
+    even = np.linspace(0, count - 1, half).astype(np.int64)
+    jumps = np.flatnonzero(np.diff(keys) != 1)
+    parts = [longest, even, jumps if has_gaps and len(jumps) <= half else jumps[:0]]
+    chosen: _Numbers = np.unique(np.concatenate(parts))
+    return chosen
+
+
+def _records_between(file: RecordFile, start: int, stop: int) -> int:
+    """Return how many records fill the bytes between two offsets; 0 if they are no records."""
+    count = 0
+    with contextlib.suppress(BrokenRecordError):
+        while start < stop:
+            start = file.end(start)
+            count += 1
+    return count if start == stop else 0
+
+
+def _end(file: RecordFile, offset: int) -> int:
+    """Return where a record ends, -1 if it is broken."""
+    with contextlib.suppress(BrokenRecordError):
+        return file.end(offset)
+    return -1

@@ -1,0 +1,44 @@
+"""The file ``property`` of a set: ``num_classes,height,width`` on its first line.
+
+InsightFace's programs write further lines in some sets; they say nothing that is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from data.records.recordio import FLOAT32_EXACT
+from runtime.errors import DataError
+
+_MAX_SIDE = 4096
+_LINE = re.compile(r"(\d{1,18})\s*,\s*(\d{1,18})\s*,\s*(\d{1,18})", re.ASCII)
+
+
+class Property(NamedTuple):
+    """Number of classes, and height and width of the images, as ``property`` gives them."""
+
+    num_classes: int
+    image_size: tuple[int, int]
+
+
+def read_property(path: Path, most_classes: int = FLOAT32_EXACT) -> Property:
+    """Read the number of classes and the image size (height, width).
+
+    Raises:
+        DataError: the file does not say them, or more than ``most_classes``.
+    """
+    try:
+        text = path.read_text("utf-8-sig", errors="replace")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    first = next(filter(None, map(str.strip, text.splitlines())), "")
+    found = _LINE.fullmatch(first)
+    num_classes, height, width = map(int, found.groups()) if found else (0, 0, 0)
+    if not (0 < num_classes <= most_classes and 0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE):
+        raise DataError(
+            f"{path} begins with {first[:80]!r} instead of num_classes,height,width "
+            "(such as 10572,112,112); correct it"
+        )
+    return Property(num_classes, (height, width))
