@@ -12,6 +12,7 @@ import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Optional, Protocol
@@ -34,6 +35,7 @@ from data.identities import list_images
 from data.pack.image_files import fit
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
+from data.resizing import Resizer
 from data.verification.bin_file import VerificationSet, read_bin
 from runtime.errors import DataError
 
@@ -42,7 +44,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class ImageSource(Protocol):
-    """Images of one input; read from any number of threads."""
+    """Images of one input; read from any number of threads.
+
+    Attributes:
+        resizer: brings the images to the size of their set, if they are of one that has a size.
+    """
+
+    resizer: Optional[Resizer] = None
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -98,7 +106,7 @@ class RecordImages(ImageSource):
     """The images of a record set; the label is the number of the class."""
 
     def __init__(self, records: RecordSet) -> None:
-        self._records = records
+        self._records, self.resizer = records, Resizer(records.image_size)
         self._labels: Optional[NDArray[np.int32]] = None
 
     def __len__(self) -> int:
@@ -214,6 +222,10 @@ class NamedImages:
             raise DataError(str(error)) from None
         if self._aligner is not None:
             image = self._aligner.align(source.name(own), image)
+        elif source.resizer is not None:
+            # One of another shape is refused below, or its middle taken.
+            with suppress(BrokenRecordError):
+                image = source.resizer.fit(image, source.name(own))
         height, width, scales = self._size
         if image.shape[:2] != (height, width):
             if not scales:

@@ -32,6 +32,7 @@ from data.libjpeg import decode_jpegs
 from data.options import FaceDataOptions
 from data.records.record_set import LabeledRecords
 from data.records.recordio import BrokenRecordError
+from data.resizing import Resizer
 from runtime import environment
 from runtime.errors import DataError
 
@@ -107,7 +108,8 @@ class FaceLoader(Loader):
         self.image_size = dataset.image_size
         self._max_bad_records = options.max_bad_records
         self.bad_records: set[int] = set()
-        self._bad_lock = threading.Lock()
+        self._resizer = Resizer(self.image_size)
+        self._lock = threading.Lock()
         self._epoch_keys = functools.lru_cache(maxsize=2)(
             lambda epoch: epoch_keys(_SHUFFLE, seed, epoch)
         )
@@ -139,13 +141,12 @@ class FaceLoader(Loader):
             for row in range(*rows.indices(len(indices))):
                 index = int(indices[row])
                 try:
-                    image, label = self._decode(index)
+                    image, batch.labels[row] = self._decode(index)
                 except BrokenRecordError as error:
                     self._count_bad(index, error)
                     batch.images[row], batch.labels[row] = 0, -1
                 else:
                     batch.images[row] = image.transpose(2, 0, 1)
-                    batch.labels[row] = self._selection.new_number(label)
 
         return Filling(batch, fill)
 
@@ -185,6 +186,9 @@ class FaceLoader(Loader):
         """Decode some rows of an update's batch; runs in a thread."""
         own, planes, mirrored = indices[rows], batch.images[rows], changes.mirrored[rows]
         addresses, sizes, labels = self._dataset.jpegs(own)
+        labels = self._selection.renumbered(labels)
+        # The label of one image contradicts its identity record's: refused below.
+        sizes[labels < 0] = 0
         images = self._decoded()
         change = None
         if changes.draws is not None:
@@ -197,7 +201,7 @@ class FaceLoader(Loader):
             if change is not None:
                 change(images, few)
             write_planes(images, planes[few], mirrored[few])
-        batch.labels[rows] = self._selection.renumbered(labels)
+        batch.labels[rows] = labels
 
     def _decoded(self) -> NDArray[np.uint8]:
         """This thread's own memory for the images that it decodes and then writes into a batch."""
@@ -208,7 +212,7 @@ class FaceLoader(Loader):
         return images
 
     def _load(self, index: int) -> tuple[Image, int]:
-        """Return an image and its label; the next readable image in place of a broken one."""
+        """Return an image and its class; the next readable image in place of a broken one."""
         while True:
             try:
                 return self._decode(index)
@@ -217,21 +221,21 @@ class FaceLoader(Loader):
             index = self._selection.following(index)
 
     def _decode(self, index: int) -> tuple[Image, int]:
+        """Return an image in the size of the set, and the new number of its class."""
         payload, label = self._dataset.image(index)
+        number = self._selection.new_number(label)
         try:
-            image = decode_rgb(payload)
+            if number < 0:
+                raise BrokenRecordError(
+                    f"its label is {label}, which --min-images leaves out, but its identity record "
+                    "says another class"
+                )
+            return self._resizer.fit(decode_rgb(payload), self._dataset.where(index)), number
         except BrokenRecordError as error:
             raise BrokenRecordError(f"{self._dataset.where(index)}: {error}") from None
-        if image.shape[:2] != self.image_size:
-            (height, width), (right_height, right_width) = image.shape[:2], self.image_size
-            raise BrokenRecordError(
-                f"{self._dataset.where(index)}: the image has {height} x {width} "
-                f"pixels, the set has {right_height} x {right_width}"
-            )
-        return image, label
 
     def _count_bad(self, index: int, error: BrokenRecordError) -> None:
-        with self._bad_lock:
+        with self._lock:
             if index not in self.bad_records:
                 _log.warning("skipped a broken record: %s", error)
             self.bad_records.add(index)

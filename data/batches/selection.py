@@ -68,6 +68,12 @@ class Selection:
             return
         labels = dataset.label_table()
         counts = _class_sizes(labels, dataset.num_classes)
+        unreadable = self._total - int(counts.sum())
+        if unreadable:
+            _log.warning(
+                "%s: %d of %d records are unreadable and left out, the first is %s",
+                *(dataset.path, unreadable, self._total, dataset.where(_first_unreadable(labels))),
+            )
         if min_images:
             self._choose(dataset, labels, counts, min_images)
         if class_balance:
@@ -217,6 +223,11 @@ def _class_sizes(labels: LabelTable, num_classes: int) -> NDArray[np.int32]:
     for _, own in labels.chunks():
         _count_labels(counts, own)
     return counts
+
+
+def _first_unreadable(labels: LabelTable) -> int:
+    """Return the index of the first unreadable image; there is one."""
+    return next(start + int(np.argmin(own)) for start, own in labels.chunks() if own.min() < 0)
 
 
 @unlocked_kernel

@@ -61,11 +61,14 @@ def _inspect_records(records: RecordSet, options: argparse.Namespace) -> Optiona
     kind = "identity-grouped" if len(records.identity_ranges()) else "flat"
     print(f"{records.path}: {kind}, {records.path.stat().st_size / 1e6:,.1f} MB")
     _print_row("images", f"{len(records):,} of {height} x {width}{_average_size(survey)}")
+    if survey is not None:
+        _print_resized(records, survey)
     present = counts[counts > 0]
     _print_row("identities", f"{len(present):,} with images, of {records.num_classes:,} classes")
     if len(present):
         _print_images_per_identity(present)
     if survey is not None:
+        _print_contradictions(records, survey)
         _print_repeated(records, survey)
     name = records.name if records.path.stem == "train" else records.path.stem
     title = f"{name}: {len(records):,} images of {len(present):,} identities"
@@ -96,6 +99,22 @@ def _inspect_pairs(pairs: VerificationSet, options: argparse.Namespace) -> Optio
 def _average_size(survey: Optional[Survey]) -> str:
     readable = 0 if survey is None else sum(survey.sizes.values())
     return f", {survey.bytes / readable / 1e3:.1f} kB each" if survey and readable else ""
+
+
+def _print_resized(records: RecordSet, survey: Survey) -> None:
+    """Print how many images have another size than the set, by their size."""
+    for (height, width), count in survey.sizes.most_common():
+        if (height, width) != records.image_size:
+            _print_row(f"  of {height} x {width}", f"{count:,}: resized in training, or bad")
+
+
+def _print_contradictions(records: RecordSet, survey: Survey) -> None:
+    """Print the keys of images whose label is not that of their identity record's images."""
+    wrong = np.flatnonzero((survey.labels != records.labels()) & (survey.labels >= 0))
+    if len(wrong):
+        _print_row("contradictory labels", f"{len(wrong):,}")
+        for index in wrong[:_MAX_LINES].tolist():
+            print(f"    record {records.key(index)} has label {survey.labels[index]}")
 
 
 def _print_images_per_identity(counts: NDArray[np.int64]) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from data.decoding import decode_rgb
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
+from data.resizing import bring_to
 from data.verification.bin_file import VerificationSet
 from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
@@ -98,21 +99,19 @@ def _check_record(records: RecordSet, index: int) -> _CheckedImage:
         problem = str(error).removeprefix(f"{records.path}: ")
         # A digest that no other image has.
         return _CheckedImage(_NO_LABEL, 0, -index - 1, None, problem)
-    image = _check_image(payload, label, f"record {key}")
-    if image.size is None or image.size == records.image_size:
-        return image
-    (height, width), (right_height, right_width) = image.size, records.image_size
-    return image._replace(
-        problem=f"record {key}: the image has {height} x {width} pixels, the set "
-        f"{right_height} x {right_width}"
-    )
+    return _check_image(payload, label, f"record {key}", records.image_size)
 
 
-def _check_image(payload: Payload, label: int, name: str) -> _CheckedImage:
+def _check_image(
+    payload: Payload, label: int, name: str, wanted: Optional[Size] = None
+) -> _CheckedImage:
+    """Decode an image; one of a set has to have the shape of the ``wanted`` size."""
     size, problem = None, ""
     try:
-        height, width = decode_rgb(payload).shape[:2]
-        size = height, width
+        image = decode_rgb(payload)
+        size = image.shape[0], image.shape[1]
+        if wanted is not None:
+            bring_to(image, wanted)
     except BrokenRecordError as error:
         problem = f"{name}: {error}"
     digest = hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()

@@ -10,6 +10,7 @@ import pytest
 
 from data.named_images import NamedImages, Size, open_sources, remarks
 from runtime.errors import DataError
+from tests.support.foreign_records import im2rec, write_records
 
 
 def opened(*inputs: str, size: Size = Size(16, 16)) -> NamedImages:  # noqa: B008 (it is frozen)
@@ -69,6 +70,23 @@ def test_sizes(folder: Path) -> None:
     with pytest.raises(DataError, match="^in/0.png has 16 x 16 pixels instead of .* 8 x 6"):
         opened("in", size=Size(8, 6)).read(0)
     assert opened("in", size=Size(8, 6, scales=True)).read(0).shape == (3, 8, 6)
+
+
+def test_images_of_a_set_come_in_its_size(folder: Path, make_image, caplog) -> None:
+    """As in training; those of another shape, and folders, as before."""
+    sizes = [(32, 32), (16, 16), (48, 48), (32, 40)]
+    written = im2rec([0, 1, 0, 1], [make_image(n, size) for n, size in enumerate(sizes)], range(4))
+    write_records(folder.parent / "set", written, description="2,16,16")
+    faces = opened("set")
+    assert [faces.read(n).shape for n in range(3)] == [(3, 16, 16)] * 3
+    assert [int(faces.read(n)[0, 5, 5]) for n in range(3)] == [0, 1, 2]
+    assert (
+        caplog.text.count("are resized") == 1
+        and "set/train.rec:0: the image has 32 x" in caplog.text
+    )
+    with pytest.raises(DataError, match="^set/train.rec:3 has 32 x 40 pixels instead of"):
+        faces.read(3)
+    assert opened("set", size=Size(16, 16, scales=True)).read(3).shape == (3, 16, 16)
 
 
 def test_other_names_have_another_checksum(folder: Path) -> None:

@@ -19,9 +19,11 @@ from data.batches.position import Position
 from data.decoding import decode_rgb
 from data.images.augmentation import Augmentation
 from data.options import FaceDataOptions
+from data.records import record_set
 from data.records.record_set import RecordSet
 from data.records.recordio import encode
 from data.records.writer import RecordWriter
+from data.resizing import bring_to
 from runtime.errors import DataError
 from tests.support.augmented import changed_by, drawn_for
 from tests.support.oriented_images import SEEN, assert_seen, file_with
@@ -41,6 +43,13 @@ def load(records: RecordSet, count: int, start: int = 0, **options):
     with open_loader(records, **options) as loader:
         batches = list(islice(loader.batches(start), count))
     return np.concatenate([b.images for b in batches]), np.concatenate([b.labels for b in batches])
+
+
+def smooth(height: int, width: int) -> np.ndarray:
+    """Return pixels of many colors that differ little from their neighbors."""
+    noise = np.random.default_rng(height).integers(0, 256, (height, width, 3), np.uint8)
+    blurred = cv2.GaussianBlur(noise, (0, 0), 3)
+    return cv2.normalize(blurred, None, 0, 255, cv2.NORM_MINMAX)
 
 
 def numbers(images: np.ndarray) -> list[int]:
@@ -281,11 +290,56 @@ def test_a_set_without_a_single_readable_image_stops_the_run(write_set) -> None:
         load(records, 1, batch_size=1)
 
 
-def test_images_of_another_size_count_as_broken(write_set) -> None:
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+@pytest.mark.parametrize("min_images", [0, 2])
+def test_images_of_another_size_are_resized_and_it_is_said_once(
+    tmp_path: Path, caplog, suffix: str, min_images: int
+) -> None:
+    pixels = smooth(40, 40)
+    encoded = cv2.imencode(suffix, pixels)[1].tobytes()
+    with RecordWriter(tmp_path, image_size=(16, 16)) as writer:
+        for label in (0, 0, 1, 1):
+            writer.write(encoded, label)
+    with caplog.at_level(logging.WARNING, "data"):
+        images, labels = load(RecordSet(tmp_path), 3, mirror=False, min_images=min_images)
+    expected = bring_to(decode_rgb(encoded), (16, 16)).transpose(2, 0, 1)
+    assert expected.std() > 20 and (images == expected).all()
+    assert sorted(labels.tolist()) == [0] * 6 + [1] * 6
+    said = [record.getMessage() for record in caplog.records]
+    assert (
+        len(said) == 1
+        and "40 x 40 pixels; images of another size than the set's 16 x 16" in said[0]
+    )
+
+
+def test_images_of_another_shape_count_as_broken(write_set) -> None:
     folder = write_set([5])
     (folder / "property").write_text("1,16,20")
-    with pytest.raises(DataError, match="16 x 16 pixels, the set has 16 x 20"):
+    with pytest.raises(DataError, match="16 x 16 pixels, which is another shape than the set's 16"):
         load(RecordSet(folder), 1, max_bad_records=0)
+
+
+@pytest.mark.parametrize("looked_up", [0, 1 << 20], ids=["ranges", "labels"])
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+def test_a_label_that_contradicts_its_identity_record_is_never_minus_1(
+    tmp_path: Path, monkeypatch, caplog, looked_up: int, suffix: str
+) -> None:
+    """Image 1 of class 0 says class 1, which has too few images otherwise."""
+    monkeypatch.setattr(record_set, "_ALL_LOOKED_UP", looked_up)
+    with RecordWriter(tmp_path, image_size=(16, 16)) as writer:
+        for number, label in enumerate([0] * 6 + [1] * 2 + [2] * 5):
+            pixels = np.full((16, 16, 3), (0, 0, 10 * number), np.uint8)
+            writer.write(cv2.imencode(suffix, pixels)[1].tobytes(), label)
+    records = damage(tmp_path, [2], struct.pack("<f", 1.0), at=12)
+    with caplog.at_level(logging.WARNING, "data"), open_loader(records, min_images=5) as loader:
+        batches = list(islice(loader.batches(), 9))
+        wanted = 0 if looked_up else 1
+        assert len(loader.bad_records) == wanted
+        classes = [batch.labels.tolist() for batch in loader.images_of(0, 2)]
+    labels = np.concatenate([batch.labels for batch in batches])
+    assert set(labels.tolist()) == {0, 1}
+    assert ("record 2: its label is 1, which --min-images leaves out" in caplog.text) == wanted
+    assert sorted(sum(classes, [])) == [-1] * wanted + [0] * 5 + [1] * 5
 
 
 def test_a_label_outside_the_classes_stops_the_run(write_set) -> None:

@@ -31,6 +31,9 @@ class Labels:
     def __len__(self) -> int:
         return len(self._labels)
 
+    def where(self, index: int) -> str:
+        return f"image {index}"
+
     def label_table(self) -> LabelTable:
         # In pieces of several lengths, the second of which counts its classes from 3 on.
         pieces = np.split(self._labels, [0, 100, 101, 260][: len(self._labels) // 80 + 1])
@@ -61,6 +64,17 @@ def labels() -> np.ndarray:
     labels = np.random.default_rng(4).integers(-1, 30, 333).astype(np.int32)
     # One class has no images at all.
     return np.where(labels == 17, 3, labels)
+
+
+def test_unreadable_images_are_counted_and_the_first_is_named(labels, caplog) -> None:
+    labels[:70] = np.abs(labels[:70])
+    Selection(set_of(labels, 30), 2)
+    unreadable = np.flatnonzero(labels < 0)
+    assert len(unreadable) > 1
+    assert (
+        f"made up: {len(unreadable)} of 333 records are unreadable and left out, the first is "
+        f"image {unreadable[0]}" in caplog.text
+    )
 
 
 @pytest.mark.parametrize("min_images", [1, 10, 13])

@@ -38,7 +38,7 @@ def test_every_fault_is_found(faulty: RecordSet, workers: int) -> None:
     assert [line.split(":")[0].split(" has ")[0] for line in survey.bad] == [
         "record 2", "record 4", "record 7", "record 8",
     ]  # fmt: skip
-    for line, reason in zip(survey.bad, ("cannot be decoded", "16 x 20 pixels, the set 16 x 16",
+    for line, reason in zip(survey.bad, ("cannot be decoded", "16 x 20 pixels, which is another",
                                          "wrong magic number", "label 7")):  # fmt: skip
         assert reason in line and str(faulty.path) + ":" not in line
     assert survey.repeated.tolist() == [[4, 2], [5, 0]]

@@ -1,0 +1,76 @@
+"""Images of another size than their set: resized as InsightFace's loader does.
+
+``property`` says one size for all images, but sets of images that were never aligned have others,
+250 x 250 for example, which InsightFace's loader resizes in every batch. This takes longer than to
+read images of the right size, so a warning says it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import cv2
+
+from data.decoding import Image
+from data.records.recordio import BrokenRecordError
+
+_log = logging.getLogger("data")
+
+
+class Resizer:
+    """Brings the images of a set to its size; says once that it does; called by any thread."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        """Args: height and width of the set."""
+        self._size = size
+        self._lock = threading.Lock()
+        self._has_warned = False
+
+    def fit(self, image: Image, name: str) -> Image:
+        """Return what ``bring_to`` does; ``name`` is the image's, for the warning.
+
+        Raises:
+            BrokenRecordError: the image has another shape.
+        """
+        if image.shape[:2] == self._size:
+            return image
+        resized = bring_to(image, self._size)
+        with self._lock:
+            is_first, self._has_warned = not self._has_warned, True
+        if is_first:
+            _log.warning(
+                "%s: the image has %d x %d pixels; images of another size than the set's %d x %d "
+                "are resized (python -m data.inspect counts them)",
+                *(name, *image.shape[:2], *self._size),
+            )
+        return resized
+
+
+def bring_to(image: Image, size: tuple[int, int]) -> Image:
+    """Resize an image to the size of its set, with bicubic interpolation.
+
+    InsightFace's loader and its verification resize the shorter side to that of the set in this
+    way, and end at an image whose longer side then differs.
+
+    Args:
+        image: uint8 ``[height, width, 3]``.
+        size: height and width of the set.
+
+    Raises:
+        BrokenRecordError: the image has another shape.
+    """
+    (height, width), (new_height, new_width) = image.shape[:2], size
+    if (height, width) == size:
+        return image
+    if height * new_width > width * new_height:
+        scaled = new_width * height // width, new_width
+    else:
+        scaled = new_height, new_height * width // height
+    if scaled != size:
+        raise BrokenRecordError(
+            f"the image has {height} x {width} pixels, which is another shape than the set's "
+            f"{new_height} x {new_width}"
+        )
+    resized: Image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_CUBIC)
+    return resized
