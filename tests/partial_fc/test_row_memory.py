@@ -10,6 +10,7 @@ import pytest
 from partial_fc.initial import initial_centers
 from partial_fc.row_memory import zeros
 from partial_fc.shard import Shard
+from runtime.errors import ConfigError
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint16, np.int32])
@@ -20,6 +21,13 @@ def test_zeros_that_can_be_written(shape: tuple[int, ...], dtype: type) -> None:
     assert not array.any()
     array[-1] = 7
     assert array.astype(np.int64).sum() == 7 * array[-1].size
+
+
+@pytest.mark.parametrize("shape", [(1 << 24, 1 << 22), (1 << 55,)])
+def test_more_memory_than_there_is(shape: tuple[int, ...]) -> None:
+    """The number of classes in property may be anything."""
+    with pytest.raises(ConfigError, match=f"{shape[0]:,} rows .* number of classes .property"):
+        zeros(shape, np.float32)
 
 
 @pytest.mark.parametrize("narrow", [False, True])
