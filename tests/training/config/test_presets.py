@@ -27,7 +27,7 @@ WEBFACE = {
     **PARTIAL_FC,
     "rec": ("./datasets/webface",),
     "num_classes": 10_575,
-    "num_images": 494_414,
+    "num_images": 490_623,
     "val_targets": ("lfw", "cfp_fp", "agedb_30"),
     "lr_steps": (20_000, 28_000),
     "max_update": 32_000,
