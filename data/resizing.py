@@ -63,14 +63,18 @@ def bring_to(image: Image, size: tuple[int, int]) -> Image:
     (height, width), (new_height, new_width) = image.shape[:2], size
     if (height, width) == size:
         return image
-    if height * new_width > width * new_height:
-        scaled = new_width * height // width, new_width
-    else:
-        scaled = new_height, new_height * width // height
-    if scaled != size:
+    if not has_shape((height, width), size):
         raise BrokenRecordError(
             f"the image has {height} x {width} pixels, which is another shape than the set's "
             f"{new_height} x {new_width}"
         )
     resized: Image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_CUBIC)
     return resized
+
+
+def has_shape(size: tuple[int, int], wanted: tuple[int, int]) -> bool:
+    """Return True if both sides scale to the wanted ones, the longer one rounded down."""
+    (height, width), (new_height, new_width) = size, wanted
+    if height * new_width > width * new_height:
+        return new_width * height // width == new_height
+    return new_height * width // height == new_width

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.inspect.sheets import draw_histogram, draw_identities, draw_pairs
-from data.inspect.survey import Survey, survey_pairs, survey_records
+from data.inspect.survey import Survey, find_contradictions, survey_pairs, survey_records
 from data.records.record_set import RecordSet
+from data.resizing import has_shape
 from data.verification.bin_file import VerificationSet, read_bin
 from data.worker_threads import add_workers
 from runtime.command_line import Parser
@@ -62,7 +63,7 @@ def _inspect_records(records: RecordSet, options: argparse.Namespace) -> Optiona
     print(f"{records.path}: {kind}, {records.path.stat().st_size / 1e6:,.1f} MB")
     _print_row("images", f"{len(records):,} of {height} x {width}{_average_size(survey)}")
     if survey is not None:
-        _print_resized(records, survey)
+        _print_sizes(records, survey)
     present = counts[counts > 0]
     _print_row("identities", f"{len(present):,} with images, of {records.num_classes:,} classes")
     if len(present):
@@ -101,19 +102,21 @@ def _average_size(survey: Optional[Survey]) -> str:
     return f", {survey.bytes / readable / 1e3:.1f} kB each" if survey and readable else ""
 
 
-def _print_resized(records: RecordSet, survey: Survey) -> None:
+def _print_sizes(records: RecordSet, survey: Survey) -> None:
     """Print how many images have another size than the set, by their size."""
     for (height, width), count in survey.sizes.most_common():
         if (height, width) != records.image_size:
-            _print_row(f"  of {height} x {width}", f"{count:,}: resized in training, or bad")
+            fits = has_shape((height, width), records.image_size)
+            what = "resized in training" if fits else "of another shape"
+            _print_row(f"  of {height} x {width}", f"{count:,}, {what}")
 
 
 def _print_contradictions(records: RecordSet, survey: Survey) -> None:
-    """Print the keys of images whose label is not that of their identity record's images."""
-    wrong = np.flatnonzero((survey.labels != records.labels()) & (survey.labels >= 0))
+    """Print the keys of images whose label is not that of most in their identity record."""
+    wrong = find_contradictions(records, survey.labels)
     if len(wrong):
         _print_row("contradictory labels", f"{len(wrong):,}")
-        for index in wrong[:_MAX_LINES].tolist():
+        for index in wrong[:_MAX_LINES]:
             print(f"    record {records.key(index)} has label {survey.labels[index]}")
 
 

@@ -53,7 +53,8 @@ class JoinedSet(LabeledRecords):
                 (height, width), (other_height, other_width) = sets[0].image_size, other.image_size
                 raise DataError(
                     f"{sets[0].path} has images of {height} x {width} pixels, {other.path} of "
-                    f"{other_height} x {other_width}; pack them anew at one size, or train on one"
+                    f"{other_height} x {other_width}; pack them anew at one size, write one "
+                    "size into each property (images are resized), or train on one"
                 )
         self.path = " + ".join(str(one.path) for one in sets)
         members: list[RecordSet] = []

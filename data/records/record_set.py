@@ -302,7 +302,8 @@ class RecordSet(LabeledRecords):
             fits = (labels >= 0) & (labels < FLOAT32_EXACT) & (labels == np.floor(labels))
         wrong = np.flatnonzero(readable & ~fits)
         if len(wrong):
-            raise self._label_error(labels[wrong[0]], int(indices[wrong[0]]))
+            index = int(indices[wrong[0]])
+            raise self._label_error(self.file.read(self.index.offset(index)).labels[0], index)
         return np.where(readable, labels, -1).astype(np.int64)
 
     def _label_error(self, label: float, index: int) -> DataError:

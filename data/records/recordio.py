@@ -154,7 +154,8 @@ class RecordFile:
         """Look up the first label of many records at once, without their payloads.
 
         Returns:
-            float64 ``[len(offsets)]``; NaN where there is no readable record.
+            float64 ``[len(offsets)]``; NaN where there is no readable record, and infinity in
+            place of a label that is NaN.
         """
         words = (_MAGIC_WORD, LENGTH_WORD, FLAG_WORD, LABEL_WORD, _ARRAY_WORD)
         labels = np.empty(len(offsets), np.float64)
@@ -162,12 +163,14 @@ class RecordFile:
             chunk = offsets[start : start + _CHUNK]
             magic, length, flag, label, array_label = self._words_of(chunk, words).T
             found = np.where(flag > 0, array_label, label).view("<f4").astype(np.float64)
-            found[magic != MAGIC] = np.nan
+            is_readable = magic == MAGIC
             for i in np.flatnonzero(length >> _LENGTH_BITS):
                 try:
                     found[i] = self.read(int(chunk[i])).labels[0]
                 except BrokenRecordError:
-                    found[i] = np.nan
+                    is_readable[i] = False
+            found[np.isnan(found)] = np.inf
+            found[~is_readable] = np.nan
             labels[start : start + _CHUNK] = found
         return labels
 

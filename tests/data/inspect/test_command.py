@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from data.inspect.__main__ import main
-from data.records import record_set
 from data.records.writer import RecordWriter
 from data.verification.bin_file import write_bin
 from runtime.errors import ConfigError, DataError
@@ -69,21 +68,26 @@ def test_bad_records_are_listed_by_key(monkeypatch, capsys, tmp_path: Path, make
 def test_sizes_and_contradictory_labels_are_told(
     monkeypatch, capsys, tmp_path: Path, make_image
 ) -> None:
-    """Images that training resizes are good; a label in a larger set may contradict its range."""
-    monkeypatch.setattr(record_set, "_ALL_LOOKED_UP", 0)
+    """Images that training resizes are good; one of another shape, or class, is not."""
     with RecordWriter(tmp_path / "faces", image_size=(16, 16)) as writer:
         for number, label in enumerate((0, 0, 0, 1, 1)):
             writer.write(make_image(number, (32, 32) if number % 2 else (16, 16)), label)
+        writer.write(make_image(5, (20, 16)), 1)
+        writer.write(make_image(6), 1)
     path = tmp_path / "faces" / "train.rec"
     content = bytearray(path.read_bytes())
     place = content.index(make_image(1, (32, 32))) - 20
     content[place : place + 4] = np.float32(1).tobytes()
+    place = content.index(make_image(6)) - 20
+    content[place : place + 4] = np.float32(2).tobytes()
     path.write_bytes(content)
     status, lines = inspect(monkeypatch, capsys, tmp_path / "faces", "--out", tmp_path / "out")
     rows = described(lines)
-    assert (status, rows["bad images"]) == (0, "0")
-    assert rows["of 32 x 32"] == "2: resized in training, or bad"
+    assert (status, rows["bad images"]) == (1, "2")
+    assert rows["of 32 x 32"] == "2, resized in training"
+    assert rows["of 20 x 16"] == "1, of another shape"
     assert rows["contradictory labels"] == "1" and "    record 2 has label 1" in lines
+    assert any(line.startswith("  record 7 has label 2, but the classes are") for line in lines)
 
 
 def test_one_image_of_two_identities_is_reported(

@@ -230,7 +230,7 @@ def test_fewer_classes_than_labels_in_a_flat_set(tmp_path: Path, make_image) -> 
             action()
 
 
-@pytest.mark.parametrize("label", [-1.0, 0.5])
+@pytest.mark.parametrize("label", [-1.0, 0.5, float("nan"), float("inf")])
 def test_a_label_that_is_no_class_is_named_with_its_record(
     tmp_path: Path, make_image, label: float
 ) -> None:
