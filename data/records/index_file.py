@@ -35,6 +35,8 @@ _WORD_BYTES = 4
 _ALL_CHECKED = 1 << 14
 # Records that are checked of a larger file whose keys have no gaps.
 _SPOT_CHECKS = 1 << 9
+# Records that lie in a row and are missing in the index, after which no more are counted.
+_ENOUGH = 1 << 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _Numbers = NDArray[np.int64]
@@ -162,10 +164,15 @@ def _chosen(keys: _Numbers, sizes: _Numbers) -> _Numbers:
 
 
 def _records_between(file: RecordFile, start: int, stop: int) -> int:
-    """Return how many records fill the bytes between two offsets; 0 if they are no records."""
+    """Return how many records fill the bytes between two offsets; 0 if they are no records.
+
+    So many in a row as ``_ENOUGH`` are records; half of a large file would take long.
+    """
     count = 0
     with contextlib.suppress(BrokenRecordError):
         while start < stop:
+            if count == _ENOUGH:
+                return count
             start = file.end(start)
             count += 1
     return count if start == stop else 0

@@ -225,6 +225,15 @@ def test_large_files_are_checked_at_some_places(
         RecordSet(folder)
 
 
+def test_many_missing_records_are_not_all_counted(tmp_path: Path, make_image, monkeypatch) -> None:
+    monkeypatch.setattr(index_file, "_ENOUGH", 10)
+    folder = write_records(tmp_path, flat(make_image), description="4,16,16")
+    lines = (folder / "train.idx").read_text().splitlines(keepends=True)
+    (folder / "train.idx").write_text("".join(lines[:2]))
+    with pytest.raises(DataError, match="lacks 10 or more of the records"):
+        RecordSet(folder)
+
+
 def test_gaps_that_cannot_all_be_looked_at_are_said(
     tmp_path: Path, make_image, monkeypatch, caplog
 ) -> None:
