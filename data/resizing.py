@@ -50,8 +50,8 @@ class Resizer:
 def bring_to(image: Image, size: tuple[int, int]) -> Image:
     """Resize an image to the size of its set, with bicubic interpolation.
 
-    InsightFace's loader and its verification resize the shorter side to that of the set in this
-    way, and end at an image whose longer side then differs.
+    InsightFace's loader resizes the shorter side to that of the set in this way, and ends at an
+    image whose longer side then differs.
 
     Args:
         image: uint8 ``[height, width, 3]``.

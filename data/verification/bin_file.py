@@ -23,7 +23,6 @@ from data import plain_pickle
 from data.decoding import decode_rgb
 from data.plain_pickle import UnsafePickleError
 from data.records.recordio import BrokenRecordError
-from data.resizing import bring_to
 from runtime.errors import DataError
 from runtime.files import write_atomically
 
@@ -76,11 +75,7 @@ class VerificationSet:
             except BrokenRecordError as error:
                 raise DataError(f"{self.path}: image {number}: {error}; copy it again") from None
             if image.shape[:2] != size:
-                try:
-                    image = bring_to(image, size)
-                except BrokenRecordError:
-                    # Another shape, which InsightFace's program cannot read.
-                    image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+                image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
             row[:] = image.transpose(2, 0, 1)
         return batch
 
