@@ -101,9 +101,9 @@ def test_sets_are_groups_of_one_table(folder: Path, capsys) -> None:
 
 
 def test_images_of_another_size_are_scaled(folder: Path, capsys) -> None:
-    """A set of larger images, which the network's size is made of by scaling."""
+    """A set of larger images; every third pixel is in the middle of three equal ones."""
     target = read_bin(folder / "one.bin")
-    larger = target.decode(range(80), (32, 32)).repeat(2, axis=2).repeat(2, axis=3)
+    larger = target.decode(range(80), (32, 32)).repeat(3, axis=2).repeat(3, axis=3)
     pixels = larger.transpose(0, 2, 3, 1)[..., ::-1]
     images = [cv2.imencode(".png", image)[1].tobytes() for image in pixels]
     (folder / "large").mkdir()
