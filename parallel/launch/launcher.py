@@ -162,7 +162,7 @@ def parse(parser: Parser, argv: Optional[Sequence[str]]) -> dict[str, Any]:
     originals.check_program(command)
     if not is_divided:
         _check_undivided(words[: len(words) - len(command)], command, names)
-    values = vars(options)
+    values: dict[str, Any] = vars(options)
     values["servers"] = options.servers or options.workers
     if (partition := values.pop("partition")) is not None:
         _say(f"-p {partition} makes no difference: see --server-speeds and --bucket-elements")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from training.config import originals
 
 
 def parsed(line: str) -> dict[str, Any]:
-    parser: argparse.ArgumentParser = Parser()
+    parser = Parser()
     add_options(parser)
     return parse(parser, line.split())
 
