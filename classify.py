@@ -72,6 +72,8 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
         classifier.hybridize()
         if config.classifier.sync_bn:
             classifier.synchronize(run.timed_world)
+        if ranks.number == 0:
+            dataset.warn()
         run.plan(batches)
         optimizer = ranks.optimizer(classifier.parameters, run.stopwatch)
         counts, clock = EpochCounts(run.world, run.epoch_plan), run.stopwatch

@@ -67,13 +67,12 @@ def _describe(path: Path) -> str:
 
 def _describe_folder(folder: Path) -> str:
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir() and is_class(entry.name))
+        classes = sorted(entry.name for entry in entries if entry.is_dir() and is_class(entry.name))
     images = [
         f"{name}/{image}"
-        for name in names
+        for name in classes
         for image in sorted(filter(is_image, os.listdir(folder / name)))
     ]
-    classes = {image.partition("/")[0] for image in images}
     checksum = zlib.crc32("\n".join(images).encode(errors="surrogateescape"))
     for image in images[:: max(1, len(images) // _BLOCKS)]:
         for number in _sample(folder / image):

@@ -36,6 +36,12 @@ class DataOptions(Options):
     batch_size: int = number(64, POSITIVE_COUNT.saying("must be at least 1 image per rank"))
     """Images per rank and update."""
 
+    max_bad_records: int = number(
+        100, COUNT.saying("must not be negative; 0 stops at the first bad record")
+    )
+    """Broken records or image files that a rank skips and names in the log; one more stops the
+    run."""
+
 
 @dataclass(frozen=True)
 class FaceDataOptions(DataOptions):
@@ -74,11 +80,6 @@ class FaceDataOptions(DataOptions):
 
     gray: float = number(0.0, _SHARE)
     """Share of the images that lose their colors, 0 (off) to 1."""
-
-    max_bad_records: int = number(
-        100, COUNT.saying("must not be negative; 0 stops at the first bad record")
-    )
-    """Broken records that are skipped and named in the log; one more stops the run."""
 
     debug: bool = False
     """Train on batches made in memory: shows whether input is the bottleneck."""

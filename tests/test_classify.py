@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
 import classify as program
+from data.records.recordio import encode
 from runtime.mxnet import mx
 from tests.support.alone import run_alone
 from tests.support.job import Job
@@ -86,6 +88,73 @@ def test_a_cifar_batch_of_the_wrong_length_is_one_line(tmp_path):
     (tmp_path / "test_batch.bin").touch()
     result = classify("--dataset", "cifar10", "--data-dir", tmp_path, "--models-root", tmp_path)
     assert_one_line(result, "data_batch_1.bin", "30730000")
+
+
+def write_set(folder, broken=()):
+    """Write two record files of three colors, 48 and 24 images, some of them broken."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 48), ("val", 24)):
+        index, size = [], 0
+        with (folder / f"{name}.rec").open("wb") as file:
+            for key in range(count):
+                pixels = rng.integers(0, 60, (40, 40, 3), np.uint8)
+                pixels[..., key % 3] += 180
+                payload = cv2.imencode(".jpg", pixels)[1].tobytes()
+                index.append(f"{key}\t{size}\n")
+                payload = payload[:200] if key in broken else payload
+                size += file.write(encode((float(key % 3),), key, payload))
+        (folder / f"{name}.idx").write_text("".join(index))
+    return [
+        *("--dataset", "imagenet", "--rec-train", folder / "train.rec"),
+        *("--rec-val", folder / "val.rec", "--model", "LeNet", "--image-size", 32),
+        *("--batch-size", 8, "--epochs", 2, "--warmup-epochs", 0, "--lr", 0.001),
+    ]
+
+
+def test_broken_records_are_skipped_and_named(tmp_path):
+    options = [*write_set(tmp_path, broken=(0, 7, 13)), "--models-root", tmp_path / "models"]
+    result = classify(*options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    for name in ("train", "val"):
+        for key in (0, 7, 13):
+            line = f"skipped a broken record: {tmp_path}/{name}.rec: record {key}: the image cannot"
+            assert result.stdout.count(line) == 1, result.stdout
+    assert [record["total"] for record in validations(tmp_path / "models")] == [21, 21]
+    line = "3 of 24 images to validate on cannot be read, and do not count"
+    assert result.stdout.count(line) == 2
+    few = classify(*options, "--resume", "never", "--max-bad-records", 2)
+    assert_one_line(few, "3 broken records, more than the 2 of --max-bad-records; the last is")
+
+
+@pytest.mark.launcher
+def test_ranks_stay_in_step_over_broken_records(tmp_path):
+    """All broken validation images are those of rank 1, whose share is half of them."""
+    broken = range(1, 24, 4)
+    options = [*write_set(tmp_path, broken), "--models-root", tmp_path / "models"]
+    result = horovodrun(2, *options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [record["total"] for record in validations(tmp_path / "models")] == [18, 18]
+    assert result.stdout.count("6 of 24 images to validate on cannot be read") == 2
+
+
+def test_folders_that_are_no_classes_are_left_out(tmp_path):
+    for part in ("train", "val"):
+        for name in ("a", "b", "c", ".ipynb_checkpoints", "__MACOSX"):
+            (tmp_path / part / name).mkdir(parents=True)
+            for number in range(4):
+                pixels = np.full((12, 12, 3), 20 * number + ord(name[0]), np.uint8)
+                cv2.imwrite(str(tmp_path / part / name / f"{number}.png"), pixels)
+        (tmp_path / part / "empty").mkdir()
+    options = ["--dataset", "imagenet", "--data-dir", tmp_path, "--model", "LeNet"]
+    small = ["--image-size", 16, "--batch-size", 4, "--epochs", 1, "--warmup-epochs", 0]
+    result = classify(*options, *small, "--models-root", tmp_path / "models")
+    assert result.returncode == 0, result.stdout + result.stderr
+    network = mx.nd.load(str(tmp_path / "models/model-0000.params"))
+    assert network["arg:fc_output_bias"].shape == (3,)
+    for part in ("train", "val"):
+        left_out = f"{tmp_path}/{part}: left out folders "
+        assert f"{left_out}that programs make for themselves: 2 (" in result.stdout
+        assert f"{left_out}without images: 1 (empty)" in result.stdout
 
 
 def test_one_rank_learns_and_what_it_exports_classifies(tmp_path):

@@ -20,7 +20,7 @@ from backbones.classifiers import Normalization, classifier
 from backbones.classifiers.classifier import Classifier
 from backbones.graph.synchronized import SynchronizedPass
 from backbones.options import ClassifierOptions
-from data.batches import image_loader, loader
+from data.batches import broken, image_loader, loader
 from data.drawn import patterns
 from data.images import imagenet, mnist
 from parallel.parameter_server import exchange
@@ -121,6 +121,12 @@ ROWS: dict[str, Row] = {
         "--threads 3",
         lambda seen: {call["threads"] for call in seen.calls("Prefetcher")},
         {3},
+    ),
+    "max_bad_records": Row(
+        "drawn",
+        "--max-bad-records 7",
+        lambda seen: {call["limit"] for call in seen.calls("BrokenImages")},
+        {7},
     ),
     "model": Row("drawn", "--model ResNet18", of_graph("name"), "ResNet18"),
     "last_gamma": Row(
@@ -372,6 +378,7 @@ def watch(seen: Witness) -> None:
     """Watch whatever obeys an option."""
     seen.watch(patterns, "DrawnImages")
     seen.watch(image_loader, "ImageLoader")
+    seen.watch(broken, "BrokenImages")
     seen.watch(loader, "Prefetcher")
     seen.watch(image_data, "each_once")
     seen.watch(Classifier, "create", "load_pretrained")

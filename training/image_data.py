@@ -6,8 +6,10 @@ where images come from.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Optional
 
@@ -31,6 +33,8 @@ from data.records.record_set import files_of
 from parallel.world import World
 from runtime import environment
 from runtime.errors import ConfigError, DataError
+
+_log = logging.getLogger(__name__)
 
 _PARTS = ("training", "validation")
 _VALIDATION_SHARE = 5
@@ -56,6 +60,8 @@ class ImageData:
     validation_transform: ImageTransform
     files: Sequence[Path]
     """What it is read from, which has to be the same on all hosts."""
+    max_broken: int = 0
+    """Images of each part that a rank skips because they cannot be read."""
 
     @property
     def num_classes(self) -> int:
@@ -79,7 +85,7 @@ class ImageData:
     def open_loader(self, data: ImageDataOptions, seed: int, epoch_part: EpochPart) -> ImageLoader:
         """Return the batches to train on."""
         return ImageLoader(
-            TransformedImages(self.training, self.training_transform, self.shape),
+            TransformedImages(self.training, self.training_transform, self.shape, self.max_broken),
             batch_size=data.batch_size,
             epoch_part=epoch_part,
             seed=seed,
@@ -90,12 +96,24 @@ class ImageData:
         """Yield this rank's share of the images to validate on."""
         with Prefetcher(_threads(data), _AHEAD) as prefetcher:
             yield from each_once(
-                TransformedImages(self.validation, self.validation_transform, self.shape),
+                self._validated,
                 prefetcher,
                 batch_size=data.batch_size,
                 rank=world.rank,
                 world_size=world.size,
             )
+
+    def warn(self) -> None:
+        """Log which files of the set are not used."""
+        for line in (*self.training.left_out, *self.validation.left_out):
+            _log.warning(line)
+
+    @cached_property
+    def _validated(self) -> TransformedImages:
+        """The images to validate on; a broken one is named once, not after every epoch."""
+        return TransformedImages(
+            self.validation, self.validation_transform, self.shape, self.max_broken
+        )
 
 
 def open_images(data: ImageDataOptions, seed: int) -> ImageData:
@@ -105,6 +123,10 @@ def open_images(data: ImageDataOptions, seed: int) -> ImageData:
         ConfigError: the images are smaller than ``--image-size``.
         DataError: the data is missing or broken.
     """
+    return replace(_open(data, seed), max_broken=data.max_bad_records)
+
+
+def _open(data: ImageDataOptions, seed: int) -> ImageData:
     transforms: tuple[ImageTransform, ImageTransform]
     if data.images == "mnist":
         training, validation = (mnist.read(_folder(data), part) for part in _PARTS)

@@ -12,9 +12,10 @@ from typing_extensions import override
 
 from backbones.inference import Infer
 from backbones.network import Network
-from data.batches.image_loader import PADDING
+from data.batches.image_loader import BROKEN
 from data.batches.loader import Batch
 from parallel.world import World
+from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.state import Saved, State, Stateful
 from training.log.run_log import RunLog
@@ -58,9 +59,19 @@ class Validator(Stateful):
         average_statistics(self._classifier, self._world)
         infer = self._classifier.inference()
         counted = [count_batch(infer, batch) for batch in self._batches()]
-        sums = np.sum(counted or [np.zeros(4)], axis=0)
+        sums = np.sum(counted or [np.zeros(5)], axis=0)
         counts = self._over_ranks(sums, "validation.counts")
-        loss, correct, correct_of_top, total = counts.tolist()
+        loss, correct, correct_of_top, total, broken = counts.tolist()
+        if not total:
+            raise DataError(
+                f"none of the {broken:.0f} images to validate on can be read; the log of each rank "
+                "names them"
+            )
+        if broken and self._world.rank == 0:
+            _log.warning(
+                "%d of %d images to validate on cannot be read, and do not count",
+                *(broken, broken + total),
+            )
         accuracy = correct / total
         # Ranks that have come into this world with other groups do not know what was best.
         self.best = float(self._over_ranks(np.array([self.best]), "validation.best", "max")[0])
@@ -106,9 +117,10 @@ class Validator(Stateful):
 
 
 def count_batch(infer: Infer, batch: Batch) -> NDArray[np.float64]:
-    """Return what ``count`` does, of a batch without its padding rows."""
-    counted = batch.labels != PADDING
-    return count(infer(batch.images)[counted], batch.labels[counted])
+    """Return what ``count`` does, of the rows with images; and how many images are broken."""
+    counted = batch.labels >= 0
+    sums = count(infer(batch.images)[counted], batch.labels[counted])
+    return np.append(sums, (batch.labels == BROKEN).sum())
 
 
 def count(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -10,7 +10,6 @@ batches on any number of ranks.
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 from collections.abc import Iterator
 from typing import NamedTuple, Optional
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from data.batches.broken import BrokenImages
 from data.batches.draws import seed_words, uniform, uniform32
 from data.batches.loader import Batch, Filling, Loader
 from data.batches.memory import BatchMemory
@@ -34,9 +34,6 @@ from data.records.record_set import LabeledRecords
 from data.records.recordio import BrokenRecordError
 from data.resizing import Resizer
 from runtime import environment
-from runtime.errors import DataError
-
-_log = logging.getLogger("data")
 
 # The first number of every seed, so that no two uses share their random numbers.
 _SHUFFLE, _CHANGE, _LABELS = range(3)
@@ -106,10 +103,9 @@ class FaceLoader(Loader):
         self._selection = Selection(dataset, options.min_images, options.class_balance)
         self.num_classes = self._selection.num_classes
         self.image_size = dataset.image_size
-        self._max_bad_records = options.max_bad_records
-        self.bad_records: set[int] = set()
+        self._broken = BrokenImages(options.max_bad_records, len(self._selection))
+        self.bad_records = self._broken.found
         self._resizer = Resizer(self.image_size)
-        self._lock = threading.Lock()
         self._epoch_keys = functools.lru_cache(maxsize=2)(
             lambda epoch: epoch_keys(_SHUFFLE, seed, epoch)
         )
@@ -143,7 +139,7 @@ class FaceLoader(Loader):
                 try:
                     image, batch.labels[row] = self._decode(index)
                 except BrokenRecordError as error:
-                    self._count_bad(index, error)
+                    self._broken.add(index, error)
                     batch.images[row], batch.labels[row] = 0, -1
                 else:
                     batch.images[row] = image.transpose(2, 0, 1)
@@ -217,7 +213,7 @@ class FaceLoader(Loader):
             try:
                 return self._decode(index)
             except BrokenRecordError as error:
-                self._count_bad(index, error)
+                self._broken.add(index, error)
             index = self._selection.following(index)
 
     def _decode(self, index: int) -> tuple[Image, int]:
@@ -233,18 +229,6 @@ class FaceLoader(Loader):
             return self._resizer.fit(decode_rgb(payload), self._dataset.where(index)), number
         except BrokenRecordError as error:
             raise BrokenRecordError(f"{self._dataset.where(index)}: {error}") from None
-
-    def _count_bad(self, index: int, error: BrokenRecordError) -> None:
-        with self._lock:
-            if index not in self.bad_records:
-                _log.warning("skipped a broken record: %s", error)
-            self.bad_records.add(index)
-        # Where all images are broken, the search for another one must end as well.
-        if len(self.bad_records) > min(self._max_bad_records, len(self._selection) - 1):
-            raise DataError(
-                f"{len(self.bad_records)} broken records, more than the {self._max_bad_records} of "
-                f"--max-bad-records; the last is {error}"
-            )
 
 
 class MemoryBatches(Loader):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import plain_pickle
-from data.images.class_files import open_folders, open_records
+from data.images.class_files import first_readable, open_folders, open_records
 from data.images.image_set import DecodedImages, ImageSet, ImagesInMemory
 from data.plain_pickle import UnsafePickleError
 from data.records import record_set
@@ -167,11 +167,13 @@ def _checked(
             f"{cifar.name}; choose the --dataset that fits: imagenet reads any classes"
         )
     for part in sets:
-        height, width = part.decoded(0)[0].shape[:2]
+        index = first_readable(part)
+        height, width = part.decoded(index)[0].shape[:2]
         if (height, width) != (SIDE, SIDE):
             raise DataError(
-                f"{part.where(0)} is an image of {height} x {width}, not of the {SIDE} x {SIDE} of "
-                f"{cifar.name}; bring all to this size, or choose --dataset imagenet --image-size"
+                f"{part.where(index)} is an image of {height} x {width}, not of the "
+                f"{SIDE} x {SIDE} of {cifar.name}; bring all to this size, or choose --dataset "
+                "imagenet --image-size"
             )
     return training, validation
 

@@ -5,44 +5,86 @@ The form in which a user packs any set of images; ImageNet and CIFAR are read fr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from contextlib import suppress
 from pathlib import Path
-from typing import Optional
 
+import numpy as np
 from typing_extensions import override
 
 from data.decoding import FILE_ENDINGS, decode_file
-from data.identities import is_image
+from data.identities import is_class, is_image
 from data.images.image_set import DecodedImages, EncodedSet
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
+
+_EMPTY = "folders without images"
 
 
 def open_records(training: Path, validation: Path) -> tuple[DecodedImages, DecodedImages]:
     """Open two record files, as MXNet's ``im2rec`` writes them; the labels are class numbers.
 
     Raises:
-        DataError: a file is broken, or validation has classes that training lacks.
+        DataError: a file is broken, a label is no class, or validation has classes that training
+            lacks.
     """
     training_set, validation_set = RecordSet(training), RecordSet(validation)
+    for records in (training_set, validation_set):
+        _check_labels(records)
     if validation_set.num_classes > training_set.num_classes:
         raise DataError(
             f"{validation} has {validation_set.num_classes} classes, {training} only "
             f"{training_set.num_classes}; pack both from one list of classes"
         )
-    return DecodedImages(training_set), DecodedImages(validation_set)
+    return _readable(DecodedImages(training_set)), _readable(DecodedImages(validation_set))
+
+
+def first_readable(images: DecodedImages) -> int:
+    """Return the number of the first image that can be decoded.
+
+    Raises:
+        DataError: there is none.
+    """
+    for index in range(len(images)):
+        try:
+            images.decoded(index)
+            return index
+        except BrokenRecordError as error:
+            last = error
+    raise DataError(f"{last}; none of the {len(images)} images can be read: copy the set again")
+
+
+def _readable(images: DecodedImages) -> DecodedImages:
+    """Return a set in which at least one image is readable; others are skipped later."""
+    first_readable(images)
+    return images
+
+
+def _check_labels(records: RecordSet) -> None:
+    """Look at all labels before the first update, so that every rank refuses a wrong one.
+
+    A record without a label may be broken, and is then skipped later, or its label is not a number.
+    """
+    for index in np.flatnonzero(records.labels() < 0).tolist():
+        with suppress(BrokenRecordError):
+            records.image(index)
 
 
 def open_folders(training: Path, validation: Path) -> tuple[DecodedImages, DecodedImages]:
     """Open two folders, each with a folder of images per class; classes are sorted by their names.
 
+    A class is a folder with images; what else is found is left out, and the sets say so.
+
     Raises:
         DataError: one has no images, or validation has classes that training lacks.
     """
-    training_set = ClassFolders(training)
-    validation_set = ClassFolders(validation, training_set.classes)
-    return DecodedImages(training_set, decode_file), DecodedImages(validation_set, decode_file)
+    sets = ClassFolders(training), ClassFolders(validation)
+    sets[1].relabel(sets[0])
+    training_images, validation_images = (
+        _readable(DecodedImages(one, decode_file, one.left_out)) for one in sets
+    )
+    return training_images, validation_images
 
 
 class ClassFolders(EncodedSet):
@@ -50,34 +92,95 @@ class ClassFolders(EncodedSet):
 
     Attributes:
         classes: the names of the folders, in the order of their labels.
+        left_out: lines that say what is not used, and why.
     """
 
-    def __init__(self, folder: Path, classes: Optional[Sequence[str]] = None) -> None:
-        """List the files of a folder per class; ``classes`` are the names of these by default.
+    def __init__(self, folder: Path) -> None:
+        """List the files of a folder per class.
 
         Raises:
-            DataError: there are no images, or a class that is not one of ``classes``.
+            DataError: there are no images, or a folder cannot be listed.
         """
-        found = sorted(path.name for path in folder.iterdir() if path.is_dir())
-        self.classes = found if classes is None else list(classes)
-        self.num_classes = len(self.classes)
-        unknown = sorted(set(found) - set(self.classes))
-        if unknown:
-            raise DataError(
-                f"{folder / unknown[0]} is a class without training images; remove it, or add them"
-            )
-        labels = {name: label for label, name in enumerate(self.classes)}
-        self._files = [
-            (path, labels[name])
-            for name in found
-            for path in sorted((folder / name).iterdir())
-            if is_image(path.name)
-        ]
-        if not self._files:
+        self._folder = folder
+        # Names, by the reason.
+        self._unused: dict[str, list[str]] = {}
+        try:
+            images = self._list()
+        except OSError as error:
+            raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
+        if not images:
             raise DataError(
                 f"{folder} holds no folders with images ({', '.join(FILE_ENDINGS)}); it needs "
                 "one folder per class"
             )
+        self.classes = list(images)
+        self.num_classes = len(self.classes)
+        self._files = [
+            (folder / name / image, label)
+            for label, (name, own) in enumerate(images.items())
+            for image in own
+        ]
+        self.left_out = [
+            f"{folder}: left out {reason}: {len(names)} ({names[0]}{', …' * (len(names) > 1)})"
+            for reason, names in self._unused.items()
+        ]
+
+    def relabel(self, training: ClassFolders) -> None:
+        """Take the classes of the set that is trained on in place of the own ones.
+
+        Raises:
+            DataError: it has no images of one of these, or not even the folder of an empty one.
+        """
+        labels = {name: label for label, name in enumerate(training.classes)}
+        unknown = {*self.classes, *(set(self._empty) - set(training._empty))} - labels.keys()
+        if unknown:
+            raise DataError(
+                f"{self._folder / min(unknown)} is a class without training images; remove it, or "
+                "add them"
+            )
+        missing = sorted(labels.keys() - set(self.classes))
+        if missing:
+            self.left_out.append(
+                f"{self._folder}: no images of {len(missing)} of the {len(labels)} classes that "
+                f"are trained ({missing[0]}{', …' * (len(missing) > 1)})"
+            )
+        self._files = [(path, labels[self.classes[label]]) for path, label in self._files]
+        self.classes, self.num_classes = training.classes, len(labels)
+
+    def _list(self) -> dict[str, list[str]]:
+        """Return the images of each class, both sorted by name."""
+        found: dict[str, list[str]] = {}
+        for name, is_folder in _entries(self._folder):
+            if not is_folder:
+                self._leave_out("files beside the class folders", name)
+            elif not is_class(name):
+                self._leave_out("folders that programs make for themselves", name)
+            elif images := self._images(name):
+                found[name] = images
+        return found
+
+    def _images(self, name: str) -> list[str]:
+        """Return the names of a class's images; counts what else its folder holds."""
+        images = []
+        for inner, is_folder in _entries(self._folder / name):
+            if is_folder:
+                for folder, _, files in os.walk(self._folder / name / inner):
+                    for image in filter(is_image, files):
+                        self._leave_out("images in folders within a class", f"{folder}/{image}")
+            elif is_image(inner):
+                images.append(inner)
+            else:
+                self._leave_out("files that are hidden or no images", f"{name}/{inner}")
+        if not images:
+            self._leave_out(_EMPTY, name)
+        return images
+
+    @property
+    def _empty(self) -> list[str]:
+        return self._unused.get(_EMPTY, [])
+
+    def _leave_out(self, reason: str, name: str) -> None:
+        self._unused.setdefault(reason, []).append(name)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -93,3 +196,9 @@ class ClassFolders(EncodedSet):
     @override
     def where(self, index: int) -> str:
         return str(self._files[index][0])
+
+
+def _entries(folder: Path) -> list[tuple[str, bool]]:
+    """Return the names in a folder, sorted, and whether each is a folder, also through a link."""
+    with os.scandir(folder) as entries:
+        return sorted((entry.name, entry.is_dir()) for entry in entries)

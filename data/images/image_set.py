@@ -6,7 +6,7 @@ large ones are decoded at each request.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,13 +15,14 @@ from typing_extensions import override
 
 from data.decoding import Image, decode_rgb
 from data.records.recordio import BrokenRecordError, Payload
-from runtime.errors import DataError
 
 
 class ImageSet(Protocol):
     """Numbered images and their classes."""
 
     num_classes: int
+    left_out: Sequence[str] = ()
+    """Lines that say which of its files are not used, and why."""
 
     def __len__(self) -> int: ...
 
@@ -31,8 +32,13 @@ class ImageSet(Protocol):
         The image is uint8 ``[height, width, channels]``, RGB or gray; the caller may change it.
 
         Raises:
-            DataError: the image cannot be decoded.
+            BrokenRecordError: the image cannot be read; others may be fine.
+            DataError: its label is not one of the classes.
         """
+
+    def where(self, index: int) -> str:
+        """Name the file of an image, for messages."""
+        return f"image {index}"
 
 
 class EncodedSet(Protocol):
@@ -43,7 +49,11 @@ class EncodedSet(Protocol):
     def __len__(self) -> int: ...
 
     def image(self, index: int) -> tuple[Payload, int]:
-        """Return an encoded image and its class."""
+        """Return an encoded image and its class.
+
+        Raises:
+            BrokenRecordError: it cannot be read; the message names it.
+        """
 
     def where(self, index: int) -> str:
         """Name the file of an image, for messages."""
@@ -72,17 +82,26 @@ class DecodedImages(ImageSet):
     """Images that are decoded at each request."""
 
     def __init__(
-        self, encoded: EncodedSet, decode: Callable[[Payload], Image] = decode_rgb
+        self,
+        encoded: EncodedSet,
+        decode: Callable[[Payload], Image] = decode_rgb,
+        left_out: Sequence[str] = (),
     ) -> None:
-        """Args: the encoded images; what decodes one, by default as an image of a record."""
-        self.num_classes = encoded.num_classes
+        """Assemble it.
+
+        Args:
+            encoded: the images.
+            decode: decodes one; by default as an image of a record.
+            left_out: see ``ImageSet``.
+        """
+        self.num_classes, self.left_out = encoded.num_classes, left_out
         self._encoded, self._decode = encoded, decode
 
     def __len__(self) -> int:
         return len(self._encoded)
 
+    @override
     def where(self, index: int) -> str:
-        """Name the file of an image, for messages."""
         return self._encoded.where(index)
 
     @override
@@ -91,6 +110,4 @@ class DecodedImages(ImageSet):
         try:
             return self._decode(payload), label
         except BrokenRecordError as error:
-            raise DataError(
-                f"{self.where(index)}: {error}; copy it again, or leave it out of the set"
-            ) from None
+            raise BrokenRecordError(f"{self.where(index)}: {error}") from None

@@ -45,6 +45,8 @@ from runtime.kernels.compiled import unlocked_kernel
 # Images of a grouped set up to which the label of each is looked up: the disk reads a page for it.
 _ALL_LOOKED_UP = 1 << 20
 _FRAME_BYTES, _WORD_BYTES = 8, 4
+# Images that may be broken before the first one that says how large those of a set are.
+_TRIED_FOR_SIZE = 101
 # Where the payload of a record with one label begins, and how, if it is a JPEG.
 _PAYLOAD_WORD, _JPEG = 8, 0xD8FF
 
@@ -284,15 +286,20 @@ class RecordSet(LabeledRecords):
             )
 
     def _first_image_size(self) -> tuple[int, int]:
-        first = self.read(0)
-        try:
-            height, width = decode_rgb(first.payload).shape[:2]
-        except BrokenRecordError as error:
-            raise DataError(
-                f"{self.path}: record {first.key}: {error}, so the image size is unknown; write "
-                f"num_classes,height,width into {self.path.with_name('property')}"
-            ) from None
-        return height, width
+        """Return height and width of the first image that can be read."""
+        tried = min(len(self), _TRIED_FOR_SIZE)
+        for index in range(tried):
+            try:
+                height, width = decode_rgb(self.image(index)[0]).shape[:2]
+                return height, width
+            except BrokenRecordError as error:
+                last = f"{self.where(index)}: {str(error).removeprefix(f'{self.where(index)}: ')}"
+        if tried == len(self):
+            raise DataError(f"{last}; none of its {tried} images can be read: pack the set again")
+        raise DataError(
+            f"{last}; none of the first {tried} images can be read, so the image size is unknown: "
+            f"write num_classes,height,width into {self.path.with_name('property')}"
+        )
 
     def _look_up_labels(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the labels of many images, int64; -1 where the record is unreadable."""

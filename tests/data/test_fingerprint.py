@@ -97,6 +97,7 @@ def images(folder: Path) -> Path:
         lambda folder: (folder / "cat/1.jpg").unlink(),
         lambda folder: (folder / "cat/1.jpg").rename(folder / "dog/9.jpg"),
         lambda folder: (folder / "cat").rename(folder / "bat"),
+        lambda folder: (folder / "emu").mkdir(),
         lambda folder: (folder / "dog/2.jpg").write_bytes(b"dog3"),
         lambda folder: (folder / "cat/0.jpg").write_bytes(b"cat"),
     ],
@@ -114,8 +115,7 @@ def test_files_that_are_no_images_do_not_count(tmp_path: Path) -> None:
         (folder / "cat/notes.txt").write_text("soft")
         (folder / "cat/.hidden.jpg").write_text("x")
         (folder / "list.txt").write_text("x")
-        # Neither is a class.
-        (folder / "emu").mkdir()
+        # No class.
         (folder / "__MACOSX").mkdir()
         (folder / "__MACOSX/1.jpg").write_text("x")
 

@@ -6,10 +6,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from data.batches.image_loader import PADDING
+from data.batches.image_loader import BROKEN, PADDING
 from data.batches.loader import Batch
 from data.batches.position import EpochPlan
 from parallel.world import LoneWorld
+from runtime.errors import DataError
 from runtime.mxnet import mx
 from tests.support.thread_world import run_ranks
 from training.update.epoch_counts import EpochCounts
@@ -96,6 +97,43 @@ def test_every_image_counts_once_on_any_number_of_ranks(size: int, caplog) -> No
     assert saved == [10] * size + [20] * size
     assert "accuracy 0.8182 (9 of 11), top-5 " in caplog.text
     assert "epoch 1: training loss 0.2500, accuracy 0.3750; validation loss " in caplog.text
+
+
+def with_broken(rank: int, size: int, broken: set[int]):
+    """The batches of ``shares`` with some images broken, by their number."""
+    own = np.arange(rank, 11, size)
+    for number, batch in enumerate(shares(rank, size, 5)):
+        rows = own[4 * number : 4 * number + 4]
+        labels = batch.labels.copy()
+        labels[: len(rows)][np.isin(rows, list(broken))] = BROKEN
+        yield Batch(batch.images, labels)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_broken_images_do_not_count_and_their_number_is_said(size: int, caplog) -> None:
+    def validate(world):
+        log = Log()
+        counts = EpochCounts(LoneWorld(), lambda: EpochPlan(num_images=80, global_batch=8))
+        batches = partial(with_broken, world.rank, world.size, {0, 6, 7})
+        Validator(FirstPixels(), batches, counts, world, log, lambda update: None).validate(10)
+        return log.records
+
+    for (record,) in run_ranks(size, validate):
+        # Of eleven images, the first five of which are hits.
+        assert (record["correct"], record["total"], record["accuracy"]) == (4, 8, 0.5)
+    assert "3 of 11 images to validate on cannot be read, and do not count" in caplog.text
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_no_readable_image_is_an_error_on_every_rank(size: int) -> None:
+    def validate(world):
+        counts = EpochCounts(LoneWorld(), lambda: EpochPlan(num_images=80, global_batch=8))
+        batches = partial(with_broken, world.rank, world.size, set(range(11)))
+        validator = Validator(FirstPixels(), batches, counts, world, Log(), print)
+        with pytest.raises(DataError, match="none of the 11 images to validate on can be read"):
+            validator.validate(10)
+
+    run_ranks(size, validate)
 
 
 def test_a_run_that_is_resumed_behind_its_end_has_trained_on_nothing(caplog) -> None:

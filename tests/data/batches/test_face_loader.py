@@ -286,7 +286,7 @@ def test_too_many_broken_records_stop_the_run(write_set) -> None:
 
 def test_a_set_without_a_single_readable_image_stops_the_run(write_set) -> None:
     records = damage(write_set([2, 2]), [1, 2, 3, 4], at=32)
-    with pytest.raises(DataError, match="4 broken records"):
+    with pytest.raises(DataError, match="4 broken records, which are all of the set"):
         load(records, 1, batch_size=1)
 
 

@@ -7,11 +7,18 @@ import numpy as np
 import pytest
 
 from data.batches.epoch_part import EpochPart, equal_shares
-from data.batches.image_loader import PADDING, ImageLoader, TransformedImages, each_once
+from data.batches.image_loader import (
+    BROKEN,
+    PADDING,
+    ImageLoader,
+    TransformedImages,
+    each_once,
+)
 from data.batches.loader import Prefetcher
 from data.drawn.patterns import DrawnImages
 from data.images.image_set import ImagesInMemory
 from data.images.transforms import CenterCrop, PadCropFlip, RandomResizedCrop, Unchanged
+from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
 
 
@@ -24,10 +31,10 @@ def numbered(count: int, size: int = 8) -> ImagesInMemory:
 
 def load(
     dataset, transform, count, start=0, *, batch_size=4, rank=0, world_size=1, epoch_part=None,
-    shape=(3, 8, 8), threads=2,
+    shape=(3, 8, 8), threads=2, max_broken=0,
 ):  # fmt: skip
     epoch_part = epoch_part or EpochPart.of_rank(len(dataset), batch_size, rank, world_size)
-    images = TransformedImages(dataset, transform, shape)
+    images = TransformedImages(dataset, transform, shape, max_broken)
     settings: dict[str, Any] = {"batch_size": batch_size, "epoch_part": epoch_part, "seed": 7}
     with ImageLoader(images, **settings, threads=threads) as loader:
         batches = list(islice(loader.batches(start), count))
@@ -146,8 +153,60 @@ def test_too_few_images_for_a_global_batch() -> None:
 
 
 def test_an_image_of_another_size() -> None:
-    with pytest.raises(DataError, match="bring all to one size"):
+    with pytest.raises(DataError, match="of 9 x 9 x 3 .*not of 8 x 8 x 3; bring all to one"):
         load(numbered(20, size=9), Unchanged(), 1)
+
+
+class PartlyBroken(ImagesInMemory):
+    """Numbered images, some of which cannot be read."""
+
+    def __init__(self, count: int, broken: set[int]) -> None:
+        whole = numbered(count)
+        super().__init__(whole._images, whole._labels, 10)
+        self._broken = broken
+
+    def decoded(self, index: int):
+        if index in self._broken:
+            raise BrokenRecordError(f"image {index} is broken")
+        return super().decoded(index)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_next_readable_image_takes_the_place_of_a_broken_one(threads: int, caplog) -> None:
+    dataset = PartlyBroken(24, {3, 4, 23})
+    images, labels = load(dataset, Unchanged(), 12, threads=threads, max_broken=3)
+    numbers = images[:, :, 0, 0, 0].ravel()
+    expected = sorted([5, 5, 0, *(set(range(24)) - dataset._broken)])
+    assert sorted(numbers[:24]) == sorted(numbers[24:48]) == expected
+    np.testing.assert_array_equal(labels.ravel(), numbers % 10)
+    # In two epochs each is named once.
+    assert len(caplog.records) == 3 and "skipped a broken record: image 23 is" in caplog.text
+
+
+def test_too_many_broken_images_stop_the_run() -> None:
+    with pytest.raises(DataError, match="3 broken records, more than the 2 of --max-bad-records"):
+        load(PartlyBroken(24, {3, 4, 23}), Unchanged(), 6, max_broken=2)
+    with pytest.raises(DataError, match="8 broken records, which are all of the set"):
+        load(PartlyBroken(8, set(range(8))), Unchanged(), 2, max_broken=100)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_broken_images_do_not_count_in_validation(world_size: int) -> None:
+    """All ranks make the batches that they would make of whole images."""
+    found, broken = [], 0
+    with Prefetcher(2, 2) as prefetcher:
+        for rank in range(world_size):
+            images = TransformedImages(PartlyBroken(23, {0, 7, 8}), Unchanged(), (3, 8, 8), 3)
+            for _ in range(2):
+                share = list(
+                    each_once(images, prefetcher, batch_size=4, rank=rank, world_size=world_size)
+                )
+            assert len(share) == -(-len(range(rank, 23, world_size)) // 4)
+            for batch in share:
+                counted = batch.labels >= 0
+                found += batch.images[counted, 0, 0, 0].tolist()
+                broken += int((batch.labels == BROKEN).sum())
+    assert sorted(found) == sorted(set(range(23)) - {0, 7, 8}) and broken == 3
 
 
 def test_pad_crop_flip_moves_an_image_and_fills_with_black() -> None:

@@ -119,7 +119,7 @@ FACE_DEFAULTS = {
 CLASSIFY_DEFAULTS = {
     "dataset": None, "data_dir": None, "rec_train": None, "rec_val": None, "num_classes": None,
     "num_images": None, "image_size": None, "threads": 0, "model": "", "last_gamma": False,
-    "pretrained": None,
+    "pretrained": None, "max_bad_records": 100,
     "dtype": "float32", "sync_bn": False, "batch_size": 64, "epochs": None, "lr": 0.1,
     "no_lr_scaling": False, "warmup_epochs": 0.0, "lr_schedule": "poly", "lr_steps": (),
     "lr_factor": None,

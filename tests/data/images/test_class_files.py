@@ -1,0 +1,181 @@
+"""Which folders and files of a folder of classes are used, and what is said of the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from data.images import class_files
+from data.images.image_set import DecodedImages
+from data.records.recordio import BrokenRecordError, encode
+from runtime.errors import DataError
+
+PNG: bytes = cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
+
+
+def write(folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("/"):
+            path.mkdir(exist_ok=True)
+        else:
+            path.write_bytes(PNG)
+
+
+def opened(
+    folder: Path, more: Sequence[str] = (), val: Sequence[str] = ()
+) -> tuple[DecodedImages, DecodedImages]:
+    """Open three classes of two images in both parts, and what a test adds."""
+    images = [f"{name}/{number}.png" for name in "abc" for number in "12"]
+    write(folder / "train", [*images, *more])
+    write(folder / "val", [*images, *val])
+    return class_files.open_folders(folder / "train", folder / "val")
+
+
+def labels(images: DecodedImages) -> list[int]:
+    return [images.decoded(index)[1] for index in range(len(images))]
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (".ipynb_checkpoints/1.png", "folders that programs make for themselves: 1 (.ipynb_ch"),
+        ("__MACOSX/b/._1.png", "folders that programs make for themselves: 1 (__MACOSX)"),
+        ("@eaDir/1.png", "folders that programs make for themselves: 1 (@eaDir)"),
+        ("lost+found/", "folders that programs make for themselves: 1 (lost+found)"),
+        ("aa/", "folders without images: 1 (aa)"),
+        ("aa/readme.txt", "folders without images: 1 (aa)"),
+        ("list.txt", "files beside the class folders: 1 (list.txt)"),
+        ("0.png", "files beside the class folders: 1 (0.png)"),
+        ("a/.DS_Store", "files that are hidden or no images: 1 (a/.DS_Store)"),
+        ("a/Thumbs.db", "files that are hidden or no images: 1 (a/Thumbs.db)"),
+        ("a/._1.png", "files that are hidden or no images: 1 (a/._1.png)"),
+        ("a/inner/deep/7.png", "images in folders within a class: 1 ("),
+    ],
+)
+def test_what_is_no_class_or_no_image_is_left_out_and_named(
+    tmp_path: Path, more: str, line: str
+) -> None:
+    for number, (train, val) in enumerate((([more], []), ([more], [more]))):
+        folder = tmp_path / str(number)
+        training, validation = opened(folder, train, val)
+        assert training.num_classes == validation.num_classes == 3
+        assert labels(training) == labels(validation) == [0, 0, 1, 1, 2, 2]
+        for part, images, names in (("train", training, train), ("val", validation, val)):
+            lines = [one for one in images.left_out if line in one]
+            assert len(lines) == len(names), images.left_out
+            assert all(one.startswith(f"{folder / part}: left out ") for one in lines)
+
+
+def test_many_are_counted_and_the_first_is_named(tmp_path: Path) -> None:
+    training, validation = opened(tmp_path, [".b/1.png", ".a/1.png", "x/", "y/", "z/"])
+    assert training.left_out == [
+        f"{tmp_path}/train: left out folders that programs make for themselves: 2 (.a, …)",
+        f"{tmp_path}/train: left out folders without images: 3 (x, …)",
+    ]
+    assert not validation.left_out
+
+
+def test_linked_folders_and_files_are_used(tmp_path: Path) -> None:
+    write(tmp_path, ["elsewhere/1.png", "2.png"])
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "d").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "2.png").symlink_to(tmp_path / "2.png")
+    training, validation = opened(tmp_path)
+    assert labels(training) == [0, 0, 1, 1, 2, 2, 3, 3] and validation.num_classes == 4
+
+
+def test_a_class_without_validation_images_moves_no_label_and_is_named(tmp_path: Path) -> None:
+    _, validation = opened(tmp_path, ["aa/1.png", "d/1.png"], ["d/1.png"])
+    assert labels(validation) == [0, 0, 2, 2, 3, 3, 4] and validation.num_classes == 5
+    line = f"{tmp_path}/val: no images of 1 of the 5 classes that are trained (aa)"
+    assert validation.left_out == [line]
+
+
+@pytest.mark.parametrize(
+    ("train", "val"), [([], ["d/1.png"]), (["d/"], ["d/1.png"]), ([], ["d/"])]
+)
+def test_a_class_without_training_images_is_an_error(
+    tmp_path: Path, train: Sequence[str], val: Sequence[str]
+) -> None:
+    with pytest.raises(DataError, match="val/d is a class without training images") as caught:
+        opened(tmp_path, train, val)
+    assert "\n" not in str(caught.value)
+
+
+def test_sets_without_a_single_readable_image(tmp_path: Path) -> None:
+    write(tmp_path, [f"{part}/{name}/1.png" for part in ("train", "val") for name in "ab"])
+    for name in "ab":
+        (tmp_path / "val" / name / "1.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"val/b/1\.png: .*none of the 2 images can be read"):
+        class_files.open_folders(tmp_path / "train", tmp_path / "val")
+    records = write_records(tmp_path / "a.rec", [0, 1]), tmp_path / "b.rec"
+    write_records(records[1], [0, 1], {0: b"no image", 1: b""})
+    with pytest.raises(DataError, match=r"b\.rec: record 1: .*none of its 2 images") as caught:
+        class_files.open_records(*records)
+    assert "\n" not in str(caught.value)
+
+
+def write_records(
+    path: Path, labels: Sequence[float], payloads: Mapping[int, bytes] = {}, property_of: int = 0
+) -> Path:
+    index, size = [], 0
+    with path.open("wb") as file:
+        for key, label in enumerate(labels):
+            index.append(f"{key}\t{size}\n")
+            size += file.write(encode((float(label),), key, payloads.get(key, PNG)))
+    path.with_suffix(".idx").write_text("".join(index))
+    if property_of:
+        path.with_name("property").write_text(f"{property_of},4,4")
+    return path
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+@pytest.mark.parametrize("property_of", [0, 3])
+@pytest.mark.parametrize("label", [-1, 0.5, math.nan, math.inf, 3e9, 3])
+def test_a_wrong_label_is_refused_before_the_first_update(
+    tmp_path: Path, part: str, property_of: int, label: float
+) -> None:
+    for name in ("train", "val"):
+        (tmp_path / name).mkdir()
+        labels = [0, 1, 2, 1, 2, label if name == part else 0]
+        write_records(tmp_path / name / "set.rec", labels, property_of=property_of)
+    if label == 3 and part == "train" and not property_of:
+        # A class more, of one image.
+        return
+    right = "val/set.rec has 4 classes, .* only 3" if label == 3 and not property_of else (
+        f"{part}/set.rec: record 5 has label {label:.10g}, but the classes are 0 to "
+    )  # fmt: skip
+    with pytest.raises(DataError, match=right) as caught:
+        class_files.open_records(tmp_path / "train/set.rec", tmp_path / "val/set.rec")
+    assert "\n" not in str(caught.value)
+
+
+def test_broken_records_are_left_to_the_loader(tmp_path: Path) -> None:
+    payloads = {0: b"no image", 2: b"", 3: PNG[:40]}
+    for name in ("train", "val"):
+        write_records(tmp_path / f"{name}.rec", [0, 1, 2, 1, 2, 0], payloads)
+    with (tmp_path / "val.rec").open("r+b") as file:
+        file.seek(int((tmp_path / "val.idx").read_text().split()[9]))
+        file.write(b"XXXX")
+    training, validation = class_files.open_records(tmp_path / "train.rec", tmp_path / "val.rec")
+    assert len(training) == len(validation) == 6 and training.num_classes == 3
+    assert validation.decoded(1)[1] == 1
+    for index, reason in ((0, "no JPEG"), (2, "no image in it"), (3, "damaged"), (4, "magic")):
+        with pytest.raises(BrokenRecordError, match=rf"val\.rec: record {index}: .*{reason}"):
+            validation.decoded(index)
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch) -> None:
+    def refuse(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr("data.images.class_files.os.scandir", refuse)
+    with pytest.raises(DataError, match="train cannot be listed: Permission denied"):
+        opened(tmp_path)
