@@ -34,10 +34,9 @@ def main() -> int:
 
 
 def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: step) -> int:
-    """Build the parts of this rank and fit; ``wrap`` is what a benchmark puts around the step.
+    """Build the parts of this rank and fit; returns the exit status.
 
-    Returns:
-        The exit status.
+    A benchmark puts ``wrap`` around the step.
     """
     request = launchers.begin_rank(config.run.stall_timeout)
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
@@ -72,15 +71,14 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
         classifier.hybridize()
         if config.classifier.sync_bn:
             classifier.synchronize(run.timed_world)
-        if ranks.number == 0:
-            dataset.warn()
+        dataset.warn(ranks.number)
         run.plan(batches)
         optimizer = ranks.optimizer(classifier.parameters, run.stopwatch)
         counts, clock = EpochCounts(run.world, run.epoch_plan), run.stopwatch
         best, saver = (ModelSaver(classifier, run.world, run.folder, n) for n in (BEST, LAST))
         validation = partial(dataset.validation_batches, data, run.world)
         validator = Validator(classifier, validation, counts, run.world, run.log, best.save)
-        run.restore(classifier=classifier, optimizer=optimizer, validator=validator)
+        run.restore(best.load, classifier=classifier, optimizer=optimizer, validator=validator)
         targets = SoftTargets(config.loss, dataset.num_classes, seed)
         guard = FiniteGuard("stop", run.last_checkpoint, remedy="lower --lr")
         step = ClassifyStep(classifier, optimizer, targets, counts, stopwatch=clock, guard=guard)

@@ -20,6 +20,7 @@ from tests.support.alone import run_alone
 from tests.support.job import Job
 from tests.support.launch import clean_environment
 from tests.support.locks import holder
+from training.update.classify_step import ClassifyStep
 
 ROOT = Path(__file__).resolve().parents[1]
 # LeNet on small drawn images: seconds, of which the imports take most.
@@ -203,6 +204,68 @@ def test_two_ranks_go_on_where_two_others_ended(tmp_path):
     # Two ranks, and the last of sixteen updates: 1 / 16 of the way is left.
     assert rates == pytest.approx([2 * 0.001 * (1 / 16) ** 2])
     assert np.isfinite(after["loss"])
+
+
+class Killed(Exception):
+    """A run ends here, as by a signal."""
+
+
+def rates_of(models: Path) -> dict[int, float]:
+    records = [json.loads(line) for line in (models / "metrics.jsonl").read_text().splitlines()]
+    return {record["update"]: record["lr"] for record in records if "lr" in record}
+
+
+def test_the_tutorials_resume_trains_the_schedule_again(tmp_path, monkeypatch):
+    """And goes on with it where it was interrupted; 16 updates in an epoch."""
+    options = [*SMALL, "--epochs", 2, "--models-root", tmp_path, "--frequent", 1]
+    again = [*options, "--resume", "--lr=0.001"]
+    first = classify(*options)
+    assert first.returncode == 0, first.stdout + first.stderr
+    best = mx.nd.load(str(tmp_path / "model-best-0000.params"))
+    make_update, started = ClassifyStep.__call__, []
+
+    def until_epoch_4(step, batch, update, lr):
+        if update == 32:
+            parameters = step.classifier.parameters
+            started.append({name: parameters[name].data().copy() for name in parameters})
+            memory = dict(step._optimizer._updates.memory())
+            assert memory and not any(array.asnumpy().any() for (array,) in memory.values())
+        if update == 50:
+            raise Killed
+        return make_update(step, batch, update, lr)
+
+    monkeypatch.setattr(ClassifyStep, "__call__", until_epoch_4)
+    with pytest.raises(Killed):
+        classify(*again)
+    for name, value in started[0].items():
+        np.testing.assert_array_equal(value.asnumpy(), best[f"arg:{name}"].asnumpy())
+    monkeypatch.undo()
+    second = classify(*again)
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "resumed at update 48 from" in second.stdout and "again" not in second.stdout
+    found = validations(tmp_path)
+    assert [record["epoch"] for record in found] == [1, 2, 3, 4]
+    assert [record["best"] for record in found] == sorted(record["best"] for record in found)
+    # Half a cosine from the new rate to 0.
+    expected = [0.0005 * (1 + np.cos(np.pi * update / 32)) for update in range(32)]
+    rates = rates_of(tmp_path)
+    assert [rates[update] for update in range(33, 65)] == pytest.approx(expected)
+    third = classify(*again)
+    assert "update 64 of 64 is finished already: nothing to train" in third.stdout
+    assert third.returncode == 0
+
+
+@pytest.mark.launcher
+def test_the_tutorials_resume_on_another_number_of_ranks(tmp_path):
+    options = [*SMALL, "--epochs", 1, "--models-root", tmp_path, "--frequent", 1]
+    assert classify(*options).returncode == 0
+    result = horovodrun(2, *options, "-r", "--lr=0.001")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [record["epoch"] for record in validations(tmp_path)] == [1, 2]
+    # Eight updates of twice as many images, at twice the rate.
+    expected = [0.001 * (1 + np.cos(np.pi * update / 8)) for update in range(8)]
+    rates = rates_of(tmp_path)
+    assert [rates[update] for update in range(17, 25)] == pytest.approx(expected)
 
 
 @pytest.mark.launcher

@@ -103,10 +103,11 @@ class ImageData:
                 world_size=world.size,
             )
 
-    def warn(self) -> None:
-        """Log which files of the set are not used."""
+    def warn(self, rank: int) -> None:
+        """Log which files of the set are not used; rank 0 does it for all."""
         for line in (*self.training.left_out, *self.validation.left_out):
-            _log.warning(line)
+            if rank == 0:
+                _log.warning(line)
 
     @cached_property
     def _validated(self) -> TransformedImages:

@@ -10,8 +10,12 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from backbones.network import Network
+from backbones.checkpoint import read_tensors
+from backbones.network import Network, checkpoint_paths
 from parallel.world import World
+from runtime.errors import DataError
+from runtime.mxnet import mx
+from training.update.optimizer import make_equal
 
 # The names of the files before "-symbol.json" and "-0000.params".
 LAST, BEST = "model", "model-best"
@@ -42,3 +46,24 @@ class ModelSaver:
             self._backbone.export(self._prefix)
             _log.info("update %d: model saved in %s-*", update, self._prefix)
         self._world.barrier()
+
+    def load(self) -> None:
+        """Give every rank the saved network, which rank 0 reads; nothing changes if it is gone.
+
+        Raises:
+            DataError: the file is broken or of another network.
+        """
+        path = checkpoint_paths(self._prefix, 0)[1]
+        if not self._world.broadcast_object(path.is_file(), "saved.found"):
+            _log.warning("%s is gone: going on from the last network instead", path)
+            return
+        parameters = self._backbone.parameters
+        if self._world.rank == 0:
+            found = read_tensors(path)
+            for name, parameter in parameters.items():
+                if name not in found or found[name].shape != parameter.shape:
+                    raise DataError(f"{path} is of another network than the checkpoint; remove it")
+                value = mx.nd.array(found[name], dtype=found[name].dtype)
+                parameter.set_data(value.astype(parameter.dtype))
+        make_equal([parameter.data() for parameter in parameters.values()], self._world)
+        _log.info("going on from the network in %s", path)

@@ -4,6 +4,9 @@ A run that goes on with another global batch has to say what its numbers mean fr
 is given in updates (--max-update, --warmup, --lr-steps) counts updates, whatever their size. A
 length in epochs counts passes over the data: the run ends after those that are left, and the
 learning rate is the one that a run with this global batch would have at the same place.
+
+A run that is finished may train its schedule again (``Progress.again``): updates and epochs count
+on, the schedule starts from its beginning.
 """
 
 from __future__ import annotations
@@ -49,8 +52,9 @@ class Progress(Stateful):
         total_updates: the length of the run, with what has gone before.
         schedule_updates: the length that the schedule of the learning rate goes by.
         schedule_shift: what is added to an update before the schedule is asked.
-        epochs_before: passes over the data that have gone before; the same for all workers of a
-            job, also where their epochs differ.
+        epochs_before: passes over the data since the schedule began; the same for all workers of
+            a job, also where their epochs differ.
+        first_epoch: the epoch with which the schedule began; above 0 if it is trained again.
     """
 
     epoch_plan: EpochPlan
@@ -58,6 +62,7 @@ class Progress(Stateful):
     schedule_updates: int
     schedule_shift: int = 0
     epochs_before: float = 0.0
+    first_epoch: int = 0
 
     @classmethod
     def plan(cls, config: Length, source: Source, saved: Optional[Saved] = None) -> Progress:
@@ -79,24 +84,39 @@ class Progress(Stateful):
                 "the global batch was %d and is %d: going on at image %d of epoch %d",
                 *(before, source.global_batch, position.samples, position.epoch),
             )
-        passed = (
-            position.epoch * source.updates_per_epoch + position.samples // epoch_plan.global_batch
-        )
+        # Earlier versions trained every schedule once.
+        first = saved.count("first_epoch") if saved.has("first_epoch") else 0
+        passed = (position.epoch - first) * source.updates_per_epoch
+        passed += position.samples // epoch_plan.global_batch
         epochs = passed / source.updates_per_epoch
         if config.epochs is None:
             return cls(epoch_plan, whole, whole, epochs_before=epochs)
-        return cls(
-            epoch_plan, epoch_plan.first_update_of(config.epochs), whole, passed - update, epochs
-        )
+        total = epoch_plan.first_update_of(first + config.epochs)
+        return cls(epoch_plan, total, whole, passed - update, epochs, first)
 
     @classmethod
-    def from_period(cls, config: Length, source: Source, epoch: int, update: int) -> Progress:
+    def from_period(
+        cls, config: Length, source: Source, epoch: int, update: int, first_epoch: int = 0
+    ) -> Progress:
         """Plan a run from the beginning of an epoch, after ``update`` updates, through its data."""
         whole = config.total_updates(source.updates_per_epoch)
         start = Position(epoch, 0)
         epoch_plan = EpochPlan(source.num_images, source.global_batch, update, start)
-        shift = epoch * source.updates_per_epoch - update
-        return cls(epoch_plan, whole - shift, whole, shift, epoch)
+        epochs = epoch - first_epoch
+        shift = epochs * source.updates_per_epoch - update
+        return cls(epoch_plan, whole - shift, whole, shift, epochs, first_epoch)
+
+    @property
+    def is_finished(self) -> bool:
+        """True if an earlier run has made all updates."""
+        return self.start_update >= self.total_updates
+
+    def again(self, config: Length, source: Source) -> Progress:
+        """Plan the whole schedule from its beginning, after the updates and epochs of this one."""
+        update, epoch = self.start_update, self.start.epoch + bool(self.start.samples)
+        epoch_plan = EpochPlan(source.num_images, source.global_batch, update, Position(epoch, 0))
+        whole = config.total_updates(source.updates_per_epoch)
+        return Progress(epoch_plan, update + whole, whole, -update, first_epoch=epoch)
 
     def period_end(self, every: Optional[int]) -> int:
         """The update after which workers rebalance: when the epochs are a multiple of ``every``."""
@@ -110,8 +130,11 @@ class Progress(Stateful):
         update = self.start.epoch * source.updates_per_epoch
         start = Position(self.start.epoch, 0)
         epoch_plan = EpochPlan(source.num_images, source.global_batch, update, start)
+        before = self.first_epoch * source.updates_per_epoch
         whole = self.schedule_updates
-        return Progress(epoch_plan, whole, whole, epochs_before=self.epochs_before)
+        return Progress(
+            epoch_plan, before + whole, whole, -before, self.epochs_before, self.first_epoch
+        )
 
     @property
     def start_update(self) -> int:
@@ -139,6 +162,7 @@ class Progress(Stateful):
                 "order": ORDER,
                 "global_batch": self.epoch_plan.global_batch,
                 "total_updates": self.total_updates,
+                "first_epoch": self.first_epoch,
             }
         )
 

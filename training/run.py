@@ -32,6 +32,9 @@ from training.schedules import Schedule
 
 _log = logging.getLogger(__name__)
 
+# The name of the part that a schedule starts without.
+_OF_A_SCHEDULE = "optimizer"
+
 
 class RunSchedule(progress.Length, Protocol):
     """What is asked of the options of the schedule."""
@@ -70,6 +73,9 @@ class RunConfig(Protocol):
 
     def values(self) -> dict[str, Any]:
         """All options as JSON has them."""
+
+    def trains_again(self, before: Mapping[str, Any]) -> bool:
+        """Return True if a finished run with the options ``before`` trains its schedule again."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +165,7 @@ class Run:
         self.timed_world = TimedWorld(ranks.world, log.stopwatch)
         self.folder, self._storage = storage.root, storage
         self._saved: Optional[resume.SavedRun] = None
+        self._trains_again = False
 
     def plan(self, source: BatchSource) -> None:
         """Find out where the run begins; the ranks have to come here together.
@@ -188,6 +195,15 @@ class Run:
             )
         section = self._saved.section("progress") if self._saved else None
         self.progress = Progress.plan(self._config.schedule, source, section)
+        if self._saved and self.progress.is_finished:
+            self._trains_again = self._config.trains_again(self._saved.configuration)
+        if self._trains_again:
+            self.progress = self.progress.again(self._config.schedule, source)
+            _log.info(
+                "the run is finished, and --resume came with another --lr: the schedule is trained "
+                "again, from update %d to %d, with a new optimizer",
+                *(self.progress.start_update, self.progress.total_updates),
+            )
         if not self._ranks.saves:
             # Its data is another than that of the workers that write checkpoints.
             self.progress = self.progress.from_epoch(source)
@@ -209,10 +225,12 @@ class Run:
         """Save all parts as they are after ``update`` updates; see ``Checkpointer.save``."""
         self._checkpointer.save(update)
 
-    def restore(self, **parts: Stateful) -> None:
+    def restore(self, again: Callable[[], None] = lambda: None, **parts: Stateful) -> None:
         """Give the parts what they remembered; the ranks have to come here together.
 
         Args:
+            again: called if a finished run trains its schedule again, after the parts are restored
+                but for the ``optimizer``, which starts anew.
             parts: what a checkpoint holds, by name; the progress is added.
 
         Raises:
@@ -220,7 +238,12 @@ class Run:
             DataError: the checkpoint is broken, or no other could be written.
         """
         self._parts = parts
-        if self._saved:
+        if self._saved and self._trains_again:
+            self._saved.restore(
+                {name: part for name, part in parts.items() if name != _OF_A_SCHEDULE}
+            )
+            again()
+        elif self._saved:
             self._saved.restore({**parts, "progress": self.progress})
         else:
             for part in parts.values():
@@ -305,7 +328,9 @@ class Run:
             period = self._ranks.rebalance(here, self.log.total(), self._source)
         if period is None:
             return False
-        self.progress = Progress.from_period(self._config.schedule, self._source, *period)
+        self.progress = Progress.from_period(
+            self._config.schedule, self._source, *period, self.progress.first_epoch
+        )
         # Workers that have come into the group of worker 0 learn of its checkpoints.
         last = self.world.broadcast_object(self._checkpointer.last, "checkpoint.last")
         self._storage = Storage.find(self.folder, self.world)

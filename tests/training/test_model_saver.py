@@ -8,14 +8,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from backbones.classifiers import Normalization
+from backbones.classifiers.classifier import Classifier
 from backbones.model import Backbone
-from backbones.options import BackboneOptions
+from backbones.options import BackboneOptions, ClassifierOptions
 from data.batches.loader import Batch
 from data.batches.position import EpochPlan
 from parallel.world import LoneWorld
+from runtime.errors import DataError
 from runtime.mxnet import mx
 from tests.support.thread_world import ThreadWorld, run_ranks
-from training.model_saver import ModelSaver, average_statistics
+from training.model_saver import BEST, ModelSaver, average_statistics
 from training.update.epoch_counts import EpochCounts
 from training.validator import Validator
 from training.verifier import Verifier
@@ -109,3 +112,47 @@ def test_every_rank_validates_the_network_of_all() -> None:
         return network.seen
 
     assert run_ranks(RANKS, rank_main) == [[pytest.approx(50 / 3)]] * RANKS
+
+
+def classifier_of(seed: int) -> Classifier:
+    return Classifier.create(
+        ClassifierOptions(model="resnet20"),
+        classes=3,
+        image_shape=(3, 32, 32),
+        normalization=Normalization((0.5,) * 3, (0.5,) * 3),
+        seed=seed,
+    )
+
+
+def tensors(classifier: Classifier) -> dict[str, np.ndarray]:
+    return {name: value.data().asnumpy() for name, value in classifier.parameters.items()}
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_every_rank_gets_the_best_network_of_rank_0(tmp_path: Path, ranks: int, caplog) -> None:
+    """Only the first has the file."""
+    best = classifier_of(9)
+    (tmp_path / "0").mkdir()
+    best.export(tmp_path / "0" / BEST)
+    expected = tensors(best)
+
+    def rank_main(world: ThreadWorld) -> dict[str, np.ndarray]:
+        classifier = classifier_of(1)
+        ModelSaver(classifier, world, tmp_path / str(world.rank), BEST).load()
+        return tensors(classifier)
+
+    for found in run_ranks(ranks, rank_main):
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value)
+    (tmp_path / "0" / f"{BEST}-0000.params").unlink()
+    before = tensors(classifier_of(1))
+    for found in run_ranks(ranks, rank_main):
+        assert all((found[name] == before[name]).all() for name in before)
+    assert "is gone: going on from the last network instead" in caplog.text
+
+
+def test_a_saved_network_of_another_kind_is_one_line(tmp_path: Path) -> None:
+    make_backbone(0).export(tmp_path / BEST)
+    with pytest.raises(DataError, match="model-best-0000.params is of another network") as caught:
+        ModelSaver(classifier_of(1), LoneWorld(), tmp_path, BEST).load()
+    assert "\n" not in str(caught.value)

@@ -105,3 +105,53 @@ def test_a_checkpoint_of_the_earlier_order_is_told_within_an_epoch(caplog, updat
     expected = ["in the rest of epoch 0, after image 300,"] if update == 3 else []
     assert len(caplog.records) == len(expected)
     assert all(text in caplog.text for text in expected)
+
+
+def again(config, first, stop, then):
+    """Finish a run, train its schedule again until ``stop``, and go on with another batch."""
+    finished = Progress.plan(config, source(first))
+    total = finished.total_updates
+    done = Progress.plan(config, source(first), Saved(finished.export_state(total).values))
+    assert done.is_finished and not finished.is_finished
+    second = done.again(config, source(first))
+    third = Progress.plan(config, source(then), Saved(second.export_state(stop).values))
+    return second, third
+
+
+def rates(progress, updates):
+    schedule = progress.shifted(WarmupAndDecay(POLY, 0.1, progress.schedule_updates))
+    return [schedule.lr_at(update) for update in updates]
+
+
+def test_a_finished_run_trains_its_schedule_again():
+    second, third = again(config("--epochs", "4"), 100, 57, 100)
+    assert (second.start_update, second.start, second.total_updates) == (40, Position(4, 0), 80)
+    assert (second.epochs_before, second.first_epoch, second.is_finished) == (0, 4, False)
+    first = Progress.plan(config("--epochs", "4"), source(100))
+    assert rates(second, range(40, 81)) == rates(first, range(41))
+    # Interrupted, it goes on with the second schedule.
+    assert (third.start_update, third.start, third.total_updates) == (57, Position(5, 700), 80)
+    assert rates(third, range(57, 81)) == rates(second, range(57, 81))
+    assert third.epochs_before == 1.7 and third.first_epoch == 4
+
+
+def test_a_schedule_that_is_trained_again_goes_on_with_another_global_batch():
+    second, third = again(config("--epochs", "4"), 100, 60, 50)
+    # Two epochs of ten updates are over; two of twenty are left.
+    assert third.total_updates == 60 + 40 and third.epochs_before == 2
+    assert rates(second, [60, 70]) == rates(third, [60, 80])
+    period = Progress.from_period(config("--epochs", "4"), source(50), 6, 60, third.first_epoch)
+    assert (period.total_updates, period.schedule_shift) == (100, third.schedule_shift)
+    share = third.from_epoch(source(50))
+    assert (share.start_update, share.start, share.total_updates) == (120, Position(6, 0), 160)
+    assert rates(share, [120, 159]) == rates(third, [60, 99])
+
+
+def test_a_schedule_begins_again_with_an_epoch():
+    """A run that was finished within one, as it is given fewer epochs than it had."""
+    before = Progress.plan(config("--epochs", "4"), source(100))
+    here = Progress.plan(
+        config("--epochs", "1"), source(100), Saved(before.export_state(17).values)
+    )
+    second = here.again(config("--epochs", "1"), source(100))
+    assert (second.start_update, second.start, second.total_updates) == (17, Position(2, 0), 27)

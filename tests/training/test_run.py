@@ -122,6 +122,47 @@ def test_a_part_of_a_new_run_begins_before_it_is_asked_for_its_state(tmp_path: P
     assert part.begun == [tmp_path, 0]
 
 
+class Kept(Stateful):
+    """A part that notes what is done to it."""
+
+    def __init__(self, name: str, done: list[str]) -> None:
+        self._name, self._done = name, done
+
+    @override
+    def export_state(self, update: int) -> State:
+        self._done.append(f"{self._name} exported at {update}")
+        return State()
+
+    @override
+    def load_state(self, saved: Saved) -> None:
+        self._done.append(f"{self._name} loaded")
+
+
+def test_a_finished_run_trains_again_with_a_new_optimizer(tmp_path: Path) -> None:
+    def start(**given: Any) -> tuple[list[str], Recorder]:
+        done: list[str] = []
+        run, step = make_run(tmp_path, Ranks(LoneWorld()), epochs=2, **given), Recorder()
+        run.plan(Source())
+        parts = {name: Kept(name, done) for name in ("classifier", "optimizer")}
+        run.restore(lambda: done.append("again"), **parts)
+        assert run.fit(step, [Every(run.save_checkpoint, epochs=1)]) == 0
+        return done, step
+
+    start(lr=0.5)
+    # The rate alone changes nothing.
+    done, step = start(lr=0.25)
+    assert done[:2] == ["classifier loaded", "optimizer loaded"] and not step.rates
+    done, step = start(lr=0.25, resume="auto")
+    # The best network is there before any part is asked for its state.
+    assert done[:3] == ["classifier loaded", "again", "classifier exported at 20"]
+    assert "optimizer loaded" not in done
+    assert [update for update, _ in step.batches] == list(range(20, 40))
+    assert step.rates[0] == 0.25 and step.rates[10] == pytest.approx(0.125)
+    # It is finished, too.
+    done, step = start(lr=0.25, resume="auto")
+    assert done[:2] == ["classifier loaded", "optimizer loaded"] and not step.rates
+
+
 def make_run(folder: Path, ranks: Ranks, **given: Any) -> Run:
     config = images.resolve({"dataset": "synthetic", "models_root": str(folder), **given})
     storage = Storage.find(folder, ranks.world)

@@ -126,6 +126,12 @@ class SavedRun:
         self._checkpoint = checkpoint
         self._world = world
 
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """All options of the run that has written it; none if they are missing."""
+        found = self._checkpoint.manifest.about.get("configuration")
+        return found if isinstance(found, dict) else {}
+
     def section(self, part: str) -> SavedPart:
         """The state of one part of training."""
         return SavedPart(self._checkpoint, part, self._world.rank, self._world.size)

@@ -80,6 +80,10 @@ class FaceConfig:
         """Images whose feature maps exist at a time."""
         return self.data.batch_size // self.backbone.accumulate
 
+    def trains_again(self, before: Mapping[str, Any]) -> bool:
+        """Return False: a finished run is longer, or starts a new one with --pretrained."""
+        return False
+
     def values(self) -> dict[str, Any]:
         """The resolved options as JSON has them, with what follows from others written out."""
         return options.as_json(

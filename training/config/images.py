@@ -20,7 +20,7 @@ from training import run_folder
 from training.config import exchange, originals
 from training.config.exchange import ExchangeOptions
 from training.config.presets import RECIPES
-from training.config.run import ImageRunOptions, PlanOptions
+from training.config.run import AUTO, Again, ImageRunOptions, PlanOptions
 from training.config.schedule import (
     RIVALS,
     ImageScheduleOptions,
@@ -69,6 +69,14 @@ class ImageConfig:
         """The resolved options as JSON has them."""
         return options.as_json(options.values(self))
 
+    def trains_again(self, before: Mapping[str, Any]) -> bool:
+        """Return True for the tutorial's ``--resume --lr X``, if the options before had another X.
+
+        So the same command, typed again or by ``--restarts``, goes on with what it has begun.
+        """
+        lr = self.schedule.lr
+        return isinstance(self.run.resume, Again) and before.get("lr", lr) != lr
+
 
 def parse(argv: Optional[Sequence[str]] = None) -> ImageConfig:
     """Parse the command line of ``classify.py``; see ``command_line.parse``."""
@@ -97,6 +105,8 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
     layers = (recipe, saved, with_schedule(given))
     found = options.overlay(layers, (*RIVALS, ("lr_schedule", "lr_steps")))
     originals.check_model(found["model"], classifiers.names())
+    if given.get("resume") == AUTO and "lr" in given:
+        found["resume"] = Again(AUTO)
     if not found.get("models_root"):
         found["models_root"] = run_folder.default((dataset,), found["model"])
     return options.compose(ImageConfig, found)

@@ -128,7 +128,6 @@ CLASSIFY: Mapping[str, str] = {
     "--retrain": _RESUME,
     "--model-load-epoch": _RESUME,
     "--load-epoch": _RESUME,
-    "-r": "give --resume",
     "--hostname": "give python -m parallel.launch its -H FILE",
     "--cluster[0-9]-*": _SHARE,
     "--data[_-]proportion": _SHARE,
@@ -142,8 +141,10 @@ SYNONYMS: Mapping[str, str] = {
     "--network": "--model",
     "--data-type": "--dataset",
     "--mom": "--momentum",
+    "-r": "--resume",
 }
-"""Options of Grouping-SGD and of MXNet's examples that ``classify.py`` takes under both names."""
+"""Options of the tutorial, of Grouping-SGD and of MXNet's examples that ``classify.py`` takes under
+both names."""
 
 MODELS: Mapping[str, str] = {
     "resnet": _MODEL_LAYERS,

@@ -10,6 +10,15 @@ from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, nam
 
 ON_NAN = ("stop", "skip")
 AUTO, NEVER = "auto", "never"
+
+
+class Again(str):
+    """``AUTO``, typed together with ``--lr``, as in the CIFAR-10 tutorial.
+
+    A ``config.json`` has it as the plain word.
+    """
+
+
 _SAVES = COUNT.saying("must not be negative; 0 saves only at the end")
 
 
@@ -24,7 +33,9 @@ class RunOptions(Options):
     """Checkpoints that are kept, the newest ones; 0 writes none."""
 
     resume: str = with_bare(AUTO, bare=AUTO)
-    """Resume from the newest checkpoint in --models-root (auto), from none (never) or from PATH."""
+    """Resume from the newest checkpoint in --models-root (auto), from none (never) or from PATH. In
+    classify.py, --resume with another --lr than that of a finished run trains its schedule again,
+    from its best network."""
 
     stall_timeout: int = number(
         600, POSITIVE_COUNT.saying("must be at least 1 second; several times the longest update")

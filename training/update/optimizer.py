@@ -70,7 +70,7 @@ class BackboneOptimizer(Optimizer):
         """
         self._world, self._wire = world, wire
         self.contributors = world.size
-        _make_equal([parameter.data() for parameter in parameters.values()], world)
+        make_equal([parameter.data() for parameter in parameters.values()], world)
         self._gradients = [
             parameter.grad() for parameter in parameters.values() if parameter.grad_req != "null"
         ]
@@ -119,7 +119,7 @@ class BackboneOptimizer(Optimizer):
         self.loss_scale.load_state(saved)
 
 
-def _make_equal(arrays: Sequence[Any], world: World) -> None:
+def make_equal(arrays: Sequence[Any], world: World) -> None:
     """Give every rank the arrays of rank 0; those of one type together, as each broadcast waits."""
     if world.size == 1:
         return

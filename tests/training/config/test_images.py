@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from runtime import options
 from runtime.errors import ConfigError
 from training.config.images import parse
 from training.config.presets import RECIPES
@@ -51,6 +53,33 @@ def test_linear_scaling() -> None:
 )
 def test_resume_needs_no_value(line: str, resume: str) -> None:
     assert parse_line(f"--dataset synthetic {line}").run.resume == resume
+
+
+@pytest.mark.parametrize(
+    ("line", "before", "again"),
+    [
+        ("--resume --lr=0.01", 0.1, True),
+        ("--resume --lr 0.01", 0.1, True),
+        ("-r --lr=0.01", 0.1, True),
+        ("--lr=0.01 -r", 0.1, True),
+        ("--resume auto --lr 0.01", 0.1, True),
+        # Typed again, or by --restarts.
+        ("--resume --lr=0.01", 0.01, False),
+        ("--lr=0.01", 0.1, False),
+        ("--resume", 0.1, False),
+        ("--resume never --lr 0.01", 0.1, False),
+        ("--resume models/checkpoints/update-00000002 --lr 0.01", 0.1, False),
+    ],
+)
+def test_another_rate_with_resume_trains_a_finished_schedule_again(
+    line: str, before: float, again: bool, tmp_path: Path
+) -> None:
+    config = parse_line(f"--dataset cifar10 --data-dir d {line}")
+    assert config.trains_again({"lr": before}) == again and not config.trains_again({})
+    # No later run does so because of the file that this one writes.
+    options.write(config.values(), tmp_path / "config.json")
+    later = parse_line(f"--config {tmp_path}/config.json --lr 0.02")
+    assert later.run.resume == config.run.resume and not later.trains_again({"lr": before})
 
 
 @pytest.mark.parametrize(
