@@ -1,8 +1,8 @@
 """The registry of classifiers: their names, and how each is built.
 
 As in the registry of the backbones, names are checked against a table, and MXNet is not imported
-before ``build`` is called. The classifiers are the network of the MNIST examples, the fourteen
-models of the Horovod CIFAR-10 tutorial, which have exactly the parameters of their originals
+before ``build`` is called. The classifiers are the network of the MNIST examples, models of the
+CIFAR-10 tutorial, which have exactly the parameters of their originals
 (https://github.com/kuangliu/pytorch-cifar) and fit no other library's, the networks of Grouping-SGD
 for CIFAR (https://github.com/CGCL-codes/MXNet-G), and Gluon's model zoo.
 """
@@ -31,7 +31,7 @@ class ClassifierArchitecture:
 
 _ARCHITECTURES: Mapping[str, ClassifierArchitecture] = {
     "LeNet": ClassifierArchitecture("plain.lenet"),
-    "VGG16": ClassifierArchitecture("plain.vgg16"),
+    "VGG16": ClassifierArchitecture("plain.vgg", counts=(2, 2, 3, 3, 3)),
     "ResNet18": ClassifierArchitecture("residual.resnet", counts=(2, 2, 2, 2)),
     "ResNet50": ClassifierArchitecture("residual.bottleneck_resnet", counts=(3, 4, 6, 3)),
     "ResNet101": ClassifierArchitecture("residual.bottleneck_resnet", counts=(3, 4, 23, 3)),
@@ -49,15 +49,41 @@ _ARCHITECTURES: Mapping[str, ClassifierArchitecture] = {
     "ResNeXt29_32x4d": ClassifierArchitecture("residual.resnext29", groups=32, group_width=4),
     "ResNeXt29_2x64d": ClassifierArchitecture("residual.resnext29", groups=2, group_width=64),
     "SimpleDLA": ClassifierArchitecture("dense.dla", has_binary_trees=True),
-    "DenseNet121": ClassifierArchitecture("dense.densenet121"),
-    "PreActResNet18": ClassifierArchitecture("residual.preact_resnet18"),
-    "DPN92": ClassifierArchitecture("dense.dpn92"),
+    "DenseNet121": ClassifierArchitecture("dense.densenet", counts=(6, 12, 24, 16)),
+    "PreActResNet18": ClassifierArchitecture("residual.preact_resnet", counts=(2, 2, 2, 2)),
+    "DPN92": ClassifierArchitecture("dense.dpn", counts=(3, 4, 20, 3)),
     "DLA": ClassifierArchitecture("dense.dla"),
     "resnet20": ClassifierArchitecture("residual.cifar_resnet", count=3, widths=(16, 32, 64)),
     "resnet164": ClassifierArchitecture(
         "residual.cifar_resnet", count=18, widths=(64, 128, 256), has_bottlenecks=True
     ),
     "inception-bn-28-small": ClassifierArchitecture("dense.inception_bn_28_small"),
+    "VGG11": ClassifierArchitecture("plain.vgg", counts=(1, 1, 2, 2, 2)),
+    "VGG13": ClassifierArchitecture("plain.vgg", counts=(2, 2, 2, 2, 2)),
+    "VGG19": ClassifierArchitecture("plain.vgg", counts=(2, 2, 4, 4, 4)),
+    "MobileNet": ClassifierArchitecture("plain.mobilenet"),
+    "ResNet34": ClassifierArchitecture("residual.resnet", counts=(3, 4, 6, 3)),
+    "ResNet152": ClassifierArchitecture("residual.bottleneck_resnet", counts=(3, 8, 36, 3)),
+    "PreActResNet34": ClassifierArchitecture("residual.preact_resnet", counts=(3, 4, 6, 3)),
+    "PreActResNet50": ClassifierArchitecture(
+        "residual.preact_resnet", counts=(3, 4, 6, 3), has_bottlenecks=True
+    ),
+    "PreActResNet101": ClassifierArchitecture(
+        "residual.preact_resnet", counts=(3, 4, 23, 3), has_bottlenecks=True
+    ),
+    "PreActResNet152": ClassifierArchitecture(
+        "residual.preact_resnet", counts=(3, 8, 36, 3), has_bottlenecks=True
+    ),
+    "SENet18": ClassifierArchitecture("residual.preact_resnet", counts=(2, 2, 2, 2), squeezes=True),
+    "RegNetX_400MF": ClassifierArchitecture(
+        "residual.regnet", counts=(1, 2, 7, 12), widths=(32, 64, 160, 384), group_width=16
+    ),
+    "ResNeXt29_4x64d": ClassifierArchitecture("residual.resnext29", groups=4, group_width=64),
+    "ResNeXt29_8x64d": ClassifierArchitecture("residual.resnext29", groups=8, group_width=64),
+    "DenseNet161": ClassifierArchitecture("dense.densenet", counts=(6, 12, 36, 24), growth=48),
+    "DenseNet169": ClassifierArchitecture("dense.densenet", counts=(6, 12, 32, 32)),
+    "DenseNet201": ClassifierArchitecture("dense.densenet", counts=(6, 12, 48, 32)),
+    "DPN26": ClassifierArchitecture("dense.dpn", counts=(2, 2, 2, 2)),
 }
 
 # The names that mx.gluon.model_zoo.vision.get_model accepts: they are checked without MXNet.

@@ -22,9 +22,8 @@ from backbones.classifiers.blocks import (
 from backbones.layers import Symbol, batch_norm, convolution, relu
 from runtime.mxnet import mx
 
-_GROWTH = 32
-# Per stage: units, channels inside a unit, residual maps, maps that each unit appends.
-_DPN_STAGES = ((3, 96, 256, 16), (4, 192, 512, 32), (20, 384, 1024, 24), (3, 768, 2048, 128))
+# Per stage: channels inside a unit, residual maps, maps that each unit appends.
+_DPN_STAGES = ((96, 256, 16), (192, 512, 32), (384, 1024, 24), (768, 2048, 128))
 # Per stage: channels, depth of its tree, stride.
 _DLA_STAGES = ((64, 1, 1), (128, 2, 2), (256, 2, 2), (512, 1, 2))
 # Per stage: channels of the 1x1 and of the 3x3 convolution of each unit; and of the convolution
@@ -79,15 +78,15 @@ def _halved(x: Symbol, name: str, channels: int) -> Symbol:
     return mx.sym.concat(convolved, largest, dim=1, name=f"{name}_concat")
 
 
-def densenet121(x: Symbol) -> Symbol:
-    """Return the features [batch, 1024] of units that append 32 maps each.
+def densenet(x: Symbol, *, counts: Sequence[int], growth: int = 32) -> Symbol:
+    """Return the features [batch, n] of ``counts`` units per stage that append ``growth`` maps.
 
     Huang et al., Densely Connected Convolutional Networks, arXiv:1608.06993, with bottlenecks and
     compression.
     """
-    channels = 2 * _GROWTH
+    channels = 2 * growth
     x = convolution(x, "conv0", channels, kernel=3)
-    for stage, count in enumerate((6, 12, 24, 16)):
+    for stage, count in enumerate(counts):
         if stage:
             # Half of the maps, at half of their size.
             channels //= 2
@@ -96,21 +95,24 @@ def densenet121(x: Symbol) -> Symbol:
             x = pool(x, f"{name}_pool", "avg")
         for number in range(1, count + 1):
             name = f"stage{stage + 1}_unit{number}"
-            new = convolution(norm_relu(x, f"{name}_bn1"), f"{name}_conv1", 4 * _GROWTH, kernel=1)
-            new = convolution(norm_relu(new, f"{name}_bn2"), f"{name}_conv2", _GROWTH, kernel=3)
+            new = convolution(norm_relu(x, f"{name}_bn1"), f"{name}_conv1", 4 * growth, kernel=1)
+            new = convolution(norm_relu(new, f"{name}_bn2"), f"{name}_conv2", growth, kernel=3)
             x = mx.sym.concat(new, x, dim=1, name=f"{name}_concat")
-            channels += _GROWTH
+            channels += growth
     return global_average(norm_relu(x, "bn"))
 
 
-def dpn92(x: Symbol) -> Symbol:
-    """Return the features [batch, 2048 + 4 * 128] of units with residual and appended maps.
+def dpn(x: Symbol, *, counts: Sequence[int]) -> Symbol:
+    """Return the features [batch, 2048 + (units + 1) * 128] of ``counts`` units per stage.
+
+    A unit adds residual maps and appends others.
 
     Chen et al., Dual Path Networks, arXiv:1707.01629.
     """
     in_channels = 64
     x = conv_norm_relu(x, "conv0", in_channels, kernel=3)
-    for stage, (count, width, residual, appended) in enumerate(_DPN_STAGES, start=1):
+    stages = zip(counts, _DPN_STAGES)
+    for stage, (count, (width, residual, appended)) in enumerate(stages, start=1):
         stride = 1 if stage == 1 else 2
         for number in range(1, count + 1):
             name = f"stage{stage}_unit{number}"

@@ -1,4 +1,4 @@
-"""Classifiers of residual units: ResNet, PreActResNet, ResNeXt, RegNet and MobileNetV2.
+"""Classifiers of residual units: ResNet, PreActResNet, SENet, ResNeXt, RegNet and MobileNetV2.
 
 All are the variants for small images: the first convolution keeps the image size, and no pooling
 follows it. A unit adds its residual to its input, or to a projection of its input where size or
@@ -18,6 +18,7 @@ from backbones.classifiers.blocks import (
     global_average,
     norm_relu,
     shortcut,
+    squeeze_excite,
     units,
 )
 from backbones.layers import Symbol, batch_norm, convolution
@@ -47,21 +48,26 @@ def bottleneck_resnet(x: Symbol, *, counts: Sequence[int]) -> Symbol:
     return global_average(x)
 
 
-def preact_resnet18(x: Symbol) -> Symbol:
-    """Return the features [batch, 512] of units with BatchNorm and ReLU before each convolution.
+def preact_resnet(
+    x: Symbol, *, counts: Sequence[int], has_bottlenecks: bool = False, squeezes: bool = False
+) -> Symbol:
+    """Return the features [batch, 512 or 2048] of units that normalize before each convolution.
 
     He et al., Identity Mappings in Deep Residual Networks, arXiv:1603.05027. Like the CIFAR-10
     tutorial that it belongs to, without the BatchNorm of that paper after the last unit.
+    ``squeezes`` gives the residuals squeeze-and-excitation, and the stem BatchNorm and ReLU: SENet.
     """
-    x = convolution(x, "conv0", _STEM, kernel=3)
-    for unit in units((2, 2, 2, 2), _STRIDES, _WIDTHS, stem=_STEM):
-        name, channels, stride = unit.name, unit.channels, unit.stride
+    x = (conv_norm_relu if squeezes else convolution)(x, "conv0", _STEM, kernel=3)
+    widths = [4 * width for width in _WIDTHS] if has_bottlenecks else _WIDTHS
+    for unit in units(counts, _STRIDES, widths, stem=_STEM):
+        name, channels = unit.name, unit.channels
         activated = norm_relu(x, f"{name}_bn1")
         if unit.is_projected:
-            x = convolution(activated, f"{name}_shortcut", channels, kernel=1, stride=stride)
-        residual = convolution(activated, f"{name}_conv1", channels, kernel=3, stride=stride)
-        residual = norm_relu(residual, f"{name}_bn2")
-        x = x + convolution(residual, f"{name}_conv2", channels, kernel=3)
+            x = convolution(activated, f"{name}_shortcut", channels, kernel=1, stride=unit.stride)
+        residual = _residual(activated, unit, has_bottlenecks)
+        if squeezes:
+            residual = squeeze_excite(residual, f"{name}_se", channels, channels // 16)
+        x = x + residual
     return global_average(x)
 
 

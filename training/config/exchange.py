@@ -14,6 +14,9 @@ from training.config.schedule import OptimizerOptions
 
 HOROVOD = "horovod"
 KV_STORES = (HOROVOD, *SCHEMES)
+ALONE = frozenset(("local", "device", "nccl", "local_allreduce_cpu", "local_allreduce_device"))
+"""MXNet's stores of one process with several GPUs; here each GPU has a rank, and these are
+``HOROVOD``."""
 _LAUNCH = "start it with python -m parallel.launch ... -- python classify.py ..."
 
 
@@ -23,7 +26,8 @@ class ExchangeOptions(Options):
 
     kv_store: str = name(HOROVOD, KV_STORES)
     """Exchange of gradients: horovod, or over parameter servers dist_sync, dist_async, dist_ssync
-    (bounded by --staleness) or dist_gsync (in groups); these under python -m parallel.launch."""
+    (bounded by --staleness) or dist_gsync (in groups); these under python -m parallel.launch;
+    local, device and nccl, MXNet's for one process, are horovod."""
 
     staleness: Optional[int] = number(
         None, COUNT.saying("must not be negative; 0 lets no worker run ahead")

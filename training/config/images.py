@@ -107,6 +107,8 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
     originals.check_model(found["model"], classifiers.names())
     if given.get("resume") == AUTO and "lr" in given:
         found["resume"] = Again(AUTO)
+    if found.get("kv_store") in exchange.ALONE:
+        found["kv_store"] = exchange.HOROVOD
     if not found.get("models_root"):
         found["models_root"] = run_folder.default((dataset,), found["model"])
     return options.compose(ImageConfig, found)

@@ -160,8 +160,16 @@ MODELS: Mapping[str, str] = {
     "small": "it is in no file of the original; give inception-bn-28-small",
     "cross": "not ported; give resnet20 or inception-bn-28-small",
     "unet": "not ported: it does not classify",
+    "VGG(*": "give the name in the parentheses, as in VGG19",
+    "ShuffleNet*": "not ported; give MobileNetV2",
+    "EfficientNet*": "not ported; give MobileNetV2",
+    "GoogLeNet*": "not ported; give DenseNet121",
+    "PNASNet*": "not ported; give DenseNet121",
+    "densenet_cifar*": "not ported; give DenseNet121",
+    "*()": "leave the parentheses out",
 }
-"""Models of Grouping-SGD and of MXNet's examples that have another name here, or none."""
+"""Models of Grouping-SGD, of MXNet's examples and of the CIFAR-10 tutorial that have another name
+here, or none."""
 
 NETWORKS: Mapping[str, str] = {
     "r122": "the original has no units for 122 layers and stops; give r124 or r100",

@@ -14,6 +14,7 @@ from runtime.mxnet import mx
 CIFAR = [name for name in classifiers._ARCHITECTURES if name != "LeNet"]
 # One of each kind of block; a step of the others takes too long for every run of the tests.
 QUICK = {"VGG16", "ResNet18", "RegNetY_400MF", "MobileNetV2", "resnet20", "inception-bn-28-small"}
+QUICK |= {"SENet18", "MobileNet"}
 STEPS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.models) for name in CIFAR]
 COLOR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 GRAY = Normalization((0.1307,), (0.3081,))

@@ -12,8 +12,9 @@ from runtime.errors import ConfigError
 from runtime.mxnet import mx
 from tests.support.graphs import fingerprint
 
-# Of the originals, https://github.com/kuangliu/pytorch-cifar and, the last three, the graphs of
-# https://github.com/CGCL-codes/MXNet-G as MXNet 1.9.1 builds them; for 10 classes.
+# Of the originals, https://github.com/kuangliu/pytorch-cifar and, "resnet20" to "inception-bn", the
+# graphs of https://github.com/CGCL-codes/MXNet-G as MXNet 1.9.1 builds them; for 10 classes. From
+# "VGG11" on the layers of the originals were counted without PyTorch.
 PARAMETERS = {
     "VGG16": 14_728_266,
     "ResNet18": 11_173_962,
@@ -32,6 +33,24 @@ PARAMETERS = {
     "resnet20": 272_544,
     "resnet164": 1_703_264,
     "inception-bn-28-small": 1_652_826,
+    "VGG11": 9_231_114,
+    "VGG13": 9_416_010,
+    "VGG19": 20_040_522,
+    "MobileNet": 3_217_226,
+    "ResNet34": 21_282_122,
+    "ResNet152": 58_156_618,
+    "PreActResNet34": 21_279_306,
+    "PreActResNet50": 23_509_066,
+    "PreActResNet101": 42_501_194,
+    "PreActResNet152": 58_144_842,
+    "SENet18": 11_260_354,
+    "RegNetX_400MF": 4_779_338,
+    "ResNeXt29_4x64d": 27_104_586,
+    "ResNeXt29_8x64d": 89_598_282,
+    "DenseNet161": 26_482_378,
+    "DenseNet169": 12_493_322,
+    "DenseNet201": 18_104_330,
+    "DPN26": 11_574_842,
 }
 MULTIPLY_ADDS = {
     "VGG16": 313,
@@ -51,6 +70,24 @@ MULTIPLY_ADDS = {
     "resnet20": 41.08,
     "resnet164": 247.65,
     "inception-bn-28-small": 204.22,
+    "VGG11": 152.77,
+    "VGG13": 228.27,
+    "VGG19": 398.14,
+    "MobileNet": 46.35,
+    "ResNet34": 1159.4,
+    "ResNet152": 3722.14,
+    "PreActResNet34": 1159.4,
+    "PreActResNet50": 1297.83,
+    "PreActResNet101": 2509.98,
+    "PreActResNet152": 3722.14,
+    "SENet18": 555.51,
+    "RegNetX_400MF": 466.16,
+    "ResNeXt29_4x64d": 4228.08,
+    "ResNeXt29_8x64d": 14093.1,
+    "DenseNet161": 2467.55,
+    "DenseNet169": 1059.8,
+    "DenseNet201": 1363.89,
+    "DPN26": 665.05,
 }
 # Of an image that multiply-adds are counted for.
 SIDES = {"inception-bn-28-small": 28}
@@ -74,6 +111,24 @@ FINGERPRINTS = {
     "resnet20": 319892002,
     "resnet164": 3411617773,
     "inception-bn-28-small": 2452767766,
+    "VGG11": 334788613,
+    "VGG13": 4040930475,
+    "VGG19": 4042983851,
+    "MobileNet": 3809070148,
+    "ResNet34": 882866266,
+    "ResNet152": 2381865770,
+    "PreActResNet34": 1579129339,
+    "PreActResNet50": 117148430,
+    "PreActResNet101": 2713479786,
+    "PreActResNet152": 3344454057,
+    "SENet18": 278031592,
+    "RegNetX_400MF": 116537424,
+    "ResNeXt29_4x64d": 3102360338,
+    "ResNeXt29_8x64d": 3161506529,
+    "DenseNet161": 2554625231,
+    "DenseNet169": 2347563782,
+    "DenseNet201": 1826375723,
+    "DPN26": 255512220,
 }
 COLOR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 

@@ -55,6 +55,12 @@ def test_resume_needs_no_value(line: str, resume: str) -> None:
     assert parse_line(f"--dataset synthetic {line}").run.resume == resume
 
 
+@pytest.mark.parametrize("store", ["local", "device", "nccl", "horovod"])
+def test_stores_of_one_process_are_horovod(store: str) -> None:
+    config = parse_line(f"--dataset synthetic --kv-store {store}")
+    assert config.exchange.kv_store == "horovod"
+
+
 @pytest.mark.parametrize(
     ("line", "before", "again"),
     [
