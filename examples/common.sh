@@ -35,7 +35,7 @@ def main():
 run_program(main)
 '
 if [[ -n ${HOSTFILE:-} ]]; then
-    if [[ ! -r $HOSTFILE ]]; then
+    if [[ ! -f $HOSTFILE || ! -r $HOSTFILE ]]; then
         echo "error: HOSTFILE='${HOSTFILE:0:80}' cannot be read; give a file with the address of each worker, one a line" >&2
         exit 2
     fi

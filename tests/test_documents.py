@@ -138,7 +138,7 @@ def test_documents_name_every_row() -> None:
 
 
 def _repository() -> Iterator[Path]:
-    for folder in (*ROOMS, "benchmarks", "docs", "examples", "setup-utils", "tests"):
+    for folder in (*ROOMS, "benchmarks", "docs", "examples", "hosts", "setup-utils", "tests"):
         yield from (path for path in (ROOT / folder).rglob("*") if path.is_file())
     yield from (path for path in ROOT.iterdir() if path.is_file())
 

@@ -29,7 +29,7 @@ PROJECT_NAMES = (
     *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "Dockerfile", "Makefile", "README.md"),
     *("backbones", "benchmarks", "classify.py", "config.sh", "constraints-bench.txt"),
     *("constraints-docs.txt", "constraints.txt", "data", "docs", "evaluation", "examples"),
-    *("mkdocs.yml", "parallel", "partial_fc", "pyproject.toml", "requirements-bench.txt"),
+    *("hosts", "mkdocs.yml", "parallel", "partial_fc", "pyproject.toml", "requirements-bench.txt"),
     *("requirements-dev.txt", "requirements-docs.txt", "requirements.txt", "run.sh", "runtime"),
     *("setup-utils", "tests", "train.py", "training"),
 )
@@ -73,21 +73,25 @@ def copy_to(hosts: Sequence[str], names: Sequence[str]) -> list[str]:
         A line for each host: what it has got.
 
     Raises:
-        ConfigError: a name does not exist here, or a host cannot take the files; that host's name.
+        ConfigError: a name does not exist here, or a host does not answer or cannot take the files;
+            with the name of that host.
     """
     trees = [_project(), *map(_named, names)]
-    with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
-        return list(pool.map(lambda host: _copy(host, trees), hosts))
+    # What takes time afterwards, reading and sending files, has no limit.
+    ssh.check(hosts)
+    with ThreadPoolExecutor(max_workers=len(hosts)) as pool, ssh.Sessions() as sessions:
+        futures = [pool.submit(_copy, sessions, host, trees) for host in hosts]
+        return [future.result() for future in futures]
 
 
-def _copy(host: str, trees: Iterable[Tree]) -> str:
+def _copy(sessions: ssh.Sessions, host: str, trees: Iterable[Tree]) -> str:
     copied: list[str] = []
     total, size = 0, 0
     for tree in trees:
-        there = _ask(host, tree)
+        there = _ask(sessions, host, tree)
         missing = [name for name, own in tree.checksums.items() if there.get(name) != own]
         if missing:
-            _send(host, tree, missing)
+            _send(sessions, host, tree, missing)
         copied += missing
         total += len(tree.checksums)
         size += sum((tree.folder / name).stat().st_size for name in missing)
@@ -140,23 +144,25 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
 
 
-def _ask(host: str, tree: Tree) -> dict[str, str]:
+def _ask(sessions: ssh.Sessions, host: str, tree: Tree) -> dict[str, str]:
     """The checksums of those of a tree's files that a host has."""
     names = "".join(f"{name}\0" for name in tree.checksums)
-    done = subprocess.run(
-        _command(host, _DESCRIBE, tree.folder),
-        input=os.fsencode(names), capture_output=True, check=False,
-    )  # fmt: skip
-    _check(host, done.returncode, done.stderr)
-    lines = os.fsdecode(done.stdout).split("\0")
+    pipe = subprocess.PIPE
+    process = sessions.start(
+        _command(host, _DESCRIBE, tree.folder), stdin=pipe, stdout=pipe, stderr=pipe
+    )
+    with process:
+        output, errors = process.communicate(os.fsencode(names))
+    _check(host, process.returncode, errors)
+    lines = os.fsdecode(output).split("\0")
     return {line[66:]: line[:64] for line in lines if line}
 
 
-def _send(host: str, tree: Tree, names: Sequence[str]) -> None:
+def _send(sessions: ssh.Sessions, host: str, tree: Tree, names: Sequence[str]) -> None:
     """Send files of a tree, with their checksums, as an archive."""
     # A file: the other side, which writes into a full pipe, would read no further.
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
+        process = sessions.start(
             _command(host, _RECEIVE, tree.folder),
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
         )  # fmt: skip

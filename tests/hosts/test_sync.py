@@ -43,7 +43,7 @@ def project(two: TwoHosts, private: Path, tmp_path_factory: pytest.TempPathFacto
     """The project and its data on the first host alone."""
     data = tmp_path_factory.mktemp("data")
     cifar_records.write(data / "cifar10", 200, 40)
-    (data / "hosts").write_text("host1\nhost2\n")
+    (data / "machines").write_text("host1\nhost2\n")
     (data / "groups").write_text("host1\nhost2\n")
     (data / "data_sharding").write_text("0 0.5\n0.5 1\n")
     folder = private / "two words"
@@ -56,7 +56,7 @@ def project(two: TwoHosts, private: Path, tmp_path_factory: pytest.TempPathFacto
 
 def run(two: TwoHosts, project: Path, **variables: str):
     return two.run(
-        *SCRIPT, *SHORT, folder=project, path=[PROGRAMS], HOSTFILE="hosts", NIC="eth0",
+        *SCRIPT, *SHORT, folder=project, path=[PROGRAMS], HOSTFILE="machines", NIC="eth0",
         DATA_DIR="cifar10", VIRTUAL_ENV=sys.prefix, **variables,
     )  # fmt: skip
 
