@@ -4,14 +4,14 @@
 #
 # NP         the number of ranks on all hosts; by default the sum of their slots, 2 on this host
 # HOSTS      the hosts with their numbers of ranks (slots), as in HOSTS=ip1:8,ip2:8; by default this host
-# HOSTFILE   the same as a file in Open MPI's format ("ip1 slots=8" on each line)
+# HOSTFILE   the same as a file in Open MPI's format ("ip1 slots=8" on each line); without a number, a host has one
 # NIC        the network interface between the hosts, as in eth1; it has the same name on all of them
 # CUDA_VISIBLE_DEVICES     the GPUs that ranks see on every host, by number, as in 2,3; by default all
 # HOST_TIMEOUT             seconds after which a host that does not answer ends the job; by default 120
 #
 # --restarts N starts the ranks again after a crash, up to N times: they resume from the newest checkpoint. The hostfile
-# is read again each time, and hosts that ssh does not reach are left out. A run that ends with a user's error (status 2)
-# or by a signal is not started again.
+# is read again each time, and hosts that ssh does not reach then are left out. A run that ends with a user's error
+# (status 2; also where ssh does not reach a host at the first start) or by a signal is not started again.
 #
 # Ctrl-C and SIGTERM end the run after the current update, with a checkpoint; a second one ends it at once, but for one
 # of the same second: `timeout` sends its signal to run.sh and then to the process group of run.sh.
@@ -25,9 +25,6 @@ project=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d $project/.venv ]]; then
     export PATH=$project/.venv/bin:$PATH
 fi
-
-# shellcheck source=setup-utils/hosts.sh
-source "$project/setup-utils/hosts.sh"
 
 restarts=0
 options=()
@@ -62,26 +59,16 @@ unset HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS
 # mpirun gives every rank a pseudo-terminal, wherever this script writes to; PROGRESS says whether that is a terminal.
 if [[ -t 1 ]]; then export PROGRESS=bar; fi
 
-# Sets $hosts, the arguments for the ranks' hosts, for one attempt. An allocation of Slurm, or a launcher with another
-# program than ssh (Kubernetes' MPI operator), knows its hosts itself.
-find_hosts() {
-    slots=2 entries=()
-    if [[ -n ${HOSTFILE:-} ]]; then
-        check_hostfile "$HOSTFILE" || exit
-        hosts=(--hostfile "$HOSTFILE")
-    else
-        if [[ -n ${HOSTS:-} ]]; then check_hosts "$HOSTS" || exit; fi
-        hosts=(-H "${HOSTS:-localhost:${NP:-$slots}}")
-    fi
-    ranks=${NP:-$slots}
-    local before=${#entries[@]}
-    if ((left < restarts && before > 1)) && [[ -z ${SLURM_JOB_ID:-}${OMPI_MCA_plm_rsh_agent:-} ]]; then leave_out_dead; fi
-    if ((${#entries[@]} < before)); then
-        hosts=(-H "$(IFS=,; echo "${entries[*]}")")
-        ranks=$((ranks < slots ? ranks : slots))
-    fi
-    hosts=(-np "$ranks" "${hosts[@]}")
-}
+# The ranks' hosts. The launcher reads the lists, counts the ranks if NP is empty, and asks each host that is not this one.
+if [[ -n ${HOSTS:-} && -n ${HOSTFILE:-} ]]; then
+    echo "error: HOSTS='${HOSTS:0:80}' and HOSTFILE='${HOSTFILE:0:80}' both name the hosts; unset one of them" >&2
+    exit 2
+elif [[ -n ${HOSTFILE:-} ]]; then
+    hosts=(--hostfile "$HOSTFILE")
+else
+    hosts=(-H "${HOSTS:-localhost:${NP:-2}}")
+fi
+if [[ -n ${NP:-} ]]; then hosts=(-np "$NP" "${hosts[@]}"); fi
 
 # On SIGINT or SIGTERM, mpirun would end the ranks at once. It forwards SIGUSR1 and SIGUSR2 to the ranks, which finish
 # their update and save a checkpoint. request_stop STATUS SIGNAL: the exit status, and the signal for mpirun.
@@ -106,9 +93,8 @@ trap 'request_stop 129 USR2' HUP
 # Runs the ranks once and sets their $status. In a process group of its own, mpirun does not get the Ctrl-C of the
 # terminal.
 attempt() {
-    find_hosts
     set -m
-    bash "$project/setup-utils/launchers/mpirun" "${hosts[@]}" "${arguments[@]}" bash "$project/config.sh" ${options[@]+"${options[@]}"} </dev/null &
+    RUN_SH_ATTEMPT=$((restarts - left)) bash "$project/setup-utils/launchers/mpirun" "${hosts[@]}" "${arguments[@]}" bash "$project/config.sh" ${options[@]+"${options[@]}"} </dev/null &
     mpirun_id=$!
     set +m
     # A signal ends the wait, not mpirun.

@@ -15,11 +15,12 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Optional
 
 from parallel import grouping
@@ -28,7 +29,7 @@ from parallel.launch.cluster_files import format_groups, format_servers
 from parallel.launch.data_sharding import format_shares, in_mxnet_order
 from parallel.launch.launcher import SERVE, JobOptions, add_options, launch, parse
 from runtime.command_line import Parser
-from runtime.errors import DataError, run_program
+from runtime.errors import ConfigError, DataError, run_program
 from runtime.files import StagedFiles
 
 _RATE = "images_per_second/worker_{}"
@@ -81,7 +82,7 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
         metrics = folder / "metrics.jsonl"
         if others and not metrics.exists():
             # Worker 0 has written on its own host.
-            metrics.write_bytes(_on_host(others[0], "cat", metrics).communicate()[0])
+            metrics.write_bytes(_on_host(others[0], "cat", metrics))
         speeds = read_speeds(metrics, options.workers)
     _report_and_write(files, hosts.addresses, speeds, options.servers)
     return 0
@@ -125,23 +126,31 @@ def _report_and_write(
 
 
 @contextmanager
-def _folder_of_run(hosts: Iterable[str]) -> Iterator[Path]:
+def _folder_of_run(hosts: Sequence[str]) -> Iterator[Path]:
     """A folder in this one, which is removed on these hosts, too: workers write logs there."""
     with TemporaryDirectory(prefix=".autogroup-", dir=Path.cwd()) as folder:
         try:
             yield Path(folder)
+        except (ConfigError, SystemExit):
+            # No worker has been started: a host does not answer, or the user does not wait for it.
+            hosts = ()
+            raise
         finally:
-            for removal in [_on_host(host, "rm", "-rf", folder) for host in hosts]:
-                removal.communicate()
+            with ThreadPoolExecutor(max(1, len(hosts))) as pool:
+                list(pool.map(lambda host: _on_host(host, "rm", "-rf", folder), hosts))
 
 
-def _on_host(host: str, *words: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        ssh.command(host, map(str, words), {}),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+def _on_host(host: str, *words: object) -> bytes:
+    """Run a command on a host, in a limited time; returns its output."""
+    with ssh.Sessions() as sessions, TemporaryFile() as output:
+        process = sessions.start(
+            ssh.command(host, map(str, words), {}),
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(ssh.ANSWER_SECONDS)
+        output.seek(0)
+        return output.read()
 
 
 def measuring_command(command: Sequence[str], models_root: Path) -> list[str]:

@@ -1,4 +1,7 @@
-"""Horovod's launcher, told the interface and the GPUs that the user has chosen for all hosts."""
+"""Horovod's launcher, told the interface and the GPUs that the user has chosen for all hosts.
+
+It gets lists of hosts that it can use: the reader of all launchers has read them.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,21 @@ from horovod.runner import gloo_run, launch
 from horovod.runner.common.util import env
 from horovod.runner.driver import driver_service
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from parallel.host_lists import read_file, read_list, slots_by_host
+from parallel.launch import ssh
+from parallel.launch.network_interface import is_own_name
+from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
+
 _LAUNCHERS = Path(__file__).resolve().parent / "launchers"
 _find_interfaces = driver_service.get_common_interfaces
 _gloo_starter = gloo_run._exec_command_fn
+_parse = launch.parse_args
+_check_ssh = launch._check_all_hosts_ssh_successful
 _become = os.execve
+# As Horovod calls ssh, and without questions.
+_SSH_OPTIONS = ("-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no")
 
 
 def interfaces(
@@ -30,6 +44,56 @@ def interfaces(
     return found
 
 
+def parse_args() -> Any:
+    """Parse the command line, and read the list of hosts.
+
+    Raises:
+        ConfigError: the list cannot be used, or has fewer slots than there are ranks.
+        DataError: the file of hosts cannot be used.
+    """
+    arguments = _parse()
+    if arguments.hosts is not None:
+        entries, name = read_list(arguments.hosts), f"-H {arguments.hosts[:80]}"
+    elif arguments.hostfile is not None:
+        entries, name = read_file(Path(arguments.hostfile)), f"--hostfile {arguments.hostfile}"
+    else:
+        return arguments
+    counts = {host: count or 1 for host, count in slots_by_host(entries, is_own_name).items()}
+    slots, ranks = sum(counts.values()), arguments.num_proc
+    if ranks is not None and ranks > slots:
+        raise ConfigError(
+            f"-np {ranks} is more ranks than the {slots} slots of {name}; add slots, or start fewer"
+        )
+    arguments.hosts = ",".join(f"{host}:{count}" for host, count in counts.items())
+    arguments.hostfile = None
+    return arguments
+
+
+def check_ssh(
+    hosts: Sequence[str], port: Optional[int], identity_file: Optional[str], fn_cache: Any
+) -> bool:
+    """Check, as Horovod does but in a limited time and every time, that hosts answer.
+
+    Raises:
+        ConfigError: with the first that does not.
+    """
+    if env.is_kubeflow_mpi():
+        # Its own program reaches hosts.
+        return bool(_check_ssh(hosts, port, identity_file, fn_cache=fn_cache))
+    seconds = int(os.environ["HOST_TIMEOUT"])
+    with ssh.exits_on_signals():
+        ssh.check(hosts, seconds, ssh.client(seconds, *_options(port, identity_file)))
+    return True
+
+
+def _options(port: Optional[int], identity_file: Optional[str]) -> list[str]:
+    """Options of ssh that the user has given, and Horovod's."""
+    options = [*_SSH_OPTIONS]
+    options += ["-p", str(port)] if port else []
+    options += ["-i", identity_file] if identity_file else []
+    return options
+
+
 def remote_command(
     command: str, host: str, port: Optional[int] = None, identity_file: Optional[str] = None
 ) -> str:
@@ -41,9 +105,7 @@ def remote_command(
         port: of the ssh server, if it is not the usual one.
         identity_file: of ssh.
     """
-    options = ["-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no"]
-    options += ["-p", str(port)] if port else []
-    options += ["-i", identity_file] if identity_file else []
+    options = _options(port, identity_file)
     seconds, (script,) = os.environ["HOST_TIMEOUT"], shlex.split(command)
     guard = shlex.join(["bash", str(_LAUNCHERS / "remote-guard"), seconds, "bash", "-c", script])
     return shlex.join(["bash", str(_LAUNCHERS / "remote-shell"), *options, host, guard])
@@ -74,6 +136,8 @@ def start_mpirun(path: Any, argv: Any, env: Any) -> NoReturn:
 def main() -> None:
     """Run it with these changes."""
     os.execve = start_mpirun
+    launch.parse_args = parse_args
+    launch._check_all_hosts_ssh_successful = check_ssh
     driver_service.get_common_interfaces = interfaces
     gloo_run.get_remote_command = remote_command
     gloo_run._exec_command_fn = starter
@@ -83,10 +147,13 @@ def main() -> None:
     sys.argv[0] = "horovodrun"
     try:
         launch.run_commandline()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(USER_ERROR_STATUS)
     except (RuntimeError, ValueError) as error:
-        # Of ranks, which have said why, and of hosts: Horovod prints the reason of each.
+        # Of ranks, which have said why.
         print(f"horovodrun: error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2 if "via ssh" in str(error) else 1)
+        sys.exit(1)
 
 
 # Horovod's own processes import this file, too.

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Optional
 
 from parallel.check.findings import findings
-from parallel.check.hosts import read_file, read_list
 from parallel.check.survey import survey
 from parallel.check.table import table, verdict
+from parallel.host_lists import read_file, read_list, slots_by_host
+from parallel.launch import ssh
+from parallel.launch.network_interface import is_own_name
 from runtime import environment
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, run_program
@@ -51,11 +53,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--json", action="store_true", help="print all that was found out as JSON")
     options = parser.parse_args(argv)
     if options.hostfile is not None:
-        slots = read_file(options.hostfile)
+        entries = read_file(options.hostfile)
     else:
-        slots = read_list(options.hosts if options.hosts is not None else "localhost")
+        entries = read_list(options.hosts if options.hosts is not None else "localhost")
+    slots = {host: count or 1 for host, count in slots_by_host(entries, is_own_name).items()}
     nic = environment.variables().get("NIC") or None
-    found = survey(slots, options.models_root.absolute(), nic)
+    with ssh.exits_on_signals():
+        found = survey(slots, options.models_root.absolute(), nic)
     wrong = findings(found)
     if options.json:
         print(json.dumps({**asdict(found), "findings": [one._asdict() for one in wrong]}, indent=1))

@@ -1,22 +1,24 @@
-"""The hosts of a run, as the launchers take them, and the conversation with the probe on each."""
+"""The conversation with the probe on each host, and what it means when a host does not answer."""
 
 from __future__ import annotations
 
 import json
+import os
 import queue
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Optional
 
 from parallel.check.probe import BUSY, MARK
 from parallel.launch import ssh
-from parallel.launch.network_interface import is_own, resolve
-from runtime.errors import ConfigError
+from parallel.launch.network_interface import is_own_name
 
 SILENCE_SECONDS = 20.0
 """Without a sign of life, after which a host hangs."""
@@ -25,10 +27,6 @@ _ANSWER_SECONDS = 90.0
 _END_SECONDS = 2.0
 _LONGEST_LINE = 1 << 20
 _STDERR_BYTES = 1 << 14
-_HOST = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*)(?::([1-9]\d{0,3}))?")
-_LINE = re.compile(
-    r"([A-Za-z0-9_][A-Za-z0-9._-]*)((?:\s+(?:slots|max_slots|max-slots)\s*=\s*[1-9]\d{0,3})*)"
-)
 # What ssh says, what that means and what helps.
 _OF_SSH = (
     (r"IDENTIFICATION HAS CHANGED", "its host key is another one than known_hosts has",
@@ -73,78 +71,33 @@ class HostError(Exception):
         self.finding = finding
 
 
-def read_list(text: str) -> dict[str, int]:
-    """The ranks of each host in ``ip1:8,ip2:8``; one without a number.
-
-    Raises:
-        ConfigError: it is no such list.
-    """
-    slots: dict[str, int] = {}
-    for word in text.split(","):
-        found = _HOST.fullmatch(word)
-        if found is None:
-            raise ConfigError(
-                f"-H {text[:80]!r} is not a list of hosts with their ranks; write it as ip1:8,ip2:8"
-            )
-        slots[found[1]] = slots.get(found[1], 0) + int(found[2] or 1)
-    return slots
-
-
-def read_file(path: Path) -> dict[str, int]:
-    """The same from a file in Open MPI's format, ``ip1 slots=8`` on each line.
-
-    Raises:
-        ConfigError: it is no such file.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        raise ConfigError(
-            f"--hostfile {path} is not a readable file; give one with a line as in: ip1 slots=8"
-        ) from None
-    slots: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        line = line.partition("#")[0].strip()
-        found = _LINE.fullmatch(line)
-        if line and found is None:
-            raise ConfigError(
-                f"{path}, line {number}: {line[:80]!r} is not a host; write it as in: ip1 slots=8"
-            )
-        if found:
-            count = re.search(r"\sslots\s*=\s*(\d+)", found[2])
-            slots[found[1]] = slots.get(found[1], 0) + int(count[1] if count else 1)
-    if not slots:
-        raise ConfigError(f"--hostfile {path} has no host; add lines as in: ip1 slots=8")
-    return slots
-
-
-def is_this_host(name: str) -> bool:
-    """Whether a name or address stands for this host; ssh may know names that are unknown here."""
-    try:
-        return is_own(resolve(name))
-    except ConfigError:
-        return False
-
-
 class Probe:
     """The probe on a host, which runs until ``end``."""
 
     def __init__(self, host: str, models_root: Path) -> None:
-        """Start it, by ssh unless it is this host."""
+        """Start it, by ssh unless it is this host.
+
+        Raises:
+            ConfigError: this machine has no ssh.
+        """
         self.host = host
         words = (sys.executable, "-m", "parallel.check.probe", str(models_root))
         variables = ssh.variables_with_programs()
         # That of the user's own login, by which the probe on this host would take its address.
         variables.pop("SSH_CONNECTION", None)
-        self._process = subprocess.Popen(
-            words if is_this_host(host) else ssh.command(host, words, {}),
-            env=variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # Ctrl-C ends the check, which ends the probes.
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                words if is_own_name(host) else ssh.command(host, words, {}),
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                # Ctrl-C ends the check, which ends the probes.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ssh.cannot_start(error) from None
+        self._closed_at: Optional[float] = None
         self._lines: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
         self._errors = b""
         self._threads = [
@@ -208,18 +161,24 @@ class Probe:
             "copy this project to it, all of its files",
         )
 
-    def end(self) -> None:
-        """End the probe by the end of its input, or the connection to it."""
+    def close(self) -> None:
+        """Close the probe's input, which ends it."""
         assert self._process.stdin is not None
-        try:
-            self._process.stdin.close()
-        except OSError:
+        with suppress(OSError):
             # What was left in its buffer has no reader.
-            pass
+            self._process.stdin.close()
+        self._closed_at = time.monotonic()
+
+    def end(self) -> None:
+        """End the probe, or the connection to it, some seconds after its input was closed."""
+        if self._closed_at is None:
+            self.close()
+        assert self._closed_at is not None
         try:
-            self._process.wait(_END_SECONDS)
+            self._process.wait(max(0.0, self._closed_at + _END_SECONDS - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            # With the proxy that ssh may have started.
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         for thread in self._threads:
             thread.join(_END_SECONDS)

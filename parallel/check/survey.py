@@ -58,11 +58,15 @@ class Survey:
 def survey(slots: Mapping[str, int], models_root: Path, nic: Optional[str]) -> Survey:
     """Ask all hosts at the same time, then have them measure in pairs; no host stops the others."""
     found = Survey(slots, nic)
-    probes = {host: Probe(host, models_root) for host in slots}
-    with ThreadPoolExecutor(len(probes)) as pool:
+    probes: dict[str, Probe] = {}
+    with ThreadPoolExecutor(len(slots)) as pool:
         try:
+            for host in slots:
+                probes[host] = Probe(host, models_root)
             _Conversation(found, probes, pool).run()
         finally:
+            for probe in probes.values():
+                probe.close()
             for probe in probes.values():
                 probe.end()
     return found

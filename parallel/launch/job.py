@@ -258,7 +258,11 @@ class _Process:
             threading.Thread(target=self._print_lines, args=(output, to), daemon=True)
             for to, output in outputs.items()
         ]
-        for thread in (*self._printers, threading.Thread(target=self._await_end, daemon=True)):
+        others = [self._await_end]
+        if command[0] == ssh.CLIENT[0]:
+            others.append(self._await_begin)
+        threads = [threading.Thread(target=target, daemon=True) for target in others]
+        for thread in (*self._printers, *threads):
             thread.start()
 
     def is_beginning_on(self, host: str) -> bool:
@@ -277,6 +281,14 @@ class _Process:
     def kill(self) -> None:
         """Kill the guard or ssh client on this machine."""
         self._process.kill()
+
+    def _await_begin(self) -> None:
+        """End a connection that does not lead to a guard: ssh waits for a silent server forever."""
+        if not self.has_begun.wait(ssh.ANSWER_SECONDS):
+            _announce(
+                str(ssh.unreachable(self.spec.host, f"no answer in {ssh.ANSWER_SECONDS:.0f} s"))
+            )
+            self.kill()
 
     def _await_end(self) -> None:
         status = self._process.wait()

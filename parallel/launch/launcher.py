@@ -214,8 +214,9 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     shares = _shares(options, workers.addresses, scheme, groups)
     machines = list(dict.fromkeys(workers.logins))
     # After all checks of what was typed.
-    _sync(options, machines)
-    address_of = _addresses(options, machines, interface, scheme)
+    with ssh.exits_on_signals():
+        _sync(options, machines)
+        address_of = _addresses(options, machines, interface, scheme)
     scheduler = Assignment(
         role=SCHEDULER,
         root_host=interface.address,

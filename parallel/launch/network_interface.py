@@ -93,3 +93,16 @@ def is_own(address: str) -> bool:
         except OSError:
             return False
         return True
+
+
+def is_own_name(name: str) -> bool:
+    """True if a name or address stands for this machine; ssh may know names that are unknown here.
+
+    A machine's own name need not be known to its resolver.
+    """
+    if name == socket.gethostname():
+        return True
+    try:
+        return is_own(resolve(name))
+    except ConfigError:
+        return False

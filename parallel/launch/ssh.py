@@ -10,13 +10,21 @@ that waits. Each host finds its own address on the interface: its name may stand
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn, Optional
 
 from parallel.launch.network_interface import NetworkInterface
 from runtime import environment
@@ -24,14 +32,34 @@ from runtime.errors import ConfigError, run_program
 
 STATUS_OF_SSH = 255
 """Of the client, if there is no connection."""
+_STATUS_OF_SIGNALS = 128
 
-CLIENT = (
-    *("ssh", "-oBatchMode=yes", "-oConnectTimeout=10"),
-    *("-oServerAliveInterval=5", "-oServerAliveCountMax=3"),
-)
-"""The client, which asks for no password; ServerAlive notices a connection that is gone."""
-_ANSWER_SECONDS = 60
+
+def client(seconds: int, *options: str) -> list[str]:
+    """Return the words that start a client, which asks for no password.
+
+    Args:
+        seconds: for the connection.
+        options: of ssh; before those of the user's configuration.
+    """
+    # ServerAlive notices a connection that is gone.
+    alive = ("-oServerAliveInterval=5", "-oServerAliveCountMax=3")
+    return ["ssh", "-oBatchMode=yes", f"-oConnectTimeout={seconds}", *alive, *options]
+
+
+CLIENT = tuple(client(10))
+"""A client for hosts that are expected to answer soon."""
+ANSWER_SECONDS = 45.0
+"""For a host to log in and start a command."""
 _REACH_SECONDS = 10
+_POLL_SECONDS = 0.5
+# Fewer than Open MPI starts at once.
+_MOST_AT_ONCE = 64
+_STOP_SIGNALS = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+    # By which run.sh asks mpirun to stop.
+    *(signal.SIGUSR1, signal.SIGUSR2),
+)
 # How ``run_program`` begins its line.
 _OWN_ERROR = "error: "
 # The environment variables that are sent to other machines; on this one all are.
@@ -86,32 +114,153 @@ def variables_with_programs() -> dict[str, str]:
     return variables
 
 
+class Sessions:
+    """Running clients of ssh; at the end of the context all of them are killed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: Optional[list[subprocess.Popen[Any]]] = []
+
+    def __enter__(self) -> Sessions:
+        """Accept clients from here on."""
+        return self
+
+    def start(self, words: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a client in a process group of its own; ``options`` are those of ``Popen``.
+
+        Raises:
+            ConfigError: this machine has no ssh, or the context has ended.
+        """
+        with self._lock:
+            if self._running is None:
+                raise ConfigError("ssh is not started any more: the program ends")
+            try:
+                process = subprocess.Popen(words, start_new_session=True, **options)
+            except OSError as error:
+                raise cannot_start(error) from None
+            self._running.append(process)
+        return process
+
+    def __exit__(self, *_: object) -> None:
+        """Kill the clients that are left, and their proxies."""
+        with self._lock:
+            running, self._running = self._running or [], None
+        for process in running:
+            if process.poll() is None:
+                with suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+@contextmanager
+def exits_on_signals() -> Iterator[None]:
+    """Turn the first signal to stop into ``SystemExit``, so that contexts end; ignore others."""
+
+    def end(number: int, _: Optional[FrameType]) -> NoReturn:
+        for other in handlers:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(_STATUS_OF_SIGNALS + number)
+
+    handlers = {
+        number: signal.signal(number, end)
+        for number in _STOP_SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def failures(
+    hosts: Sequence[str], seconds: float, words: Sequence[str] = CLIENT
+) -> Iterator[tuple[str, ConfigError]]:
+    """Connect to hosts and run a command there that does nothing; yield those that fail, and why.
+
+    A host has answered when the command has ended: a server may stop at any step before.
+
+    Args:
+        hosts: names, as ssh knows them.
+        seconds: for each host, from the connection to the end of the command.
+        words: of a client, see ``client``.
+    """
+    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool, Sessions() as sessions:
+        host_of = {pool.submit(_failure, sessions, [*words, host], seconds): host for host in hosts}
+        waiting = set(host_of)
+        while waiting:
+            # For short times: a signal that comes just before a wait is handled only after it.
+            done, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
+            for future in done:
+                if (error := future.result()) is not None:
+                    yield host_of[future], error
+
+
+def check(
+    hosts: Sequence[str], seconds: float = ANSWER_SECONDS, words: Sequence[str] = CLIENT
+) -> None:
+    """Connect to hosts; see ``failures``.
+
+    Raises:
+        ConfigError: of the first host that does not answer.
+    """
+    for _, error in failures(hosts, seconds, words):
+        raise error
+
+
+def _failure(sessions: Sessions, words: Sequence[str], seconds: float) -> Optional[ConfigError]:
+    """Connect to one host; returns the error, if it does not answer."""
+    # A file: what ssh has left running in the background would keep a pipe open.
+    with tempfile.TemporaryFile() as errors:
+        process = sessions.start(
+            [*words, "true"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors
+        )
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return unreachable(words[-1], f"no answer in {seconds:.0f} s")
+        errors.seek(0)
+        reason = last_line(errors.read().decode("utf-8", "replace"))
+    return None if status == 0 else unreachable(words[-1], reason)
+
+
 def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, HostReport]:
     """Have every host report, all at the same time.
 
     Raises:
         ConfigError: with the first host that does not, and why.
     """
-    with socket.create_server((interface.address, 0), backlog=len(hosts)) as launcher:
+    address = (interface.address, 0)
+    with Sessions() as sessions, socket.create_server(address, backlog=len(hosts)) as launcher:
         words = (sys.executable, "-m", __name__, *interface, str(launcher.getsockname()[1]))
         running = {
-            host: subprocess.Popen(
+            host: sessions.start(
                 command(host, words, {}), text=True, errors="replace",
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )
             for host in hosts
         }  # fmt: skip
+        end = time.monotonic() + ANSWER_SECONDS
         try:
-            return {host: _report(host, process) for host, process in running.items()}
+            return {host: _report(host, process, end) for host, process in running.items()}
         finally:
             for process in running.values():
-                process.kill()
-                process.communicate()
+                for stream in filter(None, (process.stdout, process.stderr)):
+                    stream.close()
 
 
 def last_line(errors: str) -> str:
     """What a command on another host, or ssh itself, has said at last."""
     return errors.strip().splitlines()[-1].strip() if errors.strip() else "no reason given"
+
+
+def cannot_start(error: OSError) -> ConfigError:
+    """Return the error of a machine on which the client does not start, and the remedy."""
+    return ConfigError(
+        f"the program ssh cannot be started ({error.strerror}); install OpenSSH's client"
+    )
 
 
 def unreachable(host: str, reason: str) -> ConfigError:
@@ -122,13 +271,12 @@ def unreachable(host: str, reason: str) -> ConfigError:
     )
 
 
-def _report(host: str, process: subprocess.Popen[str]) -> HostReport:
+def _report(host: str, process: subprocess.Popen[str], end: float) -> HostReport:
+    """Read the report of a host, until a moment of the clock."""
     try:
-        output, errors = process.communicate(timeout=_ANSWER_SECONDS)
+        output, errors = process.communicate(timeout=max(0.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
-        raise ConfigError(
-            f"host {host} gives no answer in {_ANSWER_SECONDS} s; look there"
-        ) from None
+        raise unreachable(host, f"no answer in {ANSWER_SECONDS:.0f} s") from None
     reason = last_line(errors)
     if process.returncode == STATUS_OF_SSH:
         raise unreachable(host, reason)

@@ -6,12 +6,11 @@ import json
 import os
 import pickle
 import struct
-import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import cv2
 import numpy as np
@@ -283,51 +282,26 @@ def _read_manifest(folder: Path, content: bytes) -> None:
     layout.read_part(folder)
 
 
-_HOSTS_LOOP = """
-source setup-utils/hosts.sh
-# In the C locale, since half a character would take the zero behind it for its other half.
-while LC_ALL=C IFS= read -r -d '' kind && LC_ALL=C IFS= read -r -d '' value; do
-    if "$kind" "$value" >/dev/null 2>&1; then echo accepted; else echo refused; fi
-done
-"""
-
-
-class _Hosts:
-    """One shell that answers for many inputs."""
-
-    shell: Optional[subprocess.Popen[str]] = None
-
-    @classmethod
-    def ask(cls, kind: str, value: str) -> None:
-        if cls.shell is None:
-            cls.shell = subprocess.Popen(
-                ["bash", "-c", _HOSTS_LOOP], cwd=ROOT, text=True, errors="surrogateescape",
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )  # fmt: skip
-        assert cls.shell.stdin is not None and cls.shell.stdout is not None
-        cls.shell.stdin.write(f"{kind}\0{value}\0")
-        cls.shell.stdin.flush()
-        answer = cls.shell.stdout.readline().strip()
-        if answer == "refused":
-            raise DataError("refused")
-        assert answer == "accepted", answer
-
-
 def _hosts_seeds(_: Path) -> list[bytes]:
-    return [b"localhost:2", b"ip1:8,ip2:8", b"10.0.0.1,10.0.0.2:4", b"[::1]:2"]
+    return [b"localhost:2", b"ip1:8,ip2:8", b"10.0.0.1,10.0.0.2:4", b"ip1:8, ip2,"]
 
 
 def _read_hosts(_: Path, content: bytes) -> None:
-    _Hosts.ask("check_hosts", content.decode("utf-8", "surrogateescape").replace("\0", ""))
+    from parallel.host_lists import read_list, slots_by_host
+
+    slots_by_host(read_list(content.decode("utf-8", "surrogateescape")))
 
 
 def _hostfile_seeds(_: Path) -> list[bytes]:
-    return [b"ip1 slots=8\nip2 slots=8 # two\n\n", b"# none\nip1\n", b"ip1 max_slots=4 slots=2\n"]
+    lines = b"ip1 slots=8\nip2 slots=8 # two\n\n"
+    return [lines, b"# none\nip1\n", b"ip1 max_slots=4 slots=2\r\n", b"\xef\xbb\xbf" + lines]
 
 
 def _read_hostfile(folder: Path, content: bytes) -> None:
+    from parallel.host_lists import read_file, slots_by_host
+
     (folder / "hosts").write_bytes(content)
-    _Hosts.ask("check_hostfile", str(folder / "hosts"))
+    slots_by_host(read_file(folder / "hosts"))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from tests.hosts import faults
 from tests.hosts.faults import FAULTS, OPTIONS, UPDATES, Round
 from tests.support import hosts, relay
-from tests.support.host_job import HostJob
+from tests.support.host_job import HOST_TIMEOUT, HostJob
 from tests.support.hosts import TwoHosts
 
 WHY_NOT = hosts.missing() or (None if Path(relay.DEVICE).exists() else f"needs {relay.DEVICE}")
@@ -53,17 +54,21 @@ def arrays(models: Path, output: Path) -> dict[str, Any]:
 def test_a_run_goes_on_without_a_host_that_is_gone(
     hosts_and_disk: tuple[TwoHosts, Path], tmp_path: Path
 ) -> None:
-    """With the centers of both ranks: nothing is left to train, so they are what they were."""
+    """With the centers of both ranks: nothing is left to train, so they are what they were.
+
+    The host goes while the run starts; before the first start, it would be a user's error.
+    """
     two, disk = hosts_and_disk
     models = disk / "gone"
     with HostJob(two, "run.sh", models, *OPTIONS) as job:
         assert job.process.wait(300) == 0, job.said()
     before = arrays(models, tmp_path / "before.npz")
-    two.disturb(loss=1)
     # In a folder of its own, the run writes the checkpoint again from which it goes on.
     alone, resume = disk / "alone", ("--resume", models / f"checkpoints/update-{UPDATES:08d}")
     try:
         with HostJob(two, "run.sh", alone, *OPTIONS, *resume, "--restarts", 1) as job:
+            job.wait_until(lambda: any(one.is_rank for one in job.processes()), 120)
+            two.disturb(loss=1)
             assert job.process.wait(300) == 0, job.said()
     finally:
         two.disturb()
@@ -76,3 +81,19 @@ def test_a_run_goes_on_without_a_host_that_is_gone(
     assert before.keys() == after.keys()
     for name, value in before.items():
         assert np.array_equal(value, after[name]), name
+
+
+def test_a_host_that_is_gone_before_the_first_start_is_a_users_error(
+    hosts_and_disk: tuple[TwoHosts, Path],
+) -> None:
+    two, disk = hosts_and_disk
+    two.disturb(loss=1)
+    try:
+        began = time.monotonic()
+        with HostJob(two, "run.sh", disk / "never", *OPTIONS, "--restarts", 3) as job:
+            assert job.process.wait(300) == 2, job.said()
+    finally:
+        two.disturb()
+    assert time.monotonic() - began < HOST_TIMEOUT + 60
+    assert job.said().startswith("error: host host2: no connection by ssh (")
+    assert len(job.said().splitlines()) == 1

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 import pytest
 
+from tests.setup.conftest import REAL
 from training.config import faces
 
 if TYPE_CHECKING:
@@ -50,14 +52,88 @@ def test_run_takes_hosts_and_a_hostfile(sandbox: Sandbox) -> None:
     assert mpirun_arguments_with(sandbox, HOSTS="ip1:8,ip2")[:4] == ["-np", "9", "-H", "ip1:8,ip2"]
     (sandbox.folder / "hosts.txt").write_text("# ours\nip1 slots=3\n\nip2 max_slots=9 slots=2\nip3")
     found = mpirun_arguments_with(sandbox, NP="4", HOSTFILE="hosts.txt")
-    assert found[:4] == ["-np", "4", "--hostfile", "hosts.txt"]
+    assert found[:3] == ["-np", "4", "--hostfile"]
+    assert file_of_mpirun(sandbox) == ["ip1 slots=3", "ip2 slots=2", "ip3"]
     assert mpirun_arguments_with(sandbox, HOSTFILE="hosts.txt")[:2] == ["-np", "6"]
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("host_8", "8"), ("host_16", "16")])
-def test_run_takes_the_examples_of_hostfiles(sandbox: Sandbox, name: str, ranks: str) -> None:
-    file = str(ROOT / "examples/hosts" / name)
-    assert mpirun_arguments_with(sandbox, HOSTFILE=file)[:4] == ["-np", ranks, "--hostfile", file]
+def file_of_mpirun(sandbox: Sandbox) -> list[str]:
+    """Return the lines of the file of hosts that mpirun got."""
+    (line,) = [line for line in sandbox.calls.splitlines() if line.startswith("file ")]
+    return line.removeprefix("file ").split("|")
+
+
+# Files and lists that Open MPI answers with pages of text, or reads otherwise.
+SPELLINGS = {
+    "ends of lines": b"ip1 slots=2\r\nip2 slots=3\r\n",
+    "byte order mark": b"\xef\xbb\xbfip1 slots=2\nip2 slots=3\n",
+    "a host twice": b"ip1 slots=1\nip2 slots=3\nip1 slots=1\n",
+    "colons": b"ip1:2\nip2:3\n",
+    "comments": b"\tip1 slots = 2 # fast\n\n#\nip2   slots=3",
+    "one host by two names": b"ip1 slots=2\nip2 slots=3\nlocalhost slots=1\n127.0.0.1 slots=1\n",
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_mpirun_gets_a_file_that_it_can_read(sandbox: Sandbox, spelling: str) -> None:
+    """From run.sh and from the user; the original file stays as it is."""
+    file = sandbox.folder / "hosts"
+    file.write_bytes(SPELLINGS[spelling])
+    expected = ["ip1 slots=2", "ip2 slots=3", *(["localhost slots=2"] if "two" in spelling else [])]
+    ranks = str(len(expected) * 2 + 1)
+    assert mpirun_arguments_with(sandbox, HOSTFILE="hosts")[:2] == ["-np", ranks]
+    assert file_of_mpirun(sandbox) == expected
+    for option in ("-hostfile", "--hostfile", "-machinefile", "--machinefile"):
+        result = sandbox.run("bash", LAUNCHER, "-np", "2", option, "hosts", "train", option, "own")
+        assert result.returncode == 0, result.stderr
+        assert file_of_mpirun(sandbox) == expected
+        assert sandbox.calls.splitlines()[0].endswith(f"/proc/self/fd/3 train {option} own")
+    assert file.read_bytes() == SPELLINGS[spelling]
+
+
+def test_mpirun_gets_a_list_that_it_can_read(sandbox: Sandbox) -> None:
+    found = mpirun_arguments_with(sandbox, HOSTS=" ip1:2, ip2 ,ip1:1,")
+    assert found[:4] == ["-np", "4", "-H", "ip1:3,ip2"]
+    for option in ("-H", "-host", "--host"):
+        sandbox.run("bash", LAUNCHER, option, "ip1:1,ip1:1,", "-np", "2", "train", option, "a,,")
+        assert sandbox.calls.endswith(f" {option} ip1:2 -np 2 train {option} a,,\n")
+
+
+def test_programs_with_lists_of_their_own(sandbox: Sandbox) -> None:
+    words = (
+        "-x",
+        "-H",
+        "-np",
+        "1",
+        "-H",
+        "a:1,",
+        "p",
+        "-H",
+        ",",
+        ":",
+        "-n",
+        "1",
+        "-H",
+        "b:1,",
+        "q",
+    )
+    assert sandbox.run("bash", LAUNCHER, *words).returncode == 0
+    assert sandbox.calls.endswith(" -x -H -np 1 -H a:1 p -H , : -n 1 -H b:1 q\n")
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("host_8", 8), ("host_16", 16)])
+def test_run_takes_the_examples_of_hostfiles(sandbox: Sandbox, name: str, ranks: int) -> None:
+    """At the place where the original has them, by its command as well."""
+    (sandbox.folder / "hosts").mkdir()
+    shutil.copy(ROOT / "hosts" / name, sandbox.folder / "hosts")
+    found = mpirun_arguments_with(sandbox, HOSTFILE=f"hosts/{name}")
+    assert found[:3] == ["-np", str(ranks), "--hostfile"]
+    slots = file_of_mpirun(sandbox)
+    assert sum(int(line.partition("=")[2]) for line in slots) == ranks
+    words = f"-np {ranks} -hostfile hosts/{name} --allow-run-as-root -bind-to none -map-by slot "
+    words += "-mca pml ob1 -mca btl ^openib -mca btl_tcp_if_include eth0 -x OMP_NUM_THREADS=2 "
+    assert sandbox.run("bash", LAUNCHER, *f"{words}bash config.sh".split()).returncode == 0
+    assert file_of_mpirun(sandbox) == slots
 
 
 def mpirun_arguments_with(sandbox: Sandbox, **variables: str) -> list[str]:
@@ -68,16 +144,45 @@ def mpirun_arguments_with(sandbox: Sandbox, **variables: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "variables",
-    [{"NP": "two"}, {"NP": "0"}, {"HOSTS": "ip1:8;ip2"}, {"HOSTS": "-x"}, {"HOSTS": "a,"},
-     {"HOSTFILE": "nowhere"}, {"HOSTFILE": "train.py"}, {"HOSTFILE": "empty"}],
+    [{"NP": "two"}, {"NP": "0"}, {"NP": "-1"}, {"HOSTS": "ip1:8;ip2"}, {"HOSTS": "-x"},
+     {"HOSTS": "a,,b"}, {"HOSTS": "[::1]:2"}, {"HOSTS": "me@ip1:2"}, {"HOSTS": "a:0"},
+     {"HOSTFILE": "nowhere"}, {"HOSTFILE": "train.py"}, {"HOSTFILE": "empty"}, {"HOSTFILE": "."},
+     {"HOSTFILE": "two"}, {"HOSTS": "a:2", "HOSTFILE": "one"}, {"HOSTS": "a:2,b:1", "NP": "4"},
+     {"HOSTFILE": "one", "NP": "3"}],
+    ids=str,
 )  # fmt: skip
 def test_run_refuses_wrong_hosts(sandbox: Sandbox, variables: dict[str, str]) -> None:
     (sandbox.folder / "train.py").write_text('"""No host."""\n')
     (sandbox.folder / "empty").write_text("# no host\n")
-    result = sandbox.run("bash", "run.sh", **variables)
+    (sandbox.folder / "one").write_text("ip1 slots=2\r\n")
+    (sandbox.folder / "two").write_text("ip1 slots=two\n")
+    result = sandbox.run("bash", "run.sh", "--restarts", "3", **variables)
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("error: ")
+    assert any(name in result.stderr for name in (*variables, *variables.values()))
     assert not sandbox.calls
+
+
+@pytest.mark.parametrize(
+    ("words", "is_refused"),
+    [
+        ("-np 3 -H a:1,b:1", True),
+        ("-n 3 --host a,b:1", False),
+        ("-np 3 --oversubscribe -H a:1,b:1", False),
+        ("-np 3 --map-by slot:OVERSUBSCRIBE -H a:1,b:1", False),
+        ("-np 3 --nooversubscribe -H a:1,b:1", True),
+        ("-np x -H a:1", True),
+        ("-np 2 -H a:1,b:1", False),
+        ("-np 2 -H [::1]:2", True),
+        ("-np 2 --hostfile .", True),
+    ],
+)
+def test_mpirun_refuses_what_open_mpi_answers_with_pages(
+    sandbox: Sandbox, words: str, is_refused: bool
+) -> None:
+    result = sandbox.run("bash", LAUNCHER, *words.split(), "true")
+    assert result.returncode == (2 if is_refused else 0), result.stderr
+    assert len(result.stderr.splitlines()) == is_refused == (not sandbox.calls)
 
 
 CRASHES = """\
@@ -143,11 +248,13 @@ def test_run_reads_the_hostfile_again(sandbox: Sandbox) -> None:
 MPIRUN_THAT_FAILS = """\
 #!/usr/bin/env bash
 echo "mpirun $*" >>"$CALLS"
+touch failed
 exit 1
 """
+# Hosts are gone after the first start.
 SSH = """\
 #!/usr/bin/env bash
-[[ $* != *\\ ${GONE:-nobody}\\ true ]] || exit 255
+[[ ! -e failed || $* != *\\ ${GONE:-nobody}\\ true ]] || exit 255
 """
 
 
@@ -158,14 +265,13 @@ SSH = """\
         ({"GONE": "ip2", "NP": "5"}, ["-np 5 -H ip1:1,ip2:2,ip3:3", "-np 4 -H ip1:1,ip3:3"]),
         ({"GONE": "ip1", "NP": "3"}, ["-np 3 -H ip1:1,ip2:2,ip3:3", "-np 3 -H ip2:2,ip3:3"]),
         ({}, ["-np 6 -H ip1:1,ip2:2,ip3:3"] * 2),
-        ({"GONE": "*"}, ["-np 6 -H ip1:1,ip2:2,ip3:3"] * 2),
         ({"GONE": "ip2", "SLURM_JOB_ID": "7"}, ["-np 6 -H ip1:1,ip2:2,ip3:3"] * 2),
+        ({"GONE": "ip2", "OMPI_MCA_plm_rsh_agent": "k"}, ["-np 6 -H ip1:1,ip2:2,ip3:3"] * 2),
     ],
 )
 def test_run_leaves_out_hosts_that_do_not_answer_when_it_starts_again(
     sandbox: Sandbox, variables: dict[str, str], starts: list[str]
 ) -> None:
-    """If none answers, as where ssh is not for the user, all of them stay."""
     sandbox.stub("orterun", MPIRUN_THAT_FAILS)
     sandbox.stub("sleep", SILENT)
     sandbox.stub("ssh", SSH)
@@ -176,6 +282,50 @@ def test_run_leaves_out_hosts_that_do_not_answer_when_it_starts_again(
     assert (f"run.sh: {gone} cannot be reached by ssh; the run goes on" in result.stderr) == (
         starts[0] != starts[1]
     )
+    alive = starts[1].rpartition(" ")[2].replace(",", " ")
+    assert starts[0] == starts[1] or f"the run goes on without, on {alive}\n" in result.stderr
+
+
+def test_run_tries_again_while_no_host_answers(sandbox: Sandbox) -> None:
+    """After a crash, not at the first start: the network may come back."""
+    sandbox.stub("orterun", MPIRUN_THAT_FAILS)
+    sandbox.stub("sleep", '#!/usr/bin/env bash\necho "sleep $1" >>"$CALLS"\n')
+    sandbox.stub("ssh", SSH)
+    result = sandbox.run("bash", "run.sh", "--restarts", "2", HOSTS="ip1:1,ip2:1", GONE="*")
+    assert re.findall("^mpirun|^sleep [0-9]+", sandbox.calls, re.MULTILINE) == [
+        "mpirun", "sleep 5", "sleep 10",
+    ]  # fmt: skip
+    assert result.returncode == 75 and result.stderr.count("run.sh: host ip") == 2
+
+
+@pytest.mark.parametrize("restarts", ["0", "3"])
+def test_a_host_that_does_not_answer_at_the_start_is_one_line(
+    sandbox: Sandbox, restarts: str
+) -> None:
+    sandbox.stub("ssh", "#!/usr/bin/env bash\necho Permission denied. >&2\nexit 255\n")
+    result = sandbox.run("bash", "run.sh", "--restarts", restarts, HOSTS="localhost:1,ip2:1")
+    assert result.returncode == 2 and not sandbox.calls
+    assert result.stderr == (
+        "error: host ip2: no connection by ssh (Permission denied.); it has to work without a "
+        "question: ssh -oBatchMode=yes ip2 true\n"
+    )
+
+
+def test_options_of_ssh_reach_the_question_to_hosts(sandbox: Sandbox) -> None:
+    sandbox.stub("ssh", '#!/usr/bin/env bash\necho "ssh $*" >>"$CALLS"\n')
+    words = ("-mca", "plm_rsh_args", "-p 77", "-H", "ip1:1", "true")
+    assert sandbox.run("bash", LAUNCHER, *words, HOST_TIMEOUT="44").returncode == 0
+    (asked,) = re.findall("^ssh .*", sandbox.calls, re.MULTILINE)
+    assert asked.startswith("ssh -oBatchMode=yes -oConnectTimeout=44 ")
+    assert asked.endswith(" -x -p 77 ip1 true")
+
+
+def test_a_machine_without_ssh_says_so(sandbox: Sandbox) -> None:
+    (sandbox.stubs / "ssh").unlink()
+    result = sandbox.run("bash", "run.sh", HOSTS="localhost:1,ip2:1")
+    assert result.returncode == 2 and not sandbox.calls
+    assert result.stderr.startswith("error: the program ssh cannot be started (No such file")
+    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("number", "status"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
@@ -296,7 +446,7 @@ def test_launchers_in_an_environment_find_it_by_themselves(sandbox: Sandbox) -> 
     programs.mkdir(parents=True)
     for name in ("mpirun", "horovodrun"):
         (programs / name).symlink_to(f"../../setup-utils/launchers/{name}")
-    (programs / "python").write_text('#!/usr/bin/env bash\necho "$PATH: $*" >>"$CALLS"\n')
+    (programs / "python").write_text(f'{REAL}echo "$PATH: $*" >>"$CALLS"\n')
     (programs / "python").chmod(0o755)
     sandbox.stub("orterun", '#!/usr/bin/env bash\necho "$PATH: $*" >>"$CALLS"\n')
     for name in ("mpirun", "horovodrun"):
@@ -431,7 +581,7 @@ def test_paths_are_relative_to_the_callers_folder(sandbox: Sandbox, script: str)
     assert call.startswith(f"{caller} ")
     program = f"{project}/train.py" if script == "config.sh" else f"bash {project}/config.sh"
     assert call.endswith(f"{program} --rec faces")
-    assert ("-np 3 --hostfile hosts" in call) == (script == "run.sh")
+    assert ("-np 3 --hostfile /proc" in call) == (script == "run.sh")
 
 
 def test_config_without_any_option(sandbox: Sandbox) -> None:

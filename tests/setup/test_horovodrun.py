@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -42,7 +43,7 @@ def test_a_command_reaches_another_host_as_it_is(horovodrun, tmp_path, monkeypat
     said = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (said.stdout, said.stderr, said.returncode) == (f"1  2 {folder}\n", "", 3)
     call = (tmp_path / "call").read_text()
-    assert "StrictHostKeyChecking=no -p 77 -i a key -o ServerAliveInterval=10" in call
+    assert "StrictHostKeyChecking=no -p 77 -i a key -o BatchMode=yes -o ServerAlive" in call
     assert call.endswith(" ip2\n")
 
 
@@ -54,3 +55,45 @@ def test_a_rank_that_fails_is_named_with_its_host(horovodrun, monkeypatch, capsy
     for rank in (0, 1):
         run("true", SimpleNamespace(rank=rank, hostname=f"ip{rank + 1}"), [])
     assert capsys.readouterr().out == "rank 1 on ip2 has ended with status 137\n"
+
+
+def parsed(horovodrun, monkeypatch, **given) -> SimpleNamespace:
+    """The command line as Horovod goes on with it."""
+    options = {"hosts": None, "hostfile": None, "num_proc": None, **given}
+    monkeypatch.setattr(horovodrun, "_parse", lambda: SimpleNamespace(**options))
+    return horovodrun.parse_args()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"ip1 slots=2\r\nip2 slots=1\r\n", b"\xef\xbb\xbfip1:2\nip2\n", b"ip1\nip2 # slow\n\nip1\n"],
+)
+def test_lists_of_hosts_mean_what_they_mean_to_mpirun(
+    horovodrun, monkeypatch, tmp_path, data
+) -> None:
+    (tmp_path / "hosts").write_bytes(data)
+    found = parsed(horovodrun, monkeypatch, hostfile=str(tmp_path / "hosts"), num_proc=3)
+    assert (found.hosts, found.hostfile) == ("ip1:2,ip2:1", None)
+    found = parsed(horovodrun, monkeypatch, hosts=" ip1:1, ip2 ,ip1,", num_proc=3)
+    assert (found.hosts, found.hostfile) == ("ip1:2,ip2:1", None)
+    assert parsed(horovodrun, monkeypatch, num_proc=3).hosts is None
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"hosts": "[::1]:2"}, "IPv6"),
+        ({"hosts": "a:0"}, "has '0' for slots"),
+        ({"hosts": "a:1,b:1", "num_proc": 3}, "-np 3 is more ranks than the 2 slots of -H a:1,b:1"),
+        ({"hostfile": "/nowhere"}, "/nowhere does not exist"),
+    ],
+)
+def test_lists_that_cannot_be_used(horovodrun, monkeypatch, capsys, given, reason) -> None:
+    options = SimpleNamespace(**{"hosts": None, "hostfile": None, "num_proc": None, **given})
+    monkeypatch.setattr(horovodrun, "_parse", lambda: options)
+    monkeypatch.setattr(sys, "argv", ["horovodrun"])
+    with pytest.raises(SystemExit) as raised:
+        horovodrun.main()
+    said = capsys.readouterr().err
+    assert raised.value.code == 2 and said.startswith("error: ") and reason in said
+    assert len(said.splitlines()) == 1

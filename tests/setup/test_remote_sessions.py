@@ -14,10 +14,12 @@ from tests.support import processes
 
 FOLDER = Path(__file__).resolve().parents[2] / "setup-utils/launchers"
 # Says when it is there; a child in the background has to end with it.
+BEGUN = "remote-guard: begun"
 COMMAND = "echo ready; sleep 300 & echo $! >child; wait"
 SSH = """\
 #!/usr/bin/env bash
 echo "$*" >call
+if [[ -n $SAYS ]]; then echo "$SAYS" >&2; fi
 read -r line && echo "read '$line'"
 exec bash -c "$ENDS"
 """
@@ -35,6 +37,9 @@ def guard(folder: Path, seconds: object, *command: str) -> subprocess.Popen:
 def test_a_command_ends_with_its_session(tmp_path: Path, end: str) -> None:
     process = guard(tmp_path, 2, "bash", "-c", COMMAND)
     assert process.stdout.readline() == "ready\n"
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == f"{BEGUN}\n"
     for _ in range(4):
         time.sleep(0.7)
         process.stdin.write("\n")
@@ -67,11 +72,12 @@ def test_without_a_first_line_nothing_is_ended(tmp_path: Path) -> None:
     assert (said.returncode, said.stdout, said.stderr) == (7, "done\n", "")
 
 
-def shell(folder: Path, ends: str, *words: str) -> subprocess.Popen:
+def shell(folder: Path, ends: str, *words: str, says: str = BEGUN) -> subprocess.Popen:
     """Start a session as mpirun does, which is a shell that waits here; ssh does as it is told."""
     (folder / "ssh").write_text(SSH)
     (folder / "ssh").chmod(0o755)
     variables = {"PATH": f"{folder}:{os.environ['PATH']}", "ENDS": ends, "HOST_TIMEOUT": "40"}
+    variables["SAYS"] = says
     script = f"bash '{FOLDER}/remote-shell' {' '.join(words)}; echo $?; sleep 300 & wait"
     return subprocess.Popen(
         ["bash", "-c", script], cwd=folder, stdin=subprocess.DEVNULL, text=True,
@@ -91,7 +97,7 @@ def test_a_lost_connection_names_the_host_and_ends_a_launcher_that_waits(tmp_pat
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()
-    alive = "-o ServerAliveInterval=10 -o ServerAliveCountMax=4"
+    alive = "-o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=4"
     call = (tmp_path / "call").read_text()
     assert call == f"-x {' '.join(options)} {alive} host7 daemon -x\n"
 
@@ -130,3 +136,58 @@ def test_a_command_that_fails_by_itself_is_the_launchers_concern(tmp_path: Path)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
+
+
+def test_a_host_that_does_not_let_in_is_one_line_with_the_reason(tmp_path: Path) -> None:
+    process = shell(tmp_path, "exit 255", "host7", "daemon", says="Permission denied (publickey).")
+    try:
+        assert process.stdout.readline() == "read ''\n"
+        assert process.stdout.readline() == (
+            "error: host host7: no connection by ssh (Permission denied (publickey).); it has to "
+            "work without a question: ssh -oBatchMode=yes host7 true; the job ends\n"
+        )
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+def test_errors_of_a_command_come_as_they_are(tmp_path: Path) -> None:
+    ends = f"printf 'motd\\n{BEGUN}\\n 1%%\\r 2%%\\n\\nend' >&2; exit 3"
+    process = shell(tmp_path, ends, "host7", "daemon", says="")
+    try:
+        assert process.stdout.read(len("read ''\n")) == "read ''\n"
+        said = "motd\n 1%\n 2%\n\nend"
+        assert process.stdout.read(len(said)) == said
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("end", ["time", "launcher", "signal"])
+def test_a_session_that_does_not_begin_ends(tmp_path: Path, end: str) -> None:
+    """In HOST_TIMEOUT, with the launcher, and by a signal: ssh, and this side's processes."""
+    (tmp_path / "ssh").write_text("#!/usr/bin/env bash\necho $$ >session\nexec sleep 300\n")
+    (tmp_path / "ssh").chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOST_TIMEOUT": "4"}
+    script = f"bash '{FOLDER}/remote-shell' host7 daemon & echo $!; wait $!; echo $?"
+    process = subprocess.Popen(
+        ["bash", "-c", script], cwd=tmp_path, stdin=subprocess.DEVNULL, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **variables},
+    )  # fmt: skip
+    remote_shell = int(process.stdout.readline())
+    while not (tmp_path / "session").exists() or not (tmp_path / "session").read_text():
+        time.sleep(0.05)
+    session = int((tmp_path / "session").read_text())
+    if end == "launcher":
+        process.kill()
+    elif end == "signal":
+        os.kill(remote_shell, signal.SIGTERM)
+    said = process.stdout.read().splitlines()
+    process.wait()
+    process.stdout.close()
+    assert not processes.left([session, remote_shell])
+    line = "error: host host7: no connection by ssh (no answer in 4 s); it has to work without a "
+    line += "question: ssh -oBatchMode=yes host7 true; the job ends"
+    assert said == {"time": [line, "255"], "launcher": [], "signal": ["143"]}[end]

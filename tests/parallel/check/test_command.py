@@ -36,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list:
 def test_options(asked: list, tmp_path: Path, monkeypatch, capsys) -> None:
     assert command.main(["-H", "a:1,b:1", "--models-root", "x"]) == 0
     assert asked[-1] == ({"a": 1, "b": 1}, Path.cwd() / "x", None)
-    (tmp_path / "hosts").write_text("a slots=3\n")
+    (tmp_path / "hosts").write_bytes(b"\xef\xbb\xbfa slots=1\r\na:2\r\n")
     monkeypatch.setenv("NIC", "eth1")
     assert command.main(["--hostfile", str(tmp_path / "hosts")]) == 0
     assert asked[-1] == ({"a": 3}, Path.cwd() / "models", "eth1")
@@ -47,12 +47,18 @@ def test_options(asked: list, tmp_path: Path, monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [["-H", ""], ["-H", "a", "--hostfile", "x"], ["--models", "x"], ["a:1"]]
+    "options",
+    [["-H", ""], ["-H", "a", "--hostfile", "x"], ["--models", "x"], ["a:1"], ["-H", "[::1]:2"]],
 )
 def test_wrong_options(asked: list, options: list[str]) -> None:
     with pytest.raises(ConfigError):
         command.main(options)
     assert len(asked) == 1
+
+
+def test_names_of_this_host_are_one_host(asked: list) -> None:
+    command.main(["-H", "127.0.0.1:1,a:2,localhost:3"])
+    assert asked[-1][0] == {"127.0.0.1": 4, "a": 2}
 
 
 def test_what_is_wrong_is_the_status(asked: list, capsys) -> None:

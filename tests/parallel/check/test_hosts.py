@@ -1,4 +1,4 @@
-"""Lists of hosts, what ssh says, and conversations with probes that are scripts."""
+"""What ssh says, and conversations with probes that are scripts."""
 
 from __future__ import annotations
 
@@ -11,58 +11,8 @@ from pathlib import Path
 import pytest
 
 from parallel.check import hosts
-from parallel.check.hosts import HostError, Probe, explain, is_this_host, read_file, read_list
+from parallel.check.hosts import HostError, Probe, explain
 from parallel.check.probe import MARK
-from runtime.errors import ConfigError
-
-
-def test_lists() -> None:
-    assert read_list("ip1:8,ip2:8") == {"ip1": 8, "ip2": 8}
-    assert list(read_list("b,a:2")) == ["b", "a"] and read_list("b")["b"] == 1
-    assert read_list("a:1,a:2") == {"a": 3}
-
-
-@pytest.mark.parametrize(
-    "text", ["", ",", "a,", "a:0", "a:x", "a:-1", "-a:1", "a b", "a:1:2", "a:99999", "a;b", "a\n"]
-)
-def test_what_is_no_list(text: str) -> None:
-    with pytest.raises(ConfigError, match="is not a list of hosts with their ranks; write it as"):
-        read_list(text)
-
-
-def test_files(tmp_path: Path) -> None:
-    file = tmp_path / "hosts"
-    file.write_text("# mine\nip1 slots=8\n\n ip2 max_slots=9 slots = 4 #\r\nip3\nip1 slots=1\n")
-    assert read_file(file) == {"ip1": 9, "ip2": 4, "ip3": 1}
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "has no host; add lines as in: ip1 slots=8"),
-        ("# ip1\n", "has no host"),
-        ("ip1\nip2 slots=0\n", "line 2: 'ip2 slots=0' is not a host"),
-        ("ip1 ip2\n", "line 1: 'ip1 ip2' is not a host"),
-        ("-oProxyCommand=x\n", "line 1: "),
-    ],
-)
-def test_what_is_no_file(tmp_path: Path, text: str, reason: str) -> None:
-    file = tmp_path / "hosts"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match=reason):
-        read_file(file)
-
-
-def test_no_file(tmp_path: Path) -> None:
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-    for name in ("none", "bytes", "."):
-        with pytest.raises(ConfigError, match="is not a readable file; give one with a line"):
-            read_file(tmp_path / name)
-
-
-def test_this_host() -> None:
-    assert is_this_host("localhost") and is_this_host("127.0.0.1")
-    assert not is_this_host("192.0.2.1") and not is_this_host("no-such-name.invalid")
 
 
 @pytest.mark.parametrize(

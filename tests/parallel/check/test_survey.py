@@ -32,6 +32,9 @@ class Silent:
         if {"b": "facts", "c": "measure", "d": "clock"}.get(self.host) == what:
             raise HostError(Finding(self.host, f"silent at {what}", "look"))
 
+    def close(self) -> None:
+        pass
+
     def end(self) -> None:
         pass
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -39,3 +42,26 @@ def test_the_scheduler_stays_on_this_machine() -> None:
     command, environment = by_ssh(spec(SCHEDULER))
     assert "ssh" not in command and environment is not None
     assert environment["GROUPING_WORKER"] == "3"
+
+
+SHORT = """
+import sys
+from parallel.launch import job, ssh
+ssh.ANSWER_SECONDS = 1.0
+spec = job.ProcessSpec("worker", 0, "there", 1, ["true"], {})
+sys.exit(job.run([spec], job.by_ssh, tolerates=False))
+"""
+
+
+def test_a_connection_that_leads_to_no_guard_ends(tmp_path: Path) -> None:
+    """As where a server accepts a connection and says nothing, after all hosts have reported."""
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexec sleep 300\n")
+    (tmp_path / "ssh").chmod(0o755)
+    result = subprocess.run(
+        [sys.executable, "-c", SHORT], cwd=Path(__file__).resolve().parents[3], text=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert result.returncode == 128 + signal.SIGKILL
+    assert "launch: host there: no connection by ssh (no answer in 1 s); it" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from parallel.launch.network_interface import NetworkInterface, free_port, resolve
+from parallel.launch.network_interface import NetworkInterface, free_port, is_own_name, resolve
 from runtime.errors import ConfigError
 
 LOOPBACK = NetworkInterface("lo", "127.0.0.1")
@@ -75,3 +75,11 @@ def test_a_free_port_can_be_bound() -> None:
     assert port > 1023
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
+
+
+def test_names_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(map(is_own_name, ("localhost", "127.0.0.1", "127.3.2.1")))
+    assert not any(map(is_own_name, ("192.0.2.77", "no-such-name.invalid")))
+    # A name that its resolver does not know.
+    monkeypatch.setattr(socket, "gethostname", lambda: "me.invalid")
+    assert is_own_name("me.invalid")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from parallel.launch import ssh
 from parallel.launch.network_interface import NetworkInterface
 from runtime.errors import ConfigError
+from tests.support import processes
 
 LOOPBACK = NetworkInterface("lo", "127.0.0.1")
 # A host is known by its name; what comes after it is the command that it is to run.
@@ -20,6 +25,8 @@ case $1 in
     healthy) echo "welcome"; exec sh -c "$2" ;;
     unreachable) echo "banner" >&2; echo "connect to host: No route to host" >&2; exit 255 ;;
     silent) exit 255 ;;
+    hangs) echo $$ >hangs; exec sleep 300 ;;
+    answers) [ "$2" = true ]; exit ;;
     elsewhere) exec sh -c "cd /nowhere && $2" ;;
     other_interface) exec sh -c "$(echo "$2" | sed 's/ lo / ethx /')" ;;
     other_network) exec sh -c "$(echo "$2" | sed 's/ lo 127.0.0.1 [0-9]*$/ lo 127.0.0.1 1/')" ;;
@@ -65,3 +72,55 @@ def test_a_host_that_cannot_take_part_is_a_line_that_names_it(host: str, message
     with pytest.raises(ConfigError, match=rf"^host {host}:? {message}") as raised:
         ssh.ask(["healthy", host], LOOPBACK)
     assert "\n" not in str(raised.value)
+
+
+def test_hosts_that_fail_are_told_with_the_reason(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = dict(ssh.failures(["answers", "hangs", "unreachable"], 1.0))
+    assert list(found) == ["unreachable", "hangs"]
+    assert str(found["unreachable"]) == (
+        "host unreachable: no connection by ssh (connect to host: No route to host); it has to "
+        "work without a question: ssh -oBatchMode=yes unreachable true"
+    )
+    assert str(found["hangs"]).startswith("host hangs: no connection by ssh (no answer in 1 s)")
+    assert not processes.left([int((tmp_path / "hangs").read_text())])
+
+
+def test_the_first_host_that_fails_ends_the_question(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match="host silent: no connection by ssh"):
+        ssh.check(["hangs", "silent"], 60.0)
+    assert time.monotonic() - began < 20
+    ssh.check(["answers"])
+
+
+def test_a_machine_without_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    for start in (lambda: ssh.check(["a"]), lambda: ssh.ask(["a"], LOOPBACK)):
+        with pytest.raises(ConfigError, match="the program ssh cannot be started"):
+            start()
+
+
+def test_a_host_that_hangs_has_no_more_time_than_the_others(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ssh, "ANSWER_SECONDS", 1.0)
+    with pytest.raises(ConfigError, match=r"no connection by ssh \(no answer in 1 s\)"):
+        ssh.ask(["hangs"], LOOPBACK)
+    assert not processes.left([int((tmp_path / "hangs").read_text())])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_ends_what_has_been_started(tmp_path: Path, number: signal.Signals) -> None:
+    script = "from parallel.launch import ssh\nwith ssh.exits_on_signals(): ssh.check(['hangs'])"
+    root = str(Path(__file__).resolve().parents[3])
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": root},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not (tmp_path / "hangs").exists() or not (tmp_path / "hangs").read_text():
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.communicate(timeout=20)[1] == ""
+    assert process.returncode == 128 + number
+    assert not processes.left([int((tmp_path / "hangs").read_text())])

@@ -1,0 +1,255 @@
+"""Open MPI's mpirun, with lists of hosts that it can use and hosts that answer.
+
+    python setup-utils/mpirun.py ORTERUN WORDS...
+
+Open MPI answers a wrong list with pages of text, and waits forever for a server of ssh that says
+nothing. So the lists in WORDS are read here, each host is asked by ssh to run a command, and what
+cannot work is one line and status 2. Then this process becomes ORTERUN, with the same words but for
+its lists: a host stands once, and a file is one in memory, which nobody has to remove.
+
+For run.sh, RUN_SH_ATTEMPT has the number of its attempt. From 1 on, hosts that do not answer are
+left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from parallel.host_lists import read_file, read_list, slots_by_host
+from parallel.launch import ssh
+from parallel.launch.network_interface import is_own_name
+from runtime.errors import ConfigError, run_program
+
+AGENT = "remote-shell"
+"""The program by which ``launchers/mpirun`` lets Open MPI reach other hosts."""
+_NO_HOST_STATUS = 75  # EX_TEMPFAIL: not a user's error, so that run.sh tries again.
+# After which a restart leaves a host out.
+_LEAVE_OUT_SECONDS = 30
+_RANKS, _LIST, _FILE = "-np", "-H", "--hostfile"
+_KINDS = {
+    **dict.fromkeys(("np", "n", "c"), _RANKS),
+    **dict.fromkeys(("H", "host"), _LIST),
+    **dict.fromkeys(("hostfile", "machinefile"), _FILE),
+}
+_NAMES_IN_RUN_SH = {_RANKS: "NP", _LIST: "HOSTS", _FILE: "HOSTFILE"}
+# Options without a value. All others have one, mca and gmca two.
+_FLAGS = frozenset(
+    "allow-run-as-root bynode byslot continuous debug-daemons disable-recovery display-allocation "
+    "display-devel-allocation display-devel-map display-diffable-map display-map display-topo "
+    "do-not-launch do-not-resolve enable-instant-on-support enable-recovery index-argv-by-rank "
+    "leave-session-attached merge-stderr-to-stdout nolocal nooversubscribe noprefix novm "
+    "oversubscribe pernode preload-binary s quiet q report-bindings report-child-jobs-separately "
+    "report-state-on-timeout get-stack-traces set-cwd-to-session-dir show-progress staged "
+    "tag-output timestamp-output tv use-hwthread-cpus use-regexp verbose v version V "
+    "wait-for-server xml".split()
+)
+_PAIRS = frozenset(("mca", "gmca"))
+# A name server may take its time.
+_is_own = functools.lru_cache(maxsize=None)(is_own_name)
+
+
+@dataclass
+class Words:
+    """The words for Open MPI, and where options stand in them."""
+
+    words: list[str]
+    values: list[tuple[str, int]] = field(default_factory=list)
+    """Kind of an option for ranks or hosts, and the place of its value."""
+    parameters: dict[str, str] = field(default_factory=dict)
+    """MCA parameters."""
+    programs: int = 0
+
+    def __post_init__(self) -> None:
+        place = 0
+        while place < len(self.words):
+            word = self.words[place]
+            if word.startswith("-"):
+                place += self._take(word.lstrip("-"), place)
+                continue
+            # Its words are its own, up to a colon, after which options of another program follow.
+            self.programs += 1
+            rest = self.words[place:]
+            place += rest.index(":") + 1 if ":" in rest else len(rest)
+
+    def _take(self, name: str, place: int) -> int:
+        """Note an option; returns the number of its words."""
+        if name in _FLAGS:
+            return 1
+        values = self.words[place + 1 : place + 3]
+        if name in _PAIRS:
+            if len(values) == 2:
+                self.parameters[values[0]] = values[1]
+            return 3
+        if name in _KINDS and values:
+            self.values.append((_KINDS[name], place + 1))
+        return 2
+
+    def places(self, kind: str) -> Iterator[int]:
+        """The places of the values of a kind of option."""
+        return (place for found, place in self.values if found == kind)
+
+
+def _file_in_memory(slots: Mapping[str, Optional[int]]) -> str:
+    """Make a file of hosts that only this process and the one it becomes can read."""
+    lines = (f"{host} slots={count}" if count else host for host, count in slots.items())
+    number = os.memfd_create("hosts", 0)
+    os.write(number, "".join(f"{line}\n" for line in lines).encode())
+    return f"/proc/self/fd/{number}"
+
+
+def _list_in_a_word(slots: Mapping[str, Optional[int]]) -> str:
+    return ",".join(f"{host}:{count}" if count else host for host, count in slots.items())
+
+
+class Launch:
+    """One start of ranks."""
+
+    def __init__(self, words: Sequence[str], attempt: Optional[int]) -> None:
+        """Read the lists.
+
+        Args:
+            words: for Open MPI.
+            attempt: of run.sh; None if the user has typed the words.
+
+        Raises:
+            ConfigError: an option is wrong.
+            DataError: a file of hosts is wrong.
+        """
+        self._words, self._attempt = Words(list(words)), attempt
+        self._lists: dict[int, dict[str, Optional[int]]] = {}
+        for kind, place in self._words.values:
+            value = self._words.words[place]
+            if kind == _LIST and not value.startswith("+"):
+                entries = read_list(value, name=self._name(kind))
+            elif kind == _FILE:
+                entries = read_file(Path(value))
+            else:
+                continue
+            self._lists[place] = slots_by_host(entries, _is_own)
+        for place in self._words.places(_RANKS):
+            value = self._words.words[place]
+            if not re.fullmatch("[0-9]{1,5}", value):
+                raise ConfigError(f"{self._name(_RANKS)} {value[:80]!r} is not a number of ranks")
+
+    def _name(self, kind: str) -> str:
+        """The name by which the user has given something."""
+        return kind if self._attempt is None else _NAMES_IN_RUN_SH[kind]
+
+    def check_ranks(self) -> None:
+        """Refuse more ranks than slots, where the list says how many there are."""
+        ranks = [int(self._words.words[place]) for place in self._words.places(_RANKS)]
+        counts = [count for slots in self._lists.values() for count in slots.values()]
+        if len(ranks) != 1 or len(self._lists) != 1 or None in counts or self._may_be_too_many():
+            return
+        slots = sum(count for count in counts if count)
+        if ranks[0] > slots:
+            ((kind, place),) = [one for one in self._words.values if one[1] in self._lists]
+            raise ConfigError(
+                f"{self._name(_RANKS)} {ranks[0]} is more ranks than the {slots} slots of "
+                f"{self._name(kind)} {self._words.words[place][:80]}; add slots, or start fewer"
+            )
+
+    def _may_be_too_many(self) -> bool:
+        options = " ".join([*self._words.words, *filter(_is_of_open_mpi, os.environ)])
+        return re.search(r"(?<!no)(?<!no_)oversubscribe", options, re.IGNORECASE) is not None
+
+    def reach_hosts(self) -> None:
+        """Refuse, or leave out, hosts that ssh does not reach.
+
+        Raises:
+            ConfigError: with the first of them.
+        """
+        # Of two lists, -H chooses from the file.
+        chosen = [place for place in self._words.places(_LIST) if place in self._lists]
+        hosts = [host for place in chosen or self._lists for host in self._lists[place]]
+        remote = [host for host in dict.fromkeys(hosts) if not _is_own(host)]
+        if not remote or not self._is_reached_by_ssh():
+            return
+        more = self._words.parameters.get("plm_rsh_args", os.environ.get("OMPI_MCA_plm_rsh_args"))
+        seconds = int(os.environ["HOST_TIMEOUT"])
+        if self._attempt:
+            seconds = min(seconds, _LEAVE_OUT_SECONDS)
+        client = ssh.client(seconds, "-x", *shlex.split(more or ""))
+        dead = {}
+        with ssh.exits_on_signals():
+            for host, error in ssh.failures(remote, seconds, client):
+                if not self._attempt:
+                    raise error
+                dead[host] = error
+        if dead:
+            self._leave_out(dead)
+
+    def _is_reached_by_ssh(self) -> bool:
+        """True if neither the allocation of a cluster nor another program than ssh starts ranks."""
+        agent = os.environ.get("OMPI_MCA_plm_rsh_agent")
+        agent = self._words.parameters.get("plm_rsh_agent", agent)
+        return agent == AGENT and "SLURM_JOB_ID" not in os.environ
+
+    def _leave_out(self, dead: Mapping[str, ConfigError]) -> None:
+        """Take hosts from the lists, and as many ranks as have no slots then."""
+        for slots in self._lists.values():
+            for host in dead:
+                slots.pop(host, None)
+        alive = [
+            f"{host}:{count or 1}"
+            for slots in self._lists.values()
+            for host, count in slots.items()
+        ]
+        if not alive:
+            print(f"run.sh: {next(iter(dead.values()))}", file=sys.stderr, flush=True)
+            raise SystemExit(_NO_HOST_STATUS)
+        print(
+            f"run.sh: {' '.join(dead)} cannot be reached by ssh; the run goes on without, on "
+            f"{' '.join(alive)}",
+            file=sys.stderr,
+            flush=True,
+        )
+        for place in self._words.places(_RANKS):
+            ranks = min(int(self._words.words[place]), self._ranks_of_lists())
+            self._words.words[place] = str(ranks)
+
+    def _ranks_of_lists(self) -> int:
+        return sum(count or 1 for slots in self._lists.values() for count in slots.values())
+
+    def words(self) -> list[str]:
+        """The words for Open MPI with the lists as they are now."""
+        words = list(self._words.words)
+        for kind, place in self._words.values:
+            if place in self._lists:
+                write = _file_in_memory if kind == _FILE else _list_in_a_word
+                words[place] = write(self._lists[place])
+        if self._attempt is not None and not any(self._words.places(_RANKS)):
+            first = min(self._lists) - 1
+            words[first:first] = ["-np", str(self._ranks_of_lists())]
+        return words
+
+
+def _is_of_open_mpi(variable: str) -> bool:
+    return variable.startswith("OMPI_MCA_")
+
+
+def main() -> None:
+    """Become Open MPI's program."""
+    program, *words = sys.argv[1:]
+    attempt = os.environ.pop("RUN_SH_ATTEMPT", None)
+    launch = Launch(words, None if attempt is None else int(attempt))
+    launch.check_ranks()
+    launch.reach_hosts()
+    sys.stdout.flush()
+    # Called by its path, it would set other hosts' PATH by itself, to the system's folder if it is
+    # the system's.
+    os.execv(program, ["mpirun", *launch.words()])
+
+
+if __name__ == "__main__":
+    run_program(main)
