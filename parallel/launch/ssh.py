@@ -88,13 +88,13 @@ def command(host: str, words: Iterable[str], variables: Mapping[str, str]) -> li
     }
     settings = [f"{name}={value}" for name, value in {**sent, **variables}.items()]
     line = f"cd {shlex.quote(str(Path.cwd()))} && exec env {shlex.join([*settings, *words])}"
-    return [*client(host), line]
+    return [*CLIENT, *destination(host), line]
 
 
-def client(login: str) -> list[str]:
-    """Return the client's command up to the host, which is an address or ``address:port``."""
+def destination(login: str) -> list[str]:
+    """Return a client's words for a host, which is an address or ``address:port``."""
     host, _, port = login.partition(":")
-    return [*CLIENT, *(("-p", port) if port else ()), host]
+    return ["-p", port, host] if port else [host]
 
 
 def host_of(login: str) -> str:
@@ -186,7 +186,7 @@ def failures(
         words: of a client, see ``client``.
     """
     with ThreadPoolExecutor(_MOST_AT_ONCE) as pool, Sessions() as sessions:
-        host_of = {pool.submit(_failure, sessions, [*words, host], seconds): host for host in hosts}
+        host_of = {pool.submit(_failure, sessions, words, host, seconds): host for host in hosts}
         waiting = set(host_of)
         while waiting:
             # For short times: a signal that comes just before a wait is handled only after it.
@@ -208,22 +208,25 @@ def check(
         raise error
 
 
-def _failure(sessions: Sessions, words: Sequence[str], seconds: float) -> Optional[ConfigError]:
+def _failure(
+    sessions: Sessions, words: Sequence[str], host: str, seconds: float
+) -> Optional[ConfigError]:
     """Connect to one host; returns the error, if it does not answer."""
     # A file: what ssh has left running in the background would keep a pipe open.
     with tempfile.TemporaryFile() as errors:
         process = sessions.start(
-            [*words, "true"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors
-        )
+            [*words, *destination(host), "true"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+        )  # fmt: skip
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return unreachable(words[-1], f"no answer in {seconds:.0f} s")
+            return unreachable(host, f"no answer in {seconds:.0f} s")
         errors.seek(0)
         reason = last_line(errors.read().decode("utf-8", "replace"))
-    return None if status == 0 else unreachable(words[-1], reason)
+    return None if status == 0 else unreachable(host, reason)
 
 
 def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, HostReport]:
@@ -267,7 +270,7 @@ def unreachable(host: str, reason: str) -> ConfigError:
     """The error of a host to which ssh has no connection, and the remedy."""
     return ConfigError(
         f"host {host}: no connection by ssh ({reason}); it has to work without a question: "
-        f"{shlex.join(['ssh', '-oBatchMode=yes', *client(host)[len(CLIENT) :], 'true'])}"
+        f"{shlex.join(['ssh', '-oBatchMode=yes', *destination(host), 'true'])}"
     )
 
 

@@ -195,7 +195,11 @@ def _write_archive(stream: IO[bytes], tree: Tree, names: Sequence[str]) -> None:
 
 
 def _command(host: str, script: str, folder: Path) -> list[str]:
-    return [*ssh.client(host), shlex.join(["sh", "-c", script, "sh", str(folder)])]
+    return [
+        *ssh.CLIENT,
+        *ssh.destination(host),
+        shlex.join(["sh", "-c", script, "sh", str(folder)]),
+    ]
 
 
 def _check(host: str, status: int, errors: bytes) -> None:
