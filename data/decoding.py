@@ -48,8 +48,8 @@ _BEGINNINGS_OF_FILES = (
     b"\x59\xa6", b"#?",
 )  # fmt: skip
 
-# Of other images: animations, those of telephones, light instead of pixels, raw ones of cameras,
-# which begin as a TIFF, drawings.
+# Formats that are not decoded: animations, HEIC of telephones, HDR, drawings, and raw files of
+# cameras, which start like a TIFF.
 _OTHER_ENDINGS = (".gif", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".pfm", ".pam") + (
     ".exr", ".dng", ".nef", ".cr2", ".cr3", ".arw", ".orf", ".rw2", ".psd", ".svg", ".ico"
 )  # fmt: skip
@@ -60,7 +60,7 @@ _USUAL_BEGINNINGS = re.compile(
 )
 _RARE_BEGINNINGS = re.compile(rb"II\*\0|MM\0\*|P[456]\s+[#\d]|\x59\xa6\x6a\x95|#\?RAD")
 BEGINNING_BYTES = 16
-"""Of a file, enough for ``kind_of``."""
+"""Number of bytes of a file that ``kind_of`` needs."""
 
 JPEG_QUALITY = 95
 """Of images that are encoded: hardly a visible loss, and a third of the bytes of quality 100."""
@@ -69,7 +69,7 @@ _CHUNK = struct.Struct(">I4s")
 
 
 class FileKind(Enum):
-    """What a file is: an image that is decoded, one of another format, or no image."""
+    """Kind of a file: an image that is decoded, an image of another format, or not an image."""
 
     IMAGE = auto()
     OTHER = auto()

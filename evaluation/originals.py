@@ -1,6 +1,6 @@
-"""What InsightFace's evaluation programs call their options, and what to type here instead.
+"""Options of InsightFace's evaluation programs, and what to type here instead.
 
-Those of verification.py, ijb.py, ijb_11.py, ijb_1n.py, ijb_onnx.py, ijb_evals.py and
+The programs are verification.py, ijb.py, ijb_11.py, ijb_1n.py, ijb_onnx.py, ijb_evals.py and
 gen_megaface.py. Options that mean the same here are taken and have no row.
 """
 

@@ -35,7 +35,7 @@ class ListedHost(NamedTuple):
     """An entry of a list; a host may have several."""
 
     line: int
-    """Of a file; in a word, the number of the entry; both counted from 1."""
+    """Line of the file, or number of the entry in a word; both counted from 1."""
     host: str
     """Name or IPv4 address."""
     slots: Optional[int] = None

@@ -151,7 +151,7 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(USER_ERROR_STATUS)
     except (RuntimeError, ValueError) as error:
-        # Of ranks, which have said why.
+        # An error of ranks, which have printed the reason.
         print(f"horovodrun: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(1)
 

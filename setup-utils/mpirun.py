@@ -169,7 +169,7 @@ class Launch:
         Raises:
             ConfigError: with the first of them.
         """
-        # Of two lists, -H chooses from the file.
+        # If there are a file and -H, the latter chooses hosts of the file.
         chosen = [place for place in self._words.places(_LIST) if place in self._lists]
         hosts = [host for place in chosen or self._lists for host in self._lists[place]]
         remote = [host for host in dict.fromkeys(hosts) if not _is_own(host)]

@@ -277,7 +277,7 @@ class RecordSet(LabeledRecords):
         self.num_classes, self.image_size = read_property(path)
         if self.identities <= self.num_classes:
             return
-        # Of an unsorted list, a class has several identity records.
+        # In a set from an unsorted list, a class has several identity records.
         labeled = self.labeled_classes()
         if labeled > self.num_classes:
             raise DataError(

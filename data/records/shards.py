@@ -80,7 +80,7 @@ class ShardedSet(JoinedSet):
         flat = next((member for member in members if not member.identities), None)
         if flat is None:
             if sum(member.num_classes for member in members) > whole.num_classes:
-                # Of an unsorted list, a class has several identity records.
+                # In a set from an unsorted list, a class has several identity records.
                 for member in members:
                     member.num_classes = member.labeled_classes()
             bounds = [0, *accumulate(member.num_classes for member in members)]

@@ -23,7 +23,7 @@ from runtime.files import StagedFiles
 FALSE_ACCEPT_RATES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 # Both sides of a block stay in a processor's cache.
 _BLOCK = 512
-# More than a picture has pixels beside one another.
+# A chart has fewer pixels in a row.
 _POINTS = 2000
 _LEAST_SHOWN = 0.3
 

@@ -18,7 +18,7 @@ from runtime.errors import DataError
 _SUFFIX = ".bin"
 # InsightFace's, without --target.
 _NAMES = ("lfw", "cfp_ff", "cfp_fp", "agedb_30")
-# What is said of one network.
+# Options about one network.
 _OF_ONE = ("roc_table", "far", "groups", "by_set", "json", "roc", "bad_cases", "hardest")
 
 

@@ -33,7 +33,7 @@ class WorkerHosts(NamedTuple):
     addresses: tuple[str, ...]
     """As they are written in ``hosts``; groups, shares and servers refer to them."""
     logins: tuple[str, ...]
-    """Where ssh connects: the address, with ``:port`` if the line has one."""
+    """Destinations of ssh: each address, with ``:port`` if the line has one."""
     notes: tuple[str, ...] = ()
     """Lines for the log: lines of the file that are left out or used again."""
 

@@ -77,7 +77,7 @@ def copy_to(hosts: Sequence[str], names: Sequence[str]) -> list[str]:
             with the name of that host.
     """
     trees = [_project(), *map(_named, names)]
-    # What takes time afterwards, reading and sending files, has no limit.
+    # Only the connection has a time limit; reading and sending files may take long.
     ssh.check(hosts)
     with ThreadPoolExecutor(max_workers=len(hosts)) as pool, ssh.Sessions() as sessions:
         futures = [pool.submit(_copy, sessions, host, trees) for host in hosts]
