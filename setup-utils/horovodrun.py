@@ -5,11 +5,13 @@ It gets lists of hosts that it can use: the reader of all launchers has read the
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable, NoReturn, Optional
 
 from horovod.runner import gloo_run, launch
@@ -21,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh
 from parallel.launch.network_interface import is_own_name
+from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
 
 _LAUNCHERS = Path(__file__).resolve().parent / "launchers"
@@ -48,10 +51,21 @@ def parse_args() -> Any:
     """Parse the command line, and read the list of hosts.
 
     Raises:
-        ConfigError: the list cannot be used, or has fewer slots than there are ranks.
+        ConfigError: an option is wrong, there is no program to start, or the list cannot be used
+            or has fewer slots than there are ranks.
         DataError: the file of hosts cannot be used.
     """
-    arguments = _parse()
+    try:
+        arguments = _parse()
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from None
+    if not arguments.command:
+        raise ConfigError(
+            "there is no program to start; write it after the options, as in horovodrun -np 2 bash "
+            "config.sh"
+        )
+    if arguments.num_proc is not None and arguments.num_proc < 1:
+        raise ConfigError(f"-np {arguments.num_proc} is not a number of ranks; give one from 1 on")
     if arguments.hosts is not None:
         entries, name = read_list(arguments.hosts), f"-H {arguments.hosts[:80]}"
     elif arguments.hostfile is not None:
@@ -137,6 +151,8 @@ def main() -> None:
     """Run it with these changes."""
     os.execve = start_mpirun
     launch.parse_args = parse_args
+    # Its parser prints pages of usage, and takes abbreviations.
+    launch.argparse = SimpleNamespace(**{**vars(argparse), "ArgumentParser": Parser})
     launch._check_all_hosts_ssh_successful = check_ssh
     driver_service.get_common_interfaces = interfaces
     gloo_run.get_remote_command = remote_command

@@ -17,6 +17,7 @@ import functools
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,9 @@ _FLAGS = frozenset(
     "wait-for-server xml".split()
 )
 _PAIRS = frozenset(("mca", "gmca"))
+# Those that need no program, and those that say where programs are.
+_WITHOUT_PROGRAM = frozenset(("h", "help", "V", "version", "app"))
+_ELSEWHERE = frozenset(("path", "wd", "wdir", "preload-binary", "s"))
 # A name server may take its time.
 _is_own = functools.lru_cache(maxsize=None)(is_own_name)
 
@@ -67,7 +71,7 @@ class Words:
     """Kind of an option for ranks or hosts, and the place of its value."""
     parameters: dict[str, str] = field(default_factory=dict)
     """MCA parameters."""
-    programs: int = 0
+    programs: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         place = 0
@@ -77,12 +81,19 @@ class Words:
                 place += self._take(word.lstrip("-"), place)
                 continue
             # Its words are its own, up to a colon, after which options of another program follow.
-            self.programs += 1
+            self.programs.append(word)
             rest = self.words[place:]
             place += rest.index(":") + 1 if ":" in rest else len(rest)
 
     def _take(self, name: str, place: int) -> int:
         """Note an option; returns the number of its words."""
+        option, equals, value = name.partition("=")
+        if equals:
+            typed, place_of_name = self.words[place], len(self.words[place]) - len(name)
+            raise ConfigError(
+                f"{typed[:80]}: mpirun takes a value as a word of its own; write "
+                f"{typed[:place_of_name]}{option} {value[:80]}"
+            )
         if name in _FLAGS:
             return 1
         values = self.words[place + 1 : place + 3]
@@ -138,8 +149,11 @@ class Launch:
             self._lists[place] = slots_by_host(entries, _is_own)
         for place in self._words.places(_RANKS):
             value = self._words.words[place]
-            if not re.fullmatch("[0-9]{1,5}", value):
-                raise ConfigError(f"{self._name(_RANKS)} {value[:80]!r} is not a number of ranks")
+            if not re.fullmatch("[1-9][0-9]{0,4}", value):
+                raise ConfigError(
+                    f"{self._name(_RANKS)} {value[:80]!r} is not a number of ranks; give one from "
+                    "1 on"
+                )
 
     def _name(self, kind: str) -> str:
         """The name by which the user has given something."""
@@ -158,6 +172,29 @@ class Launch:
                 f"{self._name(_RANKS)} {ranks[0]} is more ranks than the {slots} slots of "
                 f"{self._name(kind)} {self._words.words[place][:80]}; add slots, or start fewer"
             )
+
+    def check_programs(self) -> None:
+        """Refuse a command without a program, or with one that this host, the only one, lacks.
+
+        Raises:
+            ConfigError: with what to type.
+        """
+        typed = {word.lstrip("-") for word in self._words.words}
+        if not self._words.programs:
+            if not typed & _WITHOUT_PROGRAM:
+                raise ConfigError(
+                    "there is no program to start; write it after the options, as in mpirun -np 2 "
+                    "bash config.sh"
+                )
+            return
+        hosts = {host for slots in self._lists.values() for host in slots}
+        if hosts and all(map(_is_own, hosts)) and not typed & _ELSEWHERE:
+            for program in self._words.programs:
+                if shutil.which(program) is None:
+                    raise ConfigError(
+                        f"{program[:80]!r} is not a program of this host; correct its name, or "
+                        "give its path"
+                    )
 
     def _may_be_too_many(self) -> bool:
         options = " ".join([*self._words.words, *filter(_is_of_open_mpi, os.environ)])
@@ -244,6 +281,7 @@ def main() -> None:
     attempt = os.environ.pop("RUN_SH_ATTEMPT", None)
     launch = Launch(words, None if attempt is None else int(attempt))
     launch.check_ranks()
+    launch.check_programs()
     launch.reach_hosts()
     sys.stdout.flush()
     # Called by its path, it would set other hosts' PATH by itself, to the system's folder if it is

@@ -41,7 +41,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         help="the hosts with their ranks, as in ip1:8,ip2:8",
     )
     hosts.add_argument(
-        "--hostfile", type=Path, metavar="FILE", help='the same, a line "ip1 slots=8" for each'
+        *("--hostfile", "-hostfile"),
+        type=Path,
+        metavar="FILE",
+        help='the same, a line "ip1 slots=8" for each',
     )
     parser.add_argument(
         "--models-root",

@@ -175,6 +175,9 @@ def test_run_refuses_wrong_hosts(sandbox: Sandbox, variables: dict[str, str]) ->
         ("-np 2 -H a:1,b:1", False),
         ("-np 2 -H [::1]:2", True),
         ("-np 2 --hostfile .", True),
+        ("-np 0 -H a:1", True),
+        ("-np 1 --host=a:1", True),
+        ("--np=1 -H a:1", True),
     ],
 )
 def test_mpirun_refuses_what_open_mpi_answers_with_pages(
@@ -183,6 +186,27 @@ def test_mpirun_refuses_what_open_mpi_answers_with_pages(
     result = sandbox.run("bash", LAUNCHER, *words.split(), "true")
     assert result.returncode == (2 if is_refused else 0), result.stderr
     assert len(result.stderr.splitlines()) == is_refused == (not sandbox.calls)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("", "there is no program to start"),
+        ("-np 2 -H localhost:2", "there is no program to start"),
+        ("-np 2 -H localhost:2 nothing-of-this-name x", "'nothing-of-this-name' is not a program"),
+        ("-np 1 -H localhost:2 bash : -np 1 ./nothing", "'./nothing' is not a program"),
+        ("-np 1 -H localhost:2 bash -x", ""),
+        ("-np 1 -H ip1:2 of-that-host", ""),
+        ("-np 1 -H localhost:2 -wdir / bin/true", ""),
+        ("--version", ""),
+        ("--app programs", ""),
+    ],
+)
+def test_mpirun_names_a_program_that_is_missing(sandbox: Sandbox, words: str, reason: str) -> None:
+    result = sandbox.run("bash", LAUNCHER, *words.split())
+    assert result.returncode == (2 if reason else 0), result.stderr
+    assert reason in result.stderr and len(result.stderr.splitlines()) == bool(reason)
+    assert bool(sandbox.calls) == (not reason)
 
 
 CRASHES = """\
@@ -400,7 +424,7 @@ LAUNCHER = "setup-utils/launchers/mpirun"
 
 
 def test_mpirun_names_the_daemon_of_other_hosts(sandbox: Sandbox) -> None:
-    sandbox.run("bash", LAUNCHER, "-np", "2", LD_LIBRARY_PATH="/a b")
+    sandbox.run("bash", LAUNCHER, "-np", "2", "true", LD_LIBRARY_PATH="/a b")
     guard = f"bash {sandbox.folder}/setup-utils/launchers/remote-guard 120"
     agent = f"-mca orte_launch_agent {guard} env LD_LIBRARY_PATH=/a\\ b {sandbox.stubs}/orted"
     assert sandbox.calls.startswith(f"mpirun {agent} ")
@@ -413,7 +437,7 @@ def test_one_prefix_of_open_mpi_on_all_hosts(sandbox: Sandbox) -> None:
     link = sandbox.folder / "link"
     link.symlink_to(sandbox.stubs)
     path = f"{link}:{sandbox.stubs}:/usr/bin:/bin"
-    result = sandbox.run("bash", LAUNCHER, "-np", "2", PATH=path)
+    result = sandbox.run("bash", LAUNCHER, "-np", "2", "true", PATH=path)
     assert result.stdout.startswith(f"{link} "), result.stderr
     assert f"env OPAL_PREFIX={link} {link}/orted" in result.stdout
 
@@ -460,7 +484,7 @@ def test_launchers_in_an_environment_find_it_by_themselves(sandbox: Sandbox) -> 
 
 def test_the_interface_is_handed_to_all_that_communicate(sandbox: Sandbox) -> None:
     sandbox.stub("orterun", '#!/usr/bin/env bash\nenv >>"$CALLS"\necho "$*" >>"$CALLS"\n')
-    result = sandbox.run("bash", LAUNCHER, "-np", "2", NIC="lo")
+    result = sandbox.run("bash", LAUNCHER, "-np", "2", "true", NIC="lo")
     assert result.returncode == 0, result.stderr
     for name in (
         *("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"),

@@ -59,7 +59,7 @@ def test_a_rank_that_fails_is_named_with_its_host(horovodrun, monkeypatch, capsy
 
 def parsed(horovodrun, monkeypatch, **given) -> SimpleNamespace:
     """The command line as Horovod goes on with it."""
-    options = {"hosts": None, "hostfile": None, "num_proc": None, **given}
+    options = {"hosts": None, "hostfile": None, "num_proc": None, "command": ["true"], **given}
     monkeypatch.setattr(horovodrun, "_parse", lambda: SimpleNamespace(**options))
     return horovodrun.parse_args()
 
@@ -89,11 +89,34 @@ def test_lists_of_hosts_mean_what_they_mean_to_mpirun(
     ],
 )
 def test_lists_that_cannot_be_used(horovodrun, monkeypatch, capsys, given, reason) -> None:
-    options = SimpleNamespace(**{"hosts": None, "hostfile": None, "num_proc": None, **given})
-    monkeypatch.setattr(horovodrun, "_parse", lambda: options)
+    given = {"hosts": None, "hostfile": None, "num_proc": None, "command": ["true"], **given}
+    monkeypatch.setattr(horovodrun, "_parse", lambda: SimpleNamespace(**given))
     monkeypatch.setattr(sys, "argv", ["horovodrun"])
     with pytest.raises(SystemExit) as raised:
         horovodrun.main()
     said = capsys.readouterr().err
     assert raised.value.code == 2 and said.startswith("error: ") and reason in said
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("-H localhost:2 true", "the following arguments are required: -np/--num-proc"),
+        ("-np two true", "-np/--num-proc: invalid int value: 'two'"),
+        ("-np 2 --nothing true", "unrecognized arguments: --nothing"),
+        # No abbreviations.
+        ("-np 2 --hostf /nowhere true", "unrecognized arguments: --hostf"),
+        ("-np 2 -H a --hostfile b true", "not allowed with argument"),
+        ("-np 2", "there is no program to start"),
+        ("-np 0 true", "-np 0 is not a number of ranks"),
+        ("-np 2 --config-file /nowhere true", "/nowhere cannot be read"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(words: str, reason: str) -> None:
+    said = subprocess.run(
+        [sys.executable, PROGRAM, *words.split()], capture_output=True, text=True, check=False
+    )
+    assert (said.returncode, said.stdout) == (2, ""), said.stderr
+    assert said.stderr.startswith("error: ") and reason in said.stderr
+    assert len(said.stderr.splitlines()) == 1

@@ -40,10 +40,13 @@ def test_options(asked: list, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("NIC", "eth1")
     assert command.main(["--hostfile", str(tmp_path / "hosts")]) == 0
     assert asked[-1] == ({"a": 3}, Path.cwd() / "models", "eth1")
+    # As mpirun and horovodrun write it.
+    assert command.main(["-hostfile", str(tmp_path / "hosts")]) == 0
+    assert asked[-1] == ({"a": 3}, Path.cwd() / "models", "eth1")
     monkeypatch.setenv("NIC", "")
     assert command.main([]) == 0
     assert asked[-1] == ({"localhost": 1}, Path.cwd() / "models", None)
-    assert capsys.readouterr().out.count("healthy: nothing is wrong\n") == 3
+    assert capsys.readouterr().out.count("healthy: nothing is wrong\n") == 4
 
 
 @pytest.mark.parametrize(
