@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from parallel.launch.cluster_files import finite, location, read_lines
+from parallel.launch.cluster_files import Line, finite, location, read_lines
 from parallel.parameter_server.assignment import Share
 from runtime.errors import DataError
 
@@ -23,6 +23,7 @@ _ROUNDING = 1e-9
 # and the last shares may be below zero by it.
 _HUNDREDTH = 0.01
 _MOST_NAMED = 3
+_SHOWN = 80
 
 
 class Shares(NamedTuple):
@@ -48,9 +49,10 @@ def in_mxnet_order(addresses: Sequence[str]) -> list[int]:
 def read_shares(path: Path, addresses: Sequence[str]) -> Shares:
     """Read the share of each worker: line k has start and end, from 0 to 1, for MXNet's worker k.
 
-    Like MXNet-G, this accepts shares that leave some of the data to nobody or give it to several
-    workers, and lines beyond the last worker: its generator rounds shares down, or up to more than
-    the whole. ``warnings`` say how much of the data that is.
+    Like MXNet-G, this reads the first two words of a line, and accepts shares that leave some of
+    the data to nobody or give it to several workers, and lines beyond the last worker: its
+    generator rounds shares down, or up to more than the whole. ``warnings`` say how much of the
+    data that is.
 
     Args:
         path: the file.
@@ -59,7 +61,8 @@ def read_shares(path: Path, addresses: Sequence[str]) -> Shares:
     Raises:
         DataError: with the file and the line: not two numbers from 0 to 1, or too few lines.
     """
-    lines = read_lines(path, _LINE)
+    read = read_lines(path, _LINE)
+    lines = [Line(number, words[:2]) for number, words in read]
     if len(lines) < len(addresses):
         raise DataError(
             f"{path} has {len(lines)} lines, but there are {len(addresses)} workers; give it one "
@@ -76,6 +79,7 @@ def read_shares(path: Path, addresses: Sequence[str]) -> Shares:
             f"{path} has {len(lines)} lines for {len(order)} workers: those from line "
             f"{lines[len(order)].number} on are not used"
         )
+    warnings += _further_words(path, read)
     warnings += _uneven(path, shares[: len(order)])
     warnings += [
         f"{location(path, number)} has {' '.join(words)!r}, and the data ends at 1"
@@ -122,6 +126,19 @@ def unread_in_groups(shares: Sequence[Share], groups: Iterable[Sequence[int]]) -
                 "shares, is not read"
             )
     return said
+
+
+def _further_words(path: Path, lines: Sequence[Line]) -> list[str]:
+    """Say which lines have more than two words; MXNet-G reads the first two."""
+    longer = [line for line in lines if len(line.words) > 2]
+    if not longer:
+        return []
+    more = f", nor on {len(longer) - 1} more lines" if len(longer) > 1 else ""
+    shown = " ".join(longer[0].words)[:_SHOWN]
+    return [
+        f"{location(path, longer[0].number)} has {shown!r}: what follows the two numbers is not "
+        f"used{more}"
+    ]
 
 
 def _share(words: list[str], here: str, slack: float) -> Share:

@@ -66,7 +66,7 @@ PROGRAMS: Mapping[str, str] = {
     "train_cifar10.py": "classify.py --dataset cifar10_grouping",
     "train_cifar100.py": "classify.py --dataset cifar100_grouping",
     "train_cifar10_resnet.py": "classify.py --dataset cifar10_grouping_resnet",
-    "train_resnet.py": "classify.py --dataset cifar10_grouping_resnet",
+    "train_resnet.py": "classify.py --dataset cifar10_grouping_resnet (or imagenet)",
     "train_imagenet.py": "classify.py --dataset imagenet",
     "train_mnist.py": "classify.py --dataset mnist",
 }

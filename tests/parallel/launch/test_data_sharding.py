@@ -94,6 +94,18 @@ def test_every_spelling(tmp_path: Path, encoding: str, end: str) -> None:
             "0 .2\n.2 .5\n.5 .7\n# spare\n.7 1\n",
             ["4 lines for 3 workers: those from line 5 on are not used", "nobody reads 30 %"],
         ),
+        # It reads the first two words of a line.
+        (
+            "0 .2 fast\n.2 .5 0.9 slow\n.5 1\n",
+            [
+                "data_sharding, line 1 has '0 .2 fast': what follows the two numbers is not used, "
+                "nor on 1 more lines"
+            ],
+        ),
+        (
+            "0 .2\n.2 .5\n.5 1 7\n",
+            ["data_sharding, line 3 has '.5 1 7': what follows the two numbers is not used"],
+        ),
     ],
 )
 def test_what_mxnet_g_accepts_is_accepted_with_a_warning(

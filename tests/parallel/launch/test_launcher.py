@@ -46,7 +46,7 @@ def parsed(line: str) -> dict[str, Any]:
         ("--jobname=j python x.py", "--jobname is not an option here: leave it out"),
         ("--slurm-worker-nodes 2 x", "--slurm-worker-nodes is not an option here: leave it"),
         ("python train_cifar10.py --kv-store dist_sync", "train_cifar10.py is not in this folder"),
-        ("-- python ./train_resnet.py", "type classify.py --dataset cifar10_grouping_resnet in"),
+        ("-- python ./train_resnet.py", "type classify.py --dataset cifar10_grouping_resnet (or"),
     ],
 )
 def test_mistakes_are_one_line(run: Any, command: str, message: str) -> None:
