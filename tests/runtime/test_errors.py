@@ -37,6 +37,10 @@ def test_did_you_mean_names_the_closest_choice() -> None:
     losses = ["arcface", "cosface", "softmax"]
     assert did_you_mean("cosfase", losses) == " (did you mean 'cosface'?)"
     assert did_you_mean("xyz", losses) == ""
+    # In other letters: "resnet20" has more letters of "resnet50" in the same case.
+    models = ["resnet20", "ResNet50", "SENet18"]
+    assert did_you_mean("resnet50", models) == " (did you mean 'ResNet50'?)"
+    assert did_you_mean("SENET18", models) == " (did you mean 'SENet18'?)"
 
 
 def test_user_errors_have_one_base_class() -> None:
