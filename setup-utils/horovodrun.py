@@ -17,6 +17,7 @@ from typing import Any, Callable, NoReturn, Optional
 from horovod.runner import gloo_run, launch
 from horovod.runner.common.util import env
 from horovod.runner.driver import driver_service
+from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -45,6 +46,18 @@ def interfaces(
         return [chosen]
     found: Sequence[str] = _find_interfaces(settings, hosts, remote_hosts, cache)
     return found
+
+
+class Options(Parser):
+    """Horovod's options: a mistake is one line instead of pages of usage, names are not shortened.
+
+    One short name is a name here, ``--check``, which InsightFace's README types.
+    """
+
+    @override
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        more = ("--check",) if "--check-build" in names else ()
+        return super().add_argument(*names, *more, **settings)
 
 
 def parse_args() -> Any:
@@ -151,8 +164,7 @@ def main() -> None:
     """Run it with these changes."""
     os.execve = start_mpirun
     launch.parse_args = parse_args
-    # Its parser prints pages of usage, and takes abbreviations.
-    launch.argparse = SimpleNamespace(**{**vars(argparse), "ArgumentParser": Parser})
+    launch.argparse = SimpleNamespace(**{**vars(argparse), "ArgumentParser": Options})
     launch._check_all_hosts_ssh_successful = check_ssh
     driver_service.get_common_interfaces = interfaces
     gloo_run.get_remote_command = remote_command

@@ -55,9 +55,9 @@ _FLAGS = frozenset(
     "wait-for-server xml".split()
 )
 _PAIRS = frozenset(("mca", "gmca"))
-# Those that need no program, and those that say where programs are.
-_WITHOUT_PROGRAM = frozenset(("h", "help", "V", "version", "app"))
-_ELSEWHERE = frozenset(("path", "wd", "wdir", "preload-binary", "s"))
+# Those with a value that Horovod and run.sh use. Others may change which program is meant.
+_WITH_VALUE = frozenset(("x", "bind-to", "map-by", "rank-by", "output-filename"))
+_VERSION = frozenset(("-V", "-version", "--version"))
 # A name server may take its time.
 _is_own = functools.lru_cache(maxsize=None)(is_own_name)
 
@@ -72,6 +72,8 @@ class Words:
     parameters: dict[str, str] = field(default_factory=dict)
     """MCA parameters."""
     programs: list[str] = field(default_factory=list)
+    is_understood: bool = True
+    """True if all options are known, so that ``programs`` are the ones of Open MPI."""
 
     def __post_init__(self) -> None:
         place = 0
@@ -103,6 +105,8 @@ class Words:
             return 3
         if name in _KINDS and values:
             self.values.append((_KINDS[name], place + 1))
+        if name not in _KINDS and name not in _WITH_VALUE:
+            self.is_understood = False
         return 2
 
     def places(self, kind: str) -> Iterator[int]:
@@ -173,23 +177,41 @@ class Launch:
                 f"{self._name(kind)} {self._words.words[place][:80]}; add slots, or start fewer"
             )
 
+    def check_lists(self) -> None:
+        """Refuse hosts of ``-H`` that a file does not have: it chooses among those of the file.
+
+        Raises:
+            ConfigError: with the first of them.
+        """
+        files = [place for place in self._words.places(_FILE) if place in self._lists]
+        known = {host for place in files for host in self._lists[place]}
+        has_own = any(map(_is_own, known))
+        # With several programs, each may have lists of its own.
+        is_one = bool(files) and len(self._words.programs) == 1
+        for place in self._words.places(_LIST):
+            for host in self._lists.get(place, ()):
+                if is_one and host not in known and not (has_own and _is_own(host)):
+                    raise ConfigError(
+                        f"{_LIST} {host[:80]} is not among the hosts of {_FILE} "
+                        f"{self._words.words[files[0]][:80]}; add it there, or give one of the two"
+                    )
+
     def check_programs(self) -> None:
         """Refuse a command without a program, or with one that this host, the only one, lacks.
 
         Raises:
             ConfigError: with what to type.
         """
-        typed = {word.lstrip("-") for word in self._words.words}
-        if not self._words.programs:
-            if not typed & _WITHOUT_PROGRAM:
-                raise ConfigError(
-                    "there is no program to start; write it after the options, as in mpirun -np 2 "
-                    "bash config.sh"
-                )
+        programs, hosts = self._words.programs, {h for slots in self._lists.values() for h in slots}
+        if not self._words.is_understood:
             return
-        hosts = {host for slots in self._lists.values() for host in slots}
-        if hosts and all(map(_is_own, hosts)) and not typed & _ELSEWHERE:
-            for program in self._words.programs:
+        if not programs and not _VERSION.intersection(self._words.words):
+            raise ConfigError(
+                "there is no program to start; write it after the options, as in mpirun -np 2 bash "
+                "config.sh"
+            )
+        if hosts and all(map(_is_own, hosts)):
+            for program in programs:
                 if shutil.which(program) is None:
                     raise ConfigError(
                         f"{program[:80]!r} is not a program of this host; correct its name, or "
@@ -281,6 +303,7 @@ def main() -> None:
     attempt = os.environ.pop("RUN_SH_ATTEMPT", None)
     launch = Launch(words, None if attempt is None else int(attempt))
     launch.check_ranks()
+    launch.check_lists()
     launch.check_programs()
     launch.reach_hosts()
     sys.stdout.flush()

@@ -178,11 +178,15 @@ def test_run_refuses_wrong_hosts(sandbox: Sandbox, variables: dict[str, str]) ->
         ("-np 0 -H a:1", True),
         ("-np 1 --host=a:1", True),
         ("--np=1 -H a:1", True),
+        ("-np 1 -hostfile hosts -H b", True),
+        ("-np 1 -hostfile hosts -H a", False),
+        ("-np 1 -hostfile hosts -H 127.0.0.1", False),
     ],
 )
 def test_mpirun_refuses_what_open_mpi_answers_with_pages(
     sandbox: Sandbox, words: str, is_refused: bool
 ) -> None:
+    (sandbox.folder / "hosts").write_text("a\nlocalhost\n")
     result = sandbox.run("bash", LAUNCHER, *words.split(), "true")
     assert result.returncode == (2 if is_refused else 0), result.stderr
     assert len(result.stderr.splitlines()) == is_refused == (not sandbox.calls)
@@ -200,6 +204,8 @@ def test_mpirun_refuses_what_open_mpi_answers_with_pages(
         ("-np 1 -H localhost:2 -wdir / bin/true", ""),
         ("--version", ""),
         ("--app programs", ""),
+        ("-np 1 -H localhost:2 --flag-of-another-version bash -x", ""),
+        ("-np 1 -H localhost:2 --flag-of-another-version bash nothing", ""),
     ],
 )
 def test_mpirun_names_a_program_that_is_missing(sandbox: Sandbox, words: str, reason: str) -> None:

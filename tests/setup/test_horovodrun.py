@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import shlex
@@ -120,3 +121,16 @@ def test_a_wrong_command_line_is_one_line(words: str, reason: str) -> None:
     assert (said.returncode, said.stdout) == (2, ""), said.stderr
     assert said.stderr.startswith("error: ") and reason in said.stderr
     assert len(said.stderr.splitlines()) == 1
+
+
+def test_options_by_their_whole_names(horovodrun, monkeypatch) -> None:
+    changed = SimpleNamespace(**{**vars(argparse), "ArgumentParser": horovodrun.Options})
+    monkeypatch.setattr(horovodrun.launch, "argparse", changed)
+    # With abbreviations, --network is an ambiguous option of Horovod.
+    monkeypatch.setattr(sys, "argv", ["horovodrun", *"-np 2 echo --network r50 --check".split()])
+    found = horovodrun.parse_args()
+    assert (found.num_proc, found.command) == (2, ["echo", "--network", "r50", "--check"])
+    monkeypatch.setattr(sys, "argv", ["horovodrun", "--check"])
+    monkeypatch.setattr(horovodrun.launch, "check_build", lambda verbose: sys.exit(0))
+    with pytest.raises(SystemExit, match="0"):
+        horovodrun.parse_args()

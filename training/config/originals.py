@@ -26,6 +26,7 @@ _SAVED = "leave it out: the model is always saved, into --models-root"
 _TORCHRUN = "torchrun's; start ranks with horovodrun -np 8 -H localhost:8"
 _WANDB = "leave it out: metrics.jsonl and scalars/ in --models-root have the numbers"
 _SHARE = "give python -m parallel.launch its --data-sharding FILE, and --data-allocator 1 here"
+_RECIPE = "leave it out: the set of images has the random changes of its recipe"
 _MODEL_LAYERS = "name the model with its layers, as in --model resnet20 or --model resnet50_v2"
 _LAYERS = "name the network with its layers, as in --network r100"
 
@@ -131,8 +132,23 @@ CLASSIFY: Mapping[str, str] = {
     "--hostname": "give python -m parallel.launch its -H FILE",
     "--cluster[0-9]-*": _SHARE,
     "--data[_-]proportion": _SHARE,
-    "--aug-level": "leave it out: the set of images has the random changes of its recipe",
+    "--aug-level": _RECIPE,
     "--list-dir": "leave it out: nothing there reads it",
+    "--data-train*": "give --rec-train, whose .idx file is found",
+    "--data-val*": "give --rec-val, whose .idx file is found",
+    "--image-shape": "give --image-size",
+    "--lr-step-epochs": "give --lr-steps, in epochs",
+    "--save-period": "give --save-frequency",
+    "--disp-batches": "give --frequent",
+    "--optimizer": "leave it out: it is SGD, with --momentum",
+    "--loss": "leave it out: it is the cross-entropy",
+    "--warmup-strategy": "leave it out: the learning rate rises from 0 in equal steps",
+    "--gc-*": "not ported; --fp16-allreduce halves what Horovod sends",
+    "--monitor": "leave it out: metrics.jsonl in --models-root has the numbers of the run",
+    "--pad-size": _RECIPE,
+    "--rgb-*": _RECIPE,
+    "--random-*": _RECIPE,
+    "--max-random-*": _RECIPE,
 }
 
 SYNONYMS: Mapping[str, str] = {

@@ -55,6 +55,20 @@ def test_all_foreign_options_of_a_line_are_named_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("--data-train a.rec", "give --rec-train"),
+        ("--optimizer sgd", "SGD"),
+        ("--monitor 20", "metrics.jsonl"),
+        ("--disp-batches=20", "give --frequent"),
+    ],
+)
+def test_no_similar_option_is_suggested_for_mxnets_examples(line: str, answer: str) -> None:
+    message = refusal(images, line)
+    assert answer in message and "did you mean" not in message
+
+
+@pytest.mark.parametrize(
     ("line", "field", "value"),
     [
         ("--num-epoch 7", "epochs", 7),
