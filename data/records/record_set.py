@@ -314,10 +314,16 @@ class RecordSet(LabeledRecords):
         return np.where(readable, labels, -1).astype(np.int64)
 
     def _label_error(self, label: float, index: int) -> DataError:
+        path = self.path.with_name("property")
+        if not path.is_file():
+            return DataError(
+                f"{self.where(index)} has label {label:.10g}, but classes are numbered 0, 1, 2, … "
+                f"(below {self.num_classes}); pack the set again"
+            )
         return DataError(
             f"{self.where(index)} has label {label:.10g}, but the classes are 0 to "
-            f"{self.num_classes - 1}; correct {self.path.with_name('property')} "
-            "(num_classes,height,width) or pack the set again"
+            f"{self.num_classes - 1}; correct {path} (num_classes,height,width) or pack the set "
+            "again"
         )
 
 

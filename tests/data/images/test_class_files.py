@@ -149,12 +149,15 @@ def test_a_wrong_label_is_refused_before_the_first_update(
     if label == 3 and part == "train" and not property_of:
         # A class more, of one image.
         return
-    right = "val/set.rec has 4 classes, .* only 3" if label == 3 and not property_of else (
-        f"{part}/set.rec: record 5 has label {label:.10g}, but the classes are 0 to "
-    )  # fmt: skip
+    # The remedy names a property only where there is one.
+    known = "the classes are 0 to 2; correct .*/property" if property_of else "classes are numbered"
+    right = f"{part}/set.rec: record 5 has label {label:.10g}, but {known}"
+    if label == 3 and not property_of:
+        right = "val/set.rec has 4 classes, .* only 3"
     with pytest.raises(DataError, match=right) as caught:
         class_files.open_records(tmp_path / "train/set.rec", tmp_path / "val/set.rec")
     assert "\n" not in str(caught.value)
+    assert ("property" in str(caught.value)) == bool(property_of)
 
 
 def test_broken_records_are_left_to_the_loader(tmp_path: Path) -> None:
