@@ -89,7 +89,7 @@ def search(
         blocks: probes and gallery rows of a block.
 
     Raises:
-        DataError: a row is not finite.
+        DataError: a row is not finite, or too large for a length.
     """
     excluded = excluded or {}
     for first in range(0, len(probes), blocks[0]):
@@ -107,12 +107,13 @@ def search(
 
 
 def _unit_rows(embeddings: NDArray[Any], what: str, first: int, count: int) -> Features:
-    rows = np.array(embeddings[first : first + count], np.float32)
-    is_finite = np.isfinite(rows).all(axis=1)
-    if not is_finite.all():
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows = np.array(embeddings[first : first + count], np.float32)
+        has_length = np.isfinite(np.linalg.norm(rows, axis=1))
+    if not has_length.all():
         raise DataError(
-            f"row {first + int(np.argmin(is_finite))} of the {what} is not finite; embed these "
-            "images again"
+            f"row {first + int(np.argmin(has_length))} of the {what} is not finite, or too large "
+            "for a length; embed these images again"
         )
     return normalized(rows)
 

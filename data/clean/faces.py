@@ -61,18 +61,6 @@ class EmbeddedFaces:
         """Return embeddings of length 1, float32; ``numbers`` are a slice or an array."""
         return unit_rows(self.embeddings[numbers])
 
-    def check(self) -> None:
-        """Refuse embeddings that are not finite.
-
-        Raises:
-            DataError: there is one.
-        """
-        for block in blocks(len(self)):
-            is_finite = np.isfinite(self.embeddings[block]).all(axis=1)
-            if not is_finite.all():
-                number = block.start + int(np.argmin(is_finite))
-                raise DataError(f"embedding {number} is not finite; embed the images again")
-
     def with_labels(self, labels: Numbers) -> EmbeddedFaces:
         """Return the same embeddings in other classes."""
         return EmbeddedFaces(self.embeddings, labels, self.num_classes)
@@ -83,6 +71,27 @@ def unit_rows(rows: NDArray[Any]) -> Rows:
     rows = np.array(rows, np.float32)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     return rows
+
+
+def check_lengths(embeddings: NDArray[Any], what: str) -> None:
+    """Refuse embeddings that are not finite, or too large for a length, which makes zeros of them.
+
+    Args:
+        embeddings: floats [n, D], possibly mapped into memory.
+        what: they are of, for the message.
+
+    Raises:
+        DataError: there is one.
+    """
+    for block in blocks(len(embeddings)):
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = np.linalg.norm(np.array(embeddings[block], np.float32), axis=1)
+        if not np.isfinite(lengths).all():
+            number = block.start + int(np.argmin(np.isfinite(lengths)))
+            raise DataError(
+                f"embedding {number} of {what} is not finite, or too large for a length; embed the "
+                "images again"
+            )
 
 
 def blocks(count: int, size: int = BLOCK) -> Iterator[slice]:

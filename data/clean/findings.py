@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.clean.centers import Centers, find_centers
-from data.clean.faces import EmbeddedFaces
+from data.clean.faces import EmbeddedFaces, check_lengths
 from data.clean.labels import (
     Kind,
     Nearest,
@@ -80,9 +80,11 @@ def find_all(
         search: finds the nearest rows of a gallery.
 
     Raises:
-        DataError: there are no two classes, or an embedding is not finite.
+        DataError: there are no two classes, or an embedding has no length.
     """
-    faces.check()
+    check_lengths(faces.embeddings, "the set")
+    for target in targets:
+        check_lengths(target.embeddings, target.name)
     strangers = cosines_of_strangers(faces)
     own = _or(given["own"], at_far(strangers, OWN_FAR))
     agree = _or(given["agree"], at_far(strangers, AGREE_FAR))

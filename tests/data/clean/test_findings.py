@@ -193,7 +193,18 @@ def test_given_cosines_replace_those_that_are_found() -> None:
 def test_sets_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(DataError, match="1 identities with images"):
         find(np.ones((3, WIDTH), np.float32), np.zeros(3))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_embeddings_that_have_no_length_are_refused(value: float) -> None:
+    """The squares of 1e30 are no float32: such an embedding would be far from all others."""
     rows, owners = people([4] * 20)
-    rows[7, 3] = np.nan
-    with pytest.raises(DataError, match="embedding 7 is not finite"):
-        find(rows, owners)
+    spoiled = rows.copy()
+    spoiled[7, 3] = value
+    with pytest.raises(DataError, match="embedding 7 of the set is not finite"):
+        find(spoiled, owners)
+    faces = EmbeddedFaces(rows, owners, 20)
+    target = Targets("lfw", spoiled, np.ones(40, np.bool_), np.arange(80))
+    with pytest.raises(DataError, match="embedding 7 of lfw is not finite"):
+        find_all(faces, [target], NONE, search)
