@@ -21,6 +21,10 @@ Extract = Callable[[Images], Features]
 FACE_SIZE = (112, 112)
 
 
+class NotFiniteError(DataError):
+    """Embeddings are not finite, or too large for a length: the network has diverged."""
+
+
 def features_of_views(extract: Extract, images: Images, batch_size: int, *, flip: bool) -> Features:
     """Return the features [views, b, D] of images, and with ``flip`` of their mirror images.
 
@@ -32,7 +36,7 @@ def features_of_views(extract: Extract, images: Images, batch_size: int, *, flip
         flip: whether mirror images count.
 
     Raises:
-        DataError: features are not finite, or too large for a length.
+        NotFiniteError: features are not finite, or too large for a length.
     """
     filled = np.zeros((batch_size, *images.shape[1:]), np.uint8)
     filled[: len(images)] = images
@@ -43,14 +47,14 @@ def features_of_views(extract: Extract, images: Images, batch_size: int, *, flip
 
 
 def check_finite(features: Features) -> None:
-    """Raise ``DataError`` if features [..., D] are not finite, or too large for a length.
+    """Raise ``NotFiniteError`` if features [..., D] are not finite, or too large for a length.
 
     Without it they are as far from each other as those of two people.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.linalg.norm(features, axis=-1)
     if not np.isfinite(lengths).all():
-        raise DataError(
+        raise NotFiniteError(
             f"the network gives embeddings that are not finite ({(~np.isfinite(lengths)).sum():,} "
             f"of {lengths.size:,}); it has diverged, or its type is too small for them: give an "
             "earlier epoch, or --dtype float32"

@@ -10,7 +10,9 @@ from typing_extensions import override
 
 from backbones.model import Backbone
 from evaluation import verification
+from evaluation.features import Extract, NotFiniteError
 from parallel.world import World, allgather_numpy
+from runtime.errors import DataError
 from runtime.state import Saved, State, Stateful
 from training.log.run_log import RunLog
 from training.model_saver import average_statistics
@@ -40,24 +42,44 @@ class Verifier(Stateful):
         self.last: dict[str, float] = {}
 
     def verify(self, update: int) -> dict[str, float]:
-        """Verify every target, report and remember the accuracies, and return them by name."""
+        """Verify every target, report and remember the accuracies, and return them by name.
+
+        Raises:
+            DataError: a set is broken, or the network has diverged.
+        """
         average_statistics(self._backbone, self._world)
         gather = partial(allgather_numpy, self._world)
         ranks = verification.EmbeddingRanks(self._world.rank, self._world.size, gather)
         extract = self._backbone.inference()
         for target in self._targets:
-            result = verification.evaluate(
+            result = self._evaluate(extract, target, ranks, update)
+            self.first.setdefault(target.name, result.accuracy)
+            self.last[target.name] = result.accuracy
+            self.best[target.name] = max(self.best.get(target.name, 0.0), result.accuracy)
+            self._log.verification(target.name, result, best=self.best[target.name], update=update)
+        return {target.name: self.last[target.name] for target in self._targets}
+
+    def _evaluate(
+        self,
+        extract: Extract,
+        target: verification.Target,
+        ranks: verification.EmbeddingRanks,
+        update: int,
+    ) -> verification.VerificationResult:
+        try:
+            return verification.evaluate(
                 extract,
                 target,
                 batch_size=self._batch_size,
                 ranks=ranks,
                 image_size=self._image_size,
             )
-            self.first.setdefault(target.name, result.accuracy)
-            self.last[target.name] = result.accuracy
-            self.best[target.name] = max(self.best.get(target.name, 0.0), result.accuracy)
-            self._log.verification(target.name, result, best=self.best[target.name], update=update)
-        return {target.name: self.last[target.name] for target in self._targets}
+        except NotFiniteError:
+            remedy = "lower --lr" if update else "give another epoch as --pretrained"
+            raise DataError(
+                f"verification {target.name} at update {update}: the network gives embeddings that "
+                f"are not finite; it has diverged: {remedy}"
+            ) from None
 
     @override
     def export_state(self, update: int) -> State:

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from evaluation import verification
+from evaluation.features import NotFiniteError
+from runtime.errors import DataError
 from training import verifier as verifier_module
 from training.verifier import Verifier
 
@@ -47,6 +49,23 @@ def make(monkeypatch):
         return made, log, calls, averaged
 
     return build
+
+
+@pytest.mark.parametrize(
+    ("update", "remedy"), [(0, "give another epoch as --pretrained"), (7, "lower --lr")]
+)
+def test_a_network_that_has_diverged_gets_a_remedy_of_training(
+    make, monkeypatch, update: int, remedy: str
+) -> None:
+    verifier, _, _, _ = make({"lfw": []})
+
+    def evaluate(*_: object, **__: object) -> None:
+        raise NotFiniteError("give an earlier epoch, or --dtype float32")
+
+    monkeypatch.setattr(verification, "evaluate", evaluate)
+    line = f"verification lfw at update {update}: the network gives embeddings .*diverged: {remedy}"
+    with pytest.raises(DataError, match=f"^{line}$"):
+        verifier.verify(update)
 
 
 def test_first_last_and_best(make) -> None:
