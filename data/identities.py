@@ -77,7 +77,7 @@ def list_images(folder: Union[str, Path], above: _Above = frozenset()) -> Listin
     """List the images in a folder, at any depth.
 
     Files of which the ending says nothing are images if they begin like one. Hidden files, and the
-    folders that ``is_class`` knows, are ignored: programs create them.
+    folders that are none for ``is_class``, are left out: programs create them.
 
     Args:
         folder: an existing one.
@@ -250,20 +250,24 @@ def _scan(top: str, inner: str, left_out: LeftOut) -> tuple[list[str], list[str]
         entries = sorted(scanned, key=lambda entry: entry.name)
     for entry in entries:
         path = os.path.join(inner, entry.name)
-        if entry.is_dir():
-            if is_class(entry.name):
-                folders.append(path)
-        elif not entry.name.startswith("."):
-            reason = _reason(entry)
-            if reason:
-                left_out.add(reason, path)
-            else:
-                images.append(path)
+        is_folder = entry.is_dir()
+        reason = _reason_of_folder(entry.name) if is_folder else _reason_of_file(entry)
+        if reason:
+            left_out.add(reason, path)
+        else:
+            (folders if is_folder else images).append(path)
     return images, folders
 
 
-def _reason(entry: os.DirEntry[str]) -> str:
+def _reason_of_folder(name: str) -> str:
+    """Return why a folder is not looked into, in the plural; empty if it is."""
+    return "" if is_class(name) else "folders that are hidden or made by programs"
+
+
+def _reason_of_file(entry: os.DirEntry[str]) -> str:
     """Return why a file is no image, in the plural; empty if it is one."""
+    if entry.name.startswith("."):
+        return "hidden files"
     if is_image(entry.name):
         return ""
     beginning = b""

@@ -150,7 +150,7 @@ class ClassFolders(EncodedSet):
     def _list(self) -> dict[str, list[str]]:
         """Return the images of each class, both sorted by name."""
         found: dict[str, list[str]] = {}
-        for name, is_folder in _entries(self._folder):
+        for name, is_folder, _ in _entries(self._folder):
             if not is_folder:
                 self._leave_out("files beside the class folders", name)
             elif not is_class(name):
@@ -162,12 +162,12 @@ class ClassFolders(EncodedSet):
     def _images(self, name: str) -> list[str]:
         """Return the names of a class's images; counts what else its folder holds."""
         images = []
-        for inner, is_folder in _entries(self._folder / name):
+        for inner, is_folder, is_file in _entries(self._folder / name):
             if is_folder:
                 for folder, _, files in os.walk(self._folder / name / inner):
                     for image in filter(is_image, files):
                         self._leave_out("images in folders within a class", f"{folder}/{image}")
-            elif is_image(inner):
+            elif is_file and is_image(inner):
                 images.append(inner)
             else:
                 self._leave_out("files that are hidden or no images", f"{name}/{inner}")
@@ -198,7 +198,10 @@ class ClassFolders(EncodedSet):
         return str(self._files[index][0])
 
 
-def _entries(folder: Path) -> list[tuple[str, bool]]:
-    """Return the names in a folder, sorted, and whether each is a folder, also through a link."""
+def _entries(folder: Path) -> list[tuple[str, bool, bool]]:
+    """Return the names in a folder, sorted, and whether each is a folder and a file, also by link.
+
+    A pipe is neither, and reading it may never end; nor is a link that leads nowhere.
+    """
     with os.scandir(folder) as entries:
-        return sorted((entry.name, entry.is_dir()) for entry in entries)
+        return sorted((entry.name, entry.is_dir(), entry.is_file()) for entry in entries)

@@ -48,6 +48,8 @@ def test_images_without_an_ending_and_what_is_left_out(folder: Path, make_image)
     faces = NamedImages(sources, Size(16, 16))
     assert [int(faces.read(n)[0, 0, 0]) for n in range(len(faces))] == [3, 2, 1, 0, 7, 7, 0]
     assert remarks(sources) == [
+        "in: left out 2 folders that are hidden or made by programs, the first is .hidden",
+        "in: left out 1 hidden files, the first is b/.1.png",
         "in: left out 1 images of formats that are not decoded, such as HEIC and GIF (convert "
         "them), the first is b/4.heic",
         "in: left out 1 files that are not images, the first is b/notes.txt",

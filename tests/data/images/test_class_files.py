@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -80,6 +81,18 @@ def test_many_are_counted_and_the_first_is_named(tmp_path: Path) -> None:
         f"{tmp_path}/train: left out folders without images: 3 (x, …)",
     ]
     assert not validation.left_out
+
+
+def test_pipes_are_no_images_whatever_their_names(tmp_path: Path) -> None:
+    """Reading a pipe may never end."""
+    write(tmp_path / "train", ["a/"])
+    os.mkfifo(tmp_path / "train" / "a" / "3.png")
+    (tmp_path / "train" / "a" / "4.png").symlink_to("3.png")
+    training, _ = opened(tmp_path)
+    assert labels(training) == [0, 0, 1, 1, 2, 2]
+    assert training.left_out == [
+        f"{tmp_path}/train: left out files that are hidden or no images: 2 (a/3.png, …)"
+    ]
 
 
 def test_linked_folders_and_files_are_used(tmp_path: Path) -> None:

@@ -193,6 +193,8 @@ def test_every_image_is_packed_and_the_rest_is_counted(tmp_path: Path, make_imag
     assert {bytes(record.payload): int(record.label) for record in found} == expected
     assert result.stderr.replace(f"{tmp_path / 'in'}: ", "").splitlines() == [
         "9 images in folders within those of identities belong to these, the first is ann/a/b/6",
+        "left out 1 folders that are hidden or made by programs, the first is .ipynb_checkpoints",
+        "left out 1 hidden files, the first is ann/._1.png",
         "left out 1 files that are not images, the first is ann/Thumbs.db",
         "left out 1 images of formats that are not decoded, such as HEIC and GIF (convert them), "
         "the first is bob/x.heic",
