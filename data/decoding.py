@@ -41,7 +41,7 @@ IMAGE_ENDINGS = (*FILE_ENDINGS, ".jfif", ".jif", ".jfi")
 
 # JPEG, PNG, BMP, WebP. OpenCV knows a dozen more formats, which no set has; each is another decoder
 # to be attacked.
-_BEGINNINGS_OF_RECORDS = (b"\xff\xd8", b"\x89P", b"BM", b"RI")
+_BEGINNINGS_OF_RECORDS = {b"\xff\xd8": ".jpg", b"\x89P": ".png", b"BM": ".bmp", b"RI": ".webp"}
 # TIFF, portable maps, Sun raster, Radiance.
 _BEGINNINGS_OF_FILES = (
     *_BEGINNINGS_OF_RECORDS, b"II", b"MM", *(b"P%d" % kind for kind in range(1, 7)),
@@ -86,9 +86,20 @@ def decode_rgb(payload: Payload) -> Image:
     Raises:
         BrokenRecordError: the bytes are no image.
     """
-    if bytes(payload[:2]) not in _BEGINNINGS_OF_RECORDS:
-        raise BrokenRecordError("the image cannot be decoded: it is no JPEG, PNG, BMP or WebP")
+    ending_of(payload)
     return _decode(payload, _UPRIGHT)
+
+
+def ending_of(payload: Payload) -> str:
+    """Return the ending that the file of a record's image has, such as ".jpg".
+
+    Raises:
+        BrokenRecordError: the bytes are no image.
+    """
+    ending = _BEGINNINGS_OF_RECORDS.get(bytes(payload[:2]))
+    if ending is None:
+        raise BrokenRecordError("the image cannot be decoded: it is no JPEG, PNG, BMP or WebP")
+    return ending
 
 
 def decode_file(payload: Payload) -> Image:

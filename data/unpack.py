@@ -3,7 +3,7 @@
     python -m data.unpack datasets/faces FACES [--max-images N]
 
 An image of class 7 becomes ``id_000007/000007_0000123.jpg``, where 123 counts all images; the bytes
-are copied. Numbers have leading zeros, so that ``data.pack``, which goes by name, gives every
+are copied, and say which ending the file gets. Numbers have leading zeros, so that ``data.pack``, which goes by name, gives every
 identity that has images its place again. The folder gets its name when all images are in it.
 """
 
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from data.decoding import ending_of
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
 from data.worker_threads import say, track
@@ -22,7 +23,6 @@ from runtime.files import new_folder
 from runtime.stopping import run_stoppable
 
 _BAD_STATUS = 1
-_PNG = b"\x89PNG"
 
 
 def unpack(records: RecordSet, folder: Path, count: int) -> int:
@@ -37,18 +37,18 @@ def unpack(records: RecordSet, folder: Path, count: int) -> int:
     for index in track(range(count), count, "unpacking images"):
         try:
             payload, number = records.image(index)
+            ending = ending_of(payload)
         except BrokenRecordError as error:
             bad += 1
-            say(str(error))
+            where = f"{records.where(index)}: "
+            say(where + str(error).removeprefix(where))
             continue
         label = f"{number:0{label_digits}}"
         identity = folder / f"id_{label}"
         if number not in made:
             identity.mkdir()
             made.add(number)
-        content = bytes(payload)
-        ending = "png" if content.startswith(_PNG) else "jpg"
-        (identity / f"{label}_{index:0{image_digits}}.{ending}").write_bytes(content)
+        (identity / f"{label}_{index:0{image_digits}}{ending}").write_bytes(payload)
     return bad
 
 

@@ -3,13 +3,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
 from data import unpack
 from data.pack.__main__ import main as pack
 from data.records.record_set import RecordSet
+from data.records.recordio import encode
 from runtime.errors import ConfigError, DataError
 
+ENDINGS = [".jpg", ".png", ".bmp", ".webp"]
 COUNTS = [1] * 5 + [3] + [2] * 6
 
 
@@ -72,6 +76,23 @@ def test_broken_records_are_named_and_left_out(write_set, tmp_path, monkeypatch,
     assert "train.rec: record 1: " in printed.err
     assert "2 images, without 1 broken ones" in printed.out
     assert len(list((tmp_path / "out").glob("id_*/*"))) == 2
+
+
+def test_bytes_of_no_image_are_left_out_and_the_others_say_their_ending(
+    tmp_path, monkeypatch, capsys
+) -> None:
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    payloads = [cv2.imencode(ending, pixels)[1].tobytes() for ending in ENDINGS]
+    records = [*payloads, b"GIF89a" + bytes(40)]
+    content = b"".join(encode((float(n // 4),), n, one) for n, one in enumerate(records))
+    (tmp_path / "train.rec").write_bytes(content)
+    assert run(monkeypatch, tmp_path, tmp_path / "out") == 1
+    printed = capsys.readouterr()
+    line = f"{tmp_path}/train.rec: record 4: the image cannot be decoded: it is no JPEG"
+    assert line in printed.err and "4 images, without 1 broken ones" in printed.out
+    files = sorted((tmp_path / "out").glob("id_*/*"))
+    assert [path.name for path in files] == [f"0_{n}{end}" for n, end in enumerate(ENDINGS)]
+    assert [path.read_bytes() for path in files] == payloads
 
 
 def test_what_was_begun_is_removed(write_set, tmp_path, monkeypatch) -> None:
