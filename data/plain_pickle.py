@@ -4,9 +4,10 @@ A pickle is a program for a small machine, and one of that machine's instruction
 of Python. InsightFace's verification sets and CIFAR-10's batches are pickles, and come from
 strangers. The machine in this module has no such instruction: it looks up no name, calls nothing
 and imports nothing. It knows the few names with which NumPy and Python 2 write bytes, numbers and
-arrays of these, and every other name is an error. Its time and memory are bounded by the size of
-the file, which those of ``pickle.Unpickler`` are not, whatever its ``find_class`` allows: a number
-of its memo takes an array of that length, and a key that is a nested tuple is hashed forever.
+arrays of these, and Python's ordered dictionaries and deques, and every other name is an error. Its
+time and memory are bounded by the size of the file, which those of ``pickle.Unpickler`` are not,
+whatever its ``find_class`` allows: a number of its memo takes an array of that length, and a key
+that is a nested tuple is hashed forever.
 """
 
 from __future__ import annotations
@@ -255,6 +256,17 @@ def _is_key(value: Any) -> bool:
     return isinstance(value, (str, bytes)) or (isinstance(value, int) and abs(value) < _MAX_KEY)
 
 
+def _empty(kind: Callable[[], Any]) -> Callable[..., Any]:
+    """Return what makes an empty list or dictionary, which instructions fill afterwards."""
+
+    def rebuild(_: _Machine, *arguments: Any) -> Any:
+        if any(arguments):
+            raise UnsafePickleError("a collection that is not filled by instructions")
+        return kind()
+
+    return rebuild
+
+
 def _text(value: Any) -> str:
     if isinstance(value, bytes):
         value = value.decode("latin1")
@@ -273,6 +285,8 @@ _FUNCTIONS: dict[str, Optional[Callable[..., Any]]] = {
     "_codecs encode": _Machine.encode,
     "numpy ndarray": None,
     "numpy dtype": lambda machine, code, *_: _Type(_text(code)),
+    "collections OrderedDict": _empty(dict),
+    "collections deque": _empty(list),
 }
 # The modules of Python 2 and 3.
 for _builtins in ("__builtin__", "builtins"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import OrderedDict, deque
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,12 @@ def test_plain_values(protocol: int) -> None:
     found = load(pickle.dumps(VALUES, protocol))
     assert found == VALUES
     assert [type(one) for one in found["bytearrays"]] == [bytes, bytes]
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_other_lists_and_dictionaries(protocol: int) -> None:
+    values = [OrderedDict(b=1, a=[2]), OrderedDict(), deque([b"x", 3]), deque()]
+    assert load(pickle.dumps(values, protocol)) == [{"b": 1, "a": [2]}, {}, [b"x", 3], []]
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -185,6 +192,7 @@ def test_damage_and_danger_end_the_reading(content: bytes, message: str) -> None
         (np.array(["text"]), "an array of type 'U4'"),
         (np.zeros(2, [("a", "u1"), ("b", "u1")]), "an array of type 'V2'"),
         (np.zeros((2, 4, 3), np.uint8), r"pixels \(2 x 4 x 3\), where an encoded image"),
+        (deque([1], 5), "a collection that is not filled by instructions"),
         (1j, "it wants to run"),
         ({1, 2}, "it wants to run|it holds a empty set"),
         (range(3), "it wants to run"),
