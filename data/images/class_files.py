@@ -6,10 +6,12 @@ The form in which a user packs any set of images; ImageNet and CIFAR are read fr
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.decoding import FILE_ENDINGS, decode_file
@@ -25,19 +27,24 @@ _EMPTY = "folders without images"
 def open_records(training: Path, validation: Path) -> tuple[DecodedImages, DecodedImages]:
     """Open two record files, as MXNet's ``im2rec`` writes them; the labels are class numbers.
 
+    Classes without an image are named, such as class 0 if labels are numbered from 1.
+
     Raises:
         DataError: a file is broken, a label is no class, or validation has classes that training
             lacks.
     """
-    training_set, validation_set = RecordSet(training), RecordSet(validation)
-    for records in (training_set, validation_set):
-        _check_labels(records)
+    sets = training_set, validation_set = RecordSet(training), RecordSet(validation)
+    labels = [_checked_labels(records) for records in sets]
     if validation_set.num_classes > training_set.num_classes:
         raise DataError(
             f"{validation} has {validation_set.num_classes} classes, {training} only "
             f"{training_set.num_classes}; pack both from one list of classes"
         )
-    return _readable(DecodedImages(training_set)), _readable(DecodedImages(validation_set))
+    training_images, validation_images = (
+        _readable(DecodedImages(one, left_out=_absent(one, own, training_set.num_classes)))
+        for one, own in zip(sets, labels)
+    )
+    return training_images, validation_images
 
 
 def first_readable(images: DecodedImages) -> int:
@@ -61,14 +68,31 @@ def _readable(images: DecodedImages) -> DecodedImages:
     return images
 
 
-def _check_labels(records: RecordSet) -> None:
+def _checked_labels(records: RecordSet) -> NDArray[np.int32]:
     """Look at all labels before the first update, so that every rank refuses a wrong one.
 
     A record without a label may be broken, and is then skipped later, or its label is not a number.
     """
-    for index in np.flatnonzero(records.labels() < 0).tolist():
+    labels = records.labels()
+    for index in np.flatnonzero(labels < 0).tolist():
         with suppress(BrokenRecordError):
             records.image(index)
+    return labels
+
+
+def _absent(records: RecordSet, labels: NDArray[np.int32], num_classes: int) -> list[str]:
+    """Return a line about the classes that no image has, if there are any."""
+    present = np.zeros(num_classes, np.bool_)
+    present[labels[labels >= 0]] = True
+    absent = np.flatnonzero(~present).tolist()
+    return [_line_of_absent(records.path, num_classes, absent)] if absent else []
+
+
+def _line_of_absent(place: Path, num_classes: int, absent: Sequence[object]) -> str:
+    return (
+        f"{place}: no images of {len(absent)} of the {num_classes} classes that are trained "
+        f"({absent[0]}{', …' * (len(absent) > 1)})"
+    )
 
 
 def open_folders(training: Path, validation: Path) -> tuple[DecodedImages, DecodedImages]:
@@ -140,10 +164,7 @@ class ClassFolders(EncodedSet):
             )
         missing = sorted(labels.keys() - set(self.classes))
         if missing:
-            self.left_out.append(
-                f"{self._folder}: no images of {len(missing)} of the {len(labels)} classes that "
-                f"are trained ({missing[0]}{', …' * (len(missing) > 1)})"
-            )
+            self.left_out.append(_line_of_absent(self._folder, len(labels), missing))
         self._files = [(path, labels[self.classes[label]]) for path, label in self._files]
         self.classes, self.num_classes = training.classes, len(labels)
 

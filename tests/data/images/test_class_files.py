@@ -173,6 +173,19 @@ def test_a_wrong_label_is_refused_before_the_first_update(
     assert ("property" in str(caught.value)) == bool(property_of)
 
 
+def test_classes_of_records_without_images_are_named(tmp_path: Path) -> None:
+    """Labels that are numbered from 1, and a class that validation lacks, too."""
+    training = write_records(tmp_path / "train.rec", [1, 2, 3, 1])
+    validation = write_records(tmp_path / "val.rec", [1, 3])
+    sets = class_files.open_records(training, validation)
+    assert [images.left_out for images in sets] == [
+        [f"{tmp_path}/train.rec: no images of 1 of the 4 classes that are trained (0)"],
+        [f"{tmp_path}/val.rec: no images of 2 of the 4 classes that are trained (0, …)"],
+    ]
+    write_records(tmp_path / "train.rec", [0, 1, 2, 3])
+    assert not class_files.open_records(training, training)[0].left_out
+
+
 def test_broken_records_are_left_to_the_loader(tmp_path: Path) -> None:
     payloads = {0: b"no image", 2: b"", 3: PNG[:40]}
     for name in ("train", "val"):
