@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data.align.similarity import align
+from data.align.similarity import align, is_no_face
 from data.decoding import decode_file
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
@@ -35,6 +35,10 @@ class ListedFaces:
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def without_face(self) -> int:
+        """Return the number of faces whose points hardly are those of a face."""
+        return int(is_no_face(self._points).sum())
 
     def read(self, number: int) -> NDArray[np.uint8]:
         """Return a face as planes, uint8 ``[3, 112, 112]``, RGB.

@@ -15,7 +15,7 @@ from typing import Optional, Protocol
 import numpy as np
 from typing_extensions import override
 
-from data.align.similarity import LARGEST_MISFIT, FivePoints, misfit
+from data.align.similarity import FivePoints, is_no_face
 from data.decoding import Image
 from data.text_list import read_lines, splits
 from runtime.errors import DataError
@@ -98,13 +98,9 @@ class PointsFile(PointSource):
 
         One line may be a detector's mistake, which is refused when its image is aligned.
         """
-        points = np.stack(list(self._points.values()))
-        found = misfit(points)
-        # Lists with five x before five y: read as pairs, their numbers often look like a face.
-        separate = points.reshape(-1, 2, 5).transpose(0, 2, 1)
-        wrong = np.flatnonzero((found > LARGEST_MISFIT) | (misfit(separate) < found))
-        if 2 * len(wrong) >= len(points):
-            problem = f"has points of no face, as {len(wrong):,} of {len(points):,} lines have"
+        wrong = np.flatnonzero(is_no_face(np.stack(list(self._points.values()))))
+        if 2 * len(wrong) >= len(used):
+            problem = f"has points of no face, as {len(wrong):,} of {len(used):,} lines have"
             number = used[wrong[0]]
             raise self._refusal(number, lines[number - 1], problem)
 

@@ -98,6 +98,19 @@ def misfit(points: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(mirrored > direct, np.inf, np.sqrt(np.maximum(shares, 0)))
 
 
+def is_no_face(points: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return for faces ``[n, 5, 2]`` whether their numbers hardly are x and y of a face's points.
+
+    For some faces they are not, such as those in profile; for most of a list, its columns are
+    others. Lists with five x before five y are among these: read as pairs, they often look like a
+    face.
+    """
+    found = misfit(points)
+    separate = points.reshape(-1, 2, 5).transpose(0, 2, 1)
+    wrong: NDArray[np.bool_] = (found > LARGEST_MISFIT) | (misfit(separate) < found)
+    return wrong
+
+
 def _check_face(points: FivePoints, spread: float) -> None:
     if spread < _SMALLEST_FACE**2:
         raise DataError(

@@ -150,7 +150,7 @@ def _embed(
     if not missing:
         return
     from data.align.listed_faces import ListedFaces
-    from data.worker_threads import map_in_order, track
+    from data.worker_threads import map_in_order, say, track
     from runtime import devices
 
     context = None if isinstance(options.model, Path) else devices.choose(world, options.dtype)
@@ -159,6 +159,12 @@ def _embed(
         raise _wrong_size(network.name, network.image_size)
     batch_size = min(options.batch_size, PART)
     listed = ListedFaces(lists.images, faces.names, faces.points)
+    wrong = listed.without_face()
+    if world.rank == 0 and 2 * wrong > len(listed):
+        say(
+            f"{lists.points}: the points of {wrong:,} of {len(listed):,} faces are those of no "
+            "face; each line has x and y of five points, then the score, in InsightFace's release"
+        )
     own = missing[world.rank :: world.size]
     numbers = list(chain.from_iterable(map(folder.faces, own)))
     try:

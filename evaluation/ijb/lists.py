@@ -320,8 +320,8 @@ def read_subjects(path: Path, template_ids: Ints) -> Subjects:
     """Read a gallery or the probes.
 
     Args:
-        path: a table, separated by commas, with a heading; a line per image, that begins with its
-            template and its subject. A template may be there several times.
+        path: a table, separated by commas, with or without a heading; a line per image, that begins
+            with its template and its subject. A template may be there several times.
         template_ids: all that have faces, ascending.
 
     Raises:
@@ -332,9 +332,9 @@ def read_subjects(path: Path, template_ids: Ints) -> Subjects:
     try:
         with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
             rows = csv.reader(text)
-            next(rows, None)
-            for row in rows:
-                if not row:
+            for place, row in enumerate(rows):
+                is_heading = not place and not all(map(_is_number, row[:2]))
+                if not row or is_heading:
                     continue
                 if len(row) < 2 or not all(map(_is_number, row[:2])):
                     line = ",".join(row)

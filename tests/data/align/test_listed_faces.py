@@ -47,3 +47,19 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, image: np.ndarray) -> None
     ):
         with pytest.raises(DataError, match=message):
             faces.read(number)
+
+
+def test_faces_whose_points_are_of_other_columns_are_counted(tmp_path: Path) -> None:
+    """With a number before the points, or five x before five y; a person in profile is one more."""
+    rng = np.random.default_rng(0)
+    points = TEMPLATE + rng.normal(0, 3, (40, 5, 2))
+    flat = points.reshape(40, 10)
+    scores = rng.uniform(0.5, 1, (40, 1))
+    for columns, wrong in (
+        (flat, 0),
+        (np.hstack([scores, flat[:, :9]]), 40),
+        (np.hstack([flat[:, ::2], flat[:, 1::2]]), 40),
+        (np.vstack([flat[1:], MIRRORED.reshape(1, 10)]), 1),
+    ):
+        faces = ListedFaces(tmp_path, [""] * 40, columns.reshape(-1, 5, 2))
+        assert faces.without_face() == wrong

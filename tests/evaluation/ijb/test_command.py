@@ -163,6 +163,21 @@ def test_images(model, images, tmp_path, monkeypatch, capsys, flip: bool) -> Non
     assert {path.name: path.stat().st_mtime_ns for path in Path("out").iterdir()} == before
 
 
+def test_a_list_of_other_columns_is_named(model, images, tmp_path, monkeypatch, capsys) -> None:
+    """The score before the points: faces are cut out wrong, which numbers alone do not say."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--model", f"{model},0", "--protocol", "1:1"]
+    shutil.copytree(images.folder, "IJBC")
+    run("IJBC", *words, "--out", "right")
+    assert "of no face" not in capsys.readouterr().err
+    path = Path("IJBC/meta/ijbc_name_5pts_score.txt")
+    rows = [line.split() for line in path.read_text().splitlines()]
+    path.write_text("".join(" ".join([row[0], row[-1], *row[1:-1]]) + "\n" for row in rows))
+    run("IJBC", *words, "--out", "wrong")
+    line = f"{path}: the points of 60 of 60 faces are those of no face; each line has x and y of "
+    assert line in capsys.readouterr().err
+
+
 def test_onnx_gives_the_same(model, images, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     expected = expected_features(model, images, flip=True)

@@ -195,6 +195,13 @@ def test_a_wrong_subject(made: MadeSet, line: str, message: str) -> None:
         read_subjects(path, template_ids(Sizes()))
 
 
+def test_a_table_without_heading_loses_no_template(made: MadeSet) -> None:
+    path, ids = find_lists(made.folder).probes, template_ids(Sizes())
+    path.write_text("16,4\n13,9\n")
+    found = read_subjects(path, ids)
+    assert (found.templates.tolist(), found.subjects.tolist()) == ([1, 2], [9, 4])
+
+
 def test_no_table_of_subjects(made: MadeSet) -> None:
     path, ids = find_lists(made.folder).probes, template_ids(Sizes())
     path.write_text("TEMPLATE_ID,SUBJECT_ID\n")
