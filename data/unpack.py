@@ -3,8 +3,9 @@
     python -m data.unpack datasets/faces FACES [--max-images N]
 
 An image of class 7 becomes ``id_000007/000007_0000123.jpg``, where 123 counts all images; the bytes
-are copied, and say which ending the file gets. Numbers have leading zeros, so that ``data.pack``, which goes by name, gives every
-identity that has images its place again. The folder gets its name when all images are in it.
+are copied, and say which ending the file gets. Numbers have leading zeros, so that ``data.pack``,
+which goes by name, gives every identity that has images its place again. The folder gets its name
+when all images are in it.
 """
 
 from __future__ import annotations
