@@ -245,7 +245,8 @@ def _walk(top: str, inner: str, above: _Above, left_out: LeftOut) -> Iterator[st
 
 def _scan(top: str, inner: str, left_out: LeftOut) -> tuple[list[str], list[str]]:
     """Return the images and the folders in a folder, sorted, as paths within ``top``."""
-    images, folders = [], []
+    images: list[str] = []
+    folders: list[str] = []
     with os.scandir(os.path.join(top, inner)) as scanned:
         entries = sorted(scanned, key=lambda entry: entry.name)
     for entry in entries:
