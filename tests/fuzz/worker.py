@@ -49,7 +49,7 @@ class Worker:
 
     def run(self, name: str, first: int, stop: int) -> None:
         """Feed the inputs ``first … stop - 1``; ends the process where a reader is wrong."""
-        from runtime.errors import DataError
+        from runtime.errors import UserError
         from tests.fuzz.readers import READERS
 
         reader = READERS[name]
@@ -59,13 +59,13 @@ class Worker:
             os.chdir(folder)
             seeds = reader.seeds(Path(folder) / "seeds")
             for content in seeds:
-                self._feed(reader.read, content, Path(folder) / "read", DataError)
+                self._feed(reader.read, content, Path(folder) / "read", UserError)
             self._accepted = self._refused = 0
             for number in range(first, stop):
                 self._note(number)
                 content = make_input(seeds, number)
                 self._armed = True
-                self._feed(reader.read, content, Path(folder) / "read", DataError)
+                self._feed(reader.read, content, Path(folder) / "read", UserError)
                 self._armed = False
                 self._executed += os.path.exists("executed")
                 self._note(number)

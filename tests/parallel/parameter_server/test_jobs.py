@@ -29,8 +29,8 @@ def expected(turns: list[int]) -> list[dict]:
     for version, worker in enumerate(turns):
         stale[worker].append(version - pulled[worker] + 1)
         for index, decay in enumerate((0.125, 0.0)):
-            total = 1 + decay * weights[index]
-            memory[index] = 0.5 * memory[index] - total / stale[worker][-1]
+            total = 1 / stale[worker][-1] + decay * weights[index]
+            memory[index] = 0.5 * memory[index] - total
             weights[index] = weights[index] + memory[index]
         pulled[worker] = version + 1
         results.append(
