@@ -1,7 +1,8 @@
 """What a reader under test consists of.
 
 A reader is right when it returns, or raises a ``UserError`` (for a file a ``DataError``, or its
-kind, a ``BrokenRecordError``, which a loader counts and skips). Whatever else comes out of it ends its process.
+kind, a ``BrokenRecordError``, which a loader counts and skips). Whatever else comes out of it
+ends its process.
 """
 
 from __future__ import annotations
