@@ -37,12 +37,19 @@ def features_of_views(extract: Extract, images: Images, batch_size: int, *, flip
 
     Raises:
         NotFiniteError: features are not finite, or too large for a length.
+        DataError: all features are 0.
     """
     filled = np.zeros((batch_size, *images.shape[1:]), np.uint8)
     filled[: len(images)] = images
     views = [filled, np.ascontiguousarray(filled[..., ::-1])] if flip else [filled]
     features: Features = np.stack([extract(view)[: len(images)] for view in views])
     check_finite(features)
+    if images.any() and not features.any():
+        raise DataError(
+            f"the network gives embeddings of length 0 for all {len(images)} images of a batch, so "
+            "every cosine would be 0; its weights are zeros, or those of another network: give "
+            "another epoch"
+        )
     return features
 
 

@@ -44,10 +44,10 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], None], list[str]]] = {
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images, of which 0.png is brighter than all others, sets of them, and three networks.
+    """Images, of which 0.png is brighter than all others, sets of them, and four networks.
 
     ``nan`` has a weight that is not a number, ``huge`` finite ones whose products are not finite,
-    and ``some.onnx`` gives numbers for all but bright images.
+    ``zero`` zeros alone, and ``some.onnx`` gives numbers for all but bright images.
     """
     folder = tmp_path_factory.mktemp("inputs")
     shape = (24, SIDE, SIDE, 3)
@@ -63,11 +63,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_set(folder / "IJBC", images=True)
     options = BackboneOptions(network="tiny", embedding_size=8)
     Backbone.create(options, image_size=(SIDE, SIDE)).export(folder / "m")
-    for name, value in (("nan", np.nan), ("huge", 1e38)):
+    for name, value in (("nan", np.nan), ("huge", 1e38), ("zero", 0)):
         found = read_parameters(folder / "m-0000.params")
         arrays = {key: array.copy() for key, array in found.items()}
         if name == "nan":
             arrays["arg:stage2_conv0_weight"][0, 0, 0, 0] = value
+        elif name == "zero":
+            arrays = {key: np.zeros_like(array) for key, array in arrays.items()}
         else:
             # Before it an activation makes numbers of what is none.
             arrays["arg:pre_fc1_weight"][:] = value
@@ -121,6 +123,18 @@ def test_outputs_that_are_not_finite(
         main([*words, "--model", "huge,0"])
     assert "accuracy" not in capsys.readouterr().out
     assert not list(inputs.glob("rows*")) and not list(inputs.glob("made*"))
+
+
+@pytest.mark.parametrize("name", ["verification", "compare", "embed", "clean", "ijb"])
+def test_a_network_of_zeros(
+    inputs: Path, name: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(inputs)
+    main, words = COMMANDS[name]
+    words = [str(tmp_path / "out") if word == "parts" else word for word in words]
+    with pytest.raises(DataError, match="the network gives embeddings of length 0 for all"):
+        main([*words, "--model", "zero,0"])
+    assert "accuracy" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["verification", "compare", "embed", "clean", "ijb"])
