@@ -1,46 +1,74 @@
 """Horovod's launcher, told the interface and the GPUs that the user has chosen for all hosts.
 
-It gets lists of hosts that it can use: the reader of all launchers has read them.
+It gets lists of hosts that it can use: the reader of all launchers has read them. Keys and values
+of variables are no arguments of its processes, which every user of a host can read. Its elastic
+mode is closed.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable, NoReturn, Optional
+from typing import IO, Any, Callable, NoReturn, Optional
 
+import yaml  # type: ignore[import-untyped]
 from horovod.runner import gloo_run, launch
-from horovod.runner.common.util import env
+from horovod.runner.common.util import codec, env, safe_shell_exec
 from horovod.runner.driver import driver_service
+from horovod.runner.util import threads
 from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel.host_lists import read_file, read_list, slots_by_host
-from parallel.launch import ssh
-from parallel.launch.network_interface import is_own_name
+from parallel.launch import ssh, variables
+from parallel.launch.network_interface import NetworkInterface, is_own_name
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
 
 _LAUNCHERS = Path(__file__).resolve().parent / "launchers"
 _find_interfaces = driver_service.get_common_interfaces
 _gloo_starter = gloo_run._exec_command_fn
+_start_ranks = gloo_run.launch_gloo
 _parse = launch.parse_args
 _check_ssh = launch._check_all_hosts_ssh_successful
 _become = os.execve
 # As Horovod calls ssh, and without questions.
 _SSH_OPTIONS = ("-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no")
+# Of the elastic mode, in Horovod's namespace, on its command line and in files of its options.
+_ELASTIC = frozenset(
+    "elastic min_np min_num_proc max_np max_num_proc slots slots_per_host elastic_timeout "
+    "reset_limit cooldown_range blacklist_cooldown_range host_discovery_script".split()
+)
+_CLOSED = (
+    "Horovod's elastic and run-function modes are closed here, because whoever reaches their port "
+    "runs programs as you (CVE-2024-10190); to start again after a failure, type: bash run.sh "
+    "--restarts 10"
+)
+# A service that looks for the interfaces of a host, and the variable with its arguments.
+_SEARCH = "HOROVOD_SEARCH"
+_SEARCH_SERVICE = (
+    "import os; from horovod.runner.common.util import codec; from horovod.runner.task_fn import "
+    f"_task_fn; _task_fn(*codec.loads_base64(os.environ.pop('{_SEARCH}')))"
+)
 
 
 def interfaces(
     settings: Any, hosts: Sequence[str], remote_hosts: Sequence[str], cache: Any
 ) -> Sequence[str]:
-    """The one in ``NIC``; Horovod's own option for it fails where all ranks are on this host."""
+    """The one in ``NIC``; Horovod's own option for it fails where all ranks are on this host.
+
+    Raises:
+        ConfigError: this host does not have an interface that the user has chosen.
+    """
+    for name in settings.nics or ():
+        NetworkInterface.find(name, "--network-interface")
     chosen = os.environ.get("NIC")
     if chosen and remote_hosts:
         return [chosen]
@@ -48,11 +76,30 @@ def interfaces(
     return found
 
 
+class _ClosedOption(argparse.Action):
+    """An option that is refused as soon as it is met, before others are missed."""
+
+    @override
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        raise ConfigError(f"{option_string}: {_CLOSED}")
+
+
 class Options(Parser):
     """Horovod's options: a mistake is one line instead of pages of usage, names are not shortened.
 
     One short name is a name here, ``--check``, which InsightFace's README types.
     """
+
+    @override
+    def parse_known_args(
+        self, args: Optional[Sequence[str]] = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        options = self._option_string_actions
+        for name, action in options.items():
+            if action.dest in _ELASTIC:
+                action.help = argparse.SUPPRESS
+                options[name] = _ClosedOption([name], action.dest, nargs="?")
+        return super().parse_known_args(args, namespace)
 
     @override
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
@@ -96,6 +143,35 @@ def parse_args() -> Any:
     return arguments
 
 
+def read_config(file: IO[str], **_: object) -> dict[Any, Any]:
+    """Read the file of ``--config-file``, which cannot make objects of Python.
+
+    Raises:
+        ConfigError: it is no table of options, or has options of the elastic mode.
+    """
+    try:
+        config = yaml.safe_load(file)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"--config-file {file.name} is no YAML ({reason}); correct it") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"--config-file {file.name} is no table of options in YAML; correct it")
+    sections = [config, *(section for section in config.values() if isinstance(section, dict))]
+    for name in (str(name) for section in sections for name in section):
+        if name.replace("-", "_").strip("_") in _ELASTIC:
+            raise ConfigError(f"--config-file {file.name} has {name}: {_CLOSED}")
+    return config
+
+
+def refuse_mode(*_: object, **__: object) -> NoReturn:
+    """Take the place of what starts the elastic and the run-function mode.
+
+    Raises:
+        ConfigError: always.
+    """
+    raise ConfigError(_CLOSED)
+
+
 def check_ssh(
     hosts: Sequence[str], port: Optional[int], identity_file: Optional[str], fn_cache: Any
 ) -> bool:
@@ -121,8 +197,17 @@ def _options(port: Optional[int], identity_file: Optional[str]) -> list[str]:
     return options
 
 
+def is_sent(name: str) -> bool:
+    """True if other hosts get the variable of this name; Horovod would send almost all."""
+    return name in variables.names({**os.environ, name: ""})
+
+
 def remote_command(
-    command: str, host: str, port: Optional[int] = None, identity_file: Optional[str] = None
+    command: str,
+    host: str,
+    port: Optional[int] = None,
+    identity_file: Optional[str] = None,
+    more: Sequence[str] = (),
 ) -> str:
     """A rank of Gloo on another host, in a session that notices when one of the hosts is cut off.
 
@@ -131,11 +216,60 @@ def remote_command(
         host: where it runs.
         port: of the ssh server, if it is not the usual one.
         identity_file: of ssh.
+        more: names of variables that it gets, besides those that all hosts get.
     """
     options = _options(port, identity_file)
     seconds, (script,) = os.environ["HOST_TIMEOUT"], shlex.split(command)
-    guard = shlex.join(["bash", str(_LAUNCHERS / "remote-guard"), seconds, "bash", "-c", script])
-    return shlex.join(["bash", str(_LAUNCHERS / "remote-shell"), *options, host, guard])
+    guard = ("bash", str(_LAUNCHERS / "remote-guard"), seconds, "bash", "-c", script)
+    there = shlex.join([*variables.RECEIVER, *guard])
+    sent = ",".join([*variables.names(os.environ), *more])
+    shell = ("bash", str(_LAUNCHERS / "remote-shell"), f"--send={sent}")
+    return shlex.join([*shell, *options, *ssh.destination(host), there])
+
+
+def launch_gloo(
+    command: Any, starts: Any, settings: Any, nics: Any, env: dict[str, str], address: str
+) -> None:
+    """Start ranks that inherit their variables, or get them by ``remote_command``.
+
+    Horovod makes all of them words of the ranks' commands.
+    """
+    os.environ.update(env)
+    _start_ranks(command, starts, settings, nics, {}, address)
+
+
+def launch_search(
+    hosts: Sequence[str], own_hosts: Sequence[str], driver_addresses: Any, settings: Any
+) -> None:
+    """Start the services that look for common interfaces, one on each host.
+
+    They run what a message with the key of the settings says. Horovod makes the settings a word of
+    their commands; here a variable has them, on its way the standard input of ssh.
+    """
+
+    def run(index: int, host: str) -> None:
+        arguments = codec.dumps_base64((index, len(hosts), driver_addresses, settings))
+        command = shlex.join([sys.executable, "-c", _SEARCH_SERVICE])
+        if host not in own_hosts:
+            port, identity_file = settings.ssh_port, settings.ssh_identity_file
+            command = remote_command(shlex.quote(command), host, port, identity_file, (_SEARCH,))
+        output = io.StringIO()
+        status = safe_shell_exec.execute(
+            command, {**os.environ, _SEARCH: arguments}, stdout=output, stderr=output
+        )
+        if status != 0:
+            reason = ssh.last_line(output.getvalue()).removeprefix("error: ")
+            print(
+                f"error: the search for common interfaces has failed on host {host}: {reason}; "
+                "choose an interface for all hosts, as in NIC=eth1",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(status)
+
+    # The index of a host is also that of its service.
+    pairs = [[index, host] for index, host in enumerate(hosts)]
+    threads.execute_function_multithreaded(run, pairs, block_until_all_done=False)
 
 
 def starter(settings: Any) -> Callable[..., tuple[int, float]]:
@@ -165,15 +299,19 @@ def main() -> None:
     os.execve = start_mpirun
     launch.parse_args = parse_args
     launch.argparse = SimpleNamespace(**{**vars(argparse), "ArgumentParser": Options})
+    launch.yaml = SimpleNamespace(load=read_config, FullLoader=None)
+    launch._run_elastic = launch.KVStoreServer = refuse_mode
     launch._check_all_hosts_ssh_successful = check_ssh
     driver_service.get_common_interfaces = interfaces
+    driver_service._launch_task_servers = launch_search
     gloo_run.get_remote_command = remote_command
     gloo_run._exec_command_fn = starter
-    # It sends every variable to other hosts but this one.
-    if "SLURM_JOB_ID" not in os.environ:
-        env.IGNORE_REGEXES.discard(".*CUDA_VISIBLE_DEVICES")
+    gloo_run.launch_gloo = launch_gloo
+    env.is_exportable = is_sent
     sys.argv[0] = "horovodrun"
     try:
+        # A mistake in them is told first.
+        variables.names(os.environ)
         launch.run_commandline()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
