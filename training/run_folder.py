@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Optional
 
 from runtime.errors import ConfigError
+from runtime.terminal import print_line
 
 if TYPE_CHECKING:
     from parallel.world import World
@@ -148,4 +149,4 @@ def _is_on_this_host(holder: str) -> bool:
 
 def _warn(line: str) -> None:
     with suppress(OSError):
-        print(f"warning: {line}", file=sys.stderr)
+        print_line(f"warning: {line}", file=sys.stderr)

@@ -21,7 +21,13 @@ from data.batches.loader import Batch
 from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError
 from runtime.stopwatch import Stopwatch
-from training.log.handlers import OFF_SCREEN, FileHandler, ScreenHandler, log_path
+from training.log.handlers import (
+    OFF_SCREEN,
+    FileHandler,
+    LineFormatter,
+    ScreenHandler,
+    log_path,
+)
 from training.log.metric_files import MetricFiles
 from training.log.peak import peak_memory
 from training.log.report_files import ReportFiles
@@ -235,7 +241,7 @@ class RunLog:
         root_logger.setLevel(logging.INFO)
         line = f"%(asctime)s rank {rank} %(levelname)s: %(message)s"
         for handler in self._handlers:
-            handler.setFormatter(logging.Formatter(line, "%Y-%m-%d %H:%M:%S"))
+            handler.setFormatter(LineFormatter(line, "%Y-%m-%d %H:%M:%S"))
             root_logger.addHandler(handler)
 
     def _throughput_of_all_starts(self) -> Optional[Throughput]:
