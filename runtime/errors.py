@@ -76,9 +76,14 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
 
     A standard output that cannot be written gives one line and status 2; a pipe that its reader has
     closed gives status 141 and no line. Characters that the encoding lacks, and those that a
-    terminal obeys, are written as escapes.
+    terminal obeys, are written as escapes. A mapped file that is cut off is reported as a
+    ``DataError``.
     """
+    # Imports ctypes, and this module.
+    from runtime import lost_pages
+
     _open_outputs()
+    lost_pages.report()
     try:
         status = main() or 0
         sys.stdout.flush()
@@ -89,7 +94,7 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
             host = _host()
         _end(f"{host}{error}", USER_ERROR_STATUS)
     except UserError as error:
-        _end(f"{_host()}{error}", USER_ERROR_STATUS)
+        end_by(error)
     except _OutputError as error:
         _end_without_output(error)
     except Exception as error:
@@ -160,6 +165,11 @@ def _printable(former: io.TextIOWrapper, raw: io.FileIO) -> PrintableOutput:
         line_buffering=former.line_buffering,
         write_through=is_unbuffered,
     )
+
+
+def end_by(error: UserError) -> NoReturn:
+    """Print the error's line and end the process at once."""
+    _end(f"{_host()}{error}", USER_ERROR_STATUS)
 
 
 def _end_without_output(error: _OutputError) -> NoReturn:
