@@ -34,13 +34,13 @@ def train(config: FaceConfig) -> int:
     """Open what this rank needs and train; returns the exit status."""
     request = launchers.begin_rank(config.run.stall_timeout)
     # MXNet and Horovod are imported here, so that a wrong option does not have to wait for them.
-    from parallel.world import HorovodWorld
+    from parallel.world import join_ranks
     from runtime import devices
     from training import face_data
     from training.exchange.ranks import Ranks
     from training.run import open_run
 
-    world = HorovodWorld()
+    world = join_ranks()
     device = devices.choose(world, config.backbone.dtype)
     with (
         open_run(config, Ranks(world), device, request) as run,

@@ -22,7 +22,7 @@ import backbones
 from benchmarks import measure
 from benchmarks.backbone_case import BackboneCase
 from benchmarks.toolkit_backbone import ToolkitBackbone
-from parallel.world import HorovodWorld, World
+from parallel.world import World, join_ranks
 from runtime.command_line import Parser, positive_integer
 from runtime.environment import visible_threads
 from runtime.errors import run_program
@@ -38,7 +38,7 @@ class SynchronizedBackbone(ToolkitBackbone):
 
     @override
     def _prepare(self) -> None:
-        self.backbone.synchronize(HorovodWorld())
+        self.backbone.synchronize(join_ranks())
 
 
 SUBJECTS = {"each rank's images": ToolkitBackbone, "--sync-bn": SynchronizedBackbone}
@@ -47,7 +47,7 @@ SUBJECTS = {"each rank's images": ToolkitBackbone, "--sync-bn": SynchronizedBack
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure, and print the report on rank 0."""
     options = _parse(argv)
-    world = HorovodWorld()
+    world = join_ranks()
     sections: list[str] = []
     rows: list[measure.Row] = []
     for network in options.network:

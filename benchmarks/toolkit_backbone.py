@@ -19,7 +19,7 @@ from benchmarks.backbone_case import (
     BackboneCase,
 )
 from benchmarks.worker import Subject
-from parallel.world import HorovodWorld
+from parallel.world import join_ranks
 from runtime.mxnet import mx
 from training.config.schedule import OptimizerOptions
 from training.update.optimizer import BackboneOptimizer
@@ -37,7 +37,7 @@ class ToolkitBackbone(Subject):
         self._optimizer = BackboneOptimizer(
             OptimizerOptions(momentum=MOMENTUM, wd=WEIGHT_DECAY),
             self.backbone.parameters,
-            HorovodWorld(),
+            join_ranks(),
             dtype="float32",
         )
         self._images = mx.nd.array(case.images())

@@ -22,6 +22,7 @@ from data.worker_threads import say, track
 from runtime.command_line import Parser, positive_integer
 from runtime.files import new_folder
 from runtime.stopping import run_stoppable
+from runtime.terminal import print_line
 
 _BAD_STATUS = 1
 
@@ -76,7 +77,7 @@ def main() -> int:
         count = min(len(records), options.max_images or len(records))
         hidden.mkdir(parents=True)
         bad = unpack(records, hidden, count)
-    print(f"{out}: {count - bad:,} images" + (f", without {bad:,} broken ones" if bad else ""))
+    print_line(f"{out}: {count - bad:,} images" + (f", without {bad:,} broken ones" if bad else ""))
     return _BAD_STATUS if bad else 0
 
 

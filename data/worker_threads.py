@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from runtime import processors
 from runtime.command_line import positive_integer
+from runtime.terminal import one_line
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -101,4 +102,4 @@ def track(items: Iterable[_Item], total: int, what: str) -> Iterator[_Item]:
 
 def say(line: str) -> None:
     """Print a line to standard error, above the progress bar if there is one."""
-    tqdm.write(line, file=sys.stderr)
+    tqdm.write(one_line(line), file=sys.stderr)

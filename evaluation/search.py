@@ -26,6 +26,7 @@ from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
 from runtime.kernels.compiled import unlocked_kernel
 from runtime.stopping import run_stoppable
+from runtime.terminal import print_line
 
 # Blocks of which the cosines have 64 MiB, and the rows, at 512 numbers, 32 MiB.
 _PROBES, _GALLERY = 1024, 16384
@@ -216,7 +217,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             f"{out} cannot be written: {error.strerror}; choose another place with --out"
         ) from None
     said = "" if options.threshold is None else f" of at least {options.threshold:g}"
-    print(
+    print_line(
         f"{out}: {matched:,} of {len(probes.names):,} probes have a match{said} among "
         f"{len(gallery.names):,} images"
     )

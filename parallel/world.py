@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from runtime import environment
 from runtime.devices import is_host
-from runtime.errors import ConfigError, launcher_number
+from runtime.errors import ConfigError, is_launched, launcher_number
 from runtime.mxnet import mx
 from runtime.stopwatch import COMMUNICATION, Stopwatch
 
@@ -130,7 +130,7 @@ class LoneWorld(World):
 
 
 class HorovodWorld(World):
-    """The ranks that ``horovodrun`` or ``mpirun`` started, or one rank without a launcher.
+    """The ranks that ``horovodrun`` or ``mpirun`` started.
 
     With groups, the ranks of this rank's group alone.
     """
@@ -283,6 +283,15 @@ class HorovodWorld(World):
         self._set = next((group for group in self._sets if group.included()), all_ranks)
         self.rank = self._set.rank()
         self.size = self._set.size()
+
+
+def join_ranks() -> World:
+    """Return the ranks that a launcher has started, or a single one.
+
+    A single rank needs no network, and Horovod would end the process (SIGABRT) where the host's own
+    name has no address.
+    """
+    return HorovodWorld() if is_launched() else LoneWorld()
 
 
 class TimedWorld(World):

@@ -193,7 +193,7 @@ def _build_parser(program: Program[Any]) -> Parser:
         "those on the command line win",
     )
     for group_class in options.group_classes(program.config_class).values():
-        title = (group_class.__doc__ or "").splitlines()[0].rstrip(".")
+        title = (ast.get_docstring(_definition(group_class)) or "").partition("\n")[0].rstrip(".")
         section = parser.add_argument_group(title)
         types, helps = get_type_hints(group_class), _helps(group_class)
         for field in dataclasses.fields(group_class):
@@ -224,12 +224,19 @@ def _without_optional(annotation: Any) -> Any:
 
 
 @functools.lru_cache(None)
+def _definition(group_class: type) -> ast.ClassDef:
+    """The class as its source defines it: ``python -OO`` keeps no docstring."""
+    (found,) = ast.parse(inspect.getsource(group_class)).body
+    assert isinstance(found, ast.ClassDef)
+    return found
+
+
+@functools.lru_cache(None)
 def _helps(group_class: type) -> dict[str, str]:
     """The literal under each field, read from the source since Python does not keep it."""
     found: dict[str, str] = {}
     for base in reversed(group_class.__mro__[:-1]):
-        body = ast.parse(inspect.getsource(base)).body[0]
-        assert isinstance(body, ast.ClassDef)
+        body = _definition(base)
         found.update(
             (field.target.id, inspect.cleandoc(literal.value.value))
             for field, literal in zip(body.body, body.body[1:])

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, BinaryIO, NoReturn, Optional, TextIO, cast
 
+from runtime.terminal import PrintableOutput, one_line
+
 USER_ERROR_STATUS = 2
 _CRASH_STATUS = 1
 # What a shell reports for a program that SIGPIPE ended.
@@ -73,9 +75,15 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
     failed first, and its status is to be the job's.
 
     A standard output that cannot be written gives one line and status 2; a pipe that its reader has
-    closed gives status 141 and no line. Characters that the encoding lacks are written as escapes.
+    closed gives status 141 and no line. Characters that the encoding lacks, and those that a
+    terminal obeys, are written as escapes. A mapped file that is cut off is reported as a
+    ``DataError``.
     """
+    # Imports ctypes, and this module.
+    from runtime import lost_pages
+
     _open_outputs()
+    lost_pages.report()
     try:
         status = main() or 0
         sys.stdout.flush()
@@ -86,7 +94,7 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
             host = _host()
         _end(f"{host}{error}", USER_ERROR_STATUS)
     except UserError as error:
-        _end(f"{_host()}{error}", USER_ERROR_STATUS)
+        end_by(error)
     except _OutputError as error:
         _end_without_output(error)
     except Exception as error:
@@ -137,20 +145,31 @@ def _open_outputs() -> None:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")
     elif isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr.reconfigure(errors="backslashreplace")
+        errors = io.FileIO(sys.stderr.fileno(), "wb", closefd=False)
+        sys.stderr = _printable(sys.stderr, errors)
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")
     elif isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.flush()
-        is_unbuffered = sys.stdout.write_through
-        raw = _StandardOutput(sys.stdout.fileno(), "wb", closefd=False)
-        sys.stdout = io.TextIOWrapper(
-            cast(BinaryIO, raw) if is_unbuffered else io.BufferedWriter(raw),
-            encoding=sys.stdout.encoding,
-            errors="backslashreplace",
-            line_buffering=sys.stdout.line_buffering,
-            write_through=is_unbuffered,
-        )
+        output = _StandardOutput(sys.stdout.fileno(), "wb", closefd=False)
+        sys.stdout = _printable(sys.stdout, output)
+
+
+def _printable(former: io.TextIOWrapper, raw: io.FileIO) -> PrintableOutput:
+    """Return what takes the place of a stream; any text can be written to it."""
+    former.flush()
+    is_unbuffered = former.write_through
+    return PrintableOutput(
+        cast(BinaryIO, raw) if is_unbuffered else io.BufferedWriter(raw),
+        encoding=former.encoding,
+        errors="backslashreplace",
+        line_buffering=former.line_buffering,
+        write_through=is_unbuffered,
+    )
+
+
+def end_by(error: UserError) -> NoReturn:
+    """Print the error's line and end the process at once."""
+    _end(f"{_host()}{error}", USER_ERROR_STATUS)
 
 
 def _end_without_output(error: _OutputError) -> NoReturn:
@@ -162,7 +181,7 @@ def _end_without_output(error: _OutputError) -> NoReturn:
 
 def _end(message: str, status: int) -> NoReturn:
     with suppress(OSError):
-        print("error:", " ".join(message.splitlines()), file=sys.stderr)
+        print("error:", one_line(" ".join(message.splitlines())), file=sys.stderr)
     _exit_now(status)
 
 

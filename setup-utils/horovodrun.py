@@ -31,6 +31,7 @@ from parallel.launch import ssh, variables
 from parallel.launch.network_interface import NetworkInterface, is_own_name
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
+from runtime.terminal import print_line
 
 _LAUNCHERS = Path(__file__).resolve().parent / "launchers"
 _find_interfaces = driver_service.get_common_interfaces
@@ -314,11 +315,11 @@ def main() -> None:
         variables.names(os.environ)
         launch.run_commandline()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_line(f"error: {error}", file=sys.stderr)
         sys.exit(USER_ERROR_STATUS)
     except (RuntimeError, ValueError) as error:
         # An error of ranks, which have printed the reason.
-        print(f"horovodrun: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print_line(f"horovodrun: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -407,7 +407,7 @@ def witness(kind: str, folder: Path) -> Witness:
     with pytest.MonkeyPatch.context() as patch:
         seen = Witness(patch)
         watch(seen)
-        patch.setattr(workers, "HorovodWorld", OneOfTwo if kind == "two ranks" else LoneWorld)
+        patch.setattr(workers, "join_ranks", OneOfTwo if kind == "two ranks" else LoneWorld)
         for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
             patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
         if kind == "types":

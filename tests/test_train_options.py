@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 import backbones
-import parallel.world
 import train
 from backbones.graph.recompute import Recomputation
 from backbones.graph.synchronized import SynchronizedPass
@@ -27,7 +26,6 @@ from data.batches import face_loader, loader, selection
 from data.drawn import face_set
 from data.records.writer import RecordWriter
 from data.verification import bin_file
-from parallel.world import LoneWorld
 from partial_fc import head, margin, optimizers, shard
 from runtime import devices, environment, options, processors
 from runtime.mxnet import mx
@@ -519,7 +517,6 @@ def witness(kind: str, folder: Path) -> Witness:
         watch(seen)
         seen.replace(face_set, "ensure", stop)
         seen.replace(calibrate, "calibrate", lambda config: Calibration("this one"))
-        patch.setattr(parallel.world, "HorovodWorld", LoneWorld)
         for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
             patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")
         if kind == "types":

@@ -293,7 +293,8 @@ class Run:
         for interlude in (action.interlude(progress.epoch_plan) for action in actions):
             # The others may wait meanwhile, and have to know why.
             interludes += [replace(interlude, action=ranks.pause)]
-            interludes += [interlude] if ranks.saves else []
+            if ranks.saves:
+                interludes += [replace(interlude, action=self._check_folder), interlude]
         ranks.start(progress, updates_per_epoch)
         return fit(
             step,
@@ -321,6 +322,11 @@ class Run:
         del first
         yield from batches
 
+    def _check_folder(self, update: int) -> None:
+        """Write nothing into a folder that has come into the place of the run's."""
+        if self._storage.is_first:
+            self.log.check_folder()
+
     def _rebalance(self, end: int) -> bool:
         """Form groups and shares anew; returns whether training goes on."""
         here = Period(self.progress.epoch_plan.at(end).epoch, end)
@@ -331,6 +337,7 @@ class Run:
         self.progress = Progress.from_period(
             self._config.schedule, self._source, *period, self.progress.first_epoch
         )
+        self.log.check_folder()
         # Workers that have come into the group of worker 0 learn of its checkpoints.
         last = self.world.broadcast_object(self._checkpointer.last, "checkpoint.last")
         self._storage = Storage.find(self.folder, self.world)

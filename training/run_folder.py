@@ -5,6 +5,9 @@ an option, and each run resumes from its own checkpoints. Two runs at once in on
 remove each other's checkpoints. So rank 0, or the first rank of each host that has a folder of its
 own, locks a file in it for as long as the run lasts. The
 operating system removes the lock with the process, however it ends.
+
+A folder that is moved away during a run must not be made again: its checkpoints would be in two
+places, or in the folder of another run.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Optional
 
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, DataError
+from runtime.terminal import print_line
 
 if TYPE_CHECKING:
     from parallel.world import World
@@ -51,6 +55,33 @@ def earlier_default(models_root: Path) -> Optional[Path]:
     """The default folder of earlier versions, if it has checkpoints and ours is a default one."""
     is_default = models_root.parent == _PARENT
     return _PARENT if is_default and (_PARENT / "checkpoints").is_dir() else None
+
+
+class HeldFolder:
+    """The folder of a run, which has to stay at its path."""
+
+    def __init__(self, path: Path) -> None:
+        """Hold the folder that is at the path now; ``OSError`` if there is none."""
+        self._path = path
+        # As long as it is open, no other folder gets its number.
+        self._descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY)
+
+    def check(self) -> None:
+        """Raise ``DataError`` if the path now names another folder, or none."""
+        try:
+            is_same = os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
+        except OSError:
+            is_same = False
+        if not is_same:
+            raise DataError(
+                f"--models-root {self._path} is no longer the folder in which this run started: "
+                "it was moved, removed or replaced; move it back and start the same command "
+                "again: it resumes from the last checkpoint in it"
+            )
+
+    def close(self) -> None:
+        """Hold it no longer."""
+        os.close(self._descriptor)
 
 
 @contextmanager
@@ -148,4 +179,4 @@ def _is_on_this_host(holder: str) -> bool:
 
 def _warn(line: str) -> None:
     with suppress(OSError):
-        print(f"warning: {line}", file=sys.stderr)
+        print_line(f"warning: {line}", file=sys.stderr)

@@ -30,6 +30,7 @@ from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
 from runtime.files import new_folder
 from runtime.stopping import run_stoppable
+from runtime.terminal import print_line
 
 _REFUSED_STATUS = 1
 
@@ -154,7 +155,7 @@ def main() -> int:
     for line in remarks:
         say(line)
     without = f", without {refused:,} that were refused" if refused else ""
-    print(f"{out}: {len(names) - refused:,} images of {SIDE} x {SIDE}{without}")
+    print_line(f"{out}: {len(names) - refused:,} images of {SIDE} x {SIDE}{without}")
     return _REFUSED_STATUS if refused else 0
 
 

@@ -27,6 +27,7 @@ from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched
 from runtime.files import StagedFiles, new_folder
 from runtime.stopping import run_stoppable
+from runtime.terminal import print_line
 
 # Option, name in the findings, and what it says.
 _COSINES = (
@@ -183,8 +184,9 @@ def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Pat
     with StagedFiles() as files:
         plan.write_table(files.open(table), records)
     for name, value in summary:
-        print(f"{name:<42}{value}")
-    print(*lines, f"{table}: what becomes of each image", sep="\n")
+        print_line(f"{name:<42}{value}")
+    for line in (*lines, f"{table}: what becomes of each image"):
+        print_line(line)
     if hidden is not None:
         _write_new(plan, records, hidden, pairs)
 
@@ -199,7 +201,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     with place as hidden:
         _clean(options, records, hidden)
     if writes:
-        print(f"{options.out}: the new set")
+        print_line(f"{options.out}: the new set")
 
 
 if __name__ == "__main__":

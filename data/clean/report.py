@@ -7,6 +7,7 @@ from the surest to the least sure, because the least sure tell whether a thresho
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Union
@@ -23,6 +24,7 @@ from data.records.recordio import BrokenRecordError, Payload
 from data.verification.bin_file import VerificationSet
 from runtime.errors import DataError
 from runtime.files import write_atomically
+from runtime.terminal import printable
 
 _ROWS = 12
 _OF_OWN, _OF_OTHER = 4, 4
@@ -31,6 +33,11 @@ _SAID = {
     Kind.JUNK: "are far from their class and near to none",
     Kind.UNSURE: "are in a class in which no two images agree",
 }
+# Its own sheets are beside a page on a disk, or on a server.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' file:; base-uri 'none'; "
+    "form-action 'none'"
+)
 _STYLE = "body{font-family:sans-serif;margin:2em}td,th{padding:2px 12px;text-align:left}"
 
 
@@ -212,21 +219,24 @@ def write_report(folder: Path, findings: Sequence[Finding], summary: Sequence[tu
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for found in findings:
-            table = folder / f"{found.name}.tsv"
+            # The file of a verification set may have any name, as of another folder or a scheme.
+            stem = re.sub(r"[^\w.-]", "_", found.name)
+            table = folder / f"{stem}.tsv"
             write_atomically(table, "".join(_table(found)).encode())
             lines.append(f"{table}: {found.total:,} {found.said.partition(':')[0]}")
             parts.append(f"<h2>{found.total:,} {html.escape(found.said)}</h2>")
             name = html.escape(table.name)
-            parts.append(f'<p><a href="{name}">{name}</a></p>')
-            for former in folder.glob(f"{found.name}-[0-9]*.png"):
+            parts.append(f'<p><a href="./{name}">{name}</a></p>')
+            for former in folder.glob(f"{stem}-[0-9]*.png"):
                 former.unlink()
             for number, content in enumerate(_sheets(found, sheets), 1):
-                name = f"{found.name}-{number}.png"
-                write_atomically(folder / name, content)
-                parts.append(f'<p><img src="{html.escape(name)}" alt="{html.escape(name)}"></p>')
+                name = html.escape(f"{stem}-{number}.png")
+                write_atomically(folder / f"{stem}-{number}.png", content)
+                parts.append(f'<p><img src="./{name}" alt="{name}"></p>')
         page = folder / "report.html"
         rows = (f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in summary)
-        write_atomically(page, _page("".join(rows), parts).encode())
+        content = printable(_page("".join(rows), parts))
+        write_atomically(page, content.encode(errors="backslashreplace"))
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written: {error.strerror}; choose another folder with --report"
@@ -253,7 +263,8 @@ def _sheets(found: Finding, most: int) -> Iterable[bytes]:
 
 def _page(summary: str, parts: Sequence[str]) -> str:
     return (
-        f'<!DOCTYPE html><html><head><meta charset="utf-8"><title>data.clean</title>'
+        '<!DOCTYPE html><html><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>data.clean</title>'
         f"<style>{_STYLE}</style></head><body><h1>data.clean</h1><table>{summary}</table>"
         f"{''.join(parts)}</body></html>\n"
     )

@@ -29,6 +29,7 @@ from runtime.command_line import Parser
 from runtime.errors import DataError
 from runtime.files import write_atomically
 from runtime.stopping import run_stoppable
+from runtime.terminal import print_line
 
 _BAD_STATUS = 1
 # More would push the rest of the report off the screen; a file has all bad images.
@@ -60,7 +61,7 @@ def _inspect_records(records: RecordSet, options: argparse.Namespace) -> Optiona
     counts = np.bincount(labels[labels >= 0], minlength=records.num_classes)
     height, width = records.image_size
     kind = "identity-grouped" if len(records.identity_ranges()) else "flat"
-    print(f"{records.path}: {kind}, {records.path.stat().st_size / 1e6:,.1f} MB")
+    print_line(f"{records.path}: {kind}, {records.path.stat().st_size / 1e6:,.1f} MB")
     _print_row("images", f"{len(records):,} of {height} x {width}{_average_size(survey)}")
     if survey is not None:
         _print_sizes(records, survey)
@@ -83,7 +84,7 @@ def _inspect_records(records: RecordSet, options: argparse.Namespace) -> Optiona
 def _inspect_pairs(pairs: VerificationSet, options: argparse.Namespace) -> Optional[Survey]:
     survey = survey_pairs(pairs, options.workers) if options.check else None
     same = int(pairs.same.sum())
-    print(f"{pairs.path}: verification set, {pairs.path.stat().st_size / 1e6:,.1f} MB")
+    print_line(f"{pairs.path}: verification set, {pairs.path.stat().st_size / 1e6:,.1f} MB")
     _print_row("pairs", f"{len(pairs.same):,}: {same:,} same, {len(pairs.same) - same:,} different")
     folds = [str(int(fold.sum())) for fold in np.array_split(pairs.same, _FOLDS)]
     _print_row("same pairs by fold", " ".join(folds))
@@ -146,7 +147,7 @@ def _print_bad(survey: Survey, path: Path) -> None:
     """Print the bad images; if there are many, write all to a file."""
     _print_row("bad images", f"{len(survey.bad):,}")
     for line in survey.bad[:_MAX_LINES]:
-        print(f"  {line}")
+        print_line(f"  {line}")
     if len(survey.bad) > _MAX_LINES:
         print(f"  and {len(survey.bad) - _MAX_LINES:,} more")
         _write(path, "".join(f"{line}\n" for line in survey.bad).encode())
@@ -164,7 +165,7 @@ def _write(path: Path, content: bytes) -> None:
         raise DataError(
             f"{path} cannot be written: {error.strerror}; choose another folder with --out"
         ) from None
-    print(path)
+    print_line(str(path))
 
 
 def main() -> int:

@@ -37,6 +37,7 @@ from data.worker_threads import add_workers, say
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
 from runtime.stopping import run_stoppable, undisturbed
+from runtime.terminal import print_line
 
 _MAX_SIDE = 4096
 _MAX_SHARDS = 1000
@@ -206,7 +207,7 @@ def _pack(options: argparse.Namespace) -> None:
     if options.pairs:
         pairs = read_pairs(options.pairs, options.folder)
         pack_pairs(pairs, options.out, reader)
-        print(f"{options.out}: {len(pairs)} pairs")
+        print_line(f"{options.out}: {len(pairs)} pairs")
         return
     remarks: list[str] = []
     training = find_identities(options.folder, options.min_images, options.workers, remarks)
@@ -222,11 +223,11 @@ def _pack(options: argparse.Namespace) -> None:
     for line in remarks:
         say(line)
     images = sum(len(identity.images) for identity in training)
-    print(f"{options.out}: {len(training)} identities, {images} images of {height} x {width}")
+    print_line(f"{options.out}: {len(training)} identities, {images} images of {height} x {width}")
     if options.holdout_every:
         path = options.out / "holdout.bin"
         pack_pairs(pairs, path, reader)
-        print(f"{path}: {len(pairs)} pairs of {len(held_out)} identities")
+        print_line(f"{path}: {len(pairs)} pairs of {len(held_out)} identities")
 
 
 def main() -> None:

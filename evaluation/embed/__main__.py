@@ -25,9 +25,10 @@ from evaluation.features import Images
 from evaluation.network import add_network, open_network
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
-from runtime.errors import DataError, is_launched
+from runtime.errors import DataError
 from runtime.files import StagedFiles
 from runtime.stopping import run_stoppable, undisturbed
+from runtime.terminal import print_line
 
 _Read = Union[Images, DataError]
 
@@ -277,11 +278,11 @@ def embed(job: EmbeddingJob, network_options: argparse.Namespace, world: Any = N
     # Here, because rooms meet in programs only.
     from data.named_images import NamedImages, Size, open_sources, remarks
     from data.worker_threads import say
-    from parallel.world import HorovodWorld, LoneWorld
+    from parallel.world import join_ranks
     from runtime import devices
 
     sources = open_sources(job.inputs)
-    world = world or (HorovodWorld() if is_launched() else LoneWorld())
+    world = world or join_ranks()
     asked = network_options
     context = None if isinstance(asked.model, Path) else devices.choose(world, asked.dtype)
     network = open_network(asked, context)
@@ -302,7 +303,7 @@ def embed(job: EmbeddingJob, network_options: argparse.Namespace, world: Any = N
         rows, width = written
         left_out = len(faces) - rows
         without = f", without {left_out:,} that cannot be embedded" if left_out else ""
-        print(f"{job.out}.npy, {job.out}.tsv: {rows:,} embeddings of {width}{without}")
+        print_line(f"{job.out}.npy, {job.out}.tsv: {rows:,} embeddings of {width}{without}")
 
 
 def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.float_file import map_floats
 from runtime.errors import DataError
 
 
@@ -46,14 +46,10 @@ def read_embeddings(path: Path) -> Embeddings:
         DataError: a file is missing, broken or no such file, or the two do not fit.
     """
     try:
-        rows = np.load(path, mmap_mode="r", allow_pickle=False)
+        rows = map_floats(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    # Headers are parsed by Python's own tokenizer and parser, whose errors are of many classes.
-    except Exception:
-        rows = None
-    # What NumPy returns for an archive has no shape.
-    if not isinstance(rows, np.ndarray) or rows.dtype.kind != "f" or rows.ndim != 2:
+    if rows is None:
         raise DataError(
             f"{path} holds no embeddings, floats [n, D] in NumPy's format (.npy); make them with "
             "python -m evaluation.embed"

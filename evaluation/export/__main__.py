@@ -34,6 +34,7 @@ from evaluation.onnx_runtime import OnnxNetwork, import_onnx, import_onnxruntime
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import DataError, run_program
 from runtime.files import StagedFiles
+from runtime.terminal import print_line
 
 if TYPE_CHECKING:
     from backbones.checkpoint import Checkpoint
@@ -108,11 +109,11 @@ def _write_onnx(options: argparse.Namespace) -> None:
     text = write_card(facts, Path(prefix).parent)
     _write({path: model, card: text.encode()})
     sizes = " x ".join(map(str, found.image_shape))
-    print(
+    print_line(
         f"{path}: {sizes} to {found.output}, {form.dtype}, opset {OPSET}; largest relative "
         f"difference to MXNet {difference:.1e}"
     )
-    print(f"{card}: the model card")
+    print_line(f"{card}: the model card")
 
 
 def _read(options: argparse.Namespace) -> tuple[str, Checkpoint]:
@@ -134,7 +135,7 @@ def _write_torch(options: argparse.Namespace) -> None:
     note = (torch_names.NOTE, torch_names.encode(constants))
     torch_file.write_state_dict(content, tensors, note)
     _write({path: content.getvalue()})
-    print(
+    print_line(
         f"{path}: {len(tensors)} tensors; the network takes (pixel - 127.5) * "
         f"{constants.pixel_scale:.7g} and has {constants.epsilon:g} as epsilon of BatchNorm, "
         "arcface_torch's own 0.007843137 and 1e-05"
@@ -167,7 +168,7 @@ def _read_torch(path: Path, prefix: Path) -> None:
     constants = torch_names.decode(note, str(path))
     found = iresnet_checkpoint(units, weights, **constants._asdict())
     found.network().export(prefix)
-    print(f"{prefix}-symbol.json, {prefix}-0000.params: an iResNet of {units} units")
+    print_line(f"{prefix}-symbol.json, {prefix}-0000.params: an iResNet of {units} units")
 
 
 def _converted(found: Checkpoint, form: Form) -> bytes:

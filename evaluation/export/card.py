@@ -8,7 +8,7 @@ sizes, the hash and the versions.
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.errors import DataError
+from evaluation.report import run_files
+from runtime.terminal import one_line
 
 _DATA = ("dataset", "rec", "data_dir", "rec_train", "num_classes", "num_images", "min_images")
 # Where a run is on a machine is nothing about its network.
@@ -27,6 +28,8 @@ _PRIVATE = frozenset(
     "rec_train rec_val config dry_run".split()
 )
 _PACKAGES = ("mxnet", "numpy", "onnx", "onnxruntime")
+# What a run says must become neither a cell, nor a link, nor HTML.
+_MARKUP = str.maketrans({"|": "\\|", "[": "\\[", "<": "&lt;"})
 
 
 class Facts(NamedTuple):
@@ -55,7 +58,7 @@ def write_card(facts: Facts, run: Path) -> str:
     Raises:
         DataError: a file of the run is damaged.
     """
-    config, metrics = _read_config(run / "config.json"), _read_metrics(run / "metrics.jsonl")
+    config, (_, verified) = run_files.read_config(run), run_files.read_metrics(run)
     sections = [
         f"# {facts.name}\n",
         _table(
@@ -69,7 +72,7 @@ def write_card(facts: Facts, run: Path) -> str:
         "## Data and recipe\n",
         _recipe(config),
         "## Accuracies\n",
-        _accuracies(metrics),
+        _accuracies(verified),
         "## Versions\n",
         _table(("", ""), _versions()),
     ]
@@ -106,26 +109,19 @@ def _said(value: Any) -> str:
     return Path(text).name if "/" in text else text
 
 
-def _accuracies(metrics: Sequence[Mapping[str, Any]]) -> str:
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for record in metrics:
-        if "target" in record and record.get("accuracy") is not None:
-            found.setdefault(str(record["target"]), []).append(record)
-    if not found:
-        return "Not known: there is no `metrics.jsonl` with verifications beside the checkpoint.\n"
+def _accuracies(verified: Mapping[str, Sequence[run_files.Record]]) -> str:
     rows = []
-    for target, records in found.items():
-        best = max(records, key=lambda record: float(record["accuracy"]))
-        last = records[-1]
-        rows.append(
-            (
-                target,
-                f"{last['accuracy']:.4f}",
-                f"{last['update']:,}",
-                f"{best['accuracy']:.4f}",
-                f"{best['update']:,}",
-            )
-        )
+    for target, records in verified.items():
+        found = [
+            (number, f"{record['update']:,}")
+            for record in records
+            if math.isfinite(number := run_files.number(record, "accuracy"))
+        ]
+        if found:
+            (last, update), (best, best_update) = found[-1], max(found, key=lambda one: one[0])
+            rows.append((target, f"{last:.4f}", update, f"{best:.4f}", best_update))
+    if not rows:
+        return "Not known: there is no `metrics.jsonl` with verifications beside the checkpoint.\n"
     return _table(("set", "last accuracy", "update", "best accuracy", "update"), rows)
 
 
@@ -141,30 +137,5 @@ def _versions() -> list[tuple[str, str]]:
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [titles, ["---"] * len(titles), *rows]
-    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    cells = ([one_line(cell).translate(_MARKUP) for cell in line] for line in lines)
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
-
-
-def _read_config(path: Path) -> Mapping[str, Any]:
-    records = _read_json_lines(path, whole=True)
-    return records[0] if records else {}
-
-
-def _read_metrics(path: Path) -> list[Mapping[str, Any]]:
-    return _read_json_lines(path, whole=False)
-
-
-def _read_json_lines(path: Path, *, whole: bool) -> list[Mapping[str, Any]]:
-    """Return the tables of a file, of which there is one per line unless it is a whole one."""
-    if not path.is_file():
-        return []
-    try:
-        text = path.read_text(encoding="utf-8")
-        records = [json.loads(one) for one in ([text] if whole else text.splitlines()) if one]
-    except (OSError, ValueError, RecursionError):
-        records = [None]
-    if not all(isinstance(record, dict) for record in records):
-        raise DataError(
-            f"{path} is damaged, and the model card would be wrong; copy it again, or move it away"
-        )
-    return records

@@ -48,7 +48,7 @@ from evaluation.network import add_network, open_network
 from evaluation.output_files import check_output
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
-from runtime.errors import ConfigError, DataError, is_launched
+from runtime.errors import ConfigError, DataError
 from runtime.files import write_atomically
 from runtime.stopping import run_stoppable
 
@@ -263,9 +263,9 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
         dtype=options.dtype,
     )
     # Here, because rooms meet in programs only.
-    from parallel.world import HorovodWorld, LoneWorld
+    from parallel.world import join_ranks
 
-    world = world or (HorovodWorld() if is_launched() else LoneWorld())
+    world = world or join_ranks()
     if world.broadcast_object(description, "ijb.description") != description:
         raise DataError(
             f"rank {world.rank} sees another model or other lists than rank 0; all ranks have to "

@@ -22,6 +22,7 @@ from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
 from runtime.files import write_atomically
 from runtime.stopping import run_stoppable
+from runtime.terminal import print_line
 
 _COMPARISON = Path("comparison.html")
 
@@ -62,7 +63,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         raise DataError(
             f"{out} cannot be written: {error.strerror}; choose another place with --out"
         ) from None
-    print(out)
+    print_line(str(out))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,12 @@ from typing import Any, NamedTuple
 
 from evaluation.report.charts import Picture, color
 from evaluation.report.style import STYLE
+from runtime.terminal import printable
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
 # What a report of many options or runs may say of one value.
 _LONGEST_VALUE = 300
 
@@ -29,7 +33,7 @@ class Tile(NamedTuple):
 
 def text(value: Any) -> str:
     """Return a value as text of a page; what would be a tag is shown as it is written."""
-    shown = str(value)
+    shown = printable(str(value))
     if len(shown) > _LONGEST_VALUE:
         shown = f"{shown[:_LONGEST_VALUE]}…"
     return html.escape(shown.encode(errors="replace").decode())

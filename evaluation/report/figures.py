@@ -33,6 +33,8 @@ REST = "rest"
 _NORMAL, _STUDENT = 1.960, 2.262
 assert FOLDS == 10
 _UPDATE = "update"
+# A century.
+_LONGEST_SECONDS = 3.2e9
 _FOLDS_NOTE = "Bands: 95 % intervals of the mean over ten folds."
 
 
@@ -71,6 +73,8 @@ def accuracy(record: Record) -> Interval:
     """The accuracy of a verification or validation, with its interval."""
     names = ("accuracy", "accuracy_std", "total")
     value, deviation, total = (number(record, name) for name in names)
+    if not 0 <= value <= 1:
+        return Interval(math.nan, math.nan, math.nan)
     if total > 0:
         return _wilson(value, total)
     # The deviation that is written has the divisor FOLDS.
@@ -138,12 +142,17 @@ def duration(run: RunFiles) -> Optional[timedelta]:
     if not len(times):
         return None
     if not len(starts):
-        return timedelta(seconds=round(float(times.max() - times.min())))
+        return _length(float(times.max() - times.min()))
     total = 0.0
     for start, stop in zip(starts, [*starts[1:], math.inf]):
         within = times[(times >= start) & (times < stop)]
         total += float(within.max() - start) if len(within) else 0.0
-    return timedelta(seconds=round(total))
+    return _length(total)
+
+
+def _length(seconds: float) -> Optional[timedelta]:
+    """Return a time; None if it can be none of a run, as of a damaged record."""
+    return timedelta(seconds=round(seconds)) if seconds < _LONGEST_SECONDS else None
 
 
 def last_update(run: RunFiles) -> int:

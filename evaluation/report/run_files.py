@@ -18,6 +18,7 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.float_file import map_floats
 from runtime.errors import DataError
 
 CONFIG = "config.json"
@@ -35,6 +36,10 @@ Record = Mapping[str, Any]
 _JPEG = b"\xff\xd8\xff"
 _LONGEST_PICTURE = 8 << 20
 _LARGEST = 1e300
+# Of float16 numbers that are rounded.
+_LARGEST_COSINE = 1.01
+# Of a line, which has two, and of a configuration, which has one for each list.
+_MOST_BRACKETS = 500
 
 
 @dataclass(frozen=True)
@@ -79,12 +84,11 @@ def read(folder: Path) -> RunFiles:
             f"{folder} is no folder of a run: it has no {METRICS}; give the folder that the first "
             "lines of the run name (--models-root), such as models/synthetic-tiny after make train"
         )
-    training, targets = _split(_checked(folder / METRICS, _records(folder / METRICS)))
-    configs = _records(folder / CONFIG, is_whole=True)
+    training, targets = read_metrics(folder)
     scores = {name: _read_scores(folder / FOLDER / scores_file(name)) for name in targets}
     return RunFiles(
         folder=folder,
-        config=configs[0] if configs else {},
+        config=read_config(folder),
         training=training,
         targets=targets,
         scores={name: found for name, found in scores.items() if len(found)},
@@ -138,6 +142,21 @@ def _forget_from(records: list[Record], update: int) -> None:
         records.pop()
 
 
+def read_config(folder: Path) -> Record:
+    """The options of a run; none if they are not there. ``DataError``: the file is damaged."""
+    found = _records(folder / CONFIG, is_whole=True)
+    return found[0] if found else {}
+
+
+def read_metrics(folder: Path) -> tuple[Sequence[Record], Mapping[str, Sequence[Record]]]:
+    """The reports of updates, and the verifications of each set, in order; each update once.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    return _split(_checked(folder / METRICS, _records(folder / METRICS)))
+
+
 def _records(path: Path, *, is_whole: bool = False) -> list[Record]:
     """The tables of a file, of which there is one per line unless it is a whole one."""
     if not path.is_file():
@@ -145,7 +164,9 @@ def _records(path: Path, *, is_whole: bool = False) -> list[Record]:
     try:
         text = path.read_text(encoding="utf-8")
         parts = [text] if is_whole else list(_lines(text))
-        found = [json.loads(part) for part in parts if part.strip()]
+        # Nested deeply, what can be read here could still not be shown.
+        is_flat = all(part.count("[") + part.count("{") <= _MOST_BRACKETS for part in parts)
+        found = [json.loads(part) for part in parts if part.strip()] if is_flat else [None]
     except (OSError, ValueError, RecursionError):
         found = [None]
     if not all(isinstance(record, dict) for record in found):
@@ -173,15 +194,17 @@ def _read_scores(path: Path) -> NDArray[np.float64]:
     if not path.is_file():
         return none
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-        is_fine = found.ndim == 2 and found.shape[1] == 2 and found.dtype.kind == "f"
-        scores = np.array(found, np.float64) if is_fine else none
-    except (OSError, ValueError, SyntaxError, EOFError, MemoryError):
-        raise _damaged(path) from None
-    if not is_fine or not np.isin(scores[:, 1], (0, 1)).all():
+        found = map_floats(path)
+    except OSError:
+        found = None
+    if found is None or found.shape[1] != 2:
         raise _damaged(path)
-    scores = scores[np.isfinite(scores[:, 0])]
-    return scores if len(set(scores[:, 1])) == 2 else none
+    scores = np.array(found, np.float64)
+    if not np.isin(scores[:, 1], (0, 1)).all() or (np.abs(scores[:, 0]) > _LARGEST_COSINE).any():
+        raise _damaged(path)
+    # The cosines of a network that has diverged.
+    scores = scores[~np.isnan(scores[:, 0])]
+    return scores if len(np.unique(scores[:, 1])) == 2 else none
 
 
 def _read_picture(path: Path) -> Optional[bytes]:
@@ -196,5 +219,6 @@ def _read_picture(path: Path) -> Optional[bytes]:
 
 def _damaged(path: Path) -> DataError:
     return DataError(
-        f"{path} is damaged, and the report would be wrong; copy it again, or move it away"
+        f"{path} is damaged, and what is written from it would be wrong; copy it again, or move it "
+        "away"
     )

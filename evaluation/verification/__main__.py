@@ -30,6 +30,7 @@ from evaluation.verification.report import (
 )
 from runtime.environment import prepare_lanes
 from runtime.errors import ConfigError, run_program
+from runtime.terminal import print_line
 
 if TYPE_CHECKING:
     from data.verification.bin_file import VerificationSet
@@ -81,7 +82,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     if options.roc:
         curves = {report.name: report.curve for report in reports}
         write_output(options.roc, draw_roc(curves), "--roc")
-        print(f"{options.roc}: the ROC of {', '.join(curves)}")
+        print_line(f"{options.roc}: the ROC of {', '.join(curves)}")
     if options.json:
         results = {"device": str(device or _HOST), "sets": tables, **_all_sets(by_set)}
         _write_json(options, network, results)
@@ -115,7 +116,7 @@ def _verify(
     )
     report = SetReport(target.name, embeddings, target.same, xnorm=xnorm, folds=options.nfolds)
     which = f" by {network.name}" if len(options.model) > 1 else ""
-    print(f"{target.name}{which}: {report.result}", flush=True)
+    print_line(f"{target.name}{which}: {report.result}", flush=True)
     if options.bad_cases:
         judgments = judge(embeddings, target.same, options.nfolds)
         _print(write_bad_cases(options.bad_cases, target.name, judgments, _sheets(target)))
@@ -129,7 +130,7 @@ def _compare(
     for target in targets:
         found = [_verify(network, target, options).result.accuracy for network in networks]
         best = max(range(len(found)), key=found.__getitem__)
-        print(f"{target.name}: best accuracy {found[best]:.4f}, of {networks[best].name}")
+        print_line(f"{target.name}: best accuracy {found[best]:.4f}, of {networks[best].name}")
 
 
 def _all_sets(found: Optional[GroupReport]) -> dict[str, Any]:
@@ -157,12 +158,12 @@ def _write_json(options: argparse.Namespace, network: FaceNetwork, results: dict
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     write_output(options.json, text.encode(), "--json")
     count = len(results["sets"])
-    print(f"{options.json}: {count} verified set{'s' * (count > 1)}")
+    print_line(f"{options.json}: {count} verified set{'s' * (count > 1)}")
 
 
 def _print(lines: Sequence[str]) -> None:
     for line in lines:
-        print(line)
+        print_line(line)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from evaluation.network import Source, add_network, checkpoint_or_onnx
 from evaluation.output_files import check_output
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import DataError
+from runtime.terminal import print_line
 
 _SUFFIX = ".bin"
 # InsightFace's, without --target.
@@ -65,7 +66,7 @@ def _find_sets(words: Sequence[str], folder: Optional[Path]) -> list[Path]:
             "give their folder as --data-dir, or their files"
         )
     if gone:
-        print(
+        print_line(
             f"warning: {len(gone)} of {len(named)} sets left out, which do not exist: "
             f"{', '.join(map(str, gone))}",
             file=sys.stderr,

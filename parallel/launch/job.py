@@ -25,6 +25,7 @@ from typing import IO, Callable, NamedTuple, Optional, Union
 from parallel.launch import guard, ssh
 from parallel.parameter_server.assignment import SCHEDULER, WORKER
 from runtime.stopping import SAME_REQUEST_SECONDS
+from runtime.terminal import one_line
 
 # For workers to write a checkpoint after a signal to stop.
 _CHECKPOINT_SECONDS = 15.0
@@ -324,7 +325,8 @@ _print_lock = threading.Lock()
 
 
 def _print(name: object, lines: Iterable[bytes], to: int) -> None:
-    text = b"".join(b"%s: %s\n" % (str(name).encode(), line) for line in lines if line)
+    shown = (one_line(line.decode(errors="backslashreplace")) for line in lines if line)
+    text = "".join(f"{name}: {line}\n" for line in shown).encode()
     with _print_lock:
         while text:
             text = text[os.write(to, text) :]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from parallel.world import HorovodWorld, LoneWorld, World
+from parallel import world as world_module
+from parallel.world import HorovodWorld, LoneWorld, World, join_ranks
 from runtime.mxnet import mx
 from tests.support.launch import clean_environment
 
@@ -63,6 +64,15 @@ def test_a_lone_world_returns_its_own_values() -> None:
     assert (world.rank, world.size, world.local_rank) == (0, 1, 2)
     assert array.asscalar() == world.allgather(array, "d").asscalar() == 3
     assert world.broadcast_object("x", "e") == "x"
+
+
+def test_a_rank_without_a_launcher_has_no_horovod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world_module, "HorovodWorld", lambda: "Horovod")
+    for name in ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "GROUPING_WORKER"):
+        monkeypatch.delenv(name, raising=False)
+    assert isinstance(join_ranks(), LoneWorld)
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    assert join_ranks() == "Horovod"
 
 
 def test_horovod_writes_into_arrays_that_are_kept_for_two_updates() -> None:

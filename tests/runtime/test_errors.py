@@ -155,6 +155,27 @@ def test_what_an_encoding_cannot_hold_is_escaped() -> None:
     assert (result.returncode, result.stderr) == (2, "error: /faces/\\udcff\n")
 
 
+def test_a_name_does_not_reach_the_terminal_as_a_command() -> None:
+    body = r"name = '/faces/\x1b]0;a\x07\x9b2J\u202e\xe9'" + "\n"
+    body += "import sys, warnings\nprint(name)\nprint(name, file=sys.stderr)\n"
+    result = run_main(body + "raise errors.DataError(name + '\\nerror: all is well')")
+    shown = r"/faces/\x1b]0;a\x07\x9b2J\u202e" + "\xe9"
+    assert result.stdout == f"{shown}\n"
+    assert result.stderr == f"{shown}\nerror: {shown} error: all is well\n"
+    # Neither does what Python itself prints.
+    traceback = run_main(body + "raise ValueError(name)").stderr
+    assert f"ValueError: {shown}\n" in traceback and "\x1b" not in traceback
+
+
+def test_a_progress_bar_is_drawn_as_before() -> None:
+    bar = "import sys\nfrom tqdm import tqdm\n"
+    bar += "for _ in tqdm(range(3), 'packing', file=sys.stderr, mininterval=0): pass\n"
+    bar += "tqdm.write('a line', file=sys.stderr)"
+    shown = run_main(bar).stderr
+    assert shown.startswith("\rpacking:   0%|") and "\r" in shown[1:] and "\\r" not in shown
+    assert "3/3" in shown and shown.endswith("a line\n")
+
+
 def test_closed_outputs_are_no_error() -> None:
     line = f"exec {sys.executable} -c 'from runtime import errors; "
     line += "errors.run_program(lambda: print(1) or 3)' >&- 2>&-"

@@ -7,22 +7,17 @@ from types import ModuleType
 
 import pytest
 
-from parallel import world
-from parallel.world import LoneWorld
 from runtime.errors import USER_ERROR_STATUS, UserError
 from tests.support.witness import Witness
-from training.exchange import workers
 
 
 def run_alone(program: ModuleType, *words: object) -> subprocess.CompletedProcess[str]:
-    """Run a program from its command line, without Horovod; returns status, output and errors.
+    """Run a program from its command line, without a launcher; returns status, output and errors.
 
     ``runtime.errors.run_program``, which turns an error into one line and a status, would end the
     process; so it is done here once more.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for module in (world, workers):
-            patch.setattr(module, "HorovodWorld", LoneWorld)
         # The program sets them, for this process and its children.
         for name in ("CHECK_TIME", "SHUTDOWN_TIME"):
             patch.setenv(f"HOROVOD_STALL_{name}_SECONDS", "600")

@@ -72,9 +72,10 @@ def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
 
     Raises:
         DataError: a number is not finite.
-        OSError: the hidden ``folder`` cannot be made or written.
+        OSError: the hidden ``folder`` cannot be made or written, or the folder of checkpoints is
+            gone.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     with (folder / layout.file_name(rank)).open("wb") as file:
         entries = [_write_array(file, name, array) for name, array in arrays.items()]
         size = file.tell()

@@ -8,7 +8,7 @@ from typing import Any, Union
 
 from data.batches.epoch_part import EpochPart
 from parallel.parameter_server import assignment
-from parallel.world import HorovodWorld, TimedWorld, Wire
+from parallel.world import TimedWorld, Wire, join_ranks
 from runtime import environment
 from runtime.stopwatch import Stopwatch
 from training import same_data
@@ -48,7 +48,7 @@ class HorovodWorkers(Ranks):
 
     def __init__(self, config: ImageConfig, num_images: int) -> None:
         """Args: see ``join``."""
-        super().__init__(HorovodWorld())
+        super().__init__(join_ranks())
         self._config, self._num_images = config, num_images
 
     def epoch_part(self) -> EpochPart:

@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from runtime import environment
 from runtime.errors import discard
+from runtime.terminal import one_line, printable
 
 OFF_SCREEN = {"off_screen": True}
 """``extra`` of a record that goes to the file only."""
@@ -29,6 +30,18 @@ _log = logging.getLogger(__name__)
 def log_path(models_root: Path, rank: int) -> Path:
     """The log file of a rank."""
     return models_root / "logs" / f"rank-{rank:04d}.log"
+
+
+class LineFormatter(logging.Formatter):
+    """Formats a message as one line, whatever a name in it holds; a traceback has several."""
+
+    @override
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return one_line(super().formatMessage(record))
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 class FileHandler(logging.FileHandler):

@@ -1,20 +1,17 @@
-"""The numbers of a run for other programs: JSON lines, and mxboard's event files."""
+"""The numbers of a run for other programs: JSON lines, and event files for TensorBoard."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import struct
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Callable
 
 from runtime.errors import DataError
-
-# mxboard flushes in a thread; an error ends that thread only, and the next ``add_scalar`` blocks
-# forever. So its interval is endless, and ``write`` flushes every record itself.
-_NEVER_SECONDS = 1e12
 
 
 class MetricFiles:
@@ -26,10 +23,12 @@ class MetricFiles:
         Raises:
             OSError: the folder cannot be written.
         """
-        root.mkdir(parents=True, exist_ok=True)
-        self._path = root / "metrics.jsonl"
-        self._lines = open(self._path, "ab", buffering=0)
-        self._scalars = _open_scalars(root / "scalars")
+        (root / "scalars").mkdir(parents=True, exist_ok=True)
+        self._lines = _Records(root / "metrics.jsonl")
+        # TensorBoard takes files with this word in their names, in the order of the names.
+        name = f"events.out.tfevents.{int(time.time())}.{os.uname().nodename}"
+        self._events = _Records(root / "scalars" / name)
+        self._records_of = _event_records()
 
     def write(self, update: int, numbers: Mapping[str, float], target: str = "") -> None:
         """Write the numbers after ``update`` updates, of a verification if it has a ``target``.
@@ -37,44 +36,69 @@ class MetricFiles:
         NaN and infinity, which JSON lacks, become null.
 
         Raises:
-            DataError: the disk is full; ``metrics.jsonl`` then still ends with a whole line.
+            DataError: the disk is full; the files then still end with a whole record.
         """
         finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
         about = {"target": target} if target else {}
-        record = {"time": round(time.time(), 3), "update": update, **about, **finite}
+        now = time.time()
+        record = {"time": round(now, 3), "update": update, **about, **finite}
+        self._lines.append(json.dumps(record).encode() + b"\n")
+        values = {f"{target or 'training'}/{name}": value for name, value in numbers.items()}
+        self._events.append(self._records_of(now, update, values))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._lines.close()
+        self._events.close()
+
+
+def _event_records() -> Callable[[float, int, Mapping[str, float]], bytes]:
+    """Return a function that makes the records of scalars in an event file.
+
+    mxboard's own writer would keep each number until the end of the run, and write in a thread.
+    """
+    # mxboard imports MXNet by itself, which works only after our own import of it.
+    import runtime.mxnet  # noqa: F401
+
+    # isort: split
+    from mxboard.proto.event_pb2 import Event
+    from mxboard.record_writer import masked_crc32c
+    from mxboard.summary import scalar_summary
+
+    def framed(content: bytes) -> bytes:
+        length = struct.pack("<Q", len(content))
+        first, last = (struct.pack("<I", masked_crc32c(part)) for part in (length, content))
+        return length + first + content + last
+
+    def records(seconds: float, update: int, values: Mapping[str, float]) -> bytes:
+        events = (
+            Event(wall_time=seconds, step=update, summary=scalar_summary(name, value))
+            for name, value in values.items()
+        )
+        return b"".join(framed(event.SerializeToString()) for event in events)
+
+    return records
+
+
+class _Records:
+    """A file to which records are appended, each whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = open(path, "ab", buffering=0)
+
+    def append(self, record: bytes) -> None:
+        """Write a record; ``DataError`` if the disk becomes full within it."""
+        end = self._file.tell()
         try:
-            self._append(json.dumps(record).encode() + b"\n")
-            for name, value in numbers.items():
-                self._scalars.add_scalar(f"{target or 'training'}/{name}", value, update)
-            self._scalars.flush()
+            while record:
+                record = record[self._file.write(record) :]
         except OSError as error:
+            self._file.truncate(end)
             raise DataError(
                 f"{self._path} cannot be written ({error.strerror}); make room and start the same "
                 "command again: it resumes from the last checkpoint"
             ) from None
 
     def close(self) -> None:
-        """Close the files; ``write`` has already raised an error for what is missing in them."""
-        self._lines.close()
-        with suppress(OSError):
-            self._scalars.close()
-
-    def _append(self, line: bytes) -> None:
-        """Write a whole line or none, also if the disk becomes full within it."""
-        end = self._lines.tell()
-        try:
-            while line:
-                line = line[self._lines.write(line) :]
-        except OSError:
-            self._lines.truncate(end)
-            raise
-
-
-def _open_scalars(folder: Path) -> Any:
-    # mxboard imports MXNet by itself, which works only after our own import of it.
-    import runtime.mxnet  # noqa: F401
-
-    # isort: split
-    from mxboard import SummaryWriter
-
-    return SummaryWriter(logdir=str(folder), flush_secs=_NEVER_SECONDS, verbose=False)
+        self._file.close()

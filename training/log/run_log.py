@@ -21,12 +21,19 @@ from data.batches.loader import Batch
 from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError
 from runtime.stopwatch import Stopwatch
-from training.log.handlers import OFF_SCREEN, FileHandler, ScreenHandler, log_path
+from training.log.handlers import (
+    OFF_SCREEN,
+    FileHandler,
+    LineFormatter,
+    ScreenHandler,
+    log_path,
+)
 from training.log.metric_files import MetricFiles
 from training.log.peak import peak_memory
 from training.log.report_files import ReportFiles
 from training.log.throughput import Meter, Throughput
 from training.log.watchdog import Others, Watchdog
+from training.run_folder import HeldFolder
 
 # float() of an NDArray waits for the device, which is why the loss arrives unconverted.
 Loss = Union[SupportsFloat, Callable[[], SupportsFloat]]
@@ -76,6 +83,7 @@ class RunLog:
         try:
             self._records = MetricFiles(root) if rank == 0 else None
             file = FileHandler(root, rank)
+            self._folder = HeldFolder(root)
         except OSError as error:
             raise ConfigError(
                 f"--models-root {models_root} cannot be written ({error.strerror}); "
@@ -110,6 +118,7 @@ class RunLog:
             self._watchdog.close()
             self._watchdog = None
         if self._report_files is not None:
+            self.check_folder()
             self._report_files.write_report()
 
     def start(self, total_updates: int, update: int = 0) -> None:
@@ -191,9 +200,19 @@ class RunLog:
         if self._report_files is not None:
             self._report_files.verification(name, result)
 
+    def check_folder(self) -> None:
+        """Raise ``DataError`` if the folder of the run is no longer at its path."""
+        self._folder.check()
+
     def record(self, update: int, numbers: Mapping[str, float], *, target: str = "") -> None:
-        """Write numbers to the metric files, on rank 0 only; see ``MetricFiles.write``."""
+        """Write numbers to the metric files, on rank 0 only; see ``MetricFiles.write``.
+
+        Raises:
+            DataError: the disk is full, or the folder of the run is no longer at its path.
+        """
         if self._records is not None:
+            # The open files would move with it.
+            self.check_folder()
             self._records.write(update, numbers, target=target)
 
     def total(self) -> Optional[Throughput]:
@@ -218,6 +237,7 @@ class RunLog:
         for handler in self._handlers:
             logging.getLogger().removeHandler(handler)
             handler.close()
+        self._folder.close()
         logging.getLogger().setLevel(self._former_level)
 
     def __enter__(self) -> RunLog:
@@ -235,7 +255,7 @@ class RunLog:
         root_logger.setLevel(logging.INFO)
         line = f"%(asctime)s rank {rank} %(levelname)s: %(message)s"
         for handler in self._handlers:
-            handler.setFormatter(logging.Formatter(line, "%Y-%m-%d %H:%M:%S"))
+            handler.setFormatter(LineFormatter(line, "%Y-%m-%d %H:%M:%S"))
             root_logger.addHandler(handler)
 
     def _throughput_of_all_starts(self) -> Optional[Throughput]:

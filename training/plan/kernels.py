@@ -27,7 +27,7 @@ from typing import Any, Optional
 import numpy as np
 
 from data import decoding
-from parallel.world import HorovodWorld, LoneWorld
+from parallel.world import LoneWorld, join_ranks
 from partial_fc import optimizers
 from partial_fc.blocks import Products
 from partial_fc.head import TYPES, PartialFC, usable_dtype
@@ -69,7 +69,7 @@ class Request:
 def main() -> None:
     """Measure on this rank; rank 0 writes what the slowest of all took."""
     asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    world = HorovodWorld()
+    world = join_ranks()
     rates = _collectives(world)
     if asked is not None:
         request = Request(**asked)

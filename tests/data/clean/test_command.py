@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -89,7 +91,7 @@ def test_only_the_report(faces: np.ndarray, capsys: pytest.CaptureFixture[str]) 
     assert copies == [("0", "3", "1.0000", "yes"), ("1", "3", "1.0000", "no")]
     sheet = cv2.imread("cleaning/moved-1.png")
     assert sheet is not None and sheet.std() > 10
-    assert 'src="moved-1.png"' in Path("cleaning/report.html").read_text()
+    assert 'src="./moved-1.png"' in Path("cleaning/report.html").read_text()
     lines = table("images.tsv")
     assert len(lines) == 151 and [line[3] for line in lines].count("") == 149
     assert {path.name for path in Path().iterdir()} == {
@@ -99,6 +101,30 @@ def test_only_the_report(faces: np.ndarray, capsys: pytest.CaptureFixture[str]) 
     assert "149 images of 31 identities" in capsys.readouterr().out
     clean("--dry-run", "--out", "new")
     assert not Path("new").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["javascript:alert(1)--", '"><script>x</script>', "[a-z]*", "http:__x", "..", "\udcff\x1b"],
+)
+def test_the_name_of_a_set_is_neither_a_link_nor_a_path(faces: np.ndarray, name: str) -> None:
+    os.rename("v.bin", f"{name.replace('/', '_')}.bin")
+    found = Path(f"{name.replace('/', '_')}.bin")
+    index = Path("f.tsv").read_bytes().replace(b"v.bin:", os.fsencode(f"{found}:"))
+    Path("f.tsv").write_bytes(index)
+    Path("cleaning").mkdir()
+    kept = Path("cleaning/a-people-1.png")
+    kept.write_bytes(b"")
+    clean("--verification", str(found), "--sheets", "1")
+    page = Path("cleaning/report.html").read_text()
+    assert "default-src 'none'" in page and "<script" not in page and "\x1b" not in page
+    links = re.findall(r'(?:href|src)="([^"]*)"', page)
+    assert len(links) > 8 and all(re.fullmatch(r"\./[\w.-]+", link) for link in links), links
+    for link in links:
+        assert (Path("cleaning") / link).is_file()
+    assert kept.exists() and {path.name for path in Path().iterdir()} == {
+        "faces", found.name, "f.npy", "f.tsv", "cleaning",
+    }  # fmt: skip
 
 
 def test_a_new_set_without_wrong_labels(faces: np.ndarray) -> None:

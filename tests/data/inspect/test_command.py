@@ -65,6 +65,18 @@ def test_bad_records_are_listed_by_key(monkeypatch, capsys, tmp_path: Path, make
     ]
 
 
+def test_the_name_of_a_set_is_one_line(monkeypatch, capsys, tmp_path: Path, make_image) -> None:
+    folder = tmp_path / "a\nb\x1b[2Jé"
+    with RecordWriter(folder, image_size=(16, 16)) as writer:
+        writer.write(make_image(1), 0)
+        writer.write(b"junk", 1)
+    _, lines = inspect(monkeypatch, capsys, folder, "--out", tmp_path / "out")
+    shown = str(tmp_path / r"a\nb\x1b[2Jé")
+    assert lines[0].startswith(f"{shown}/train.rec: identity-grouped")
+    assert "\x1b" not in "".join(lines)
+    assert lines[-1].endswith(r"a\nb\x1b[2Jé-samples.png")
+
+
 def test_sizes_and_contradictory_labels_are_told(
     monkeypatch, capsys, tmp_path: Path, make_image
 ) -> None:

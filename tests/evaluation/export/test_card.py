@@ -56,8 +56,32 @@ def test_a_verification_that_was_not_finite_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl"])
-@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b"7"])
+@pytest.mark.parametrize("content", [b"{\n", b"[]\n", b"\xff\n", b"7\n"])
 def test_damaged_files_are_one_line(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=f"{name} is damaged.*; copy it again, or move it away$"):
         write_card(FACTS, tmp_path)
+
+
+@pytest.mark.parametrize("value", ["0.9", [0.9], True, 1e400])
+def test_an_accuracy_that_is_no_number_is_none(tmp_path: Path, value: Any) -> None:
+    record = {"update": 1, "target": "lfw", "accuracy": value}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    assert write_card(FACTS, tmp_path).count("Not known") == 2
+
+
+def test_a_record_without_its_update_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"target": "lfw", "accuracy": 0.9}\n')
+    with pytest.raises(DataError, match="metrics.jsonl is damaged"):
+        write_card(FACTS, tmp_path)
+
+
+def test_what_a_run_says_becomes_no_markup(tmp_path: Path) -> None:
+    config = {"network": "<img src=x onerror=alert(1)>", "loss": "[x](javascript:alert)\n# y"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    record = {"update": 1, "target": "a|<b>", "accuracy": 0.5}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    card = write_card(FACTS, tmp_path)
+    assert "&lt;img src=x onerror=alert(1)>" in card and "<img" not in card
+    assert "| \\[x](javascript:alert)\\n# y |" in card and "\n# y" not in card
+    assert "| a\\|&lt;b> | 0.5000 | 1 |" in card

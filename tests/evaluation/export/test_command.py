@@ -111,7 +111,7 @@ def test_files_that_are_missing_damaged_or_in_the_way(prefix: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         command.main(["--model", f"{prefix},7"])
     (prefix.parent / "config.json").write_text("{")
-    with pytest.raises(DataError, match="config.json is damaged, and the model card would be wr"):
+    with pytest.raises(DataError, match="config.json is damaged, and what is written from it wo"):
         command.main(words)
     (prefix.parent / "config.json").unlink()
     (prefix.parent / "file").write_text("")

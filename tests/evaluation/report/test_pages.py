@@ -70,6 +70,7 @@ def check(html: str) -> Page:
             assert value.startswith(("#", "data:image/jpeg;base64,")), (tag, value)
     policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv"))
     assert policy is not None and policy.startswith("default-src 'none'")
+    assert "base-uri 'none'" in policy and "form-action 'none'" in policy
     styles = "".join(re.findall(r"<style>(.*?)</style>", html, re.DOTALL))
     assert "@import" not in styles and not re.search(r"url\((?!#)", html)
     assert "http:" not in html and "https:" not in html
@@ -131,6 +132,23 @@ def test_nothing_in_a_run_becomes_a_tag(tmp_path: Path, writes_one: bool) -> Non
     other = read(made_up_runs.write_faces(tmp_path / "other"))
     page = check(write_page(run) if writes_one else write_comparison([run, other]))
     assert EVIL in page.text and folder.name in page.text
+
+
+@pytest.mark.parametrize(("accuracy", "total"), [(2.0, 10), (-1e200, 1e-200), (1e299, None)])
+def test_an_accuracy_that_is_no_share_is_a_dash(
+    tmp_path: Path, accuracy: float, total: float | None
+) -> None:
+    """Its interval would be the square root of a negative number."""
+    record = made_up_runs.verification("lfw", 10, accuracy) | {"total": total}
+    made_up_runs.write(tmp_path / "run", [made_up_runs.training_record(10, 1.0), record], {})
+    assert "accuracy lfw–" in check(write_page(read(tmp_path / "run"))).text
+
+
+def test_times_that_are_none_of_a_run_are_left_out(tmp_path: Path) -> None:
+    records = [made_up_runs.training_record(10, 1.0), made_up_runs.training_record(20, 1.0)]
+    records[1]["time"] = 1e250
+    made_up_runs.write(tmp_path / "run", records, {})
+    assert "timein one part" not in check(write_page(read(tmp_path / "run"))).text
 
 
 def test_a_comparison_has_curves_differences_and_final_figures(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from evaluation.report import run_files
 from runtime.errors import DataError
+from tests.fuzz.mutate import make_input
 from tests.support import made_up_runs
 from tests.support.made_up_runs import training_record, verification
 
@@ -76,6 +77,7 @@ def test_a_folder_without_metrics_is_no_run(tmp_path: Path) -> None:
         ("metrics.jsonl", b'{"update": true}\n'),
         ("metrics.jsonl", b'{"loss": 1}\n'),
         ("metrics.jsonl", b"[" * 100_000 + b"\n"),
+        ("config.json", b'{"rec": ' + b"[" * 900 + b"]" * 900 + b"}"),
         ("metrics.jsonl", b"\xff\n"),
         ("config.json", b"[]"),
         ("report/parts.jsonl", b'{"host": "a"}\n'),
@@ -116,6 +118,33 @@ def test_a_cut_off_file_is_refused_or_read_everywhere(run: Path) -> None:
         (run / "report/scores-unseen.npy").write_bytes(content[:length])
         with pytest.raises(DataError, match="is damaged"):
             run_files.read(run)
+
+
+def test_damaged_scores_give_a_page_or_one_line(run: Path, tmp_path: Path) -> None:
+    """No traceback: np.load raises errors of a dozen classes."""
+    path = run / "report/scores-unseen.npy"
+    content, read = path.read_bytes(), 0
+    for seed in range(1500):
+        path.write_bytes(make_input([content], seed))
+        try:
+            scores = run_files.read(run).scores
+        except DataError as error:
+            assert str(path) in str(error) and "is damaged" in str(error)
+        else:
+            read += 1
+            assert all(len(one) and np.abs(one).max() <= 1.01 for one in scores.values())
+    assert 0 < read < 1500
+
+
+@pytest.mark.parametrize("value", [1e30, -2.0, np.inf])
+def test_cosines_outside_of_their_range_are_damage(run: Path, value: float) -> None:
+    scores = np.array([[0.5, 1], [value, 0], [0.1, 0]])
+    np.save(run / "report/scores-unseen.npy", scores)
+    with pytest.raises(DataError, match="scores-unseen.npy is damaged"):
+        run_files.read(run)
+    scores[1, 0] = np.nan
+    np.save(run / "report/scores-unseen.npy", scores)
+    assert len(run_files.read(run).scores["unseen"]) == 2
 
 
 def test_names_of_sets_make_no_other_folders() -> None:

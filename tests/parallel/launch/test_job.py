@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel.launch import ssh
+from parallel.launch import job, ssh
 from parallel.launch.job import ProcessSpec, by_ssh
 from parallel.parameter_server.assignment import SCHEDULER, WORKER
 
@@ -68,3 +68,13 @@ def test_a_connection_that_leads_to_no_guard_ends(tmp_path: Path) -> None:
     assert result.returncode == 128 + signal.SIGKILL
     assert "launch: host there: no connection by ssh (no answer in 1 s); it" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_what_a_process_prints_does_not_command_the_terminal() -> None:
+    reader, writer = os.pipe()
+    job._print(spec(WORKER), [b"loss 0.5 \xc3\xa9", b"\x1b]0;x\x07\xe2\x80\xae\xff", b""], writer)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        assert file.read().decode().splitlines() == [
+            f"{spec(WORKER)}: loss 0.5 é", f"{spec(WORKER)}: " + r"\x1b]0;x\x07\u202e\xff",
+        ]  # fmt: skip

@@ -60,8 +60,8 @@ class Horovod:
 @pytest.fixture(autouse=True)
 def no_servers(monkeypatch) -> None:
     monkeypatch.setattr(server_workers, "Exchange", Exchange)
-    for module in (server_workers, workers):
-        monkeypatch.setattr(module, "HorovodWorld", Horovod)
+    monkeypatch.setattr(server_workers, "HorovodWorld", Horovod)
+    monkeypatch.setattr(workers, "join_ranks", Horovod)
 
 
 def config_of(**given: Any):

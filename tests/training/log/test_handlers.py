@@ -98,6 +98,23 @@ def test_a_file_name_that_is_not_unicode_is_logged(
     assert "faces/\\udcff" in (tmp_path / "logs/rank-0000.log").read_text()
 
 
+def test_a_name_makes_no_line_and_no_command_of_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    screen = io.StringIO()
+    with open_log(tmp_path, screen=screen):
+        logging.getLogger("data").warning("%s is broken", "a\n2026 rank 0 INFO: \x1b[2J\u202eé")
+        try:
+            raise ValueError("\x1b[2J")
+        except ValueError:
+            logging.getLogger("data").exception("stopped")
+    for shown in (screen.getvalue(), (tmp_path / "logs/rank-0000.log").read_text()):
+        assert "rank 0 WARNING: a\\n2026 rank 0 INFO: \\x1b[2J\\u202eé is broken\n" in shown
+        assert "\nTraceback" in shown and "ValueError: \\x1b[2J\n" in shown
+        assert not set(shown) & set("\x1b\u202e")
+
+
 def test_a_log_file_on_a_full_disk_gives_one_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

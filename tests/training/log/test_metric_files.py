@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-import itertools
 import json
 import resource
+import struct
 import sys
-import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -47,19 +46,57 @@ def test_a_full_disk_is_an_error_and_leaves_only_whole_lines(tmp_path: Path) -> 
     assert updates(tmp_path) == [1, 2]
 
 
-def test_scalars_on_a_full_disk_are_an_error(tmp_path: Path, monkeypatch) -> None:
-    # By this clock an hour passes between two events. mxboard would flush in its thread and end it.
-    hours = itertools.count(time.time(), 3600)
-    MetricFiles(tmp_path / "first").close()
-    writer = sys.modules["mxboard.event_file_writer"]
-    monkeypatch.setattr(writer, "time", SimpleNamespace(time=hours.__next__))
+def test_scalars_on_a_full_disk_are_an_error_that_names_them(tmp_path: Path) -> None:
     files = MetricFiles(tmp_path)
     files.write(1, {"loss": 0.5})
     (events,) = (tmp_path / "scalars").iterdir()
-    with no_file_above(events.stat().st_size + 10):
-        with pytest.raises(DataError, match="cannot be written"):
-            for update in range(2, 100):
-                # Shorter than its scalar.
-                files.write(update, {})
-                files.write(update, {f"{number}": 0.5 for number in range(100)})
+    before = events.read_bytes()
+    # The line of the next update fits, and its scalars do not.
+    with no_file_above((tmp_path / "metrics.jsonl").stat().st_size + 120):
+        with pytest.raises(DataError, match=f"{events.name} cannot be written .* start the same"):
+            files.write(2, {f"{number}": 0.5 for number in range(5)})
         files.close()
+    assert updates(tmp_path) == [1, 2] and events.read_bytes() == before
+
+
+def scalars_of(events: Path) -> list[tuple[int, str, float]]:
+    """Read an event file by its format: length, checksum, event, checksum."""
+    content, scalars, place = events.read_bytes(), [], 0
+    while place < len(content):
+        (length,) = struct.unpack_from("<Q", content, place)
+        head, event = content[place : place + 8], content[place + 12 : place + 12 + length]
+        checksums = content[place + 8 : place + 12] + content[place + 12 + length :][:4]
+        crc = sys.modules["mxboard.record_writer"].masked_crc32c
+        assert struct.unpack("<II", checksums) == (crc(head), crc(event))
+        found = sys.modules["mxboard.proto.event_pb2"].Event.FromString(event)
+        scalars += [(found.step, one.tag, one.simple_value) for one in found.summary.value]
+        place += length + 16
+    return scalars
+
+
+def test_event_files_have_every_scalar(tmp_path: Path) -> None:
+    files = MetricFiles(tmp_path)
+    files.write(1, {"loss": 0.5, "lr": 0.25})
+    files.write(2, {"accuracy": 0.75}, target="lfw")
+    files.close()
+    (events,) = (tmp_path / "scalars").iterdir()
+    assert ".tfevents." in events.name
+    assert scalars_of(events) == [
+        (1, "training/loss", 0.5), (1, "training/lr", 0.25), (2, "lfw/accuracy", 0.75),
+    ]  # fmt: skip
+
+
+def test_nothing_is_kept_of_what_is_written(tmp_path: Path) -> None:
+    """mxboard keeps each scalar for its ``export_scalars``, 5 kB for each report."""
+    numbers = {f"number {i}": 0.5 for i in range(30)}
+    files = MetricFiles(tmp_path)
+    for update in range(20):
+        files.write(update, numbers)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for update in range(300):
+        files.write(update, numbers)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    files.close()
+    assert grown < 20_000

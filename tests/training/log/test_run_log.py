@@ -11,7 +11,7 @@ from unittest.mock import MagicMock, patch
 import pytest
 
 from evaluation.verification import VerificationResult
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, DataError
 from runtime.stopwatch import BACKBONE, COMMUNICATION, HEAD, WAITING
 from training.log import run_log
 from training.log.run_log import RunLog
@@ -242,6 +242,21 @@ def test_scalars_are_written(tmp_path: Path) -> None:
     for scalar in (b"loss", b"waiting", b"backbone", b"head", b"communication"):
         assert b"training/" + scalar in content
     assert b"lfw/accuracy" in content
+
+
+def test_a_folder_that_is_moved_away_ends_the_run_at_the_next_report(tmp_path: Path) -> None:
+    clock, root = HandClock(), tmp_path / "run"
+    with open_log(root, clock=clock, frequent=1) as log:
+        log.start(10)
+        train(log, clock, range(1, 3))
+        root.rename(tmp_path / "moved")
+        with pytest.raises(DataError, match=f"--models-root {root} is no longer the folder"):
+            train(log, clock, range(3, 4))
+        root.mkdir()
+        with pytest.raises(DataError, match="is no longer the folder"):
+            log.write_report()
+    assert not any(root.iterdir())
+    assert len(read_metrics(tmp_path / "moved")) == 2
 
 
 def test_metrics_of_an_earlier_run_are_kept(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evaluation.float_file import map_floats
+from tests.fuzz.mutate import make_input
+
+TABLE = np.arange(12, dtype=np.float32).reshape(6, 2) / 8
+
+
+def saved(array: np.ndarray, **options: object) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        TABLE, TABLE.astype(np.float16), TABLE.astype(">f8"), np.asfortranarray(TABLE),
+        TABLE[:0], TABLE[:1],
+    ],
+    ids=["float32", "float16", "big-endian", "Fortran", "empty", "row"],
+)  # fmt: skip
+def test_a_table_is_mapped(tmp_path: Path, table: np.ndarray) -> None:
+    np.save(tmp_path / "a.npy", table)
+    found = map_floats(tmp_path / "a.npy")
+    assert found is not None and found.dtype == table.dtype
+    np.testing.assert_array_equal(found, table)
+
+
+def test_the_header_of_version_2_and_of_other_writers(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    with path.open("wb") as file:
+        np.lib.format.write_array(file, TABLE, version=(2, 0))
+    np.testing.assert_array_equal(map_floats(path), TABLE)
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (6,2)}\n"
+    path.write_bytes(b"\x93NUMPY\x01\0" + bytes([len(header), 0]) + header + TABLE.tobytes())
+    np.testing.assert_array_equal(map_floats(path), TABLE)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"\x93NUMPY", b"\x93NUMPY\x01\0\xff\xff", b"\x93NUMPY\x09\0" + bytes(200),
+        saved(TABLE)[:-1], saved(TABLE) + b"\0", saved(TABLE[0]), saved(TABLE.astype(int)),
+        saved(TABLE.astype(complex)), saved(TABLE.astype(object)), saved(TABLE.reshape(1, 6, 2)),
+        saved(TABLE).replace(b"(6, 2)", b"(-6,2)"), saved(TABLE).replace(b"(6, 2)", b"(6,9)"),
+        saved(TABLE).replace(b"False", b"0    "), saved(TABLE).replace(b"'<f4'", b"['f']"),
+        saved(TABLE).replace(b"(6, 2), }", b"(6, 2)}#\xff"),
+    ],
+)  # fmt: skip
+def test_anything_else_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.npy").write_bytes(content)
+    assert map_floats(tmp_path / "a.npy") is None
+
+
+def test_a_missing_file_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        map_floats(tmp_path / "a.npy")
+
+
+def test_damage_is_none_or_a_table(tmp_path: Path) -> None:
+    """Of the headers that NumPy's reader raised errors of other classes for, about a fifth."""
+    path, tables = tmp_path / "a.npy", 0
+    for seed in range(2000):
+        path.write_bytes(make_input([saved(TABLE), saved(np.asfortranarray(TABLE))], seed))
+        found = map_floats(path)
+        tables += found is not None
+        assert found is None or (found.ndim == 2 and found.dtype.kind == "f")
+    assert 20 < tables < 1900
