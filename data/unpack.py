@@ -20,7 +20,7 @@ from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
 from data.worker_threads import say, track
 from runtime.command_line import Parser, positive_integer
-from runtime.files import new_folder
+from runtime.files import create, new_folder
 from runtime.stopping import run_stoppable
 
 _BAD_STATUS = 1
@@ -49,7 +49,8 @@ def unpack(records: RecordSet, folder: Path, count: int) -> int:
         if number not in made:
             identity.mkdir()
             made.add(number)
-        (identity / f"{label}_{index:0{image_digits}}{ending}").write_bytes(payload)
+        with create(identity / f"{label}_{index:0{image_digits}}{ending}") as file:
+            file.write(payload)
     return bad
 
 
@@ -74,7 +75,6 @@ def main() -> int:
     with new_folder(out) as hidden:
         records = RecordSet(options.path)
         count = min(len(records), options.max_images or len(records))
-        hidden.mkdir(parents=True)
         bad = unpack(records, hidden, count)
     print(f"{out}: {count - bad:,} images" + (f", without {bad:,} broken ones" if bad else ""))
     return _BAD_STATUS if bad else 0
