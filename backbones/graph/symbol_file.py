@@ -29,6 +29,7 @@ from backbones.graph.nodes import (
 )
 from backbones.graph.operators import DamagedGraph
 from runtime.errors import DataError
+from runtime.files import read_file
 from runtime.mxnet import mx
 
 INPUT, OUTPUT_NODE, LOGITS_NODE = "data", "fc1", "output"
@@ -134,9 +135,7 @@ def _first_line(error: Exception) -> str:
 
 def _read_json(path: Path) -> Any:
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise DamagedGraph(f"it has more than {_MAX_BYTES:,} bytes")
-        return json.loads(path.read_text("utf-8"))
+        return json.loads(read_file(path, _MAX_BYTES).decode("utf-8"))
     except OSError as error:
         raise DamagedGraph(f"it cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):

@@ -7,14 +7,17 @@ what does not fit together is refused.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.npy_file import map_floats
 from runtime.errors import DataError
+from runtime.files import open_regular
 
 
 class Embeddings(NamedTuple):
@@ -46,14 +49,10 @@ def read_embeddings(path: Path) -> Embeddings:
         DataError: a file is missing, broken or no such file, or the two do not fit.
     """
     try:
-        rows = np.load(path, mmap_mode="r", allow_pickle=False)
+        rows = map_floats(path)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    # Headers are parsed by Python's own tokenizer and parser, whose errors are of many classes.
-    except Exception:
-        rows = None
-    # What NumPy returns for an archive has no shape.
-    if not isinstance(rows, np.ndarray) or rows.dtype.kind != "f" or rows.ndim != 2:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    if rows is None or rows.ndim != 2:
         raise DataError(
             f"{path} holds no embeddings, floats [n, D] in NumPy's format (.npy); make them with "
             "python -m evaluation.embed"
@@ -61,7 +60,7 @@ def read_embeddings(path: Path) -> Embeddings:
     if not rows.size:
         raise DataError(f"{path} holds no embedding; its shape is {list(rows.shape)}")
     index = path.with_suffix(".tsv")
-    if not index.is_file():
+    if not os.path.lexists(index):
         return Embeddings(path, rows, list(map(str, range(len(rows)))), [])
     names, labels = _read_index(index)
     if len(names) != len(rows):
@@ -75,10 +74,11 @@ def read_embeddings(path: Path) -> Embeddings:
 def _read_index(path: Path) -> tuple[list[str], list[str]]:
     names, labels = [], []
     try:
-        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as lines:
+        with open_regular(path) as file:
+            lines = TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="\n")
             for number, line in enumerate(lines):
                 words = line.rstrip("\r\n").split("\t")
-                if len(words) != 3 or words[0] != str(number):
+                if len(words) != 3 or words[0] != str(number) or "\0" in line:
                     raise DataError(
                         f"{path}: line {number + 1} is {line[:80]!r} instead of the number "
                         f"{number}, a name and a label, with tabs between; write it again"

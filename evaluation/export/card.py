@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import DataError
+from runtime.files import read_text
 
 _DATA = ("dataset", "rec", "data_dir", "rec_train", "num_classes", "num_images", "min_images")
 # Where a run is on a machine is nothing about its network.
@@ -159,7 +160,7 @@ def _read_json_lines(path: Path, *, whole: bool) -> list[Mapping[str, Any]]:
     if not path.is_file():
         return []
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         records = [json.loads(one) for one in ([text] if whole else text.splitlines()) if one]
     except (OSError, ValueError, RecursionError):
         records = [None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.npy_file import map_floats
 from runtime.errors import DataError
+from runtime.files import read_file, read_text
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -90,7 +93,7 @@ def read(folder: Path) -> RunFiles:
         scores={name: found for name, found in scores.items() if len(found)},
         samples=_read_picture(folder / FOLDER / SAMPLES),
         parts=_checked(folder / FOLDER / PARTS, _records(folder / FOLDER / PARTS)),
-        name=folder.resolve().name,
+        name=os.path.basename(os.path.realpath(folder)),
     )
 
 
@@ -143,7 +146,7 @@ def _records(path: Path, *, is_whole: bool = False) -> list[Record]:
     if not path.is_file():
         return []
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         parts = [text] if is_whole else list(_lines(text))
         found = [json.loads(part) for part in parts if part.strip()]
     except (OSError, ValueError, RecursionError):
@@ -173,12 +176,13 @@ def _read_scores(path: Path) -> NDArray[np.float64]:
     if not path.is_file():
         return none
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-        is_fine = found.ndim == 2 and found.shape[1] == 2 and found.dtype.kind == "f"
-        scores = np.array(found, np.float64) if is_fine else none
-    except (OSError, ValueError, SyntaxError, EOFError, MemoryError):
-        raise _damaged(path) from None
-    if not is_fine or not np.isin(scores[:, 1], (0, 1)).all():
+        found = map_floats(path)
+    except OSError:
+        found = None
+    if found is None or found.ndim != 2 or found.shape[1] != 2:
+        raise _damaged(path)
+    scores = np.array(found, np.float64)
+    if not np.isin(scores[:, 1], (0, 1)).all():
         raise _damaged(path)
     scores = scores[np.isfinite(scores[:, 0])]
     return scores if len(set(scores[:, 1])) == 2 else none
@@ -187,9 +191,11 @@ def _read_scores(path: Path) -> NDArray[np.float64]:
 def _read_picture(path: Path) -> Optional[bytes]:
     if not path.is_file():
         return None
-    with path.open("rb") as file:
-        content = file.read(_LONGEST_PICTURE + 1)
-    if not content.startswith(_JPEG) or len(content) > _LONGEST_PICTURE:
+    try:
+        content = read_file(path, _LONGEST_PICTURE)
+    except OSError:
+        content = b""
+    if not content.startswith(_JPEG):
         raise _damaged(path)
     return content
 

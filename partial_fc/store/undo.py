@@ -26,6 +26,7 @@ import numpy as np
 
 from partial_fc.store.index import Rows, Words
 from runtime.errors import DataError
+from runtime.files import open_kept, open_regular
 
 _NAME = re.compile(r"undo-(\d{8,})\.rank-(\d{4,})")
 # A magic word, CRC-32 of what follows but for the records, rows never written before, and records.
@@ -60,7 +61,8 @@ class UndoLog:
         """
         self.update = update
         path = folder / f"undo-{update:08d}.rank-{rank:04d}"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+        path.unlink(missing_ok=True)
+        self._file = open_kept(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
 
     def append(self, block: Block) -> None:
         """Write a block; ``flush`` before the rows are overwritten.
@@ -107,7 +109,7 @@ def blocks(path: Path, words: int) -> Iterator[Block]:
 
 def located_blocks(path: Path, words: int) -> Iterator[tuple[int, Block]]:
     """As ``blocks``, with the places of the records in the file: where those of a block begin."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         while head := file.read(_HEAD.size):
             block, is_damaged = _block(file, head, words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import DataError
+from runtime.files import APPENDING, make_folder, open_kept
 
 # mxboard flushes in a thread; an error ends that thread only, and the next ``add_scalar`` blocks
 # forever. So its interval is endless, and ``write`` flushes every record itself.
@@ -26,9 +28,9 @@ class MetricFiles:
         Raises:
             OSError: the folder cannot be written.
         """
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root / "scalars")
         self._path = root / "metrics.jsonl"
-        self._lines = open(self._path, "ab", buffering=0)
+        self._lines = open(open_kept(self._path, APPENDING), "ab", buffering=0)
         self._scalars = _open_scalars(root / "scalars")
 
     def write(self, update: int, numbers: Mapping[str, float], target: str = "") -> None:
@@ -77,4 +79,10 @@ def _open_scalars(folder: Path) -> Any:
     # isort: split
     from mxboard import SummaryWriter
 
-    return SummaryWriter(logdir=str(folder), flush_secs=_NEVER_SECONDS, verbose=False)
+    # Without a suffix, others could guess the name of the file, and put a link there.
+    return SummaryWriter(
+        logdir=str(folder),
+        flush_secs=_NEVER_SECONDS,
+        filename_suffix=f".{secrets.token_hex(6)}",
+        verbose=False,
+    )
