@@ -30,7 +30,9 @@ from data.verification.pairs import read_pairs
 from evaluation.verification.groups import read_groups
 from runtime.errors import DataError
 from tests.fuzz.ijb_readers import IJB_READERS
+from tests.fuzz.link_readers import LINK_READERS
 from tests.fuzz.model_readers import MODEL_READERS
+from tests.fuzz.npy_readers import NPY_READERS
 from tests.fuzz.reader import Reader
 from tests.support.jpegs import bytes_of
 from tests.support.oriented_images import file_with
@@ -325,6 +327,8 @@ READERS = {
     "image": Reader(_image_seeds, _read_image, 12),
     **MODEL_READERS,
     **IJB_READERS,
+    **NPY_READERS,
+    **LINK_READERS,
     "manifest": Reader(_manifest_seeds, _read_manifest, 8),
     "hosts": Reader(_hosts_seeds, _read_hosts, 5),
     "hostfile": Reader(_hostfile_seeds, _read_hostfile, 3),

@@ -14,6 +14,7 @@ SHARES = {
     "rec": 2, "idx": 2, "property": 1, "cache": 1, "lst": 3, "bin": 4, "image": 3,
     "params": 1, "centers": 2, "symbol": 1, "groups": 1, "manifest": 2, "hosts": 1, "hostfile": 1,
     "ijb-faces": 1, "ijb-pairs": 2, "ijb-subjects": 1, "ijb-features": 1,
+    "torch": 2, "npy": 2, "links": 1,
 }  # fmt: skip
 
 

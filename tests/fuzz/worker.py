@@ -20,7 +20,8 @@ from tests.fuzz.mutate import make_input
 STATUS = struct.Struct("<qqqq")
 """The input under way, and how many were accepted, refused, and executed something."""
 
-_MEMORY = 6 << 30
+# More than this process has with the valid files, in bytes.
+_MEMORY = 1 << 30
 _EXECUTIONS = (
     "os.system os.exec os.fork os.forkpty os.posix_spawn os.spawn os.kill subprocess.Popen "
     "socket.connect socket.bind ctypes.dlopen pickle.find_class"
@@ -61,6 +62,7 @@ class Worker:
             for content in seeds:
                 self._feed(reader.read, content, Path(folder) / "read", UserError)
             self._accepted = self._refused = 0
+            _limit_memory()
             for number in range(first, stop):
                 self._note(number)
                 content = make_input(seeds, number)
@@ -82,10 +84,16 @@ class Worker:
         self._status[:] = STATUS.pack(number, self._accepted, self._refused, self._executed)
 
 
+def _limit_memory() -> None:
+    """Let the process have ``_MEMORY`` more, with what MXNet and its threads have reserved."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + _MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
 def main() -> None:
     """Feed what the command line says."""
     name, first, stop, status = sys.argv[1:]
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     Worker(Path(status)).run(name, int(first), int(stop))
