@@ -22,7 +22,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from data import headers
+from data import MAX_SCANS, headers
 from data.records.recordio import BrokenRecordError, Payload
 
 Image = NDArray[np.uint8]
@@ -66,6 +66,10 @@ JPEG_QUALITY = 95
 """Of images that are encoded: hardly a visible loss, and a third of the bytes of quality 100."""
 
 _CHUNK = struct.Struct(">I4s")
+_JPEG = b"\xff\xd8"
+_SCAN, _SCAN_MARKER, _END_MARKER = b"\xff\xda", 0xDA, 0xD9
+# Before a length. In the pixels, zeros and restarts (D0 to D7) follow 0xFF (ITU-T T.81, B.1.1.3).
+_MARKER = re.compile(rb"\xff+[\xc0-\xcf\xd9-\xfe]")
 
 
 class FileKind(Enum):
@@ -155,6 +159,10 @@ def turn_upright(image: Image, orientation: int) -> Image:
 def _decode(payload: Payload, flags: int) -> Image:
     if bytes(payload[:2]) == b"\x89P" and not _has_whole_chunks(payload):
         raise BrokenRecordError("the image cannot be decoded: it is cut off or damaged")
+    if bytes(payload[:2]) == _JPEG and _has_many_scans(bytes(payload)):
+        raise BrokenRecordError(
+            f"the image cannot be decoded: it is a JPEG of more than {MAX_SCANS} scans"
+        )
     try:
         image: Optional[Image] = cv2.imdecode(np.frombuffer(payload, np.uint8), flags)
     except cv2.error:
@@ -172,3 +180,19 @@ def _has_whole_chunks(payload: Payload) -> bool:
     while position + _CHUNK.size <= len(payload):
         position += 12 + _CHUNK.unpack_from(payload, position)[0]
     return position <= len(payload)
+
+
+def _has_many_scans(jpeg: bytes) -> bool:
+    if jpeg.count(_SCAN) <= MAX_SCANS:
+        return False
+    # The thumbnail in a segment, and a film after the end, are not decoded.
+    place, scans = len(_JPEG), 0
+    while found := _MARKER.search(jpeg, place):
+        place = found.end()
+        if jpeg[place - 1] == _END_MARKER:
+            break
+        scans += jpeg[place - 1] == _SCAN_MARKER
+        if scans > MAX_SCANS:
+            return True
+        place += int.from_bytes(jpeg[place : place + 2], "big")
+    return False

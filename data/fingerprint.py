@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from data.identities import is_class, is_image
+from data.identities import is_class, is_image, is_true
+from runtime.files import open_regular
 
 MISSING = "missing"
 _BLOCK = 4096
@@ -55,9 +56,6 @@ def describe(path: Path) -> str:
     try:
         if path.is_dir():
             return _describe_folder(path)
-        if path.exists() and not path.is_file():
-            # A pipe would never end.
-            return "no file"
         size, checksum = _sample(path)
     except FileNotFoundError:
         return MISSING
@@ -68,7 +66,8 @@ def describe(path: Path) -> str:
 
 def _describe_folder(folder: Path) -> str:
     with os.scandir(folder) as entries:
-        classes = sorted(entry.name for entry in entries if entry.is_dir() and is_class(entry.name))
+        found = [entry.name for entry in entries if is_true(entry.is_dir)]
+    classes = sorted(filter(is_class, found))
     images = [
         f"{name}/{image}"
         for name in classes
@@ -84,7 +83,7 @@ def _describe_folder(folder: Path) -> str:
 def _sample(path: Path) -> tuple[int, int]:
     """The size of a file and a checksum of some blocks, the first and the last among them."""
     checksum = 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size <= _READ_WHOLE:
             return size, zlib.crc32(file.read())

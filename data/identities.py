@@ -7,7 +7,7 @@ names are kept as plain strings, since there may be millions.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
@@ -15,6 +15,7 @@ from typing import NamedTuple, Optional, Union
 from data.decoding import BEGINNING_BYTES, FILE_ENDINGS, IMAGE_ENDINGS, FileKind, kind_of
 from data.worker_threads import map_in_order, track
 from runtime.errors import DataError
+from runtime.files import open_regular
 
 # In lower case: of ZIP archives from macOS, of file systems, Windows, Synology and Python.
 _NO_CLASSES = frozenset(
@@ -208,6 +209,14 @@ def is_class(name: str) -> bool:
     return name[0] != "." and name.lower() not in _NO_CLASSES
 
 
+def is_true(test: Callable[[], bool]) -> bool:
+    """Return what ``DirEntry.is_dir`` or ``is_file`` returns; False for a link to itself."""
+    try:
+        return test()
+    except OSError:
+        return False
+
+
 def _list_folders(folder: Path, workers: int) -> tuple[list[str], list[Identity], LeftOut]:
     """Return the images in a folder itself, and its folders, each with its images, by name."""
     if not folder.is_dir():
@@ -251,7 +260,7 @@ def _scan(top: str, inner: str, left_out: LeftOut) -> tuple[list[str], list[str]
         entries = sorted(scanned, key=lambda entry: entry.name)
     for entry in entries:
         path = os.path.join(inner, entry.name)
-        is_folder = entry.is_dir()
+        is_folder = is_true(entry.is_dir)
         reason = _reason_of_folder(entry.name) if is_folder else _reason_of_file(entry)
         if reason:
             left_out.add(reason, path)
@@ -273,10 +282,8 @@ def _reason_of_file(entry: os.DirEntry[str]) -> str:
         return ""
     beginning = b""
     try:
-        # A pipe, which is not a file, may never end.
-        if entry.is_file():
-            with open(entry.path, "rb", buffering=0) as file:
-                beginning = file.read(BEGINNING_BYTES)
+        with open_regular(entry.path, buffering=0) as file:
+            beginning = file.read(BEGINNING_BYTES)
     except OSError:
         return "files that cannot be read"
     return _REASONS[kind_of(entry.name, beginning)]

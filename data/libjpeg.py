@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data import MAX_SCANS
 from runtime.kernels.compiled import add_symbol, cgutils, extending, ir, types, unlocked_kernel
 from runtime.kernels.memory import array_at
 
@@ -213,12 +214,23 @@ def _decode_all(
         for row in range(height):
             rows[row] = images[i, row].ctypes.data
         size = np.uint64(sizes[i])
-        if not (made and _is_decoded(state, addresses[i], size, rows_at, height, width)):
+        is_usual = made and _has_few_scans(addresses[i], sizes[i])
+        if not (is_usual and _is_decoded(state, addresses[i], size, rows_at, height, width)):
             _abort(_decoder_of(state))
             failed[count] = i
             count += 1
     _destroy(_decoder_of(state))
     return failed[:count]
+
+
+@unlocked_kernel
+def _has_few_scans(address: np.uint64, size: int) -> bool:
+    """Return True if it occurs seldom that a scan may begin, as ``data.decoding`` counts it."""
+    content = array_at(address, size, np.uint8)
+    count = 0
+    for place in range(size - 1):
+        count += (content[place] == 0xFF) & (content[place + 1] == 0xDA)
+    return count <= MAX_SCANS
 
 
 @unlocked_kernel

@@ -38,6 +38,7 @@ from data.records.recordio import BrokenRecordError
 from data.resizing import Resizer
 from data.verification.bin_file import VerificationSet, read_bin
 from runtime.errors import DataError
+from runtime.files import open_regular, read_file
 
 _REC, _BIN = ".rec", ".bin"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -94,8 +95,7 @@ class ImageFiles(ImageSource):
     def decode(self, number: int) -> Image:
         path = self._paths[number]
         try:
-            with open(path, "rb", buffering=0) as file:
-                return decode_file(file.readall())
+            return decode_file(read_file(path))
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None
         except BrokenRecordError as error:
@@ -299,7 +299,7 @@ def _of_folder(folder: str) -> ImageFiles:
 
 def _is_image_file(path: Path) -> bool:
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_regular(path, buffering=0) as file:
             beginning = file.read(BEGINNING_BYTES)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None

@@ -28,8 +28,8 @@ _BYTE = "u1"
 # Objects; booleans, integers and floats; bytes of one length. Each in NumPy's code.
 _OBJECT, _PLAIN = re.compile(r"O[48]?"), re.compile(r"b1|[iu][1248]|f[248]|S\d{1,9}")
 _MAX_NAME = 100
-# Integers of more bits may have the hash of others, which makes a dictionary of them slow.
-_MAX_KEY = 1 << 60
+# Among larger integers are many that a dictionary looks for in the same places, one after another.
+_MAX_KEY = 1 << 20
 _MARK = object()
 """Where the items of a list, tuple or dictionary begin on the stack."""
 

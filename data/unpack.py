@@ -20,7 +20,7 @@ from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError
 from data.worker_threads import say, track
 from runtime.command_line import Parser, positive_integer
-from runtime.files import new_folder
+from runtime.files import create, new_folder
 from runtime.stopping import run_stoppable
 from runtime.terminal import print_line
 
@@ -50,7 +50,8 @@ def unpack(records: RecordSet, folder: Path, count: int) -> int:
         if number not in made:
             identity.mkdir()
             made.add(number)
-        (identity / f"{label}_{index:0{image_digits}}{ending}").write_bytes(payload)
+        with create(identity / f"{label}_{index:0{image_digits}}{ending}") as file:
+            file.write(payload)
     return bad
 
 
@@ -75,7 +76,6 @@ def main() -> int:
     with new_folder(out) as hidden:
         records = RecordSet(options.path)
         count = min(len(records), options.max_images or len(records))
-        hidden.mkdir(parents=True)
         bad = unpack(records, hidden, count)
     print_line(f"{out}: {count - bad:,} images" + (f", without {bad:,} broken ones" if bad else ""))
     return _BAD_STATUS if bad else 0

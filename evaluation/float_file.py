@@ -14,6 +14,8 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.files import open_regular
+
 _MAGIC = b"\x93NUMPY"
 # By major version: bytes of the length of the header.
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
@@ -28,9 +30,9 @@ def map_floats(path: Path) -> Optional[NDArray[Any]]:
     """Map a table [n, width] of float16, float32 or float64; None if the file is something else.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file is missing or not a regular file, or may not be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         magic = file.read(len(_MAGIC) + 2)
         size = _LENGTH_BYTES.get(magic[len(_MAGIC)], 0) if len(magic) > len(_MAGIC) else 0
         length = int.from_bytes(file.read(size), "little")

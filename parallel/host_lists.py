@@ -9,13 +9,13 @@ pages of text, and Horovod with a traceback.
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 from runtime.errors import ConfigError, DataError
+from runtime.files import read_lines
 
 SLOTS, PORT = "slots", "port"
 """Meanings of the number after a colon: ranks, or the port of the ssh server (MXNet)."""
@@ -24,11 +24,9 @@ _LARGEST = {SLOTS: 9999, PORT: 65535}
 _LARGEST_FILE = 1 << 20
 _SHOWN = 80
 _IN_FILES, _IN_LISTS = '"ip1 slots=8"', '"ip1:8,ip2:8"'
-_LINE_END = re.compile(r"\r\n|\r|\n")
 # Never the beginning of an option: ssh and mpirun would take it for one.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 _SETTING = re.compile(r"(slots|max[_-]slots)=(\S*)")
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class ListedHost(NamedTuple):
@@ -59,7 +57,8 @@ def read_file(path: Path, *, colon: str = SLOTS) -> tuple[ListedHost, ...]:
         DataError: it cannot be read, has no host, or a line (which is named) cannot be used.
     """
     found = []
-    for number, line in enumerate(_LINE_END.split(_text(path)), 1):
+    kind = f"a list of hosts, a line for each as in {_IN_FILES}"
+    for number, line in enumerate(read_lines(path, kind, limit=_LARGEST_FILE), 1):
         if words := re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split():
             try:
                 found.append(_entry(number, words, colon))
@@ -121,26 +120,6 @@ def slots_by_host(
         else:
             slots[host] = entry.slots
     return slots
-
-
-def _text(path: Path) -> str:
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is not a file"
-        what = what if path.exists() else "does not exist"
-        raise DataError(f"{path} {what}; give a file with a host on each line, as in {_IN_FILES}")
-    try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST_FILE + 1)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    if len(data) > _LARGEST_FILE:
-        raise DataError(f"{path} is larger than any list of hosts; give a line for each host")
-    try:
-        return data.decode("utf-16" if data.startswith(_UTF_16) else "utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(
-            f"{path} is not a text file; give one with a host on each line, as in {_IN_FILES}"
-        ) from None
 
 
 def _entry(number: int, words: list[str], colon: str) -> ListedHost:

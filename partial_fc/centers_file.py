@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from partial_fc.row_memory import zeros
 from partial_fc.shard import Shard
 from runtime.errors import DataError
+from runtime.files import open_regular
 
 NAME = "{}_centers.param"
 # Of a list of arrays: magic number, reserved, count. Then, of a dense array of two dimensions:
@@ -68,10 +69,11 @@ def read_centers(folder: Path, shard: Shard, embedding_size: int) -> NDArray[np.
 def _map(path: Path) -> NDArray[np.float32]:
     """Return the array of a file, float32 [rows, D], mapped."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}); copy it again") from None
+        reason = getattr(error, "strerror", error)
+        raise DataError(f"{path} cannot be read ({reason}); copy it again") from None
     if len(content) >= _HEADER.size:
         magic, _, count, kind, storage, rank, rows, width, *_, dtype = _HEADER.unpack_from(content)
         expected = (magic, count, storage, rank, dtype) == (_LIST, 1, _DENSE, 2, _FLOAT32)

@@ -15,6 +15,7 @@ Shapes: b batch of a rank, B global batch, D embedding, S sampled rows of this r
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -338,7 +339,7 @@ def _place_of_store(options: HeadOptions, seed: int, context: Any) -> StoreOptio
             "leave it out on a GPU"
         )
     memory = int(options.center_memory * 2**30)
-    return StoreOptions(Path(options.center_store).resolve(), memory, seed)
+    return StoreOptions(Path(os.path.realpath(options.center_store)), memory, seed)
 
 
 def usable_dtype(dtype: str, device: Any) -> str:

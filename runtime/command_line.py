@@ -35,6 +35,7 @@ from typing_extensions import override
 
 from runtime import options
 from runtime.errors import ConfigError, did_you_mean
+from runtime.files import read_text
 from runtime.options import BARE, NAMES, REPEATABLE, option
 
 _Config = TypeVar("_Config")
@@ -252,7 +253,7 @@ def _helps(group_class: type) -> dict[str, str]:
 def _read_file(path: Path, config_class: type) -> dict[str, Any]:
     """The values of a ``config.json``, converted to the types of the options."""
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = json.loads(read_text(path))
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):

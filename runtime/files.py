@@ -1,25 +1,176 @@
-"""Files and folders that appear under their names only when they are complete.
+"""Opening files that others may have made or may replace, and writing files that appear when whole.
 
-After a full disk, a power cut or Ctrl-C, a reader must find either the former file or the complete
-new one. So each file is written under a temporary name in the same folder, flushed to the disk, and
-then renamed. By the checksum of files two hosts or two runs know that they have the same ones.
+Reading: a pipe or a device in place of a file would make its reader wait forever, so only regular
+files are opened, and links to them. Text is UTF-8 or UTF-16, whatever editor has written it.
+
+Writing: after a full disk, a power cut or Ctrl-C, a reader must find either the former file or the
+complete new one. So each file is written under a random name in the same folder, flushed to the
+disk, and then renamed. Where others may write into the folder, a link that waits under the name of
+a file would lead to another file of the user, which would be overwritten: new files are made with
+``O_EXCL``, and files that are changed in place (logs, locks) are opened with ``O_NOFOLLOW``.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import errno
 import hashlib
 import os
+import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Optional
+from typing import BinaryIO, Optional, Union
 
 from runtime.errors import ConfigError, DataError
 from runtime.stopping import undisturbed
 
 # Small writes and reads are slow, and make the threads that read records wait.
 _BUFFER = 1 << 20
+# More bytes than any text that is read as a whole.
+_LARGEST_TEXT = 1 << 32
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+"""For ``open_kept``: the flags of a log."""
+
+_AnyPath = Union[str, "os.PathLike[str]"]
+
+
+def open_descriptor(path: _AnyPath, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file, or a link to one, and return its descriptor; never waits for a pipe.
+
+    Raises:
+        OSError: it is missing or not a regular file, or may not be opened.
+    """
+    # Without effect on regular files.
+    flags |= os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+    return descriptor
+
+
+def open_regular(path: _AnyPath, buffering: int = -1) -> BinaryIO:
+    """Open a regular file, or a link to one, to read it; ``buffering`` as for ``open``.
+
+    Raises:
+        OSError: it is missing or not a regular file, or may not be read.
+    """
+    file: BinaryIO = open(path, "rb", buffering, opener=open_descriptor)
+    return file
+
+
+def read_file(path: _AnyPath, limit: Optional[int] = None) -> bytes:
+    """Return the content of a regular file, or of one to which a link leads.
+
+    Raises:
+        OSError: it is missing, not a regular file or larger than ``limit``, or may not be read.
+    """
+    with open_regular(path, buffering=0) as file:
+        if limit is not None and os.fstat(file.fileno()).st_size > limit:
+            raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", os.fspath(path))
+        return file.read()
+
+
+def read_text(path: _AnyPath, *, errors: str = "strict", limit: int = _LARGEST_TEXT) -> str:
+    r"""Return the text of a file in UTF-8, or in UTF-16 after its byte order mark.
+
+    Ends of lines become ``\n``, as they may be those of Windows.
+
+    Args:
+        path: the file.
+        errors: "surrogateescape" keeps bytes that are not UTF-8, as names of files have them.
+        limit: the largest number of bytes.
+
+    Raises:
+        OSError: it cannot be read, or is not text; ``strerror`` says why.
+    """
+    content = read_file(path, limit)
+    try:
+        if content.startswith(_UTF_16):
+            text = content.decode("utf-16")
+        else:
+            text = content.decode("utf-8-sig", errors)
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise OSError(errno.EILSEQ, "it is not text in UTF-8 or UTF-16", os.fspath(path))
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_lines(
+    path: _AnyPath, kind: str, *, errors: str = "strict", limit: int = _LARGEST_TEXT
+) -> list[str]:
+    """Return the lines of a text, without their ends; see ``read_text``.
+
+    Args:
+        path: the file.
+        kind: of text, for the message, such as "a list of pairs".
+        errors: see ``read_text``.
+        limit: the largest number of bytes.
+
+    Raises:
+        DataError: it cannot be read, or is not text.
+    """
+    try:
+        lines = read_text(path, errors=errors, limit=limit).split("\n")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read as {kind}: {error.strerror}") from None
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def create(path: _AnyPath) -> BinaryIO:
+    """Begin a file in place of one of its name; of a link, the link is replaced.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    file: BinaryIO = open(path, "x+b", _BUFFER)
+    return file
+
+
+def open_kept(path: _AnyPath, flags: int) -> int:
+    """Open a file that is changed in place, a log or a lock, and return its descriptor.
+
+    Args:
+        path: the file.
+        flags: such as ``O_RDWR | O_CREAT``.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file of this user, or of the owner of the
+            folder, under this one name.
+    """
+    try:
+        descriptor = open_descriptor(path, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a link", os.fspath(path)) from None
+        raise
+    found = os.fstat(descriptor)
+    folder = os.stat(os.path.dirname(path) or os.curdir)
+    if found.st_nlink > 1 or found.st_uid not in (os.geteuid(), folder.st_uid):
+        os.close(descriptor)
+        reason = "it is a hard link, or belongs to another user"
+        raise OSError(errno.EPERM, reason, os.fspath(path))
+    return descriptor
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, which may exist, within a folder that others may write.
+
+    Raises:
+        OSError: it cannot be made, or is a link that another user has made.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode) and found.st_uid not in (os.geteuid(), 0):
+        raise OSError(errno.EPERM, "it is a link of another user", os.fspath(path))
 
 
 class StagedFiles:
@@ -38,8 +189,8 @@ class StagedFiles:
 
     def open(self, path: Path) -> BinaryIO:
         """Begin a file that will be called ``path``."""
-        partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-        file = partial.open("wb", _BUFFER)
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+        file: BinaryIO = open(partial, "x+b", _BUFFER)
         self._files.append((file, partial, path))
         return file
 
@@ -91,7 +242,7 @@ def sha256(*paths: Path) -> str:
     """Return the SHA-256 of the contents of files, one behind the other, in hexadecimal digits."""
     digest = hashlib.sha256()
     for path in paths:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while chunk := file.read(_BUFFER):
                 digest.update(chunk)
     return digest.hexdigest()
@@ -108,22 +259,26 @@ def flush_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Give the folder in which to write; leaving without an exception gives it the name ``out``.
+    """Make the folder in which to write; leaving without an exception gives it the name ``out``.
 
-    Otherwise it is removed. It is a hidden one beside ``out``, and is made by whoever writes into
-    it, so that what is refused before leaves nothing behind.
+    Otherwise it is removed, with the parents of ``out`` that were missing. It is a hidden one next
+    to ``out``.
 
     Raises:
-        ConfigError: ``out`` exists, and is no empty folder; or somebody is writing it.
+        ConfigError: ``out`` exists, and is not an empty folder; or somebody is writing it.
         DataError: nothing can be written there.
     """
     hidden = out.with_name(f".{out.name}.part")
+    missing: list[Path] = []
     try:
-        if hidden.exists() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        if os.path.lexists(hidden) or (os.path.lexists(out) and not _is_empty_folder(out)):
             raise ConfigError(
-                f"{hidden if hidden.exists() else out} exists already; delete it, or choose "
-                "another place: nothing is overwritten"
+                f"{hidden if os.path.lexists(hidden) else out} exists already; delete it, or "
+                "choose another place: nothing is overwritten"
             )
+        missing = [folder for folder in out.parents if not folder.exists()]
+        hidden.parent.mkdir(parents=True, exist_ok=True)
+        hidden.mkdir()
         try:
             yield hidden
             with undisturbed():
@@ -132,8 +287,17 @@ def new_folder(out: Path) -> Iterator[Path]:
             with undisturbed():
                 shutil.rmtree(hidden, ignore_errors=True)
             raise
-    except OSError as error:
+    except BaseException as error:
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        if not isinstance(error, OSError):
+            raise
         raise DataError(
             f"{out} cannot be written: {error.strerror}; choose a place with enough room where you "
             "may write"
         ) from None
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Optional
 
 from runtime.errors import ConfigError, DataError
+from runtime.files import open_kept
 from runtime.terminal import print_line
 
 if TYPE_CHECKING:
@@ -118,10 +119,11 @@ def _lock(models_root: Path) -> Optional[IO[str]]:
     """The open file with the lock; None where the file system has no locks."""
     try:
         models_root.mkdir(parents=True, exist_ok=True)
-        file = (models_root / LOCK).open("a+", encoding="utf-8", errors="replace")
+        descriptor = open_kept(models_root / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        file = open(descriptor, "a+", encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(
-            f"--models-root {models_root} cannot be written ({error.strerror}); "
+            f"--models-root {models_root} cannot be written ({error.strerror}: {error.filename}); "
             "give a folder in which you may write"
         ) from None
     try:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import DataError
+from runtime.files import open_regular
 
 _FILE_MAGIC = 0x112
 _V1, _V2, _V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
@@ -45,10 +46,11 @@ def read_parameters(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise DataError(f"{path} does not exist; give an epoch that has a .params file")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}); copy it again") from None
+        reason = getattr(error, "strerror", error)
+        raise DataError(f"{path} cannot be read ({reason}); copy it again") from None
     try:
         return _ParameterReader(content).read()
     except _DamagedParameters as damage:

@@ -21,6 +21,7 @@ from backbones.graph.limits import INPUT
 from backbones.graph.nodes import Entry, Node, Shape, from_json, moved, to_json
 from backbones.graph.operators import DamagedGraph, UnsupportedGraph
 from runtime.errors import DataError
+from runtime.files import read_file
 from runtime.mxnet import mx
 from runtime.untrusted import child
 
@@ -101,9 +102,7 @@ def _try(symbol: Any, batch_shape: Shape, path: Path) -> None:
 
 def _read_json(path: Path) -> Any:
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise DamagedGraph(f"it has more than {_MAX_BYTES:,} bytes")
-        return json.loads(path.read_text("utf-8"))
+        return json.loads(read_file(path, _MAX_BYTES).decode("utf-8"))
     except OSError as error:
         raise DamagedGraph(f"it cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):

@@ -28,7 +28,7 @@ from data.records.recordio import BrokenRecordError
 from data.worker_threads import add_workers, map_in_order, say, track
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
-from runtime.files import new_folder
+from runtime.files import create, new_folder, read_file
 from runtime.stopping import run_stoppable
 from runtime.terminal import print_line
 
@@ -51,8 +51,7 @@ class _Cutter(NamedTuple):
         """
         path = f"{self.folder}{os.sep}{name}"
         try:
-            with open(path, "rb", buffering=0) as file:
-                image = decode_file(file.readall())
+            image = decode_file(read_file(path))
             aligned = self.aligner.align(path, image)
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
@@ -60,7 +59,8 @@ class _Cutter(NamedTuple):
             return f"{path}: {error}"
         except DataError as error:
             return str(error)
-        (self.out / self.written_name(name)).write_bytes(encode(aligned, self.lossless))
+        with create(self.out / self.written_name(name)) as file:
+            file.write(encode(aligned, self.lossless))
         return None
 
     def written_name(self, name: str) -> str:
@@ -141,7 +141,7 @@ def main() -> int:
     """Align what the command line asks for; return the exit status."""
     options = _parse(sys.argv[1:])
     out: Path = options.out
-    if options.folder.resolve() in out.resolve().parents:
+    if Path(os.path.realpath(options.folder)) in Path(os.path.realpath(out)).parents:
         raise ConfigError(
             f"{out} lies in {options.folder}, in which nothing is changed; choose another"
         )
@@ -149,7 +149,6 @@ def main() -> int:
         remarks: list[str] = []
         names = find_images(options.folder, options.workers, remarks)
         aligner = Aligner(_open_source(options, names), options.folder)
-        hidden.mkdir(parents=True)
         cutter = _Cutter(options.folder, hidden, aligner, options.png)
         refused = _cut_all(cutter, names, options.workers)
     for line in remarks:

@@ -17,6 +17,7 @@ from data.align.similarity import align, is_no_face
 from data.decoding import decode_file
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
+from runtime.files import read_file
 
 
 class ListedFaces:
@@ -49,7 +50,7 @@ class ListedFaces:
         """
         path = self._folder / self._names[number]
         try:
-            image = decode_file(path.read_bytes())
+            image = decode_file(read_file(path))
             face = align(image, self._points[number], any_order=True)
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None

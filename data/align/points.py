@@ -17,8 +17,9 @@ from typing_extensions import override
 
 from data.align.similarity import FivePoints, is_no_face
 from data.decoding import Image
-from data.text_list import read_lines, splits
+from data.text_list import splits
 from runtime.errors import DataError
+from runtime.files import read_lines
 
 _NUMBERS = 10
 _HEADER_LINES = 2
@@ -64,7 +65,7 @@ class PointsFile(PointSource):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._points: dict[str, FivePoints] = {}
-        lines = read_lines(path, "a list of points")
+        lines = read_lines(path, "a list of points", errors="surrogateescape")
         used: list[int] = []
         for number, line in enumerate(lines, 1):
             found = next(filter(None, map(_parse, splits(line))), None)

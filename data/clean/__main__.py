@@ -9,6 +9,7 @@ verification sets; ``docs/cleaning.md`` says how. The set itself is never change
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -25,7 +26,7 @@ from data.verification.bin_file import VerificationSet, read_bin
 from data.worker_threads import add_workers
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched
-from runtime.files import StagedFiles, new_folder
+from runtime.files import StagedFiles, create, new_folder, open_regular
 from runtime.stopping import run_stoppable
 from runtime.terminal import print_line
 
@@ -108,17 +109,22 @@ def _check_places(options: argparse.Namespace, records: RecordSet) -> None:
     """Refuse to write into the set."""
     if options.out is None:
         return
-    out, source = options.out.resolve(), records.path.resolve().parent
+    out, source = _real(options.out), _real(records.path).parent
     if out == source or source in out.parents:
         raise ConfigError(
             f"--out {options.out} is, or lies in, {source}, the set that is cleaned; choose "
             "another place"
         )
-    report = options.report.resolve()
+    report = _real(options.report)
     if report == out or out in report.parents:
         raise ConfigError(
             f"--report {options.report} lies in --out {options.out}; choose another place for one"
         )
+
+
+def _real(path: Path) -> Path:
+    # Path.resolve ends in a RuntimeError at a link to itself.
+    return Path(os.path.realpath(path))
 
 
 def _embeddings(options: argparse.Namespace, records: RecordSet) -> EmbeddingFile:
@@ -163,7 +169,8 @@ def _write_new(
         raise DataError(f"nothing of {records.path} is left; choose other thresholds or actions")
     plan.write_set(records, hidden)
     for pairs in sorted(records.path.parent.glob("*.bin")):
-        shutil.copyfile(pairs, hidden / pairs.name)
+        with open_regular(pairs) as source, create(hidden / pairs.name) as copy:
+            shutil.copyfileobj(source, copy)
 
 
 def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Path]) -> None:

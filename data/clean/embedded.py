@@ -6,6 +6,7 @@ set would judge the wrong images, so keys and labels are compared with those of 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,7 +52,7 @@ class EmbeddingFile:
         for row, name in enumerate(embeddings.names):
             path, _, key = name.rpartition(":")
             if path not in paths:
-                paths[path] = Path(path).resolve()
+                paths[path] = Path(os.path.realpath(path))
             rows, keys = self._sets.setdefault(paths[path], ([], []))
             rows.append(row)
             keys.append(key)
@@ -88,7 +89,7 @@ class EmbeddingFile:
         return Targets(pairs.name, self._rows(rows), pairs.same, pairs.firsts)
 
     def _find(self, path: Path) -> tuple[Numbers, Numbers]:
-        found = self._sets.get(path.resolve())
+        found = self._sets.get(Path(os.path.realpath(path)))
         if found is None:
             raise DataError(f"{self._embeddings.path} has no embeddings of {path}; {_REMEDY}")
         rows, keys = found

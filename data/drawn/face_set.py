@@ -34,7 +34,7 @@ from data.verification.bin_file import write_bin
 from data.verification.pairs import draw_pairs
 from runtime import processors
 from runtime.errors import DataError
-from runtime.files import write_atomically
+from runtime.files import open_kept, open_regular, read_text, write_atomically
 
 _VERIFICATION_IDENTITIES = 100
 _VERIFICATION_PAIRS = 3000
@@ -114,12 +114,14 @@ def ensure(
     }
     training = _Job(0, identities, images_per_identity, *image_size, seed)
     # The set takes the place of the folder, not that of a link to it.
-    folder = root.resolve()
+    folder = Path(os.path.realpath(root))
     with _locked(folder):
         if not _is_complete(folder, description):
             partial = folder.with_name(f".{folder.name}.{os.uname().nodename}.part")
             shutil.rmtree(partial, ignore_errors=True)
             try:
+                # Not through a link of this name.
+                partial.mkdir()
                 _write_training(partial, training)
                 _write_verification(partial, training)
                 checksums = {path.name: _checksum(path) for path in sorted(partial.iterdir())}
@@ -148,11 +150,11 @@ def _locked(folder: Path) -> Iterator[None]:
     """Let one process at a time check and make the set."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = folder.with_name(f".{folder.name}.lock").open("w")
+        lock = open_kept(folder.with_name(f".{folder.name}.lock"), os.O_WRONLY | os.O_CREAT)
     except OSError as error:
         raise _unwritable(folder, error) from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with open(lock, "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -165,7 +167,7 @@ def _is_complete(folder: Path, description: Mapping[str, Any]) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     try:
-        found = json.loads((folder / _DESCRIPTION).read_text())
+        found = json.loads(read_text(folder / _DESCRIPTION))
     except (OSError, ValueError):
         found = None
     if not isinstance(found, dict):
@@ -204,7 +206,7 @@ def _find_foreign_file(folder: Path, checksums: Any) -> Optional[Path]:
 
 def _checksum(path: Path) -> int:
     checksum = 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while chunk := file.read(_CHUNK):
             checksum = zlib.crc32(chunk, checksum)
     return checksum

@@ -26,6 +26,7 @@ from data.images.image_set import DecodedImages, ImageSet, ImagesInMemory
 from data.plain_pickle import UnsafePickleError
 from data.records import record_set
 from runtime.errors import DataError
+from runtime.files import read_file
 
 SIDE = 32
 """Height and width of an image."""
@@ -210,7 +211,7 @@ def _published(cifar: Cifar) -> str:
 
 def _read_file(cifar: Cifar, part: str, path: Path) -> _Content:
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     parse = _parse_binary if path.suffix == ".bin" else _parse_pickle

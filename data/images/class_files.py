@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.decoding import FILE_ENDINGS, decode_file
-from data.identities import is_class, is_image
+from data.identities import is_class, is_image, is_true
 from data.images.image_set import DecodedImages, EncodedSet
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
+from runtime.files import read_file
 
 _EMPTY = "folders without images"
 # Files of a set whose sizes are compared, not only their names: a network disk takes long for more.
@@ -213,7 +214,7 @@ class ClassFolders(EncodedSet):
     def image(self, index: int) -> tuple[Payload, int]:
         path, label = self._files[index]
         try:
-            return path.read_bytes(), label
+            return read_file(path), label
         except OSError as error:
             raise BrokenRecordError(f"{path} cannot be read: {error.strerror}") from None
 
@@ -239,4 +240,6 @@ def _entries(folder: Path) -> list[tuple[str, bool, bool]]:
     A pipe is neither, and reading it may never end; nor is a link that leads nowhere.
     """
     with os.scandir(folder) as entries:
-        return sorted((entry.name, entry.is_dir(), entry.is_file()) for entry in entries)
+        return sorted(
+            (entry.name, is_true(entry.is_dir), is_true(entry.is_file)) for entry in entries
+        )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from data.images.image_set import ImagesInMemory
 from runtime.errors import DataError
+from runtime.files import open_regular
 
 NUM_CLASSES = 10
 _FILES = {
@@ -76,8 +77,9 @@ def _find(folder: Path, name: str) -> Path:
 
 def _read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return _read_array(path, file, magic)
+        with open_regular(path) as plain:
+            with gzip.open(plain) if path.suffix == ".gz" else plain as file:
+                return _read_array(path, file, magic)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); copy it again") from None
 

@@ -23,6 +23,7 @@ from data.headers import encoded_size, is_copied
 from data.records.recordio import BrokenRecordError
 from data.worker_threads import map_in_order, say, track
 from runtime.errors import DataError
+from runtime.files import read_file
 
 
 class EncodedImage(NamedTuple):
@@ -90,8 +91,7 @@ class ImageReader:
                 no face to be aligned.
         """
         try:
-            with open(path, "rb", buffering=0) as file:
-                return self._prepare(path, file.readall())
+            return self._prepare(path, read_file(path))
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None
         except BrokenRecordError as error:

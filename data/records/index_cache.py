@@ -30,6 +30,8 @@ from typing import Any, BinaryIO, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.files import StagedFiles, open_regular
+
 Arrays = dict[str, NDArray[Any]]
 
 _log = logging.getLogger("data")
@@ -88,7 +90,7 @@ def key_of(sources: Iterable[Path]) -> list[Any]:
 def _load(path: Path, key: list[Any]) -> Optional[Arrays]:
     """Map the arrays; None if the cache is missing, damaged or has another key."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             header = json.loads(file.readline(_LONGEST_HEADER))
             if header["key"] != key:
                 return None
@@ -122,28 +124,20 @@ def write_cache(
     """
     key = key_of(sources) if key is None else key
     described = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("w+b") as file:
-            # The header, which comes first, has the checksum of what follows.
-            blank = _header(key, described, 0)
-            file.write(blank)
-            for array in arrays.values():
-                file.write(np.ascontiguousarray(array).view(np.uint8).data)
-                file.write(bytes(-array.nbytes % _ALIGNMENT))
-            begin = len(blank)
-            size = file.tell() - begin
-            blocks = (_read(file, begin + first, last - first) for first, last in _places(size))
-            header = _header(key, described, _checksum(described, size, blocks))
-            file.seek(0)
-            file.write(header)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        # Nothing to remove after the rename, or where the folder does not exist.
-        with contextlib.suppress(OSError):
-            partial.unlink()
+    with StagedFiles() as files:
+        file = files.open(path)
+        # The header, which comes first, has the checksum of what follows.
+        blank = _header(key, described, 0)
+        file.write(blank)
+        for array in arrays.values():
+            file.write(np.ascontiguousarray(array).view(np.uint8).data)
+            file.write(bytes(-array.nbytes % _ALIGNMENT))
+        begin = len(blank)
+        size = file.tell() - begin
+        blocks = (_read(file, begin + first, last - first) for first, last in _places(size))
+        header = _header(key, described, _checksum(described, size, blocks))
+        file.seek(0)
+        file.write(header)
 
 
 def _header(key: list[Any], described: Any, checksum: int) -> bytes:
@@ -170,7 +164,7 @@ def _places(size: int) -> Iterator[tuple[int, int]]:
 def _stamp(path: Path) -> Optional[list[int]]:
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return None
     return [status.st_size, status.st_mtime_ns]
 

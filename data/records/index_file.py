@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import warnings
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from data.records.recordio import BrokenRecordError, RecordFile
 from runtime.errors import DataError
+from runtime.files import read_file
 
 _log = logging.getLogger("data")
 
@@ -49,16 +51,20 @@ def read_keys(path: Path, file: RecordFile) -> tuple[_Numbers, _Numbers]:
         DataError: the ``.idx`` is broken or belongs to another file, or the ``.rec`` is truncated.
     """
     index = path.with_suffix(".idx")
+    # A link to nothing and a pipe are refused below, and not passed over.
+    has_index = os.path.lexists(index)
     try:
-        if not index.is_file():
+        if not has_index:
             return _number(*file.scan())
         keys, offsets = _parse(index)
         file.read(int(offsets.max()))
     except BrokenRecordError as error:
-        raise DataError(
-            f"{path}: {error}; the file is truncated, damaged or of another version than its .idx: "
-            "copy both again"
-        ) from None
+        cause = (
+            "truncated, damaged or of another version than its .idx: copy both again"
+            if has_index
+            else "truncated or damaged: copy it again"
+        )
+        raise DataError(f"{path}: {error}; the file is {cause}") from None
     _check_places(index, file, keys, offsets)
     return keys, offsets
 
@@ -74,7 +80,7 @@ def _number(ids: _Numbers, offsets: _Numbers) -> tuple[_Numbers, _Numbers]:
 
 def _parse(path: Path) -> tuple[_Numbers, _Numbers]:
     try:
-        text = path.read_bytes().removeprefix(_BYTE_ORDER_MARK).decode("ascii").strip()
+        text = read_file(path).removeprefix(_BYTE_ORDER_MARK).decode("ascii").strip()
         with warnings.catch_warnings():
             # Trailing garbage is no more than a DeprecationWarning to NumPy.
             warnings.simplefilter("error")
@@ -83,7 +89,9 @@ def _parse(path: Path) -> tuple[_Numbers, _Numbers]:
         if text.count("\n") + 1 != len(keys) and not _has_pairs(text):
             raise ValueError("a line without key and offset")
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        raise DataError(
+            f"{path} cannot be read: {error.strerror}; delete it to have the .rec scanned"
+        ) from None
     except (ValueError, DeprecationWarning):
         raise DataError(
             f"{path} is no index (key and offset on each line); delete it to have the .rec scanned"

@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 from data.records.recordio import FLOAT32_EXACT
 from runtime.errors import DataError
+from runtime.files import read_lines
 
 _MAX_SIDE = 4096
+_LARGEST_FILE = 1 << 20
 _LINE = re.compile(r"(\d{1,18})\s*,\s*(\d{1,18})\s*,\s*(\d{1,18})", re.ASCII)
 
 
@@ -29,11 +31,8 @@ def read_property(path: Path, most_classes: int = FLOAT32_EXACT) -> Property:
     Raises:
         DataError: the file does not say them, or more than ``most_classes``.
     """
-    try:
-        text = path.read_text("utf-8-sig", errors="replace")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    first = next(filter(None, map(str.strip, text.splitlines())), "")
+    lines = read_lines(path, "num_classes,height,width", errors="replace", limit=_LARGEST_FILE)
+    first = next(filter(None, map(str.strip, lines)), "")
     found = _LINE.fullmatch(first)
     num_classes, height, width = map(int, found.groups()) if found else (0, 0, 0)
     if not (0 < num_classes <= most_classes and 0 < height <= _MAX_SIDE and 0 < width <= _MAX_SIDE):

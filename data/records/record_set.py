@@ -146,7 +146,7 @@ class RecordSet(LabeledRecords):
             DataError: no such set, or an index, header or property that cannot be right.
         """
         self.path = _find_rec(Path(path))
-        self.name = self.path.resolve().parent.name
+        self.name = Path(os.path.realpath(self.path)).parent.name
         self.file = RecordFile(self.path)
         self.index = RecordIndex(self.path, self.file)
         self.identities = len(self.index.identity_offsets)
@@ -204,12 +204,16 @@ class RecordSet(LabeledRecords):
         """Return ``[start, stop)`` of each identity's image keys, int64 ``[identities, 2]``.
 
         Empty for a flat set. Keys above 2^24 are rounded in the file itself. Ranges that cannot be
-        read are empty.
+        read are empty, and so are all if they overlap by more than rounding: following each of them
+        would take time by the square of the file's size.
         """
         pairs = self.file.label_pairs(self.index.identity_offsets)
         with np.errstate(invalid="ignore"):
             possible = (pairs >= 0).all(axis=1) & (pairs <= MAX_KEY).all(axis=1)
-        return np.where(possible[:, None], pairs, 0).astype(np.int64)
+        ranges: NDArray[np.int64] = np.where(possible[:, None], pairs, 0).astype(np.int64)
+        if np.diff(ranges).clip(0).sum() > 2 * len(self):
+            ranges[:] = 0
+        return ranges
 
     @override
     def label_table(self) -> LabelTable:
@@ -277,7 +281,7 @@ class RecordSet(LabeledRecords):
     def _describe(self) -> None:
         """Find the number of classes and the image size."""
         path = self.path.with_name("property")
-        if not path.is_file():
+        if not os.path.lexists(path):
             self.num_classes = FLOAT32_EXACT
             self.image_size = self._first_image_size()
             self.num_classes = self.labeled_classes()

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import DataError
+from runtime.files import open_regular
 
 Payload = Union[bytes, memoryview]
 
@@ -32,6 +33,9 @@ _HEADER = struct.Struct("<IfQQ")
 _LENGTH_BITS = 29
 MAX_LENGTH = (1 << _LENGTH_BITS) - 1
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+# A record has another part for each magic in its content, one in 16 GiB of random bytes. Each key
+# of an index may name the same record, which is read once for each.
+_MAX_PARTS = 1024
 
 # A record's first words: magic, length, flag, label, two ids of two words each, two array labels.
 _MAGIC_WORD, LENGTH_WORD, FLAG_WORD, LABEL_WORD, _ARRAY_WORD = 0, 1, 2, 3, 8
@@ -65,12 +69,13 @@ class RecordFile:
     def __init__(self, path: Path) -> None:
         """Map a file; ``DataError`` if it cannot be opened or is empty."""
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 self.buffer = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
                 self._status = os.fstat(file.fileno())
         except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", error)
             raise DataError(
-                f"{path} cannot be read ({error}); check that the set was copied completely"
+                f"{path} cannot be read ({reason}); check that the set was copied completely"
             ) from None
         if len(self.buffer) < _FRAME.size:
             raise DataError(f"{path} has {len(self.buffer)} bytes, no record; copy the set again")
@@ -143,12 +148,7 @@ class RecordFile:
         Raises:
             BrokenRecordError: there is no complete record.
         """
-        part, _, stop = self._part(offset)
-        if part not in (_WHOLE, _FIRST):
-            raise BrokenRecordError(f"byte {offset} lies in the middle of a record")
-        while part not in (_WHOLE, _LAST):
-            part, _, stop = self._part(_aligned(stop))
-        return _aligned(stop)
+        return _aligned(self._parts(offset)[-1][1])
 
     def first_labels(self, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
         """Look up the first label of many records at once, without their payloads.
@@ -206,18 +206,23 @@ class RecordFile:
         return number if number < 1 << 63 else -1
 
     def _join_parts(self, offset: int) -> memoryview:
+        pieces = [self.buffer[start:stop] for start, stop in self._parts(offset)]
+        return pieces[0] if len(pieces) == 1 else memoryview(_MAGIC_BYTES.join(pieces))
+
+    def _parts(self, offset: int) -> list[tuple[int, int]]:
+        """Return where the content of each part of a record starts and stops."""
         part, start, stop = self._part(offset)
-        if part == _WHOLE:
-            return self.buffer[start:stop]
-        if part != _FIRST:
+        if part not in (_WHOLE, _FIRST):
             raise BrokenRecordError(f"byte {offset} lies in the middle of a record")
-        pieces = [self.buffer[start:stop]]
-        while part != _LAST:
+        places = [(start, stop)]
+        while part not in (_WHOLE, _LAST):
             part, start, stop = self._part(_aligned(stop))
             if part not in (_MIDDLE, _LAST):
                 raise BrokenRecordError("its last part is missing")
-            pieces.append(self.buffer[start:stop])
-        return memoryview(_MAGIC_BYTES.join(pieces))
+            places.append((start, stop))
+            if len(places) > _MAX_PARTS:
+                raise BrokenRecordError(f"it has more than {_MAX_PARTS:,} parts")
+        return places
 
 
 def encode(labels: tuple[float, ...], key: int, payload: Payload) -> bytes:
@@ -229,7 +234,7 @@ def encode(labels: tuple[float, ...], key: int, payload: Payload) -> bytes:
         payload: the encoded image, or nothing.
 
     Raises:
-        DataError: the payload is too large for the format (512 MiB).
+        DataError: the payload is too large for the format (512 MiB), or has too many parts.
     """
     flag = 0 if len(labels) == 1 else len(labels)
     array = struct.pack(f"<{flag}f", *labels) if flag else b""
@@ -240,6 +245,8 @@ def encode(labels: tuple[float, ...], key: int, payload: Payload) -> bytes:
     if _MAGIC_BYTES not in header and not _magic_positions(payload):
         return _framed(_WHOLE, header, payload)
     pieces = _split_at_magic(header + payload)
+    if len(pieces) > _MAX_PARTS:
+        raise DataError(f"an image has {len(pieces):,} parts, more than {_MAX_PARTS:,}; encode it")
     middle = b"".join(_framed(_MIDDLE, piece) for piece in pieces[1:-1])
     return _framed(_FIRST, pieces[0]) + middle + _framed(_LAST, pieces[-1])
 

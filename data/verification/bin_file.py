@@ -24,7 +24,7 @@ from data.decoding import decode_rgb
 from data.plain_pickle import UnsafePickleError
 from data.records.recordio import BrokenRecordError
 from runtime.errors import DataError
-from runtime.files import write_atomically
+from runtime.files import read_file, write_atomically
 
 # A hundred times LFW; the file is read as a whole.
 _MAX_BYTES = 1 << 33
@@ -107,14 +107,11 @@ def read_bin(path: Union[str, os.PathLike[str]]) -> VerificationSet:
 
 def _read(path: Path) -> bytes:
     try:
-        # A pipe, which is not a file, may never end.
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path} is no file; name a verification set (.bin)")
-        if path.stat().st_size > _MAX_BYTES:
-            raise DataError(f"{path} has more than {_MAX_BYTES:,} bytes; no verification set has")
-        return path.read_bytes()
+        return read_file(path, _MAX_BYTES)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        raise DataError(
+            f"{path} cannot be read: {error.strerror}; name a verification set (.bin)"
+        ) from None
 
 
 def write_bin(

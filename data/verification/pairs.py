@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.decoding import IMAGE_ENDINGS
-from data.text_list import read_lines, splits
+from data.text_list import splits
 from runtime.errors import ConfigError, DataError
+from runtime.files import read_lines
 
 _LONGEST_NAME = 200
 _KIND = "a list of pairs"
@@ -53,7 +54,7 @@ def read_pairs(path: Path, folder: Path) -> list[Pair]:
     """
     lines = [
         (number, line)
-        for number, line in enumerate(read_lines(path, _KIND), 1)
+        for number, line in enumerate(read_lines(path, _KIND, errors="surrogateescape"), 1)
         if line.strip() and not line.startswith("#")
     ]
     number, line = lines[0] if lines else (1, "")

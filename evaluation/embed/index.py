@@ -7,7 +7,9 @@ what does not fit together is refused.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from evaluation.float_file import map_floats
 from runtime.errors import DataError
+from runtime.files import open_regular
 
 
 class Embeddings(NamedTuple):
@@ -48,7 +51,7 @@ def read_embeddings(path: Path) -> Embeddings:
     try:
         rows = map_floats(path)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
     if rows is None:
         raise DataError(
             f"{path} holds no embeddings, floats [n, D] in NumPy's format (.npy); make them with "
@@ -57,7 +60,7 @@ def read_embeddings(path: Path) -> Embeddings:
     if not rows.size:
         raise DataError(f"{path} holds no embedding; its shape is {list(rows.shape)}")
     index = path.with_suffix(".tsv")
-    if not index.is_file():
+    if not os.path.lexists(index):
         return Embeddings(path, rows, list(map(str, range(len(rows)))), [])
     names, labels = _read_index(index)
     if len(names) != len(rows):
@@ -71,10 +74,11 @@ def read_embeddings(path: Path) -> Embeddings:
 def _read_index(path: Path) -> tuple[list[str], list[str]]:
     names, labels = [], []
     try:
-        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as lines:
+        with open_regular(path) as file:
+            lines = TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="\n")
             for number, line in enumerate(lines):
                 words = line.rstrip("\r\n").split("\t")
-                if len(words) != 3 or words[0] != str(number):
+                if len(words) != 3 or words[0] != str(number) or "\0" in line:
                     raise DataError(
                         f"{path}: line {number + 1} is {line[:80]!r} instead of the number "
                         f"{number}, a name and a label, with tabs between; write it again"

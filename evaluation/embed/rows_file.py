@@ -17,6 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from evaluation.folds import Features
+from runtime.files import open_kept, open_regular
 
 _BLOCK = 4096
 
@@ -66,7 +67,7 @@ class RowsFile:
     """A file that ``reserve`` has made, open for writing; a context manager."""
 
     def __init__(self, path: Path, width: int) -> None:
-        self._file = path.open("r+b")
+        self._file = open(open_kept(path, os.O_RDWR), "r+b")
         self._row_bytes = 4 * width
         self._width = width
 
@@ -129,7 +130,7 @@ def write_safetensors(
     header = json.dumps({"__metadata__": notes, "embeddings": tensor}).encode()
     header += b" " * (-len(header) % 8)
     file.write(len(header).to_bytes(8, "little") + header)
-    with source.open("rb") as rows:
+    with open_regular(source) as rows:
         rows.seek(_HEADER_BYTES)
         while block := rows.read(_BLOCK * 4 * shape[1]):
             file.write(block)

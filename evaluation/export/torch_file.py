@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import pickletools
 import struct
 import zipfile
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import DataError
+from runtime.files import open_regular
 
 _ROOT = "archive"
 _REBUILD = "torch._utils _rebuild_tensor_v2"
@@ -36,6 +38,7 @@ _NAMES = {np.dtype(dtype).str: name for name, dtype in _STORAGES.items()}
 _MARKS = frozenset((_REBUILD, "collections OrderedDict", *_STORAGES))
 _MAX_PICKLE = 1 << 26
 _MAX_NOTE = 1 << 16
+_MAX_KEY = 1 << 20
 _MARK = object()
 
 
@@ -114,8 +117,8 @@ def read_state_dict(path: Path, note: str) -> tuple[dict[str, NDArray[Any]], Opt
     if not path.is_file():
         raise DataError(f"{path} does not exist; give the .pt file of a state dict")
     try:
-        with zipfile.ZipFile(path) as archive:
-            return _Reader(archive).read(note)
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            return _Reader(archive, os.fstat(file.fileno()).st_size).read(note)
     except _Damaged as damage:
         raise DataError(f"{path} is no state dict of PyTorch: {damage}; save it again") from None
     except (OSError, EOFError, UnicodeError, zipfile.BadZipFile, RuntimeError) as error:
@@ -129,7 +132,7 @@ def read_state_dict(path: Path, note: str) -> tuple[dict[str, NDArray[Any]], Opt
 class _Reader:
     """Reads one archive."""
 
-    def __init__(self, archive: zipfile.ZipFile) -> None:
+    def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
         self._archive = archive
         roots = [
             name[: -len("data.pkl")] for name in archive.namelist() if name.endswith("/data.pkl")
@@ -137,8 +140,8 @@ class _Reader:
         if len(roots) != 1:
             raise _Damaged("it has no data.pkl")
         self._root = roots[0]
-        # Bytes that tensors may still take: as many as the file has, however often it names one.
-        self._allowance = sum(entry.file_size for entry in archive.infolist())
+        # Bytes that tensors may still take: as many as the file has, whatever its directory says.
+        self._allowance = size
 
     def read(self, note: str) -> tuple[dict[str, NDArray[Any]], Optional[bytes]]:
         order = self._root + "byteorder"
@@ -191,6 +194,11 @@ class _Reader:
         flat = np.frombuffer(content, dtype)[offset:]
         steps = [step * dtype.itemsize for step in strides]
         return np.lib.stride_tricks.as_strided(flat, shape, steps).copy()
+
+
+def _is_key(value: Any) -> bool:
+    """Return True for text and the numbers of parameters; larger integers may have one hash."""
+    return isinstance(value, str) or (isinstance(value, int) and 0 <= value < _MAX_KEY)
 
 
 def _integers(value: Any) -> tuple[Any, ...]:
@@ -278,6 +286,8 @@ class _Machine:
     def _update(self, items: list[Any]) -> None:
         if len(items) % 2 or not isinstance(self._stack[-1], dict):
             raise _Damaged("it sets keys of what is no dictionary")
+        if not all(map(_is_key, items[::2])):
+            raise _Damaged("a dictionary with keys other than text and small integers")
         self._stack[-1].update(zip(items[::2], items[1::2]))
 
     def _append_marked(self) -> None:

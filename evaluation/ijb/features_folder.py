@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Optional
@@ -21,7 +22,7 @@ from evaluation.embed.rows_file import pack_rows, unpack_rows
 from evaluation.folds import Features
 from evaluation.network import Source, files_of
 from runtime.errors import DataError
-from runtime.files import sha256, write_atomically
+from runtime.files import open_kept, read_file, sha256, write_atomically
 
 PART = 1024
 """Faces of a part, a minute's work of a processor."""
@@ -103,7 +104,7 @@ class FeaturesFolder:
                     )
                 content = json.dumps(self._description, indent=1) + "\n"
                 write_atomically(path, content.encode())
-            self._lock = path.open("r+b")
+            self._lock = open(open_kept(path, os.O_RDWR), "r+b")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DataError(
@@ -163,7 +164,7 @@ class FeaturesFolder:
         for part in range(self._parts):
             path = self._file(part)
             try:
-                rows = unpack_rows(path.read_bytes(), len(self.faces(part)))
+                rows = unpack_rows(read_file(path), len(self.faces(part)))
             except OSError as error:
                 raise DataError(f"{path} cannot be read: {error.strerror}") from None
             except ValueError:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import DataError
+from runtime.files import open_regular
 
 Ints = NDArray[np.int64]
 
@@ -365,10 +366,7 @@ def read_subjects(path: Path, template_ids: Ints) -> Subjects:
 
 def _open(path: Path) -> BinaryIO:
     try:
-        # A pipe, which is not a file, may never end.
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path} is no file; take it from InsightFace's release")
-        return path.open("rb")
+        return open_regular(path)
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror}; take it from InsightFace's release"

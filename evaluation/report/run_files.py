@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from evaluation.float_file import map_floats
 from runtime.errors import DataError
+from runtime.files import read_file, read_text
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -94,7 +96,7 @@ def read(folder: Path) -> RunFiles:
         scores={name: found for name, found in scores.items() if len(found)},
         samples=_read_picture(folder / FOLDER / SAMPLES),
         parts=_checked(folder / FOLDER / PARTS, _records(folder / FOLDER / PARTS)),
-        name=folder.resolve().name,
+        name=os.path.basename(os.path.realpath(folder)),
     )
 
 
@@ -162,7 +164,7 @@ def _records(path: Path, *, is_whole: bool = False) -> list[Record]:
     if not path.is_file():
         return []
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         parts = [text] if is_whole else list(_lines(text))
         # Nested deeply, what can be read here could still not be shown.
         is_flat = all(part.count("[") + part.count("{") <= _MOST_BRACKETS for part in parts)
@@ -210,9 +212,11 @@ def _read_scores(path: Path) -> NDArray[np.float64]:
 def _read_picture(path: Path) -> Optional[bytes]:
     if not path.is_file():
         return None
-    with path.open("rb") as file:
-        content = file.read(_LONGEST_PICTURE + 1)
-    if not content.startswith(_JPEG) or len(content) > _LONGEST_PICTURE:
+    try:
+        content = read_file(path, _LONGEST_PICTURE)
+    except OSError:
+        content = b""
+    if not content.startswith(_JPEG):
         raise _damaged(path)
     return content
 

@@ -26,6 +26,7 @@ from evaluation.verification.curves import (
     rate,
 )
 from runtime.errors import DataError
+from runtime.files import read_lines
 
 _LONGEST_NAME = 60
 
@@ -118,16 +119,8 @@ def read_groups(path: Path, pairs: int, target: str) -> list[str]:
     Raises:
         DataError: the file cannot be read, has another number of lines, or a line is no name.
     """
-    try:
-        # A pipe, which is not a file, may never end.
-        if path.exists() and not path.is_file():
-            raise OSError("it is no file")
-        names = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(
-            f"--groups {path} cannot be read ({reason}); give a text file with a line per pair"
-        ) from None
+    lines = read_lines(path, "a list of groups (--groups), a line for each pair")
+    names = [line.strip() for line in lines]
     for number, name in enumerate(names, 1):
         if not (name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
             raise DataError(

@@ -7,7 +7,6 @@ their authors.
 
 from __future__ import annotations
 
-import codecs
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import NamedTuple, Optional
 
 from parallel import host_lists
 from parallel.host_lists import ListedHost
+from runtime import files
 from runtime.errors import DataError, did_you_mean
 
 Groups = tuple[tuple[int, ...], ...]
@@ -24,7 +24,6 @@ Groups = tuple[tuple[int, ...], ...]
 
 _GROUPS_LINE = "the addresses of a group, separated by spaces"
 _SERVERS_LINE = "the address of a server and its speed relative to the others"
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class WorkerHosts(NamedTuple):
@@ -256,15 +255,7 @@ def read_lines(path: Path, content: str) -> list[Line]:
     Raises:
         DataError: the file cannot be read, is no text, or has no words.
     """
-    try:
-        data = path.read_bytes()
-        # As host_lists: editors of other systems write a byte order mark, or two bytes a character.
-        text = data.decode("utf-16" if data.startswith(_UTF_16) else "utf-8-sig")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is no text file; each line holds {content}") from None
-    lines = list(_with_words(text))
+    lines = list(_with_words(files.read_lines(path, f"lines, each with {content}")))
     if not lines:
         raise DataError(f"{path} is empty; each line holds {content}")
     return lines
@@ -284,9 +275,8 @@ def finite(word: str) -> Optional[float]:
     return number if math.isfinite(number) else None
 
 
-def _with_words(text: str) -> Iterator[Line]:
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    for number, line in enumerate(text.split("\n"), 1):
+def _with_words(lines: Iterable[str]) -> Iterator[Line]:
+    for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if words:
             yield Line(number, words)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Optional
 
 from runtime.errors import ConfigError
+from runtime.files import open_kept
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,8 @@ class Trace:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # Not buffered: servers end by a signal, which would lose the last lines.
-            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            self._path.unlink(missing_ok=True)
+            self._descriptor = open_kept(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except OSError as error:
             raise ConfigError(
                 f"--trace {folder} cannot be written ({error.strerror}); give another folder, or "

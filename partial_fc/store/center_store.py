@@ -36,7 +36,7 @@ from partial_fc.store.records import Layout, Part, Records
 from partial_fc.store.transfers import Transfers
 from partial_fc.store.undo import Block, UndoLog, blocks, check_index, logs
 from runtime.errors import ConfigError, DataError
-from runtime.files import flush_folder, write_atomically
+from runtime.files import create, flush_folder, open_kept, write_atomically
 from runtime.mxnet import mx
 
 # How often the cache is left while as much is written as it may hold: while the disk takes one
@@ -106,13 +106,13 @@ class CenterStore:
             own = starts.index(shard.start)
             self._span = bounds[own], bounds[own + 1]
             self._is_used = self._header.saved >= 0
-            self._file = os.open(self._folder / headers.RECORDS, os.O_RDWR)
+            self._file = open_kept(self._folder / headers.RECORDS, os.O_RDWR)
             opened.callback(os.close, self._file)
             # Rows lie far apart: what stands behind one is not to be read.
             # Past the cache (O_DIRECT) a disk has read and written no more rows a second, and each
             # record would have to fill whole sectors.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
-            with (self._folder / headers.INDEX).open("r+b") as file:
+            with open(open_kept(self._folder / headers.INDEX, os.O_RDWR), "r+b") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0)
             self._opened = opened.pop_all()
         index = Index(np.frombuffer(self._mapped, np.uint32))
@@ -379,7 +379,7 @@ class CenterStore:
         self._world.allgather(mx.nd.zeros(1), f"head.store.{moment}").wait_to_read()
 
     def _claim_folder(self) -> int:
-        lock = os.open(self._folder / headers.LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        lock = open_kept(self._folder / headers.LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -422,9 +422,9 @@ class CenterStore:
         """Make a store without rows; no checkpoint needs what a run that has ended has left."""
         for path in (*(path for _, path in logs(self._folder)), self._folder / headers.FILE_NAME):
             path.unlink(missing_ok=True)
-        with (self._folder / headers.RECORDS).open("wb"):
+        with create(self._folder / headers.RECORDS):
             pass
-        with (self._folder / headers.INDEX).open("wb") as file:
+        with create(self._folder / headers.INDEX) as file:
             # It is written as memory, where a full disk would end the process.
             os.posix_fallocate(file.fileno(), 0, wanted.classes * ENTRY)
         wanted.write(self._folder)

@@ -19,7 +19,7 @@ from partial_fc.shard import RowState
 from partial_fc.store.index import ENTRY, Index, in_order_of_classes
 from partial_fc.store.records import Layout
 from runtime.errors import DataError
-from runtime.files import write_atomically
+from runtime.files import open_regular, read_file, write_atomically
 
 FILE_NAME = "store.json"
 RECORDS, INDEX, LOCK = "records.bin", "index.bin", "lock"
@@ -81,7 +81,7 @@ class Header:
         """
         path = folder / FILE_NAME
         try:
-            about = json.loads(path.read_bytes())
+            about = json.loads(read_file(path))
             checksum = about.pop("checksum")
             if about["format"] not in (FIRST_FORMAT, FORMAT):
                 raise ValueError
@@ -95,7 +95,7 @@ class Header:
             return None
         except OSError as error:
             raise DataError(f"{path} cannot be read ({error.strerror})") from None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DataError(
                 f"{path} is damaged, or of another version; bring it back from a copy, or delete "
                 "the folder and start anew with --resume never"
@@ -130,7 +130,8 @@ class Header:
             OSError: it cannot be read.
         """
         if self.format == FORMAT:
-            return Index(np.memmap(folder / INDEX, np.uint32, mode="c"))
+            with open_regular(folder / INDEX) as file:
+                return Index(np.memmap(file, np.uint32, mode="c"))
         return in_order_of_classes(folder / CHECKS)
 
     def differences(self, other: Header) -> list[str]:

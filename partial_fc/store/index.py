@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.files import read_file
+
 Words = NDArray[np.uint32]
 Rows = NDArray[np.int64]
 
@@ -63,5 +65,5 @@ def in_order_of_classes(checks: Path) -> Index:
     Raises:
         OSError: it cannot be read.
     """
-    words = np.fromfile(checks, np.uint32)
+    words = np.frombuffer(read_file(checks), np.uint32)
     return Index(np.stack((words, np.arange(words.size, dtype=np.uint32)), axis=1))

@@ -25,6 +25,7 @@ from partial_fc.store.records import Part, Records, Staged
 from partial_fc.store.transfers import Transfers
 from partial_fc.store.undo import blocks, check_index, located_blocks, logs
 from runtime.errors import DataError
+from runtime.files import open_descriptor
 
 # Rows that are read at a time.
 _ROWS = 1 << 14
@@ -145,7 +146,7 @@ class SavedRows:
 
     def _lock(self, opened: ExitStack) -> None:
         try:
-            lock = os.open(self._folder / LOCK, os.O_RDONLY)
+            lock = open_descriptor(self._folder / LOCK)
         except OSError:
             raise DataError(
                 "it holds no class centers; give the folder of the run that wrote this checkpoint"
@@ -170,7 +171,7 @@ class SavedRows:
 
     def _open_records(self, opened: ExitStack) -> Records:
         self.header.check_files(self._folder)
-        file = os.open(self._folder / RECORDS, os.O_RDONLY)
+        file = open_descriptor(self._folder / RECORDS)
         opened.callback(os.close, file)
         index = self.header.private_index(self._folder)
         return Records(file, index, self._layout, seed=self.header.seed, salt=self.header.number)
@@ -186,7 +187,7 @@ class SavedRows:
         self._logs, self._paths = [], [path for _, path in found]
         classes, sources, offsets, checks = [], [], [], []
         for number, (_, path) in enumerate(found):
-            self._logs.append(os.open(path, os.O_RDONLY))
+            self._logs.append(open_descriptor(path))
             opened.callback(os.close, self._logs[-1])
             for offset, block in located_blocks(path, self._layout.words):
                 here = np.arange(block.classes.size) * self._layout.num_bytes + offset

@@ -29,7 +29,7 @@ import numpy as np
 
 from partial_fc.store.index import Index, Rows, Words
 from runtime.errors import DataError
-from runtime.files import write_atomically
+from runtime.files import open_kept, open_regular, write_atomically
 
 _NAME = re.compile(r"undo-(\d{8,})\.rank-(\d{4,})")
 # A magic word, CRC-32 of the rest of the head, CRC-32 of the content, two counts. The content of a
@@ -76,7 +76,7 @@ class UndoLog:
         self.update = update
         path = folder / f"undo-{update:08d}.rank-{rank:04d}"
         write_atomically(path, _head(_LOG, index.checksum(*classes), *classes))
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._file = open_kept(path, os.O_WRONLY | os.O_APPEND)
 
     def append(self, block: Block) -> None:
         """Write a block; ``flush`` before the rows are overwritten.
@@ -122,7 +122,7 @@ def blocks(path: Path, words: int) -> Iterator[Block]:
 
 def located_blocks(path: Path, words: int) -> Iterator[tuple[int, Block]]:
     """As ``blocks``, with the places of the records in the file: where those of a block begin."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         _read_head(file, _LOG)
         while size - file.tell() >= _HEAD.size:
@@ -153,7 +153,7 @@ def check_index(paths: Sequence[Path], index: Index, classes: tuple[int, int]) -
     """
     ranges = []
     for path in paths:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             checksum, first, last = _read_head(file, _LOG)
         if index.checksum(first, last) != checksum:
             raise DataError(

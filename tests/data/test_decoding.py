@@ -17,6 +17,7 @@ from data.decoding import (
     turn_upright,
 )
 from data.records.recordio import BrokenRecordError
+from tests.support.jpegs import jpeg_of_scans
 from tests.support.oriented_images import SEEN, stored
 
 
@@ -155,3 +156,32 @@ def test_every_orientation_is_turned_upright(number: int) -> None:
     upright = turn_upright(stored(number), number)
     np.testing.assert_array_equal(upright, SEEN)
     assert upright.flags.c_contiguous
+
+
+def test_a_jpeg_of_more_than_100_scans_is_broken() -> None:
+    """Each scan passes over all pixels: thousands of them take as long as thousands of images."""
+    usual = decode_rgb(jpeg_of_scans(10))
+    np.testing.assert_array_equal(decode_rgb(jpeg_of_scans(100)), usual)
+    np.testing.assert_array_equal(decode_file(jpeg_of_scans(100)), usual)
+    for decode in (decode_rgb, decode_file):
+        for progressive in (True, False):
+            with pytest.raises(BrokenRecordError, match="it is a JPEG of more than 100 scans"):
+                decode(memoryview(jpeg_of_scans(101, progressive)))
+
+
+@pytest.mark.parametrize("filler", [b"\xff", b"\xff\x01", b"\xff\x02\xff\xff", b"\xff\xd0"])
+def test_no_bytes_between_scans_hide_others(filler: bytes) -> None:
+    """A reserved marker has no length that could be skipped."""
+    jpeg = jpeg_of_scans(101)
+    place = jpeg.index(b"\xff\xda", jpeg.index(b"\xff\xda") + 2)
+    with pytest.raises(BrokenRecordError, match="more than 100 scans"):
+        decode_rgb(jpeg[:place] + filler + jpeg[place:])
+
+
+def test_scans_in_other_segments_and_after_the_end_do_not_count() -> None:
+    """A thumbnail, a film behind a photograph."""
+    plain = encode(".jpg")
+    comment = b"\xff\xfe\x03\x22" + b"\xff\xda\0\0" * 200
+    jpeg = plain[:2] + comment + plain[2:] + b"\xff\xda" * 200
+    assert len(comment) == 2 + 0x322
+    np.testing.assert_array_equal(decode_rgb(jpeg), decode_rgb(plain))

@@ -25,7 +25,7 @@ from data.decoding import Image, decode_rgb
 from data.options import FaceDataOptions
 from data.records.record_set import RecordSet
 from data.records.writer import RecordWriter
-from tests.support.jpegs import as_jpeg, decode_bytes
+from tests.support.jpegs import as_jpeg, decode_bytes, jpeg_of_scans
 from tests.support.oriented_images import SEEN
 
 COLORS = np.random.default_rng(0).integers(0, 256, (21, 34, 3), np.uint8)
@@ -299,3 +299,8 @@ def test_beside_the_libjpeg_of_mxnet(pillow: str) -> None:
         cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout == "decoded\n", done.stderr
+
+
+def test_a_jpeg_of_many_scans_is_left_to_opencv() -> None:
+    """``decode_rgb`` refuses it; here it would take as long as each scan takes."""
+    assert decoded(jpeg_of_scans(101), 16, 16) is None

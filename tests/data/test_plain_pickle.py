@@ -158,6 +158,7 @@ DTYPE = b"cnumpy\ndtype\n(U\x02u1K\0K\x01tR"
         (b"I1\np2305843009213693951\n.", "damaged: a number of its memo is too large"),
         (b"I1\nr\xff\xff\xff\xff.", "damaged: a number of its memo is too large"),
         (b"}I2305843009213693951\nK\x01s.", "a dictionary with keys other than"),
+        (b"}J\x00\x00\x10\x00K\x01s.", "a dictionary with keys other than"),
         (b"}K\x01K\x02\x86K\x01s.", "a dictionary with keys other than"),
         (b"\x8f.", "it holds a empty set"),
         (b"I1\nI2\na.", "it appends to a value that is not a list"),

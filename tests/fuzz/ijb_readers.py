@@ -11,13 +11,13 @@ from evaluation.ijb.lists import find_lists, read_faces, read_pairs, read_subjec
 from tests.fuzz.reader import Reader
 from tests.support.ijb_set import Sizes, template_ids, write_set
 
-_SIZES = Sizes(faces=10, templates=6, people=4, pairs=12)
+SIZES = Sizes(faces=10, templates=6, people=4, pairs=12)
 
 
 def _made(folder: Path) -> Path:
     made = folder / "IJBC"
     if not made.exists():
-        write_set(made, _SIZES)
+        write_set(made, SIZES)
     return made
 
 
@@ -45,7 +45,7 @@ def _pairs_seeds(folder: Path) -> list[bytes]:
 def _read_pairs(folder: Path, content: bytes) -> None:
     path = folder / "pairs"
     path.write_bytes(content)
-    ids = template_ids(_SIZES)
+    ids = template_ids(SIZES)
     pairs = read_pairs(path, ids)
     assert len(pairs.first) == len(pairs.second) == len(pairs.same)
     assert max(pairs.first.max(), pairs.second.max()) < len(ids)
@@ -59,17 +59,17 @@ def _subjects_seeds(folder: Path) -> list[bytes]:
 def _read_subjects(folder: Path, content: bytes) -> None:
     path = folder / "subjects.csv"
     path.write_bytes(content)
-    ids = template_ids(_SIZES)
+    ids = template_ids(SIZES)
     subjects = read_subjects(path, ids)
     assert len(subjects.templates) == len(subjects.subjects) and subjects.templates.max() < len(ids)
 
 
-_DESCRIPTION = {"model": "0a", "faces": "1b", "count": 5, "flip": True, "dtype": "float32"}
+DESCRIPTION = {"model": "0a", "faces": "1b", "count": 5, "flip": True, "dtype": "float32"}
 
 
 def _features_seeds(folder: Path) -> list[bytes]:
     """The description and a part, one behind the other."""
-    with FeaturesFolder(folder / "features", _DESCRIPTION) as features:
+    with FeaturesFolder(folder / "features", DESCRIPTION) as features:
         features.claim()
         features.write(0, np.ones((5, 6), np.float32))
     names = ("features.json", "part-00000.npy")
@@ -82,7 +82,7 @@ def _read_features(folder: Path, content: bytes) -> None:
     description, _, part = content.partition(b"==\n")
     (out / "features.json").write_bytes(description)
     (out / "part-00000.npy").write_bytes(part)
-    with FeaturesFolder(out, _DESCRIPTION) as features:
+    with FeaturesFolder(out, DESCRIPTION) as features:
         features.claim()
         for rows in features.read():
             assert rows.shape[:2] == (2, 5) and np.isfinite(rows).all()

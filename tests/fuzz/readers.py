@@ -30,6 +30,7 @@ from data.verification.pairs import read_pairs
 from evaluation.verification.groups import read_groups
 from runtime.errors import DataError
 from tests.fuzz.ijb_readers import IJB_READERS
+from tests.fuzz.link_readers import LINK_READERS
 from tests.fuzz.model_readers import MODEL_READERS
 from tests.fuzz.reader import Reader
 from tests.fuzz.run_readers import RUN_READERS
@@ -327,6 +328,7 @@ READERS = {
     **MODEL_READERS,
     **IJB_READERS,
     **RUN_READERS,
+    **LINK_READERS,
     "manifest": Reader(_manifest_seeds, _read_manifest, 8),
     "hosts": Reader(_hosts_seeds, _read_hosts, 5),
     "hostfile": Reader(_hostfile_seeds, _read_hostfile, 3),

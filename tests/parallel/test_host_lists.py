@@ -134,13 +134,13 @@ def test_a_list_that_no_launcher_can_use(text: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (None, "does not exist; give a file with a host on each line"),
+        (None, "cannot be read as a list of hosts, a line for each .*: No such file"),
         (b"", "has no host; add a line for each"),
         (b"# ip1\n\n", "has no host"),
         (b"\xef\xbb\xbf\r\n", "has no host"),
-        (b"\xff\xfe\x00", "is not a text file"),
-        (b"\x80\x81", "is not a text file"),
-        (b"ip1\n" * 300_000, "is larger than any list of hosts"),
+        (b"\xff\xfe\x00", "it is not text in UTF-8 or UTF-16"),
+        (b"\x80\x81", "it is not text in UTF-8 or UTF-16"),
+        (b"ip1\n" * 300_000, "it has more than 1,048,576 bytes"),
     ],
 )
 def test_what_is_not_a_file_of_hosts(tmp_path: Path, data: Optional[bytes], reason: str) -> None:
@@ -149,7 +149,7 @@ def test_what_is_not_a_file_of_hosts(tmp_path: Path, data: Optional[bytes], reas
 
 
 def test_a_folder_is_not_a_file_of_hosts(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is a folder; give a file with a host on each line"):
+    with pytest.raises(DataError, match="it is not a regular file"):
         read_file(tmp_path)
-    with pytest.raises(DataError, match="is not a file"):
+    with pytest.raises(DataError, match="it is not a regular file"):
         read_file(Path("/dev/null"))

@@ -1,15 +1,33 @@
 from __future__ import annotations
 
+import ast
 import errno
 import os
+import re
 import resource
+import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from runtime.errors import ConfigError, DataError
-from runtime.files import StagedFiles, new_folder, write_atomically
+from runtime.files import (
+    APPENDING,
+    StagedFiles,
+    create,
+    make_folder,
+    new_folder,
+    open_kept,
+    open_regular,
+    read_file,
+    read_lines,
+    read_text,
+    write_atomically,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -71,24 +89,24 @@ def test_all_files_are_flushed_before_any_gets_its_name(
     with StagedFiles() as files:
         for name in ("a", "b"):
             files.open(tmp_path / name).write(b"x")
-    parts = [f".{name}.{os.getpid()}.part" for name in ("a", "b")]
-    assert events == [parts, parts, ["a", "b"]]
+    assert [len(event) for event in events] == [2, 2, 2] and events[0] == events[1]
+    assert all(re.fullmatch(r"\.[ab]\.[0-9a-f]{12}\.part", name) for name in events[0])
+    assert events[2] == ["a", "b"]
 
 
 def test_it_appears_when_it_is_complete(tmp_path) -> None:
     (tmp_path / "out").mkdir()
     with new_folder(tmp_path / "out") as hidden:
-        hidden.mkdir()
         (hidden / "a").write_text("1")
         assert not list((tmp_path / "out").iterdir())
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert (tmp_path / "out" / "a").read_text() == "1"
 
 
+@pytest.mark.parametrize("name", ["out", "new/folder/out"])
 @pytest.mark.parametrize("error", [DataError("broken"), KeyboardInterrupt()])
-def test_what_ends_early_leaves_nothing(tmp_path, error) -> None:
-    with pytest.raises(type(error)), new_folder(tmp_path / "out") as hidden:
-        hidden.mkdir()
+def test_what_ends_early_leaves_nothing(tmp_path, error, name) -> None:
+    with pytest.raises(type(error)), new_folder(tmp_path / name) as hidden:
         (hidden / "a").write_text("1")
         raise error
     assert not list(tmp_path.iterdir())
@@ -103,6 +121,206 @@ def test_nothing_is_overwritten(tmp_path, name) -> None:
     assert (tmp_path / name / "a").read_text() == "1"
 
 
+@pytest.mark.parametrize("target", ["user", "gone"])
+def test_a_new_folder_is_no_link(tmp_path: Path, target: str) -> None:
+    """In place of the hidden one; to a folder of the user, or to nothing."""
+    (tmp_path / "user").mkdir()
+    (tmp_path / ".out.part").symlink_to(target)
+    with pytest.raises(ConfigError, match="out.part exists already"), new_folder(tmp_path / "out"):
+        raise AssertionError
+    assert names(tmp_path) == [".out.part", "user"] and not names(tmp_path / "user")
+
+
 def test_a_full_disk_is_one_line(tmp_path) -> None:
     with pytest.raises(DataError, match="cannot be written: No space"), new_folder(tmp_path / "o"):
         raise OSError(28, "No space left on device")
+
+
+def odd_files(folder: Path) -> list[Path]:
+    """Make what is not a regular file: a pipe, a folder, a socket, and links."""
+    os.mkfifo(folder / "pipe")
+    (folder / "folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "socket"))
+    (folder / "to a pipe").symlink_to("pipe")
+    (folder / "device").symlink_to("/dev/zero")
+    (folder / "itself").symlink_to("itself")
+    return sorted(folder.iterdir())
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    """A pipe would make its reader wait forever, and so the test."""
+    odd = odd_files(tmp_path)
+    assert len(odd) == 6
+    for path in odd:
+        for read in (open_regular, read_file, read_text):
+            with pytest.raises(OSError, match="not a regular file|No such device|Too many levels"):
+                read(path)
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+    assert read_file(tmp_path / "link") == b"content"
+    with open_regular(str(tmp_path / "link")) as file:
+        assert file.name == str(tmp_path / "link") and file.read() == b"content"
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(OSError, match="it has more than 7 bytes"):
+        read_file(tmp_path / "file", 7)
+    with pytest.raises(DataError, match="file cannot be read as a list: it has more than 4,294"):
+        read_lines(tmp_path / "file", "a list")
+    os.truncate(tmp_path / "file", 7)
+    assert read_file(tmp_path / "file", 7) == bytes(7)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a é\n\nb\n".encode(),
+        "a é\n\nb".encode(),
+        "\ufeffa é\r\n\r\nb\r\n".encode(),
+        "a é\r\rb\r".encode(),
+        "a é\r\n\r\nb".encode("utf-16"),
+        "\ufeffa é\n\nb\n".encode("utf-16-be"),
+    ],
+)
+def test_lines_of_any_system(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "list").write_bytes(content)
+    assert read_lines(tmp_path / "list", "a list") == ["a é", "", "b"]
+    assert read_text(tmp_path / "list").rstrip("\n") == "a é\n\nb"
+
+
+def test_bytes_of_names_and_separators_of_python_stay(tmp_path: Path) -> None:
+    content = b"m\xfc.jpg\nx\x0cy\xc2\x85z\xe2\x80\xa8.jpg\n"
+    (tmp_path / "list").write_bytes(content)
+    found = read_lines(tmp_path / "list", "a list", errors="surrogateescape")
+    assert [os.fsencode(line) for line in found] == content.split(b"\n")[:-1]
+    with pytest.raises(DataError, match="it is not text in UTF-8 or UTF-16"):
+        read_lines(tmp_path / "list", "a list")
+
+
+def test_what_is_not_text_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "odd").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "binary").write_bytes(b"\xff\xd8\xff\0\x10")
+    for name in ("pipe", "odd", "binary", "nowhere", "."):
+        with pytest.raises(DataError, match="cannot be read as a list of pairs: "):
+            read_lines(tmp_path / name, "a list of pairs", errors="surrogateescape")
+
+
+@pytest.fixture
+def users_file(tmp_path: Path) -> Iterator[Path]:
+    """A file that nothing may change."""
+    path = tmp_path / "user"
+    path.write_bytes(b"precious")
+    yield path
+    assert path.read_bytes() == b"precious"
+
+
+def test_a_new_file_replaces_a_link(tmp_path: Path, users_file: Path) -> None:
+    for path in (tmp_path / "symbolic", tmp_path / "hard"):
+        if path.name == "hard":
+            os.link(users_file, path)
+        else:
+            path.symlink_to(users_file)
+        with create(path) as file:
+            file.write(b"new")
+        assert path.read_bytes() == b"new" and not path.is_symlink()
+
+
+def test_staged_files_follow_no_link(tmp_path: Path, users_file: Path) -> None:
+    """Neither one under the final name, nor one that waits under a temporary name."""
+    for name in (f".a.{os.getpid()}.part", ".a.part", "a"):
+        (tmp_path / name).symlink_to(users_file)
+    write_atomically(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"new" and not (tmp_path / "a").is_symlink()
+
+
+def test_no_temporary_name_can_be_guessed(tmp_path: Path) -> None:
+    with StagedFiles() as files:
+        opened = [files.open(tmp_path / "a").name for _ in range(100)]
+        assert len(set(opened)) == 100
+
+
+def test_a_log_is_appended_to_no_other_file(tmp_path: Path, users_file: Path) -> None:
+    (tmp_path / "symbolic").symlink_to(users_file)
+    (tmp_path / "to nothing").symlink_to("gone")
+    os.link(users_file, tmp_path / "hard")
+    for name in ("symbolic", "to nothing", "hard"):
+        with pytest.raises(OSError, match="it is a (hard )?link"):
+            open_kept(tmp_path / name, APPENDING)
+    assert not (tmp_path / "gone").exists()
+    (tmp_path / "odd").mkdir()
+    for path in odd_files(tmp_path / "odd"):
+        with pytest.raises(OSError):
+            open_kept(path, APPENDING)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_log_is_no_file_of_another_user(tmp_path: Path) -> None:
+    """The owner of the folder may have files in it: he could replace them in any case."""
+    (tmp_path / "log").write_bytes(b"")
+    os.chown(tmp_path / "log", 12345, -1)
+    with pytest.raises(OSError, match="belongs to another user"):
+        open_kept(tmp_path / "log", APPENDING)
+    os.chown(tmp_path, 12345, -1)
+    os.close(open_kept(tmp_path / "log", APPENDING))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_folder_is_no_link_of_another_user(tmp_path: Path) -> None:
+    """The user's own link may lead to another disk."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    make_folder(tmp_path / "link")
+    os.chown(tmp_path / "link", 12345, -1, follow_symlinks=False)
+    with pytest.raises(OSError, match="it is a link of another user"):
+        make_folder(tmp_path / "link")
+    make_folder(tmp_path / "new" / "folder")
+    assert (tmp_path / "new" / "folder").is_dir()
+
+
+def test_a_log_goes_on(tmp_path: Path) -> None:
+    for line in (b"one\n", b"two\n"):
+        with open(open_kept(tmp_path / "log", APPENDING), "ab") as file:
+            file.write(line)
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+
+
+# Files of the system and of this project, temporary folders of this process.
+_ALLOWED = {
+    "data/libjpeg.py", "parallel/autogroup.py", "parallel/check/facts.py", "runtime/errors.py",
+    "runtime/files.py", "runtime/kernels/compiled.py", "runtime/processors.py",
+    "setup-utils/check_mxnet.py", "setup-utils/release.py", "setup-utils/site_pages.py",
+    "training/log/peak.py", "training/plan/kernels.py", "training/plan/runs.py",
+}  # fmt: skip
+_METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "touch"}
+_FUNCTIONS = {"np": {"load", "fromfile"}, "shutil": {"copy", "copy2", "copyfile", "copytree"}}
+# Several files together, and parts of an open one.
+_OTHERS = ("files", "staged", "self._files", "archive", "tarfile", "gzip")
+
+
+def opens_a_file(call: ast.Call) -> bool:
+    """Return True if a call opens a file by its path, with another function than this module's."""
+    if not isinstance(call.func, ast.Attribute):
+        given = ast.unparse(call.args[0]) if call.args else ""
+        is_open = "open_kept" in given or given in ("descriptor", "lock")
+        return getattr(call.func, "id", "") == "open" and not is_open
+    name, owner = call.func.attr, ast.unparse(call.func.value)
+    is_method = name in ("open", *_METHODS) and owner not in _OTHERS
+    return is_method or name in _FUNCTIONS.get(owner, ())
+
+
+def test_files_are_opened_in_one_place() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "*.py"], cwd=ROOT, stdout=subprocess.PIPE, check=True
+    )
+    rooms = ("tests/", "benchmarks/", "docs/", "examples/")
+    found = []
+    for name in listed.stdout.decode().splitlines():
+        if not name.startswith(rooms) and name not in _ALLOWED and (ROOT / name).exists():
+            tree = ast.parse((ROOT / name).read_text())
+            calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+            found += [f"{name}:{call.lineno}" for call in calls if opens_a_file(call)]
+    assert not found, "use open_regular, read_file, create or open_kept of runtime/files.py"

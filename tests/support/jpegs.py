@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from typing import Optional
 
@@ -36,3 +37,16 @@ def bytes_of(jpegs: Jpegs) -> list[Optional[bytes]]:
         ctypes.string_at(address, size) if size else None
         for address, size in zip(jpegs.addresses.tolist(), jpegs.sizes.tolist())
     ]
+
+
+def jpeg_of_scans(scans: int, progressive: bool = True) -> bytes:
+    """A JPEG whose first scan, without its tables, is repeated."""
+    image = np.full((16, 16, 3), 90, np.uint8)
+    options = [cv2.IMWRITE_JPEG_PROGRESSIVE, int(progressive)]
+    jpeg = cv2.imencode(".jpg", image, options)[1].tobytes()
+    start = jpeg.index(b"\xff\xda")
+    marker = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
+    found = marker.search(jpeg, start + 2)
+    assert found is not None
+    first = jpeg[start : found.start()]
+    return jpeg[:start] + first * (scans - jpeg.count(b"\xff\xda")) + jpeg[start:]

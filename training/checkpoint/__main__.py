@@ -28,6 +28,7 @@ from partial_fc.store.header import STORE, Header
 from partial_fc.store.saved_rows import SavedRows
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
+from runtime.files import StagedFiles
 from runtime.state import OWN, REPLICATED, SHARDED
 from training.checkpoint import layout, reader, transfer
 from training.checkpoint.layout import Entry, Part
@@ -164,22 +165,18 @@ def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) ->
     _verify_files(checkpoint.path, part)
     if _store_number(part) is not None and store is None:
         raise DataError(f"{checkpoint.path} has its class centers in a store: {_remedy(part)}")
-    partial = output.with_name(f".{output.name}.part")
     entries = checkpoint.manifest.files[0].entries
     count = len(entries)
     try:
-        with zipfile.ZipFile(partial, "w") as archive:
+        with StagedFiles() as files, zipfile.ZipFile(files.open(output), "w") as archive:
             for entry in entries:
                 header = _Array(entry.name, entry.dtype, _shape(entry))
                 _add(archive, header, _parts(checkpoint, entry))
             if store is not None:
                 with _open_store(part, store) as rows:
                     count += _add_rows(archive, rows, store)
-        partial.replace(output)
     except OSError as error:
         raise DataError(f"{output} cannot be written ({error.strerror}); choose another") from None
-    finally:
-        partial.unlink(missing_ok=True)
     return f"{output}: {count} arrays, for numpy.load"
 
 

@@ -39,8 +39,9 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime import files
 from runtime.errors import DataError
-from runtime.files import flush_folder
+from runtime.files import create, flush_folder, read_text
 from runtime.state import Stored
 from training.checkpoint import layout
 from training.checkpoint.layout import CHUNK, Entry, Part, RankFile
@@ -76,7 +77,7 @@ def write_rank(folder: Path, rank: int, arrays: Mapping[str, Stored]) -> None:
             gone.
     """
     folder.mkdir(exist_ok=True)
-    with (folder / layout.file_name(rank)).open("wb") as file:
+    with create(folder / layout.file_name(rank)) as file:
         entries = [_write_array(file, name, array) for name, array in arrays.items()]
         size = file.tell()
         flush(file)
@@ -144,7 +145,8 @@ def withdraw(checkpoint: Path, save: str) -> None:
 def report_failure(folder: Path, rank: int, reason: str) -> None:
     """Leave a file from which the first rank learns not to wait for a rank, if there is room."""
     with suppress(OSError):
-        (folder / f"rank-{rank:04d}.failed").write_text(reason, encoding="utf-8")
+        with create(folder / f"rank-{rank:04d}.failed") as file:
+            file.write(reason.encode())
 
 
 def discard(folder: Path) -> None:
@@ -155,7 +157,7 @@ def discard(folder: Path) -> None:
 def make_folder(root: Path) -> None:
     """Make the folder of checkpoints, durably: it and its parents are on the disk on return."""
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
-    root.mkdir(parents=True, exist_ok=True)
+    files.make_folder(root)
     for folder in missing:
         flush_folder(folder.parent)
 
@@ -247,7 +249,7 @@ def _wait_for(markers: list[Path], folder: Path) -> None:
     deadline = time.monotonic() + _RANK_TIMEOUT_SECONDS
     while missing := [marker for marker in markers if not marker.exists()]:
         for failed in sorted(folder.glob("*.failed")):
-            raise DataError(f"{failed.stem.replace('-', ' ')}: {failed.read_text()}")
+            raise DataError(f"{failed.stem.replace('-', ' ')}: {read_text(failed)}")
         if not folder.exists():
             raise FileNotFoundError(2, "the folder has vanished", str(folder))
         if time.monotonic() > deadline:
@@ -264,8 +266,8 @@ def write_text(path: Path, text: str) -> None:
 def _write_partial(path: Path, text: str) -> Path:
     """Write what is to be renamed to ``path``, onto the disk."""
     partial = path.with_name(f".{path.name}")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with create(partial) as file:
+        file.write(text.encode())
         flush(file)
     return partial
 

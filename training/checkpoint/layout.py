@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime import files
 from runtime.errors import DataError
 from runtime.state import OWN, REPLICATED, SHARDED
 
@@ -258,8 +259,7 @@ def _require(holds: bool, rule: str) -> None:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
+        return files.read_file(path, MAX_BYTES)
     except OSError as error:
         raise DataError(
             f"{path} cannot be read ({error.strerror}): the checkpoint is not complete; "

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import DataError
+from runtime.files import open_regular
 from training.checkpoint.layout import CHUNK, Entry, Manifest, RankFile, file_name, read
 
 
@@ -101,7 +102,7 @@ def verify_file(folder: Path, rank: int, contents: RankFile) -> None:
 def _opened(path: Path, contents: RankFile) -> Iterator[Any]:
     """A rank's file, if it has the size that the manifest says."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size != contents.size:
                 raise DataError(

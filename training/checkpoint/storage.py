@@ -27,6 +27,7 @@ import numpy as np
 
 from parallel.world import World
 from runtime.errors import ConfigError
+from runtime.files import create
 from runtime.mxnet import mx
 
 _PROBE = ".storage-"
@@ -69,7 +70,7 @@ class Storage:
         own = probes[world.rank]
         try:
             root.mkdir(parents=True, exist_ok=True)
-            own.touch()
+            create(own).close()
         except OSError as error:
             raise ConfigError(
                 f"--models-root {root} on {host} cannot be written ({error.strerror}); "

@@ -25,6 +25,7 @@ from typing import IO, Optional
 
 from parallel.launch import ssh
 from runtime.errors import ConfigError, DataError
+from runtime.files import create
 from training import run_folder
 from training.checkpoint import files, layout, reader
 from training.checkpoint.layout import CHUNK, Manifest, Part
@@ -65,7 +66,7 @@ def gather(root: Path, hosts: str) -> str:
         ConfigError: a host is misspelled, or a run writes into the folder.
         DataError: a host cannot be reached, has a broken file, or one is missing.
     """
-    root = root.resolve()
+    root = Path(os.path.realpath(root))
     everyone = [_here(root), *_others(root, hosts)]
     name, part, missing = _newest(everyone, root)
     sources = _holders(everyone, name, part.key)
@@ -74,6 +75,8 @@ def gather(root: Path, hosts: str) -> str:
     with _writing(root):
         files.make_folder(final.parent)
         stage = files.hidden_folder(final, f"{part.key}.gathered")
+        if stage.is_symlink():
+            stage.unlink()
         stage.mkdir(exist_ok=True)
         for rank, host in sources.items():
             _bring(stage, final, rank, manifest, host)
@@ -101,7 +104,7 @@ def scatter(root: Path, hosts: str) -> str:
         ConfigError: a host is misspelled.
         DataError: a host cannot be reached or written, or this folder has no whole checkpoint.
     """
-    root = root.resolve()
+    root = Path(os.path.realpath(root))
     here = _here(root)
     name, part, _ = _newest([here], root)
     source = root / files.FOLDER / name
@@ -156,7 +159,7 @@ def _unpack(stream: IO[bytes], stage: Path) -> Part:
         part = layout.parse(text.read(layout.MAX_BYTES), "what has arrived")
         for rank, file in part.files.items():
             content = _member(archive, next(members, None), layout.file_name(rank))
-            with (stage / layout.file_name(rank)).open("wb") as output:
+            with create(stage / layout.file_name(rank)) as output:
                 shutil.copyfileobj(content, output, CHUNK)
                 files.flush(output)
             reader.verify_file(stage, rank, file)
@@ -300,7 +303,7 @@ def _bring(stage: Path, final: Path, rank: int, manifest: Manifest, host: _Host)
 
 
 def _fetch(source: Path, target: Path, host: _Host) -> None:
-    with target.open("wb") as output:
+    with create(target) as output:
         result = subprocess.run(
             [*ssh.CLIENT, host.address, f"exec cat {shlex.quote(str(source))}"],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, check=False,

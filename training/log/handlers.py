@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from typing_extensions import override
 
 from runtime import environment
 from runtime.errors import discard
+from runtime.files import APPENDING, make_folder, open_kept
 from runtime.terminal import one_line, printable
 
 OFF_SCREEN = {"off_screen": True}
@@ -56,9 +58,15 @@ class FileHandler(logging.FileHandler):
             OSError: it cannot be written.
         """
         path = log_path(models_root, rank)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         # Names of files may hold bytes that are no characters.
         super().__init__(path, encoding="utf-8", errors="backslashreplace")
+
+    @override
+    def _open(self) -> TextIOWrapper:
+        return open(
+            open_kept(self.baseFilename, APPENDING), "a", encoding=self.encoding, errors=self.errors
+        )
 
     @override
     def handleError(self, record: logging.LogRecord) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import struct
 import time
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Callable
 
 from runtime.errors import DataError
+from runtime.files import APPENDING, make_folder, open_kept
 
 
 class MetricFiles:
@@ -23,11 +25,12 @@ class MetricFiles:
         Raises:
             OSError: the folder cannot be written.
         """
-        (root / "scalars").mkdir(parents=True, exist_ok=True)
+        make_folder(root / "scalars")
         self._lines = _Records(root / "metrics.jsonl")
-        # TensorBoard takes files with this word in their names, in the order of the names.
-        name = f"events.out.tfevents.{int(time.time())}.{os.uname().nodename}"
-        self._events = _Records(root / "scalars" / name)
+        # TensorBoard takes files with this word in their names, in the order of the names. Without
+        # random digits, others could guess the name of the file, and put a link there.
+        about = f"{int(time.time())}.{os.uname().nodename}.{secrets.token_hex(6)}"
+        self._events = _Records(root / "scalars" / f"events.out.tfevents.{about}")
         self._records_of = _event_records()
 
     def write(self, update: int, numbers: Mapping[str, float], target: str = "") -> None:
@@ -85,7 +88,7 @@ class _Records:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = open(path, "ab", buffering=0)
+        self._file = open(open_kept(path, APPENDING), "ab", buffering=0)
 
     def append(self, record: bytes) -> None:
         """Write a record; ``DataError`` if the disk becomes full within it."""

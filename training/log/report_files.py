@@ -31,7 +31,7 @@ from data.inspect.sheets import draw_batch
 from evaluation.report import run_files
 from evaluation.verification import VerificationResult
 from runtime import environment, installed, processors
-from runtime.files import write_atomically
+from runtime.files import make_folder, read_file, write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class ReportFiles:
         """Note that the run begins, or goes on, after ``update`` updates."""
         with _harmless("where the run was started"):
             path = self._folder / run_files.PARTS
-            former = path.read_bytes() if path.exists() else b""
+            former = read_file(path) if path.exists() else b""
             part = {"time": round(time.time(), 3), "update": update, **facts, **_here()}
             self._write(path, former + json.dumps(part).encode() + b"\n")
 
@@ -96,7 +96,7 @@ class ReportFiles:
                 _log.warning("no report: %s", lines[-1].removeprefix("error: "))
 
     def _write(self, path: Path, content: bytes) -> None:
-        self._folder.mkdir(exist_ok=True)
+        make_folder(self._folder)
         write_atomically(path, content)
 
 

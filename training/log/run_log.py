@@ -86,8 +86,8 @@ class RunLog:
             self._folder = HeldFolder(root)
         except OSError as error:
             raise ConfigError(
-                f"--models-root {models_root} cannot be written ({error.strerror}); "
-                "give a folder in which you may write"
+                f"--models-root {models_root} cannot be written ({error.strerror}: "
+                f"{error.filename}); give a folder in which you may write"
             ) from error
         self._report_files = ReportFiles(root) if rank == 0 else None
         self._screen = ScreenHandler(rank)

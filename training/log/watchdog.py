@@ -35,6 +35,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.files import APPENDING, open_kept
 from runtime.kernels.compiled import types, unlocked_kernel
 from runtime.stopwatch import COMMUNICATION, Stopwatch
 
@@ -211,11 +212,12 @@ class Watchdog:
             sys.stderr.flush()
             if has_stacks:
                 faulthandler.dump_traceback(sys.__stderr__ or _STDERR)
-        with suppress(OSError, ValueError), self._log_file.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
-            file.flush()
-            if has_stacks:
-                faulthandler.dump_traceback(file)
+        with suppress(OSError, ValueError):
+            with open(open_kept(self._log_file, APPENDING), "a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
+                file.flush()
+                if has_stacks:
+                    faulthandler.dump_traceback(file)
 
 
 class NativeTimer:

@@ -17,7 +17,7 @@ from typing import Any, Optional, TypeVar
 
 from runtime import environment, processors
 from runtime.errors import ConfigError
-from runtime.files import StagedFiles
+from runtime.files import StagedFiles, read_text
 
 VERSION = 1
 """Of the file; raised whenever a field changes its meaning."""
@@ -141,7 +141,7 @@ def read() -> Calibration:
     """
     file, processor = path(), processors.model()
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
     except FileNotFoundError:
         return Calibration(processor)
     except OSError as error:

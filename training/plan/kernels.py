@@ -37,6 +37,7 @@ from partial_fc.shard import Sample, Sampler, Shard
 from partial_fc.store.center_store import CenterStore, StoreOptions
 from partial_fc.store.records import Layout, Part, Staged
 from runtime.errors import ConfigError
+from runtime.files import open_regular
 from runtime.mxnet import mx
 from training.config.faces import FaceOptimizerOptions
 
@@ -192,7 +193,7 @@ def _store(request: Request, world: Any) -> dict[str, float]:
 @contextmanager
 def _folder_beside(store: Path) -> Iterator[Path]:
     """A new folder in that of a store, or in the nearest above it that exists."""
-    place = next(path for path in (store, *store.resolve().parents) if path.is_dir())
+    place = next(path for path in (store, *Path(os.path.realpath(store)).parents) if path.is_dir())
     try:
         made = tempfile.TemporaryDirectory(prefix="calibrate-", dir=place)
     except OSError as error:
@@ -226,7 +227,7 @@ def _read_speed(record_file: Optional[str], world: Any) -> float:
             made.write(os.urandom(_FILE))
             made.flush()
             os.fsync(made.fileno())
-        with open(record_file or made.name, "rb", buffering=0) as file:
+        with open_regular(record_file or made.name, buffering=0) as file:
             size = min(_FILE, os.fstat(file.fileno()).st_size)
 
             def read() -> None:

@@ -239,3 +239,18 @@ def test_a_link_to_a_folder_and_an_empty_folder_are_filled(tmp_path: Path) -> No
 def test_verification_has_3000_pairs_in_10_folds_of_100_people() -> None:
     """Half as many pairs as in LFW; accuracies in the docs are measured on them."""
     assert VERIFICATION == (100, 15, 3000, 10)
+
+
+def test_no_set_of_the_user_is_overwritten(tmp_path: Path) -> None:
+    """By a link under the name of the folder in which the set is drawn, or of its lock."""
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "train.rec").write_bytes(b"precious")
+    partial = tmp_path / f".synthetic.{os.uname().nodename}.part"
+    for link, target in ((partial, "user"), (tmp_path / ".synthetic.lock", "user/train.rec")):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        with pytest.raises(DataError, match="cannot be made in"):
+            ensure_small(tmp_path / "synthetic")
+        link.unlink()
+    (found,) = (tmp_path / "user").iterdir()
+    assert found.read_bytes() == b"precious"

@@ -123,3 +123,20 @@ def test_a_record_set_opens_from_its_cache_alike(write_set) -> None:
     assert [(bytes(second.image(i)[0]), second.image(i)[1]) for i in range(12)] == expected
     assert np.array_equal(second.labels(), np.repeat(np.arange(3), [3, 4, 5]))
     assert second.num_classes == first.num_classes == 3
+
+
+def test_no_other_file_is_overwritten(read, tmp_path: Path) -> None:
+    """Whoever made the folder may have put links under the names of caches."""
+    (tmp_path / "user").write_bytes(b"precious")
+    for name in ("cache", f".cache.{os.getpid()}.part", ".cache.part"):
+        (tmp_path / name).symlink_to("user")
+    assert [read(), read()] == [True, False]
+    assert (tmp_path / "user").read_bytes() == b"precious"
+    assert not (tmp_path / "cache").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["cache", "source", "absent"])
+def test_a_link_to_itself_is_no_traceback(read, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).symlink_to(name)
+    assert read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import struct
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.records import index_file
+from data.records import index_file, record_set
 from data.records.record_set import RecordSet
 from data.records.recordio import MAGIC, RecordFile, encode
 from runtime.errors import DataError
@@ -244,3 +245,35 @@ def test_gaps_that_cannot_all_be_looked_at_are_said(
         assert len(RecordSet(write_records(tmp_path, written, description="1,16,16"))) == 900
     gaps = max(keys) - min(keys) + 1 - 900
     assert f"lacks {gaps} keys between its first and its last" in caplog.text
+
+
+def test_what_is_cut_off_is_said_of_the_files_that_there_are(tmp_path: Path, make_image) -> None:
+    payloads = [make_image(number) for number in range(3)]
+    write_records(tmp_path, face2rec2([0, 1, 1], payloads), index=True, description="2,16,16")
+    os.truncate(tmp_path / "train.rec", (tmp_path / "train.rec").stat().st_size - 8)
+    with pytest.raises(DataError, match="damaged or of another version than its .idx: copy both"):
+        RecordSet(tmp_path)
+    (tmp_path / "train.idx").unlink()
+    with pytest.raises(DataError, match="file is truncated or damaged: copy it again") as caught:
+        RecordSet(tmp_path)
+    assert "idx" not in str(caught.value)
+
+
+def test_a_link_to_nothing_is_not_passed_over(tmp_path: Path, make_image) -> None:
+    write_records(tmp_path, face2rec2([0, 1], [make_image(0), make_image(1)]), index=True)
+    (tmp_path / "train.idx").unlink()
+    (tmp_path / "train.idx").symlink_to("gone")
+    with pytest.raises(DataError, match="train.idx cannot be read: No such file.*; delete it"):
+        RecordSet(tmp_path)
+
+
+def test_labels_are_looked_up_where_ranges_overlap(tmp_path: Path, make_image, monkeypatch) -> None:
+    """The first and the last image of a range have one label, and the one between another."""
+    monkeypatch.setattr(record_set, "_ALL_LOOKED_UP", 0)
+    images = [(key, encode((float(label),), key, make_image(key))) for key, label in
+              ((1, 0), (2, 1), (3, 0))]  # fmt: skip
+    ranges = [(key, encode(bounds, key, b"")) for key, bounds in
+              ((4, (2.0, 3.0)), (5, (1.0, 4.0)), (6, (1.0, 4.0)))]  # fmt: skip
+    announced = (0, encode((4.0, 7.0), 0, b""))
+    records = RecordSet(write_records(tmp_path, [announced, *images, *ranges]))
+    assert records.labels().tolist() == [0, 1, 0] and not records.identity_ranges().any()

@@ -95,3 +95,35 @@ def test_a_chain_that_breaks_names_the_record(tmp_path: Path) -> None:
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.rec cannot be read"):
         open_records(tmp_path, b"")
+
+
+def in_parts(*parts: tuple[int, bytes]) -> bytes:
+    """Frames of parts, each with the number of its kind (0 whole, 1 first, 2 middle, 3 last)."""
+    return b"".join(
+        MAGIC + struct.pack("<I", kind << 29 | len(content)) + content for kind, content in parts
+    )
+
+
+def test_a_record_has_at_most_1024_parts(tmp_path: Path) -> None:
+    """It is read once for each key that names it, in 2 us for each part."""
+    record = encode((3.0,), 1, MAGIC * 1023)
+    assert bytes(open_records(tmp_path, record).read(0).payload) == MAGIC * 1023
+    with pytest.raises(DataError, match="an image has 1,025 parts, more than 1,024"):
+        encode((3.0,), 1, MAGIC * 1024)
+    content = struct.pack("<IfQQ", 0, 3.0, 1, 0)
+    long = in_parts((1, content), *[(2, b"")] * 1023, (3, b""))
+    file = open_records(tmp_path, long)
+    for use in (file.read, file.end):
+        with pytest.raises(BrokenRecordError, match="it has more than 1,024 parts"):
+            use(0)
+    assert np.isnan(file.first_labels(np.zeros(3, np.int64))).all()
+
+
+def test_no_record_begins_within_another(tmp_path: Path) -> None:
+    """The end of each first part would be looked for up to the end of the file."""
+    content = struct.pack("<IfQQ", 0, 3.0, 1, 0)
+    file = open_records(tmp_path, in_parts((1, content), (1, content), (3, b"")))
+    for use in (file.read, file.end):
+        with pytest.raises(BrokenRecordError, match="its last part is missing"):
+            use(0)
+    assert file.end(32) == len(file)

@@ -319,3 +319,48 @@ def test_every_type_and_shape(tmp_path: Path) -> None:
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(found[name], tensor)
         assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape
+
+
+def test_no_more_tensors_are_made_than_there_are_bytes_in_the_file(tmp_path: Path) -> None:
+    """Ten tensors of the same bytes, in an archive whose directory says that it is a gigabyte."""
+    path = saved(tmp_path, {f"t{number}": np.ones(1 << 14, np.float32) for number in range(10)})
+    with zipfile.ZipFile(path) as archive:
+        program = archive.read("archive/data.pkl")
+        content = archive.read("archive/data/0")
+    key = b"X\x01\0\0\0"
+    for number in range(1, 10):
+        program = program.replace(key + b"%d" % number, key + b"0", 1)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", program)
+        archive.writestr("archive/data/0", content)
+        archive.writestr("archive/data/1", b"")
+        archive.getinfo("archive/data/1").file_size = 1 << 30
+    with pytest.raises(DataError, match="tensors that are larger than the file"):
+        read_state_dict(path, NOTE)
+
+
+def test_keys_of_one_hash_take_no_time(tmp_path: Path) -> None:
+    """69,000 of them took two minutes: each is compared with all before it."""
+    path = saved(tmp_path, {"a": np.ones(3, np.float32)})
+    numbers = range(1, 70_000)
+    keys = (b"\x8a\x0a" + (n * (2**61 - 1)).to_bytes(10, "little") + b"K\x01" for n in numbers)
+    pickled = b"\x80\x02}(" + b"".join(keys) + b"u."
+    repacked(path, lambda name, content: pickled if name.endswith("pkl") else content)
+    with pytest.raises(DataError, match="a dictionary with keys other than text and small integ"):
+        read_state_dict(path, NOTE)
+
+
+def test_numbered_parameters_of_an_optimizer_are_passed_over(tmp_path: Path) -> None:
+    """As in arcface_torch's checkpoint_gpu_0.pt."""
+    path = saved(tmp_path, {"a": np.ones(3, np.float32)})
+    words = (b"state_dict_backbone", b"state_optimizer")
+    names = [b"X" + len(word).to_bytes(4, "little") + word for word in words]
+
+    def change(name: str, content: bytes) -> bytes:
+        if not name.endswith("pkl"):
+            return content
+        numbered = names[1] + b"}(K\0NK\x01Nu"
+        return b"\x80\x02}(" + names[0] + content[2:-1] + numbered + b"u."
+
+    repacked(path, change)
+    assert read_state_dict(path, NOTE)[0]["a"].tolist() == [1, 1, 1]

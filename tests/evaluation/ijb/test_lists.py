@@ -214,7 +214,7 @@ def test_no_table_of_subjects(made: MadeSet) -> None:
     with pytest.raises(DataError, match="1N_probe_mixed.csv cannot be read: No such file"):
         read_subjects(path, ids)
     os.mkfifo(path)
-    with pytest.raises(DataError, match="1N_probe_mixed.csv is no file"):
+    with pytest.raises(DataError, match="1N_probe_mixed.csv cannot be read: it is not a reg"):
         read_subjects(path, ids)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from partial_fc.store.center_store import CenterStore
 from partial_fc.store.header import STORE
-from partial_fc.store.undo import logs
+from partial_fc.store.undo import UndoLog, logs
 from runtime.errors import DataError
 from tests.support.stored_head import (
     INTERVAL,
@@ -197,3 +197,40 @@ def test_a_kill_while_it_is_restored_can_be_undone_again(
     assert [update for update, _ in logs(tmp_path)] == [8, 4, 0]
     again = partial(restored, folder=tmp_path, saved=SavedStore(number, 8))
     assert are_equal(run_ranks(1, again)[0], reference(8))
+
+
+@pytest.mark.parametrize("name", ["records.bin", "index.bin", "lock"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_no_other_file_is_overwritten(tmp_path: Path, name: str, is_new: bool) -> None:
+    """A store in a folder of somebody else, who has put a link to a file of the user there."""
+    (tmp_path / "user").write_bytes(bytes(1 << 20))
+    folder = tmp_path / "store"
+    if is_new:
+        folder.mkdir()
+    else:
+        trained(folder)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "user")
+
+    def train(world: Any) -> None:
+        head = create(world, folder)
+        head.export_state(0)
+        advance(world, head, 0, 2)
+        head.rows.close()
+
+    if is_new and name != "lock":
+        run_ranks(1, train)
+        assert not (folder / name).is_symlink()
+    else:
+        with pytest.raises(DataError, match="it is a link|it is damaged"):
+            run_ranks(1, train)
+    assert (tmp_path / "user").read_bytes() == bytes(1 << 20)
+
+
+def test_an_undo_log_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "user").write_bytes(b"precious")
+    (tmp_path / "store").mkdir()
+    log = tmp_path / "store" / "undo-00000000.rank-0000"
+    log.symlink_to(tmp_path / "user")
+    UndoLog(tmp_path / "store", 0, 0).close()
+    assert (tmp_path / "user").read_bytes() == b"precious" and not log.is_symlink()

@@ -126,3 +126,13 @@ def test_a_store_of_some_classes_is_verified_and_not_merged(tmp_path: Path, caps
     with pytest.raises(DataError, match="as other hosts have the others"):
         command.main(["merge", str(path), "--center-store", str(store / "1")])
     assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_merge_overwrites_no_other_file(tmp_path: Path, capsys) -> None:
+    path = publish(tmp_path, {})
+    (tmp_path / "user").write_bytes(b"precious")
+    for name in (".merged.npz.part", "merged.npz"):
+        (tmp_path / name).symlink_to("user")
+    command.main(["merge", str(path), "--output", str(tmp_path / "merged.npz")])
+    assert (tmp_path / "user").read_bytes() == b"precious"
+    assert np.load(tmp_path / "merged.npz")["net/weight"].tolist() == [1, 1, 1]

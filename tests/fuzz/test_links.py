@@ -1,0 +1,59 @@
+"""Every file that is read or written, with something else in its place."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from runtime.errors import UserError
+from tests.fuzz.link_readers import CASES, KINDS, READ, WRITTEN, replaced
+
+NO_FILES = [kind for kind in KINDS if kind not in ("link to a file", "hard link")]
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.parametrize("name", READ)
+def test_what_is_no_file_is_refused_in_one_line(tmp_path: Path, name: str, kind: str) -> None:
+    with pytest.raises(UserError) as caught, replaced(READ[name], kind, tmp_path) as folder:
+        READ[name].use(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in READ])
+def test_others_go_on_or_refuse(tmp_path: Path, name: str) -> None:
+    for number, kind in enumerate(KINDS):
+        with suppress(UserError), replaced(CASES[name], kind, tmp_path / str(number)) as folder:
+            CASES[name].use(folder)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_file_that_is_there_is_read_also_through_a_link(tmp_path: Path, name: str) -> None:
+    case = READ[name]
+    case.make(tmp_path)
+    case.use(tmp_path)
+    path = tmp_path / case.name
+    path.rename(tmp_path / "kept")
+    path.symlink_to(tmp_path / "kept")
+    if name == "description of features":
+        # It is the lock of the folder as well.
+        with pytest.raises(UserError, match="it is a link"):
+            case.use(tmp_path)
+    else:
+        case.use(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["link to a file", "hard link"])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_no_other_file_is_overwritten(tmp_path: Path, name: str, kind: str) -> None:
+    """``replaced`` compares the content of the other file."""
+    is_kept = name in ("lock of a run", "log", "metrics.jsonl")
+    try:
+        with replaced(WRITTEN[name], kind, tmp_path) as folder:
+            WRITTEN[name].use(folder)
+            assert not (folder / WRITTEN[name].name).is_symlink()
+    except UserError as error:
+        assert is_kept and "link" in str(error)
+    else:
+        assert not is_kept
