@@ -1,9 +1,10 @@
 """Runs one process of a job, and ends it with all that it has started when the launcher is gone.
 
-    python -m parallel.launch.guard SHARERS COMMAND...
+    python -m parallel.launch.guard [--secrets] SHARERS COMMAND...
 
 The standard input is a pipe from the launcher, or from the ssh server that the launcher is
-connected to. A line is the name of a signal for the command's process group. The end of the input
+connected to. With ``--secrets``, its first line is a JSON object of environment variables for the
+command. Any other line is the name of a signal for its process group. The end of the input
 means that the launcher is gone: the group gets SIGTERM, and later SIGKILL. So no process of a job
 outlives the launcher, on any machine. Signals are lines because ssh forwards none. The guard
 imports little: each process of a job has one.
@@ -14,6 +15,7 @@ SHARERS is how many workers share the processors of the machine.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -25,6 +27,7 @@ from runtime import environment
 
 # Between SIGTERM and SIGKILL, for processes whose launcher is gone.
 _GRACE_SECONDS = 5.0
+SECRETS = "--secrets"
 BEGUN = b"the guard has begun"
 """The first line of the output, by which the launcher knows that ssh has let it in."""
 _SIGNALS = ("INT", "TERM", "KILL")
@@ -35,8 +38,9 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
 def main() -> int:
     """Run the command to its end; returns its status, or 128 + the signal that ended it."""
-    sharers, command = int(sys.argv[1]), sys.argv[2:]
-    environment.prepare_threads(sharers)
+    has_secrets = sys.argv[1] == SECRETS
+    sharers, *command = sys.argv[1 + has_secrets :]
+    environment.prepare_threads(int(sharers))
     libc = ctypes.CDLL(None)
 
     def begin() -> None:
@@ -48,8 +52,11 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     try:
         os.write(1, BEGUN + b"\n")
+        # An empty line is the end of the input: there is no launcher any more.
+        secrets = json.loads(sys.stdin.readline() or "{}") if has_secrets else {}
         process = subprocess.Popen(
             command,
+            env={**environment.variables(), **secrets},
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=begin,

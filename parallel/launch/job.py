@@ -8,6 +8,7 @@ others, and how long they may take to end.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import queue
@@ -18,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO, Callable, NamedTuple, Optional, Union
 
@@ -55,6 +56,8 @@ class ProcessSpec:
     command: Sequence[str]
     variables: Mapping[str, str]
     """Environment variables, besides those of the launcher."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Further ones, which its guard reads from its input: every user may read arguments."""
 
     def __str__(self) -> str:
         return self.role if self.role == SCHEDULER else f"{self.role} {self.number}"
@@ -80,7 +83,8 @@ def by_ssh(spec: ProcessSpec) -> tuple[list[str], Optional[dict[str, str]]]:
 
 
 def _guarded(spec: ProcessSpec) -> list[str]:
-    return [sys.executable, "-m", "parallel.launch.guard", str(spec.sharers), *spec.command]
+    words = [sys.executable, "-m", "parallel.launch.guard", guard.SECRETS, str(spec.sharers)]
+    return [*words, *spec.command]
 
 
 def run(specs: Iterable[ProcessSpec], start: Starter, *, tolerates: bool) -> int:
@@ -250,6 +254,7 @@ class _Process:
             # Ctrl-C in a terminal reaches the launcher alone.
             start_new_session=True,
         )
+        self._write(json.dumps(spec.secrets))
         outputs = {
             _STANDARD_OUTPUT: self._process.stdout,
             _STANDARD_ERROR: self._process.stderr,
@@ -271,9 +276,12 @@ class _Process:
 
     def send_signal(self, number: signal.Signals) -> None:
         """Have the guard send a signal to the process."""
+        self._write(number.name.removeprefix("SIG"))
+
+    def _write(self, line: str) -> None:
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(f"{number.name.removeprefix('SIG')}\n".encode())
+            self._process.stdin.write(f"{line}\n".encode())
         except OSError:
             # It has just ended.
             return

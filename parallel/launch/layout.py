@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from parallel.launch.job import ProcessSpec
 from parallel.launch.network_interface import NetworkInterface
-from parallel.parameter_server.assignment import WORKER, Assignment
+from parallel.parameter_server.assignment import KEY, WORKER, Assignment
 from parallel.parameter_server.schemes import SCHEMES
 from runtime.errors import ConfigError
 
@@ -81,5 +81,6 @@ def specs(
                 **assignment.variables(),
                 **(worker_variables[number] if is_worker else {}),
             }
+            secrets = {KEY: variables.pop(KEY)}
             sharers = max(1, workers.count(address))
-            yield ProcessSpec(role, number, host, sharers, commands[role], variables)
+            yield ProcessSpec(role, number, host, sharers, commands[role], variables, secrets)

@@ -10,7 +10,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Optional
 
+import psutil
 import pytest
 
 from parallel.launch.guard import BEGUN
@@ -25,12 +27,15 @@ LISTENS = (
 
 
 @contextmanager
-def guarded(*command: str, sharers: int = 1, **variables: str) -> Iterator[subprocess.Popen]:
+def guarded(
+    *command: str, sharers: Optional[int] = 1, **variables: str
+) -> Iterator[subprocess.Popen]:
     # A process that ignores a signal hands that on to its children.
     handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (2, 1)}
+    words = command if sharers is None else (str(sharers), *command)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "parallel.launch.guard", str(sharers), *command],
+            [sys.executable, "-m", "parallel.launch.guard", *words],
             cwd=ROOT, env={**clean_environment(), **variables}, text=True, bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
@@ -152,3 +157,15 @@ def test_sharers_get_equal_parts_of_the_processors(sharers: int, chosen: str) ->
         output = process.stdout.read()
     expected = chosen or str(max(1, len(os.sched_getaffinity(0)) // sharers))
     assert output.strip() == expected
+
+
+def test_secrets_are_variables_of_the_command_and_no_arguments() -> None:
+    words = ("--secrets", "1", "sh", "-c", "echo $TOKEN; sleep 300")
+    with guarded(*words, sharers=None) as process:
+        process.stdin.write('{"TOKEN": "a secret"}\n')
+        assert process.stdout.readline() == "a secret\n"
+        lines = [running.cmdline() for running in psutil.Process(process.pid).children()]
+        lines.append(psutil.Process(process.pid).cmdline())
+        assert len(lines) == 2 and not any("a secret" in " ".join(words) for words in lines)
+        process.stdin.write("KILL\n")
+        assert process.wait(60) == 137

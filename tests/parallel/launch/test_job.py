@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from parallel.launch.job import ProcessSpec, by_ssh
-from parallel.parameter_server.assignment import SCHEDULER, WORKER
+from parallel.parameter_server.assignment import KEY, SCHEDULER, WORKER
 
 
 def spec(role: str) -> ProcessSpec:
-    return ProcessSpec(role, 0, "there", 2, ["python", "it's.py"], {"GROUPING_WORKER": "3"})
+    variables, secrets = {"GROUPING_WORKER": "3"}, {KEY: "the key"}
+    return ProcessSpec(role, 0, "there", 2, ["python", "it's.py"], variables, secrets)
 
 
 def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +43,13 @@ def test_the_scheduler_stays_on_this_machine() -> None:
     command, environment = by_ssh(spec(SCHEDULER))
     assert "ssh" not in command and environment is not None
     assert environment["GROUPING_WORKER"] == "3"
+
+
+@pytest.mark.parametrize("role", [SCHEDULER, WORKER])
+def test_a_secret_is_no_argument(role: str) -> None:
+    """Every user of a machine may read those; the guard reads it from its input."""
+    command, _ = by_ssh(spec(role))
+    assert "the key" not in " ".join(command) and KEY not in " ".join(command)
 
 
 SHORT = """
