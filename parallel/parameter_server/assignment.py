@@ -6,8 +6,9 @@ itself reads the variables that begin with ``DMLC``. The launcher needs this mod
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
 from parallel.parameter_server.buckets import LARGEST
@@ -15,6 +16,9 @@ from runtime.errors import ConfigError
 
 WORKER, SERVER, SCHEDULER = "worker", "server", "scheduler"
 ROLE = "DMLC_ROLE"
+KEY = "GROUPING_KEY"
+"""The variable with the key of the job, which must not become an argument: all users see those."""
+_KEY_BYTES = 32
 
 # MXNet divides larger arrays among the servers, which would separate a bucket from its tail.
 _NEVER_DIVIDED = str(2**31 - 1)
@@ -63,6 +67,8 @@ class Assignment:
     """Elements of the largest bucket."""
     trace: str = ""
     """Folder of the record of pushes and pulls, see ``trace``; empty: none is written."""
+    key: str = field(default_factory=lambda: secrets.token_hex(_KEY_BYTES), repr=False)
+    """Known to the processes of this job alone, see ``authentication``."""
 
     def variables(self) -> dict[str, str]:
         """The environment variables from which ``find`` reads this assignment."""
@@ -83,6 +89,7 @@ class Assignment:
             "GROUPING_SERVER_SPEEDS": ",".join(map(repr, self.server_speeds)),
             "GROUPING_BUCKET_ELEMENTS": str(self.bucket_elements),
             "GROUPING_TRACE": self.trace,
+            KEY: self.key,
         }
         return {name: value for name, value in values.items() if value}
 
@@ -118,6 +125,7 @@ def find(environment: Mapping[str, str]) -> Optional[Assignment]:
             server_speeds=tuple(map(float, _items(environment, "GROUPING_SERVER_SPEEDS", ","))),
             bucket_elements=int(environment["GROUPING_BUCKET_ELEMENTS"]),
             trace=environment.get("GROUPING_TRACE", ""),
+            key=environment[KEY],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(

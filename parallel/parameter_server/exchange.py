@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from parallel.parameter_server import buckets
 from parallel.parameter_server.assignment import Assignment
+from parallel.parameter_server.connections import protect
 from parallel.parameter_server.messages import TAIL, Settings, Tail
 from parallel.parameter_server.schemes import Scheme, group_of
 from parallel.parameter_server.shared_table import Column, FailureDetector, PusherState, SharedTable
@@ -99,6 +100,7 @@ class Exchange:
         table = buckets.table_key(self._buckets, assignment.num_servers)
         # There are never more groups than workers.
         rows = assignment.num_workers
+        protect(assignment.key)
         self._store = Store(self._scheme.store, self._buckets, table, rows)
         self._trace = Trace(assignment.trace, f"worker-{assignment.worker}")
         self._gather(parameters, [Tail(version)] * len(self._buckets), self._store.received)

@@ -3,7 +3,8 @@
 With a server's role in the environment, the import of MXNet runs a server, which unpickles what it
 receives. So MXNet is imported without the role, and then runs a server with the controller of this
 module, which accepts only JSON. MXNet ignores exceptions in the functions that it calls: here they
-end the process. After the settings no message causes one: the updater refuses it (see ``server``).
+end the process. After the settings no push causes one: the updater refuses it (see ``server``).
+Messages come from processes of the job alone (see ``connections``).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def main() -> int:
             "scheduler; start the job with python -m parallel.launch"
         )
     with environment.without(assignment.ROLE):
+        from parallel.parameter_server.connections import protect
         from parallel.parameter_server.messages import Settings
         from parallel.parameter_server.server import Updater
         from parallel.parameter_server.trace import Trace
@@ -41,6 +43,7 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     folder = own.trace if own.role == assignment.SERVER else ""
     trace = Trace(folder, f"server-{os.uname().nodename}-{os.getpid()}")
+    protect(own.key)
     store = mx.kv.create("dist")
     updaters: list[Updater] = []
 

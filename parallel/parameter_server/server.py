@@ -8,8 +8,9 @@ are never stale: ``m = mu m - lr (g / Y + wd w)``, ``w = w + m``. MXNet-G comput
 et al., "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2016, equation 6. For the
 sum of pushes that makes an update in BSP, all workers have pulled the same version: Y is 1.
 
-No message ends a server, because only the servers have the newest weights. A message that cannot be
-applied is refused and counted: weights, momentum and version stay as they are.
+No push of a worker ends a server, because only the servers have the newest weights. One that cannot
+be applied is refused and counted: weights, momentum and version stay as they are. Others than the
+processes of the job reach no server (``connections``).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ import psutil
 import pytest
 
 from parallel.launch.data_sharding import read_shares
-from tests.support import hosts
+from parallel.parameter_server.assignment import KEY
+from tests.support import attacker, hosts
 from tests.support.hosts import INTERFACES, Host, TwoHosts
 from tests.support.server_job import (
     ADDRESSES,
@@ -63,6 +65,42 @@ def test_every_scheme_runs_as_it_is_typed(
     assert result.returncode == 0, result.stdout + result.stderr
     assert "worker 0: " in result.stdout and "epoch 1: training loss" in result.stdout
     assert list((tmp_path / "models").glob("*.params"))
+
+
+def open_ports(host: Host) -> list[str]:
+    """Of the first interface, but for the ssh server's."""
+    found = subprocess.check_output(host.inside("ss", "-ltnH"), text=True)
+    addresses = [line.split()[3] for line in found.splitlines()]
+    return [one for one in addresses if one.startswith(host.address) and not one.endswith(":22")]
+
+
+@pytest.mark.parametrize("scheme", ["dist_sync", "dist_async", "dist_ssync"])
+def test_an_attack_from_another_host_ends_no_job_and_finds_no_key(
+    two, project, tmp_path, scheme
+) -> None:
+    job = Job(two, project, tmp_path, scheme)
+    try:
+        wait_until(job.process, job.output, "update 10/")
+        ports = [port for host in two.all for port in open_ports(host)]
+        # The scheduler, two servers and four workers.
+        assert len(ports) == 7
+        running = [psutil.Process(pid) for host in two.all for pid in host.processes()]
+        keys = {key for one in running if (key := one.environ().get(KEY))}
+        (key,) = keys
+        assert not any(key in word for one in running for word in one.cmdline())
+        for host in two.all:
+            command = host.inside(sys.executable, attacker.__file__, "5", *ports)
+            assert subprocess.run(command, timeout=200, check=False).returncode == 0
+        before = job.said().count(" update ")
+        end = time.monotonic() + 60
+        while job.said().count(" update ") < before + 4:
+            assert job.process.poll() is None and time.monotonic() < end, job.said()
+            time.sleep(0.1)
+        assert "no process of this job" in job.said()
+        job.process.send_signal(signal.SIGINT)
+        assert job.process.wait(SECONDS) == 130, job.said()
+    finally:
+        job.end()
 
 
 def test_a_run_continues_where_nothing_is_shared(two, project, tmp_path) -> None:

@@ -59,3 +59,14 @@ def test_an_incomplete_assignment_is_an_error(name: str, value: str | None) -> N
         variables[name] = value
     with pytest.raises(ConfigError, match="start it with python -m parallel.launch"):
         assignment.find(variables)
+
+
+def test_each_job_has_a_key_of_its_own_that_is_not_printed() -> None:
+    other = Assignment("worker", "127.0.0.1", 9000, "127.0.0.2", "lo", num_workers=3, num_servers=2)
+    assert len(LONE.key) == len(other.key) == 64 and LONE.key != other.key
+    assert LONE.key not in repr(LONE)
+    variables = LONE.variables()
+    assert variables["GROUPING_KEY"] == LONE.key
+    del variables["GROUPING_KEY"]
+    with pytest.raises(ConfigError, match="GROUPING_KEY"):
+        assignment.find(variables)

@@ -1,0 +1,241 @@
+"""Who gets through the proofs of a connection, and who does not."""
+
+from __future__ import annotations
+
+import errno
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from parallel.parameter_server import authentication
+from parallel.parameter_server.authentication import Admission, Refused, call
+
+KEY, OTHER = b"the key of the job", b"another key"
+
+
+class Door:
+    """A listener that admits the processes of a job."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
+        self.address = self.listener.getsockname()
+        self.admitted: queue.Queue[socket.socket] = queue.Queue()
+        Admission(self.listener, KEY, self.admitted.put).start()
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door()
+
+
+@pytest.fixture
+def impostor() -> Iterator[Callable[[Callable[[socket.socket], None]], tuple[str, int]]]:
+    """A listener that answers its first caller in a way of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def start(answer: Callable[[socket.socket], None]) -> tuple[str, int]:
+            def run() -> None:
+                with listener.accept()[0] as connection:
+                    answer(connection)
+
+            threading.Thread(target=run, daemon=True).start()
+            return listener.getsockname()
+
+        yield start
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Wait until the other end has closed it; what has arrived before is dropped."""
+    connection.settimeout(10)
+    try:
+        while connection.recv(1000):
+            pass
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_a_process_of_the_job_is_admitted_and_what_it_sends_is_not_touched(door: Door) -> None:
+    with call(door.address, KEY) as connection:
+        connection.sendall(b"the first bytes")
+        with door.admitted.get(timeout=10) as other:
+            other.setblocking(True)
+            assert other.recv(100) == b"the first bytes"
+            other.sendall(b"the answer")
+            assert connection.recv(100) == b"the answer"
+
+
+def test_many_are_admitted_at_a_time(door: Door) -> None:
+    with ThreadPoolExecutor(50) as pool:
+        called = list(pool.map(lambda _: call(door.address, KEY), range(50)))
+    admitted = [door.admitted.get(timeout=10) for _ in called]
+    names = {connection.getsockname() for connection in called}
+    assert {connection.getpeername() for connection in admitted} == names and len(names) == 50
+    for connection in (*called, *admitted):
+        connection.close()
+
+
+def test_another_key_is_refused_by_both_ends(door: Door) -> None:
+    with pytest.raises(Refused, match="another proof"):
+        call(door.address, OTHER)
+    # A caller that does not mind the listener's proof.
+    with socket.create_connection(door.address) as connection:
+        own = secrets.token_bytes(32)
+        connection.sendall(own)
+        nonces = own + connection.recv(64, socket.MSG_WAITALL)[:32]
+        connection.sendall(authentication.proof(OTHER, b"caller", door.address, nonces))
+        assert is_closed(connection)
+    assert door.admitted.empty()
+
+
+@pytest.mark.parametrize("size", [0, 1, 31])
+def test_half_a_message_and_its_end_are_refused(size: int, door: Door) -> None:
+    with socket.create_connection(door.address) as connection:
+        connection.sendall(bytes(size))
+        connection.shutdown(socket.SHUT_WR)
+        assert is_closed(connection)
+    assert door.admitted.empty()
+
+
+def test_the_listeners_own_proof_is_not_a_callers(door: Door) -> None:
+    with socket.create_connection(door.address) as connection:
+        connection.sendall(bytes(32))
+        connection.sendall(connection.recv(64, socket.MSG_WAITALL)[32:])
+        assert is_closed(connection)
+    assert door.admitted.empty()
+
+
+def test_a_proof_cannot_be_used_again(door: Door) -> None:
+    sent = b""
+    with socket.create_connection(door.address) as connection:
+        connection.sendall(bytes(32))
+        nonces = bytes(32) + connection.recv(64, socket.MSG_WAITALL)[:32]
+        sent = authentication.proof(KEY, b"caller", door.address, nonces)
+        connection.sendall(sent)
+        door.admitted.get(timeout=10).close()
+    with socket.create_connection(door.address) as connection:
+        connection.sendall(bytes(32) + sent)
+        assert is_closed(connection)
+    assert door.admitted.empty()
+
+
+def test_parts_of_a_message_are_put_together(door: Door) -> None:
+    with socket.create_connection(door.address) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(32):
+            connection.sendall(b"\0")
+            time.sleep(0.001)
+        nonces = bytes(32) + connection.recv(64, socket.MSG_WAITALL)[:32]
+        right = authentication.proof(KEY, b"caller", door.address, nonces)
+        connection.sendall(right[:5])
+        time.sleep(0.01)
+        connection.sendall(right[5:])
+        door.admitted.get(timeout=10).close()
+
+
+def test_many_silent_callers_take_neither_files_nor_turns(door: Door) -> None:
+    silent = [socket.create_connection(door.address, 10) for _ in range(600)]
+    with call(door.address, KEY):
+        door.admitted.get(timeout=10).close()
+    # At most 256 are waited for; the last of them came before the call.
+    assert all(is_closed(connection) for connection in silent[:344])
+    for connection in silent:
+        connection.close()
+
+
+def test_the_oldest_without_a_proof_makes_way(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authentication, "_MOST_CALLERS", 3)
+    silent = [socket.create_connection(door.address) for _ in range(4)]
+    assert is_closed(silent[0])
+    silent[1].settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        silent[1].recv(1)
+    for connection in silent:
+        connection.close()
+
+
+def test_a_silent_caller_is_closed_after_a_time(
+    door: Door, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(authentication, "SECONDS", 0.3)
+    with socket.create_connection(door.address) as connection:
+        port = connection.getsockname()[1]
+        assert is_closed(connection)
+    refused = f"refused a connection from 127.0.0.1:{port}, no process of this job:"
+    assert f"{refused} it gives no proof; 1 so far" in caplog.text
+
+
+class Failing:
+    """A listener of a process that at first has no file descriptors left."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener, self.failures = listener, 3
+
+    def __getattr__(self, name: str):
+        return getattr(self._listener, name)
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._listener.accept()
+
+
+def test_an_error_of_accept_does_not_end_the_thread() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        admitted: queue.Queue[socket.socket] = queue.Queue()
+        failing = Failing(listener)
+        Admission(failing, KEY, admitted.put).start()  # type: ignore[arg-type]
+        with call(listener.getsockname(), KEY):
+            admitted.get(timeout=10).close()
+        assert failing.failures == 0
+
+
+ANSWERS = {
+    "nothing": lambda connection: None,
+    "half": lambda connection: connection.sendall(bytes(40)),
+    "random": lambda connection: connection.sendall(secrets.token_bytes(64)),
+    "an echo": lambda connection: connection.sendall(2 * connection.recv(32, socket.MSG_WAITALL)),
+    "a web server": lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n" * 4),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_impostor_is_refused(answer: str, impostor) -> None:
+    with pytest.raises((Refused, ConnectionResetError)):
+        call(impostor(ANSWERS[answer]), KEY)
+
+
+def test_an_impostor_that_says_little_at_a_time_is_left(impostor) -> None:
+    def drip(connection: socket.socket) -> None:
+        for _ in range(60):
+            time.sleep(0.1)
+            connection.sendall(b"\0")
+
+    start = time.monotonic()
+    with pytest.raises(OSError):
+        call(impostor(drip), KEY, seconds=0.5)
+    assert time.monotonic() - start < 3
+
+
+def test_an_impostor_cannot_pass_on_the_proof_of_another_address(door: Door, impostor) -> None:
+    """The caller has called the impostor, and the listener would see a process of the job."""
+
+    def relay(connection: socket.socket) -> None:
+        with socket.create_connection(door.address) as onward:
+            onward.sendall(connection.recv(32, socket.MSG_WAITALL))
+            connection.sendall(onward.recv(64, socket.MSG_WAITALL))
+            onward.sendall(connection.recv(32, socket.MSG_WAITALL))
+
+    with pytest.raises(Refused, match="another proof"):
+        call(impostor(relay), KEY)
+    time.sleep(0.1)
+    assert door.admitted.empty()

@@ -1,0 +1,54 @@
+"""Functions of a library's own, in processes that end afterwards."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime import linking
+
+ROOT = Path(__file__).resolve().parents[2]
+# ZeroMQ calls connect() on a thread of its own.
+REPLACED = """
+import ctypes, errno, os, threading, time
+from runtime import linking
+from runtime.mxnet import mx
+
+CONNECT = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, use_errno=True
+)
+called = threading.Event()
+
+def connect(descriptor, address, length):
+    print(ctypes.string_at(address, length)[2:8].hex(), flush=True)
+    called.set()
+    ctypes.set_errno(errno.ECONNREFUSED)
+    return -1
+
+library = mx.base._LIB
+linking.replace_imports(library, {"connect": CONNECT(connect)})
+library.zmq_ctx_new.restype = library.zmq_socket.restype = ctypes.c_void_p
+socket = library.zmq_socket(ctypes.c_void_p(library.zmq_ctx_new()), 5)
+library.zmq_connect(ctypes.c_void_p(socket), b"tcp://127.0.0.1:9")
+assert called.wait(30)
+os._exit(0)
+"""
+
+
+def test_a_library_calls_the_function_in_place_of_the_systems() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", REPLACED], cwd=ROOT, capture_output=True, text=True, timeout=100,
+        check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert set(result.stdout.split()) == {"00097f000001"}
+
+
+def test_a_function_that_is_not_imported_is_an_error() -> None:
+    library = ctypes.CDLL("libm.so.6")
+    with pytest.raises(OSError, match=r"libm\.so\.6 does not import accept4\(\)"):
+        linking.replace_imports(library, {"accept4": ctypes.CFUNCTYPE(None)(print)})

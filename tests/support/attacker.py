@@ -1,0 +1,144 @@
+"""Attacks on the ports of a job with parameter servers, from a process that is not one of the job.
+
+    python tests/support/attacker.py SECONDS ADDRESS:PORT ...
+
+As root it becomes another user first. It prints ``attacked`` after each kind has been at every
+port, and holds 2,000 connections to each port open for SECONDS afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+NOBODY = 65534
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: Mozilla/5.0\r\n\r\n"
+CONNECTIONS = 2000
+# ZMTP 3.0 without authentication, as ps-lite speaks it; a dealer with a name that it likes.
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+_TERMINATE, _ADD_NODE, _BARRIER, _HEARTBEAT = 1, 2, 3, 5  # ps-lite's include/ps/internal/message.h
+# kStopServer, kSyncMode, kSetGradientCompression, kSetProfilerParams of MXNet's kvstore_dist_server
+_STOP, _SYNC, _COMPRESS, _PROFILE = 2, 3, 4, 5
+
+
+def _varint(number: int) -> bytes:
+    if number < 0:
+        number += 1 << 64
+    text = b""
+    while number > 127:
+        text += bytes([number & 127 | 128])
+        number >>= 7
+    return text + bytes([number])
+
+
+def _field(number: int, value: int | bytes) -> bytes:
+    if isinstance(value, bytes):
+        return _varint(number << 3 | 2) + _varint(len(value)) + value
+    return _varint(number << 3) + _varint(value)
+
+
+def _frame(flags: int, body: bytes) -> bytes:
+    if len(body) < 256:
+        return bytes([flags, len(body)]) + body
+    return bytes([flags | 2]) + len(body).to_bytes(8, "big") + body
+
+
+def _ready(name: bytes) -> bytes:
+    body = b"\x05READY"
+    for key, value in ((b"Socket-Type", b"DEALER"), (b"Identity", name)):
+        body += bytes([len(key)]) + key + len(value).to_bytes(4, "big") + value
+    return _frame(4, body)
+
+
+def _command(head: int, body: bytes = b"") -> bytes:
+    """A message for MXNet's server, as ``kv._send_command_to_servers`` makes it."""
+    return (
+        _field(1, head) + (_field(2, body) if body else b"") + _field(4, 1) + _field(5, 0)
+        + _field(6, 1) + _field(7, 0) + _field(8, 0) + _field(10, 0)
+    )  # fmt: skip
+
+
+def _control(command: int) -> bytes:
+    node = _field(1, 1) + _field(2, 9) + _field(3, b"127.0.0.1") + _field(4, 1)
+    control = _field(1, command) + _field(2, node) + _field(3, 7)
+    return _field(3, control) + _field(4, 1) + _field(7, 0) + _field(10, 0)
+
+
+def messages() -> Iterator[bytes]:
+    """Everything that is sent in one connection each."""
+    yield b""
+    yield GET
+    generator = random.Random(0)
+    for size in (1, 31, 32, 33, 64, 96, 4096):
+        yield generator.randbytes(size)
+    yield GREETING[:10]
+    yield GREETING
+    # A frame that is announced and does not come; one of 2^63 bytes.
+    hello = GREETING + _ready(b"ps9")
+    yield hello + b"\x00\xffhalf"
+    yield hello + b"\x02" + b"\xff" * 8
+    # No identity of ps-lite; no metadata; what is no protobuf.
+    yield GREETING + _ready(b"stranger") + _frame(0, _command(_STOP))
+    yield hello + _frame(0, b"")
+    yield hello + _frame(0, b"\xff" * 20)
+    # An empty push.
+    push = _field(4, 1) + _field(5, 1) + _field(7, 0) + _field(8, 0) + _field(10, 0)
+    yield hello + _frame(0, push)
+    yield hello + _frame(1, push) + _frame(1, b"") + _frame(0, b"")
+    profile = b"0profile_all=1,filename=attacked.json\x00"
+    for head, body in ((_SYNC, b""), (_COMPRESS, b"type=2bit"), (_PROFILE, profile), (_STOP, b"")):
+        yield hello + _frame(0, _command(head, body))
+    for command in (_HEARTBEAT, _BARRIER, _ADD_NODE, _TERMINATE):
+        yield hello + _frame(0, _control(command))
+
+
+def send(address: tuple[str, int], message: bytes) -> None:
+    """Send in two parts, read a little, and leave."""
+    with suppress(OSError), socket.create_connection(address, 5) as connection:
+        connection.settimeout(0.05)
+        connection.sendall(message[:40])
+        time.sleep(0.02)
+        connection.sendall(message[40:])
+        with suppress(TimeoutError):
+            while connection.recv(4096):
+                pass
+
+
+def hold(addresses: list[tuple[str, int]], seconds: float) -> None:
+    """Open many connections that say nothing."""
+    held = []
+    for address in addresses * CONNECTIONS:
+        with suppress(OSError):
+            held.append(socket.socket())
+            held[-1].setblocking(False)
+            held[-1].connect(address)
+    time.sleep(seconds)
+
+
+def main() -> None:
+    """Attack the ports of the command line."""
+    seconds, *words = sys.argv[1:]
+    addresses = []
+    for word in words:
+        host, _, port = word.partition(":")
+        addresses.append((host, int(port)))
+    limit = CONNECTIONS * len(addresses) + 100
+    if os.getuid() == 0:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    for message in messages():
+        for address in addresses:
+            send(address, message)
+    print("attacked", flush=True)
+    hold(addresses, float(seconds))
+
+
+if __name__ == "__main__":
+    main()
