@@ -21,6 +21,7 @@ import yaml  # type: ignore[import-untyped]
 from horovod.runner import gloo_run, launch
 from horovod.runner.common.util import codec, env, safe_shell_exec
 from horovod.runner.driver import driver_service
+from horovod.runner.http import http_server
 from horovod.runner.util import threads
 from typing_extensions import override
 
@@ -28,7 +29,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh, variables
-from parallel.launch.network_interface import NetworkInterface, is_own_name
+from parallel.launch.network_interface import (
+    NetworkInterface,
+    is_own_name,
+    loopback_variables,
+)
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
 from runtime.terminal import print_line
@@ -74,6 +79,8 @@ def interfaces(
     if chosen and remote_hosts:
         return [chosen]
     found: Sequence[str] = _find_interfaces(settings, hosts, remote_hosts, cache)
+    if not remote_hosts:
+        os.environ.update(loopback_variables())
     return found
 
 
@@ -233,8 +240,15 @@ def launch_gloo(
 ) -> None:
     """Start ranks that inherit their variables, or get them by ``remote_command``.
 
-    Horovod makes all of them words of the ranks' commands.
+    Horovod makes all of them words of the ranks' commands, and its rendezvous listens on all
+    addresses instead of the one that the ranks are told.
     """
+
+    def listen(make_server: Callable[[tuple[str, int]], Any]) -> tuple[Any, int]:
+        server = make_server((address, 0))
+        return server, server.server_address[1]
+
+    http_server.find_port = listen
     os.environ.update(env)
     _start_ranks(command, starts, settings, nics, {}, address)
 

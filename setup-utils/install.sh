@@ -111,6 +111,7 @@ install_programs() {
     bash setup-utils/install-mpi.sh
     bash setup-utils/install-horovod.sh
     install_launchers
+    build_loopback
     fingerprint >"$VENV/installed"
     say "ready; to use the commands yourself: source .venv/bin/activate"
 }
@@ -120,6 +121,12 @@ install_launchers() {
     ln -sfn ../../setup-utils/launchers/mpirun "$VENV/bin/mpirun"
     ln -sfn ../../setup-utils/launchers/mpirun "$VENV/bin/mpiexec"
     ln -sfn ../../setup-utils/launchers/horovodrun "$VENV/bin/horovodrun"
+}
+
+# What keeps other hosts from the ports of a job on one host.
+build_loopback() {
+    logged loopback "building loopback.so" "${CXX:-c++}" -x c -O2 -shared -fPIC -o "$VENV/lib/loopback.so" \
+        setup-utils/launchers/loopback.c
 }
 
 install_developer_packages() {

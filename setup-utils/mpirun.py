@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh, variables
-from parallel.launch.network_interface import is_own_name
+from parallel.launch.network_interface import is_own_name, loopback_variables
 from runtime.errors import ConfigError, run_program
 
 AGENT = "remote-shell"
@@ -44,6 +44,8 @@ _KINDS = {
     **dict.fromkeys(("hostfile", "machinefile"), _FILE),
 }
 _NAMES_IN_RUN_SH = {_RANKS: "NP", _LIST: "HOSTS", _FILE: "HOSTFILE"}
+# By which PMIx connects ranks and mpirun: the kernel says who connects, which it does not of TCP.
+_UNIX_SOCKETS = {"PMIX_MCA_ptl": "usock", "OMPI_MCA_pmix_server_usock_connections": "1"}
 # Options without a value. All others have one, mca and gmca two.
 _FLAGS = frozenset(
     "allow-run-as-root bynode byslot continuous debug-daemons disable-recovery display-allocation "
@@ -59,6 +61,11 @@ _PAIRS = frozenset(("mca", "gmca"))
 # Those with a value that Horovod and run.sh use. Others may change which program is meant.
 _WITH_VALUE = frozenset(("x", "bind-to", "map-by", "rank-by", "output-filename"))
 _VERSION = frozenset(("-V", "-version", "--version"))
+# Of resource managers and of Open MPI: without a list, ranks start on the hosts that they name.
+_ALLOCATIONS = (
+    *("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "PBS_NODEFILE", "LSB_JOBID", "PE_HOSTFILE"),
+    "OMPI_MCA_orte_default_hostfile",
+)
 # A name server may take its time.
 _is_own = functools.lru_cache(maxsize=None)(is_own_name)
 
@@ -72,6 +79,8 @@ class Words:
     """Kind of an option for ranks or hosts, and the place of its value."""
     parameters: dict[str, str] = field(default_factory=dict)
     """MCA parameters."""
+    places_of_parameters: dict[str, int] = field(default_factory=dict)
+    """Where their values stand."""
     programs: list[str] = field(default_factory=list)
     is_understood: bool = True
     """True if all options are known, so that ``programs`` are the ones of Open MPI."""
@@ -103,6 +112,7 @@ class Words:
         if name in _PAIRS:
             if len(values) == 2:
                 self.parameters[values[0]] = values[1]
+                self.places_of_parameters[values[0]] = place + 2
             return 3
         if name in _KINDS and values:
             self.values.append((_KINDS[name], place + 1))
@@ -281,6 +291,32 @@ class Launch:
     def _ranks_of_lists(self) -> int:
         return sum(count or 1 for slots in self._lists.values() for count in slots.values())
 
+    def close_ports(self) -> None:
+        """Have no other host and no other user reach the job, if all its ranks are on this host.
+
+        Ranks exchange data by shared memory alone, and find ``mpirun`` by a socket in a folder of
+        the user. The port of ``mpirun`` that is left hears nobody.
+        """
+        if not self._is_on_this_host():
+            return
+        os.environ.update(loopback_variables())
+        os.environ.update(_UNIX_SOCKETS)
+        ways = self._words.parameters.get("btl", os.environ.get("OMPI_MCA_btl", "^"))
+        if ways.startswith("^") and "tcp" not in ways[1:].split(","):
+            ways = "^" + ",".join(filter(None, (ways[1:], "tcp")))
+            os.environ["OMPI_MCA_btl"] = ways
+            if "btl" in self._words.parameters:
+                self._words.words[self._words.places_of_parameters["btl"]] = ways
+
+    def _is_on_this_host(self) -> bool:
+        hosts = {host for slots in self._lists.values() for host in slots}
+        if len(self._lists) < len(self._words.values) - len([*self._words.places(_RANKS)]):
+            # A list that names hosts by their numbers in an allocation.
+            return False
+        if hosts:
+            return all(map(_is_own, hosts))
+        return self._words.is_understood and not os.environ.keys() & set(_ALLOCATIONS)
+
     def words(self) -> list[str]:
         """The words for Open MPI with the lists as they are now."""
         words = list(self._words.words)
@@ -312,6 +348,7 @@ def main() -> None:
     launch.check_lists()
     launch.check_programs()
     launch.reach_hosts()
+    launch.close_ports()
     sys.stdout.flush()
     # Called by its path, it would set other hosts' PATH by itself, to the system's folder if it is
     # the system's.

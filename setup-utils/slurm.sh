@@ -39,6 +39,8 @@ if ((${SLURM_STEP_NUM_TASKS:-1} > 1)); then
     OMPI_COMM_WORLD_LOCAL_SIZE=$(sed -n "$((SLURM_NODEID + 1))p" <<<"$tasks")
     # As run.sh does.
     export OMPI_COMM_WORLD_LOCAL_SIZE OMPI_MCA_pml=ob1 OMPI_MCA_btl=^openib
+    # On one node ranks have shared memory, and listen on no port.
+    if [[ ${SLURM_STEP_NUM_NODES:-} == 1 ]]; then OMPI_MCA_btl+=,tcp; fi
     unset HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS
     exec bash "$project/config.sh" "$@"
 fi

@@ -56,8 +56,6 @@ class Facts:
     """The address of the first host, as the ssh server here sees it; None on that host."""
     ssh_server: Optional[str]
     """The own address that ssh has reached."""
-    port: int
-    """On which the probe listens, one that the system has chosen."""
     python: str
     mxnet: Optional[str]
     mxnet_package: str
@@ -124,11 +122,10 @@ def parse(kind: Any, value: Any) -> Any:
     raise ValueError(f"{str(value)[:40]!r} is no {getattr(kind, '__name__', kind)}")
 
 
-def gather(port: int, models_root: Path) -> Facts:
+def gather(models_root: Path) -> Facts:
     """Find out everything about this host; takes a minute at most.
 
     Args:
-        port: on which the probe listens.
         models_root: the folder of the run, which need not exist.
     """
     package = installed.mxnet_package()
@@ -155,7 +152,6 @@ def gather(port: int, models_root: Path) -> Facts:
         interfaces=_interfaces(),
         ssh_client=connection[0] if len(connection) == 4 else None,
         ssh_server=connection[2] if len(connection) == 4 else None,
-        port=port,
         python=platform.python_version(),
         mxnet_package=package,
         horovod=_version("horovod"),

@@ -1,13 +1,14 @@
 """How hosts reach each other: their probes connect, and send blocks that are acknowledged.
 
-A connection begins with the token of this check, so that no stranger is served. Then come blocks: a
-length in four bytes and as many bytes, each answered by one byte when all have arrived. The time of
-an empty block is a round trip; that of a large one, which fits no buffer, measures the bandwidth.
+A connection begins with the token of this check; others are closed. Then come blocks: a length in
+four bytes and as many bytes, each answered by one byte when all have arrived. The time of an empty
+block is a round trip; that of a large one, which fits no buffer, measures the bandwidth.
 """
 
 from __future__ import annotations
 
 import hmac
+import selectors
 import socket
 import struct
 import threading
@@ -17,6 +18,10 @@ from contextlib import closing, suppress
 from typing import NamedTuple
 
 TOKEN_BYTES = 32
+# For connections that have not sent it.
+_TOKEN_SECONDS = 1.0
+_MOST_WAITING = 128
+_PAUSE_SECONDS = 0.01
 _LENGTH = struct.Struct("!I")
 _ACKNOWLEDGED = b"."
 # Of empty blocks: so many, or as many as fit into the seconds.
@@ -41,39 +46,93 @@ class Link(NamedTuple):
 
 
 class Listener:
-    """Serves the connections of other probes, on a port that the system has chosen."""
+    """Serves the connections of other probes at one address of this host.
 
-    def __init__(self) -> None:
-        self.token = b""
-        """Until it is set, no connection is served."""
-        address = ("", 0)
-        self._socket = (
-            socket.create_server(address, family=socket.AF_INET6, dualstack_ipv6=True)
-            if socket.has_dualstack_ipv6()
-            else socket.create_server(address)
-        )
+    A connection has a second to send the token of this check. Until then it has neither a thread
+    nor a buffer, and of many connections the oldest is closed.
+    """
+
+    def __init__(self, address: str, token: bytes) -> None:
+        """Listen on a port that the system chooses.
+
+        Args:
+            address: of this host, by which others reach it.
+            token: with which connections begin.
+
+        Raises:
+            OSError: this host has no such address.
+        """
+        known = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
+        family, _, _, _, own = known[0]
+        self._token = token
+        self._socket = socket.create_server(own, family=family)  # type: ignore[arg-type]
+        self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        # In the order in which they have come: when each is closed, and what it has sent.
+        self._waiting: dict[socket.socket, tuple[float, bytes]] = {}
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            for key, _ in self._selector.select(_TOKEN_SECONDS / 4):
+                if key.fileobj is self._socket:
+                    self._accept()
+                elif key.fileobj in self._waiting:
+                    self._admit(key.fileobj)  # type: ignore[arg-type]
+            now = time.monotonic()
+            for connection in [one for one, (end, _) in self._waiting.items() if end < now]:
+                self._drop(connection)
 
     def _accept(self) -> None:
-        while True:
+        if len(self._waiting) >= _MOST_WAITING:
+            self._drop(next(iter(self._waiting)))
+        try:
             connection, _ = self._socket.accept()
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            self._selector.register(connection, selectors.EVENT_READ)
+        except OSError:
+            # It has ended already, or the process may not open more files.
+            if self._waiting:
+                self._drop(next(iter(self._waiting)))
+            time.sleep(_PAUSE_SECONDS)
+            return
+        self._waiting[connection] = (time.monotonic() + _TOKEN_SECONDS, b"")
 
-    def _serve(self, connection: socket.socket) -> None:
-        buffer = memoryview(bytearray(_CHUNK))
-        with closing(connection), suppress(OSError, EOFError):
-            connection.settimeout(2 * _ANSWER_SECONDS)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _receive(connection, buffer[:TOKEN_BYTES])
-            if not self.token or not hmac.compare_digest(buffer[:TOKEN_BYTES], self.token):
-                return
-            while True:
-                _receive(connection, buffer[: _LENGTH.size])
-                (left,) = _LENGTH.unpack(buffer[: _LENGTH.size])
-                while left:
-                    left -= _receive(connection, buffer[: min(left, _CHUNK)])
-                connection.sendall(_ACKNOWLEDGED)
+    def _admit(self, connection: socket.socket) -> None:
+        """Read more of a token; serve the connection if it is that of this check."""
+        end, sent = self._waiting[connection]
+        more = b""
+        with suppress(OSError):
+            more = connection.recv(TOKEN_BYTES - len(sent))
+        sent += more
+        if more and len(sent) < TOKEN_BYTES:
+            self._waiting[connection] = (end, sent)
+        elif hmac.compare_digest(sent, self._token):
+            del self._waiting[connection]
+            self._selector.unregister(connection)
+            threading.Thread(target=_serve, args=(connection,), daemon=True).start()
+        else:
+            self._drop(connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        del self._waiting[connection]
+        self._selector.unregister(connection)
+        connection.close()
+
+
+def _serve(connection: socket.socket) -> None:
+    """Acknowledge blocks until the sender closes the connection."""
+    buffer = memoryview(bytearray(_CHUNK))
+    with closing(connection), suppress(OSError, EOFError):
+        connection.settimeout(2 * _ANSWER_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while True:
+            _receive(connection, buffer[: _LENGTH.size])
+            (left,) = _LENGTH.unpack(buffer[: _LENGTH.size])
+            while left:
+                left -= _receive(connection, buffer[: min(left, _CHUNK)])
+            connection.sendall(_ACKNOWLEDGED)
 
 
 def _receive(connection: socket.socket, buffer: memoryview) -> int:

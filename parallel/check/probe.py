@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,16 +33,15 @@ _IDLE_SECONDS = 300
 
 def main() -> None:
     """Answer until the input ends."""
-    listener = Listener()
     signal.alarm(_IDLE_SECONDS)
     done = threading.Event()
     threading.Thread(target=_say_busy, args=(done,), daemon=True).start()
-    facts = asdict(gather(listener.port, Path(sys.argv[1])))
+    facts = asdict(gather(Path(sys.argv[1])))
     done.set()
     _say({"facts": facts})
     for line in sys.stdin:
         signal.alarm(_IDLE_SECONDS)
-        _say(_answer(json.loads(line), listener))
+        _say(_answer(json.loads(line)))
 
 
 def _say_busy(done: threading.Event) -> None:
@@ -53,14 +53,19 @@ def _say(answer: dict[str, Any]) -> None:
     print(MARK + json.dumps(answer), flush=True)
 
 
-def _answer(request: dict[str, Any], listener: Listener) -> dict[str, Any]:
-    if "token" in request:
-        listener.token = bytes.fromhex(request["token"])
-        return {"token": "set"}
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    token = bytes.fromhex(request.get("token", ""))
+    if "listen" in request:
+        ports = {}
+        for address in request["listen"]:
+            # Other hosts may see another address than this one has.
+            with suppress(OSError):
+                ports[address] = Listener(address, token).port
+        return {"ports": ports}
     if "measure" in request:
         address, port = request["measure"]
         try:
-            return {"link": measure(address, port, listener.token)}
+            return {"link": measure(address, port, token)}
         except OSError as error:
             return {"error": error.strerror or str(error)}
         except EOFError:

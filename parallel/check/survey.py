@@ -81,12 +81,13 @@ class _Conversation:
         self._found, self._pool = found, pool
         self._probes = dict(probes)
         self._token = secrets.token_bytes(TOKEN_BYTES).hex()
+        self._ports: dict[str, dict[str, int]] = {}
 
     def run(self) -> None:
         self._found.facts.update(self._of_all(_facts))
-        self._of_all(lambda probe: probe.ask({"token": self._token}, ["token"]))
         self._found.clocks.update(self._of_all(_clock))
         if len(self._probes) > 1:
+            self._ports = self._of_all(self._listen)
             for pairs in rounds(list(self._probes)):
                 # One that has stopped to answer is gone.
                 left = [pair for pair in pairs if set(pair) <= self._probes.keys()]
@@ -109,13 +110,27 @@ class _Conversation:
                 del self._probes[host]
         return answers
 
+    def _listen(self, probe: Probe) -> dict[str, int]:
+        """Have a probe listen where the others reach it; returns the ports by address."""
+        others = [host for host in self._found.facts if host != probe.host]
+        known = {address_of(self._found, probe.host, other) for other in others} - {None}
+        request = {"listen": sorted(map(str, known)), "token": self._token}
+        try:
+            ports: dict[str, int] = parse(dict[str, int], probe.ask(request, ["ports"])["ports"])
+        except ValueError as error:
+            raise probe.not_understood(str(error)) from None
+        return ports
+
     def _measure(self, receivers: Mapping[str, str], probe: Probe) -> Optional[Pair]:
         receiver = receivers[probe.host]
         address = address_of(self._found, receiver, probe.host)
         if address is None:
             # No such interface, which is a finding itself.
             return None
-        request = {"measure": [address, self._found.facts[receiver].port]}
+        port = self._ports[receiver].get(address)
+        if port is None:
+            return Pair(probe.host, receiver, None, f"it has no address {address}")
+        request = {"measure": [address, port], "token": self._token}
         answer = probe.ask(request, ["link", "error"])
         try:
             if "link" in answer:

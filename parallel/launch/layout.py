@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 
 from parallel.launch.job import ProcessSpec
-from parallel.launch.network_interface import NetworkInterface
+from parallel.launch.network_interface import NetworkInterface, loopback_variables
 from parallel.parameter_server.assignment import WORKER, Assignment
 from parallel.parameter_server.schemes import SCHEMES
 from runtime.errors import ConfigError
 
 
+@contextmanager
 def rendezvous(
     interface: NetworkInterface, workers: Sequence[str], scheme: str
-) -> AbstractContextManager[list[dict[str, str]]]:
-    """Return the variables by which each worker becomes a rank of Horovod, which groups need."""
+) -> Iterator[list[dict[str, str]]]:
+    """Yield the variables by which each worker becomes a rank of Horovod, which groups need."""
     if not SCHEMES[scheme].has_groups:
-        return nullcontext([{} for _ in workers])
+        yield [{} for _ in workers]
+        return
     # Its import of MXNet takes a second.
     from parallel import world
 
-    return world.rendezvous(interface.address, interface.name, workers)
+    more = loopback_variables() if interface.is_loopback else {}
+    with world.rendezvous(interface.address, interface.name, workers) as variables:
+        yield [{**one, **more} for one in variables]
 
 
 def speeds_in_mxnet_order(

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import sys
 from collections.abc import Iterable
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Optional
 
 import psutil
 
+from runtime import environment
 from runtime.errors import ConfigError, did_you_mean
+
+# Built from setup-utils/launchers/loopback.c.
+_LOOPBACK = Path(sys.prefix) / "lib" / "loopback.so"
 
 
 class NetworkInterface(NamedTuple):
@@ -42,6 +48,11 @@ class NetworkInterface(NamedTuple):
                 return cls(name, address.address)
         raise ConfigError(f"{option} {name} has no IPv4 address; choose another interface")
 
+    @property
+    def is_loopback(self) -> bool:
+        """True if no other machine reaches it."""
+        return _is_loopback(self.address)
+
     def check(self, hosts: Iterable[str], is_local: bool) -> None:
         """Refuse hosts that this interface does not reach, as far as this machine can tell.
 
@@ -50,11 +61,11 @@ class NetworkInterface(NamedTuple):
                 another machine although all processes start on this one.
         """
         for host in dict.fromkeys(hosts):
-            if not is_local and not _is_loopback(self.address):
+            if not is_local and not self.is_loopback:
                 # ssh knows the host, by whatever name.
                 continue
             address = resolve(host)
-            if _is_loopback(address) != _is_loopback(self.address):
+            if _is_loopback(address) != self.is_loopback:
                 raise ConfigError(
                     f"host {host} cannot be reached on -i {self.name}, {self.address}: give "
                     "the interface of the network that all hosts are on"
@@ -83,6 +94,33 @@ def free_port(address: str) -> int:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def loopback_variables() -> dict[str, str]:
+    """Return the environment variables with which a program listens on the loopback interface only.
+
+    For jobs whose processes are all on this machine.
+    """
+    if not _LOOPBACK.exists():
+        print(
+            f"warning: {_LOOPBACK} is missing, so other machines reach ports of this job; run "
+            "'make env'",
+            file=sys.stderr,
+        )
+        return {}
+    given = environment.variables()
+    folder, name = str(_LOOPBACK.parent), str(_LOOPBACK)
+    found = {}
+    if len(folder.split()) > 1:
+        # A blank divides the names in LD_PRELOAD, but not in LD_LIBRARY_PATH.
+        name = _LOOPBACK.name
+        found["LD_LIBRARY_PATH"] = _joined(folder, given.get("LD_LIBRARY_PATH"))
+    return {"LD_PRELOAD": _joined(name, given.get("LD_PRELOAD")), **found}
+
+
+def _joined(first: str, rest: Optional[str]) -> str:
+    """Put a name first in a list of names divided by colons."""
+    return ":".join([first, *(name for name in (rest or "").split(":") if name not in (first, ""))])
 
 
 def _is_loopback(address: str) -> bool:

@@ -1,4 +1,4 @@
-"""Who listens while ranks on two hosts train, with the ports that docs/reliability.md pins."""
+"""Who listens while ranks on two hosts train: the table and the ports of docs/security.md."""
 
 from __future__ import annotations
 
@@ -8,52 +8,82 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support import hosts
 from tests.support.hosts import Host, TwoHosts
+from tests.support.listeners import listeners
+from tests.support.security_page import HOSTS, ONE_HOST, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(sys.prefix) / "bin"
-SSH = 22
 _LOOK_SECONDS = 0.2
-# As in docs/reliability.md: variables, and every port that is open then.
+# As in docs/security.md: variables, and every port that is open then.
 PINNED = {
     "OMPI_MCA_btl_tcp_port_min_v4": "41000", "OMPI_MCA_btl_tcp_port_range_v4": "100",
     "OMPI_MCA_btl_tcp_port_min_v6": "41000", "OMPI_MCA_btl_tcp_port_range_v6": "100",
     "OMPI_MCA_oob_tcp_dynamic_ipv4_ports": "42000-42003",
     "OMPI_MCA_oob_tcp_dynamic_ipv6_ports": "42004-42007",
 }  # fmt: skip
-OPEN = {SSH, *range(41000, 41100), *range(42000, 42008)}
+RANKS_PORTS, DAEMONS_PORTS = range(41000, 41100), range(42000, 42008)
+LAUNCHERS = {
+    "run.sh": ("bash", "run.sh"),
+    "mpirun": ("mpirun", "-np", "2"),
+    "horovodrun": ("horovodrun", "--mpi", "-np", "2"),
+    "horovodrun --gloo": ("horovodrun", "--gloo", "-np", "2"),
+}
+Found = dict[str, set[tuple[str, int]]]
+"""Addresses and ports by process."""
 
 WHY_NOT = hosts.missing()
 pytestmark = [pytest.mark.hosts, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
 
 
-def listening(host: Host) -> set[tuple[str, int]]:
-    """Addresses and ports, but for those that other hosts do not reach."""
-    found = subprocess.check_output(host.inside("ss", "-ltnH"), text=True)
-    pairs = [line.split()[3].rsplit(":", 1) for line in found.splitlines()]
-    return {(address, int(port)) for address, port in pairs if not address.startswith("127.")}
+def role(pid: int) -> str:
+    """The process's name in the table; empty for the ssh server."""
+    try:
+        words = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return ""
+    names = {Path(word).name for word in words}
+    if names & {"sshd"} or any(word.startswith("sshd:") for word in words):
+        return ""
+    if "horovod.runner.task_fn" in words:
+        return "horovodrun"
+    for name in ("mpirun", "orted", "horovodrun"):
+        if names & {name, f"{name}.py"}:
+            return name
+    return "rank" if names & {"train.py"} else " ".join(words)
 
 
-def train(
-    two: TwoHosts, models: Path, *command: str, **variables: str
-) -> list[set[tuple[str, int]]]:
+def look(host: Host, found: Found) -> None:
+    """Note who listens on a host now."""
+    for pid in host.processes():
+        if at := listeners(pid):
+            found.setdefault(role(pid), set()).update(at)
+
+
+def train(two: TwoHosts, models: Path, launcher: str, names: str, **variables: str) -> list[Found]:
     """Train for some updates; return who has listened meanwhile, on each host."""
-    seen: list[set[tuple[str, int]]] = [set(), set()]
+    seen: list[Found] = [{}, {}]
     is_over = threading.Event()
 
     def watch() -> None:
         while not is_over.wait(_LOOK_SECONDS):
             for found, host in zip(seen, two.all):
-                found |= listening(host)
+                look(host, found)
 
+    words = LAUNCHERS[launcher]
+    if launcher == "run.sh":
+        variables["HOSTS"] = names
+    else:
+        words = (*words, "-H", names, "bash", "config.sh")
     watching = threading.Thread(target=watch)
     watching.start()
     try:
         result = two.run(
-            *command, "-np", "2", "-H", "host1:1,host2:1", "bash", "config.sh", "--debug",
+            *words, "--debug",
             folder=ROOT, path=[PROGRAMS], OMP_NUM_THREADS="1", VIRTUAL_ENV=sys.prefix,
             NETWORK="tiny", BATCH_SIZE="4", MAX_UPDATE="3", MODELS_ROOT=str(models), **variables,
         )  # fmt: skip
@@ -61,16 +91,40 @@ def train(
         is_over.set()
         watching.join()
     assert result.returncode == 0, result.stdout + result.stderr
+    for found in seen:
+        found.pop("", None)
     return seen
 
 
+def addresses(found: Found) -> dict[str, set[str]]:
+    return {name: {address for address, _ in at} for name, at in found.items()}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_processes_listen_where_the_page_says(two, tmp_path, launcher: str) -> None:
+    said = table(HOSTS)[launcher]
+    found = train(two, tmp_path, launcher, "host1:1,host2:1", NIC="eth0")
+    both = {name for one in found for name in one}
+    assert both == said.keys()
+    for host, one in zip(two.all, map(addresses, found)):
+        for name, at in one.items():
+            assert at == (said[name] or {host.address}), name
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_job_on_one_host_is_reached_from_no_other(two, tmp_path, launcher: str) -> None:
+    """The host's own name stands for an address of the network, on which Gloo would listen."""
+    first, second = train(two, tmp_path, launcher, "host1:2")
+    said = {name: at for name, at in table(ONE_HOST)[launcher].items() if at}
+    assert addresses(first) == said and not second
+
+
 def test_mpirun_keeps_to_the_ports_that_are_pinned(two, tmp_path) -> None:
-    for found in train(two, tmp_path, "mpirun", **PINNED):
-        ports = {port for _, port in found}
-        assert ports <= OPEN
-        # A rank and a daemon, each on both families of addresses.
-        assert len(ports & set(range(41000, 41100))) >= 1
-        assert {42000, 42004} <= ports
+    for found in train(two, tmp_path, "mpirun", "host1:1,host2:1", **PINNED):
+        for name, at in found.items():
+            ports = {port for address, port in at if address != "127.0.0.1"}
+            assert ports and ports <= set(RANKS_PORTS if name == "rank" else DAEMONS_PORTS)
+            assert name == "rank" or {42000, 42004} <= ports
 
 
 def test_gloo_takes_ports_of_the_system(two, tmp_path) -> None:
@@ -79,21 +133,16 @@ def test_gloo_takes_ports_of_the_system(two, tmp_path) -> None:
             host.inside("sysctl", "-qw", "net.ipv4.ip_local_port_range=43000 43999"), check=True
         )
     try:
-        first, second = train(two, tmp_path, "horovodrun", "--gloo")
+        found = train(two, tmp_path, "horovodrun --gloo", "host1:1,host2:1", NIC="eth0")
     finally:
         for host in two.all:
             subprocess.run(
                 host.inside("sysctl", "-qw", "net.ipv4.ip_local_port_range=32768 60999"), check=True
             )
-    # The ranks listen on the address of the host's name, horovodrun on all, anywhere.
-    ranks = [
-        {port for address, port in found if address == host.address} - {SSH}
-        for found, host in zip((first, second), two.all)
-    ]
-    assert ranks[0] | ranks[1] <= set(range(43000, 44000)) and ranks[0] | ranks[1]
-    assert any(address == "0.0.0.0" for address, _ in first)
+    ports = {port for one in found for at in one.values() for _, port in at}
+    assert ports and ports <= set(range(43000, 44000))
 
 
-def test_the_document_pins_these(two) -> None:
-    text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+def test_the_document_pins_these() -> None:
+    text = (ROOT / "docs/security.md").read_text(encoding="utf-8")
     assert dict(re.findall(r"^export (OMPI_MCA_\w+)=(\S+)$", text, re.MULTILINE)) == PINNED

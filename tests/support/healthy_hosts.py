@@ -22,7 +22,6 @@ def facts(number: int, package: str = "mxnet") -> Facts:
         interfaces={"lo": "127.0.0.1", "eth0": f"10.0.0.{number}", "docker0": "172.17.0.1"},
         ssh_client="10.0.0.0" if number else None,
         ssh_server=f"10.0.0.{number}" if number else None,
-        port=40000 + number,
         python="3.11.7",
         mxnet="1.9.1",
         mxnet_package=package,

@@ -35,10 +35,10 @@ def test_facts_arrive_as_they_were_sent(package: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"port": "40000"},
-        {"port": True},
-        {"port": 1.5},
-        {"port": None},
+        {"memory": "40000"},
+        {"memory": True},
+        {"memory": 1.5},
+        {"memory": None},
         {"hostname": None},
         {"hostname": ["x"]},
         {"interfaces": {"eth0": 5}},
@@ -56,7 +56,7 @@ def test_other_facts_are_refused(change: dict[str, Any]) -> None:
         parse(Facts, {**sent(healthy_hosts.facts(0)), **change})
 
 
-@pytest.mark.parametrize("answer", [None, 5, "x", [], {}, [1.0], {"port": 1}])
+@pytest.mark.parametrize("answer", [None, 5, "x", [], {}, [1.0], {"memory": 1}])
 def test_no_facts_are_refused(answer: object) -> None:
     with pytest.raises(ValueError):
         parse(Facts, answer)
@@ -82,8 +82,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_facts_of_this_host(quick: None, tmp_path: Path) -> None:
-    facts = gather(7, tmp_path / "run" / "of" / "mine")
-    assert (facts.port, facts.hostname, facts.mxnet_package) == (7, socket.gethostname(), "mxnet")
+    facts = gather(tmp_path / "run" / "of" / "mine")
+    assert (facts.hostname, facts.mxnet_package) == (socket.gethostname(), "mxnet")
     assert facts.interfaces["lo"] == "127.0.0.1" and facts.horovod == "0.28.1"
     assert facts.open_mpi is not None and facts.open_mpi[0] in "34"
     assert facts.disk is not None and min(facts.disk, facts.memory, facts.shared_memory) > 0
@@ -114,7 +114,7 @@ def test_what_hangs_fails_or_is_missing_is_a_fact(
     monkeypatch.setattr(facts_module, "_nvcc", crashing)
     monkeypatch.setattr(facts_module, "_open_mpi", lambda: facts_module._run("sleep", "5"))
     start = time.monotonic()
-    facts = gather(1, tmp_path)
+    facts = gather(tmp_path)
     assert time.monotonic() - start < 3
     assert facts.errors == {
         "gpus": "no driver",

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from parallel.check import network
 from parallel.check.network import TOKEN_BYTES, Link, Listener, measure, rounds
+from tests.support.listeners import listeners
 
+ROOT = Path(__file__).resolve().parents[3]
 TOKEN = bytes(range(TOKEN_BYTES))
 
 
 @pytest.fixture(scope="module")
 def listener() -> Listener:
-    started = Listener()
-    started.token = TOKEN
-    return started
+    return Listener("127.0.0.1", TOKEN)
 
 
 def test_the_loopback_is_fast(listener: Listener) -> None:
@@ -42,15 +46,90 @@ def test_several_at_the_same_time(listener: Listener) -> None:
 
 
 @pytest.mark.parametrize("token", [bytes(TOKEN_BYTES), b"", TOKEN[:-1] + b"x"])
-def test_strangers_are_not_served(listener: Listener, token: bytes, monkeypatch) -> None:
+def test_other_tokens_are_not_served(listener: Listener, token: bytes, monkeypatch) -> None:
     monkeypatch.setattr(network, "_ANSWER_SECONDS", 0.5)
     with pytest.raises((EOFError, OSError)):
         measure("127.0.0.1", listener.port, token)
 
 
-def test_a_listener_without_a_token_serves_nobody() -> None:
-    with pytest.raises((EOFError, OSError)):
-        measure("127.0.0.1", Listener().port, b"")
+def test_it_listens_at_one_address(listener: Listener) -> None:
+    assert ("127.0.0.1", listener.port) in listeners(os.getpid())
+    with pytest.raises(OSError, match="refused"):
+        measure("127.0.0.2", listener.port, TOKEN)
+    with pytest.raises(OSError):
+        Listener("192.0.2.1", TOKEN)
+
+
+def test_an_ipv6_address() -> None:
+    listener = Listener("::1", TOKEN)
+    assert measure("::1", listener.port, TOKEN).bandwidth > 0
+
+
+def test_half_a_token_is_closed_after_a_second_and_says_nothing(listener: Listener) -> None:
+    """The first bytes of the right token are treated like those of a wrong one."""
+    start = time.monotonic()
+    address = ("127.0.0.1", listener.port)
+    with socket.create_connection(address) as right, socket.create_connection(address) as wrong:
+        right.sendall(TOKEN[:-1])
+        wrong.sendall(b"x" * (TOKEN_BYTES - 1))
+        for connection in (right, wrong):
+            connection.settimeout(5)
+            assert connection.recv(1) == b""
+            assert 0.5 < time.monotonic() - start < 4
+
+
+def test_a_token_may_come_in_parts(listener: Listener) -> None:
+    with socket.create_connection(("127.0.0.1", listener.port), 5) as connection:
+        for byte in TOKEN:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.001)
+        connection.sendall(bytes(4))
+        assert connection.recv(1) == b"."
+
+
+def test_many_connections_cost_little_and_do_not_disturb(listener: Listener) -> None:
+    threads = threading.active_count()
+    before = len(os.listdir("/proc/self/fd"))
+    address = ("127.0.0.1", listener.port)
+    held = [socket.create_connection(address) for _ in range(400)]
+    try:
+        assert measure(*address, TOKEN).bandwidth > 0
+        assert threading.active_count() <= threads + 1
+        # Ours, and of theirs only some.
+        assert len(os.listdir("/proc/self/fd")) < before + len(held) + 150
+    finally:
+        for connection in held:
+            connection.close()
+
+
+FULL = """\
+import os, resource, socket, sys, time
+from parallel.check.network import Listener, measure
+token = bytes(32)
+listener = Listener("127.0.0.1", token)
+low, high = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, high))
+files = []
+try:
+    while True:
+        files.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    os.close(files.pop())
+# Its other end takes the last descriptor, so that the listener has none for the connection.
+with socket.socket() as connection:
+    connection.settimeout(5)
+    connection.connect(("127.0.0.1", listener.port))
+    time.sleep(0.3)
+for one in files:
+    os.close(one)
+print(measure("127.0.0.1", listener.port, token).bandwidth > 0)
+"""
+
+
+def test_a_process_without_descriptors_goes_on_afterwards() -> None:
+    words = [sys.executable, "-c", FULL]
+    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (said.stdout, said.stderr) == ("True\n", "")
 
 
 def test_a_port_on_which_nothing_listens() -> None:

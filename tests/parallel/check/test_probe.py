@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from parallel.check.probe import BUSY, MARK
+from tests.support.listeners import listeners
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -35,17 +36,24 @@ def answer(process) -> dict:
 
 
 def test_a_probe_measures_as_it_is_told(probe) -> None:
+    assert not listeners(probe.pid)
+
     def ask(**request) -> dict:
         probe.stdin.write(json.dumps(request) + "\n")
         probe.stdin.flush()
         return answer(probe)
 
-    port = answer(probe)["facts"]["port"]
-    assert "error" in ask(measure=["127.0.0.1", port])
-    assert ask(token="ab" * 32) == {"token": "set"}
-    round_trip, bandwidth = ask(measure=["127.0.0.1", port])["link"]
+    assert "facts" in answer(probe)
+    token = "ab" * 32
+    # 192.0.2.1 is an address of documents (RFC 5737), and of no host.
+    ports = ask(listen=["127.0.0.1", "192.0.2.1"], token=token)["ports"]
+    assert list(ports) == ["127.0.0.1"]
+    port = ports["127.0.0.1"]
+    assert "error" in ask(measure=["127.0.0.1", port], token="cd" * 32)
+    round_trip, bandwidth = ask(measure=["127.0.0.1", port], token=token)["link"]
     assert 0 < round_trip < 1 and bandwidth > 1e6
-    assert ask(measure=["127.0.0.1", 1]) == {"error": "Connection refused"}
+    assert ask(measure=["127.0.0.1", 1], token=token) == {"error": "Connection refused"}
     assert abs(ask(clock=True)["clock"] - time.time()) < 5
+    assert listeners(probe.pid) == {("127.0.0.1", port)}
     probe.stdin.close()
     assert probe.wait(20) == 0

@@ -23,10 +23,14 @@ class Silent:
         return {"facts": json.loads(json.dumps(vars(facts(self.number))))}
 
     def ask(self, request, expected):
-        (what,) = request
+        what = next(iter(request))
         self.refuse(what)
-        link = {"link": [0.001, 1e9]}
-        return {"token": "set"} if what == "token" else {"clock": 5.0} if what == "clock" else link
+        answers = {
+            "listen": {"ports": dict.fromkeys(request.get("listen", ()), 40000)},
+            "clock": {"clock": 5.0},
+            "measure": {"link": [0.001, 1e9]},
+        }
+        return answers[what]
 
     def refuse(self, what: str) -> None:
         if {"b": "facts", "c": "measure", "d": "clock"}.get(self.host) == what:
@@ -49,7 +53,13 @@ def test_hosts_that_stop_to_answer_are_left_out(monkeypatch: pytest.MonkeyPatch)
     assert {(pair.sender, pair.receiver) for pair in found.pairs} <= {("a", "c")}
 
 
-@pytest.mark.parametrize(("what", "wrong"), [("clock", "now"), ("link", [1]), ("error", 5)])
+@pytest.mark.parametrize(
+    ("what", "wrong"),
+    [
+        ("clock", "now"), ("link", [1]), ("error", 5),
+        ("ports", ["10.0.0.1"]), ("ports", {"10.0.0.1": "1"}),
+    ],
+)  # fmt: skip
 def test_answers_that_are_none(monkeypatch: pytest.MonkeyPatch, what: str, wrong: object) -> None:
     class Wrong(Silent):
         def ask(self, request, expected):
@@ -66,3 +76,28 @@ def test_answers_that_are_none(monkeypatch: pytest.MonkeyPatch, what: str, wrong
     found = survey_module.survey({"a": 1, "c": 1}, Path("models"), None)
     (silent,) = found.silent
     assert silent.host == "c" and silent.what.startswith("not understood: ")
+
+
+def test_a_probe_listens_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first host at the address that the others' ssh servers see, each at its own."""
+    asked = {}
+
+    class Noted(Silent):
+        def ask(self, request, expected):
+            if "listen" in request:
+                asked[self.host] = request["listen"]
+                if self.host == "c":
+                    return {"ports": {}}
+            return super().ask(request, expected)
+
+        def refuse(self, what: str) -> None:
+            pass
+
+    monkeypatch.setattr(survey_module, "Probe", Noted)
+    found = survey_module.survey(dict.fromkeys("abc", 1), Path("models"), None)
+    assert asked == {"a": ["10.0.0.0"], "b": ["10.0.0.1"], "c": ["10.0.0.2"]}
+    errors = {pair.receiver: pair.error for pair in found.pairs if pair.link is None}
+    assert errors == {"c": "it has no address 10.0.0.2"}
+    asked.clear()
+    survey_module.survey({"a": 1}, Path("models"), None)
+    assert not asked, "there is no other host to reach it"

@@ -1,0 +1,180 @@
+"""A job whose ranks are all on this host is closed to other hosts and other users."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from parallel.launch import network_interface
+from parallel.launch.network_interface import loopback_variables
+
+if TYPE_CHECKING:
+    from tests.setup.conftest import Sandbox
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCHER = "setup-utils/launchers/mpirun"
+SOURCE = ROOT / "setup-utils/launchers/loopback.c"
+NOTES = '#!/usr/bin/env bash\nenv >>"$CALLS"\necho "mpirun $*" >>"$CALLS"\n'
+# Prints where a socket listens that asks for an address, and whether it hears its own process.
+LISTEN = """\
+import socket, sys
+kind = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+with socket.socket(kind) as listener:
+    listener.bind((sys.argv[1], 0))
+    listener.listen()
+    address = listener.getsockname()
+    with socket.socket(kind) as caller:
+        caller.settimeout(0.5)
+        try:
+            caller.connect(address)
+        except OSError as error:
+            print(address[0], type(error).__name__)
+        else:
+            print(address[0], "hears")
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler, built = shutil.which("c++"), tmp_path_factory.mktemp("library") / "loopback.so"
+    if compiler is None:
+        pytest.skip("needs a compiler")
+    command = [compiler, "-x", "c", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC"]
+    subprocess.run([*command, "-o", str(built), str(SOURCE)], check=True)
+    return built
+
+
+def listen(address: str, name: str, library: Path) -> str:
+    """Where a program of a name listens that asks for an address."""
+    said = subprocess.run(
+        [name, "-c", LISTEN, address], executable=sys.executable, text=True, timeout=60,
+        env={"LD_PRELOAD": str(library)}, capture_output=True, check=True,
+    )  # fmt: skip
+    assert not said.stderr
+    return said.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "found"),
+    [
+        ("0.0.0.0", "python", "127.0.0.1 hears"),
+        ("::", "python", "::1 hears"),
+        ("127.0.0.1", "python", "127.0.0.1 hears"),
+        ("127.0.0.9", "python", "127.0.0.9 hears"),
+        # Of no host: it cannot be had without the library.
+        ("192.0.2.1", "python", "127.0.0.1 hears"),
+        ("0.0.0.0", "mpirun", "127.0.0.1 TimeoutError"),
+        ("::", "mpirun", "::1 TimeoutError"),
+        ("127.0.0.1", "mpirun", "127.0.0.1 hears"),
+    ],
+)
+def test_the_library_binds_to_the_loopback(
+    library: Path, asked: str, name: str, found: str
+) -> None:
+    assert listen(asked, name, library).replace("timeout", "TimeoutError") == found
+
+
+def test_the_library_leaves_other_sockets_as_they_are(library: Path) -> None:
+    code = (
+        "import socket; one = socket.socket(type=socket.SOCK_DGRAM); one.bind(('', 0)); "
+        "other = socket.socket(socket.AF_UNIX); other.bind('\\0a name of this test'); "
+        "print(one.getsockname()[0], other.getsockname())"
+    )
+    said = subprocess.check_output(
+        [sys.executable, "-c", code], env={"LD_PRELOAD": str(library)}, text=True
+    )
+    assert said == "0.0.0.0 b'\\x00a name of this test'\n"
+
+
+@pytest.mark.parametrize("folder", ["plain", "two words"])
+@pytest.mark.parametrize("given", ["", "libc.so.6"])
+def test_programs_get_the_library_beside_those_of_the_user(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, given: str
+) -> None:
+    place = tmp_path / folder / "loopback.so"
+    place.parent.mkdir()
+    shutil.copy(library, place)
+    monkeypatch.setattr(network_interface, "_LOOPBACK", place)
+    monkeypatch.setenv("LD_PRELOAD", given)
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
+    variables = loopback_variables()
+    assert variables["LD_PRELOAD"].split(":")[1:] == ([given] if given else [])
+    command = [sys.executable, "-c", LISTEN, "0.0.0.0"]
+    said = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    assert (said.stdout, said.stderr) == ("127.0.0.1 hears\n", "")
+    # A launcher that is started by another one.
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert loopback_variables() == variables
+
+
+def test_without_the_library_a_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(network_interface, "_LOOPBACK", tmp_path / "loopback.so")
+    assert loopback_variables() == {}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: ") and "'make env'" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "is_closed"),
+    [
+        ("-np 2 true", {}, True),
+        ("-np 2 -H localhost:2 true", {}, True),
+        ("-np 2 -H localhost:1,127.0.0.1:1 true", {}, True),
+        ("-np 2 --hostfile own true", {}, True),
+        ("-np 2 -H localhost:2 true", {"SLURM_JOB_ID": "7"}, True),
+        ("-np 2 -H ip1:1,localhost:1 true", {}, False),
+        ("-np 2 --hostfile other true", {}, False),
+        ("-np 1 -H localhost:1 true : -np 1 -H ip1:1 true", {}, False),
+        # Other hosts may stand elsewhere.
+        ("-np 2 true", {"SLURM_JOB_ID": "7"}, False),
+        ("-np 2 true", {"PBS_JOBID": "7"}, False),
+        ("-np 2 true", {"OMPI_MCA_orte_default_hostfile": "other"}, False),
+        ("-np 2 --default-hostfile other true", {}, False),
+        ("-np 2 -H +n0 true", {}, False),
+        ("--app programs", {}, False),
+    ],
+)
+def test_mpirun_closes_the_ports_of_a_job_on_this_host(
+    sandbox: Sandbox, words: str, variables: dict[str, str], is_closed: bool
+) -> None:
+    (sandbox.folder / "own").write_text("localhost slots=2\n")
+    (sandbox.folder / "other").write_text("localhost slots=1\nip1 slots=1\n")
+    sandbox.stub("orterun", NOTES)
+    result = sandbox.run("bash", LAUNCHER, *words.split(), **variables)
+    assert result.returncode == 0, result.stderr
+    assert ("\nOMPI_MCA_btl=^tcp\n" in sandbox.calls) == is_closed
+    assert ("\nPMIX_MCA_ptl=usock\n" in sandbox.calls) == is_closed
+    assert bool(re.search("^LD_PRELOAD=.*loopback.so", sandbox.calls, re.MULTILINE)) == is_closed
+
+
+@pytest.mark.parametrize(
+    ("typed", "variable", "found"),
+    [
+        ("-mca btl ^openib", None, "^openib,tcp"),
+        ("--mca btl ^openib,tcp", None, "^openib,tcp"),
+        ("-mca btl self,vader,tcp", None, "self,vader,tcp"),
+        ("", "^openib", "^openib,tcp"),
+        ("", "self,vader", "self,vader"),
+        ("-mca btl ^openib", "self,tcp", "^openib,tcp"),
+    ],
+)
+def test_what_the_user_types_of_transports_stays(
+    sandbox: Sandbox, typed: str, variable: str, found: str
+) -> None:
+    variables = {} if variable is None else {"OMPI_MCA_btl": variable}
+    sandbox.stub("orterun", NOTES)
+    result = sandbox.run("bash", LAUNCHER, "-np", "2", *typed.split(), "true", **variables)
+    assert result.returncode == 0, result.stderr
+    if typed:
+        assert re.findall(r" -mca btl (\S+)", sandbox.calls.replace("--", "-")) == [found]
+    else:
+        assert f"\nOMPI_MCA_btl={found}\n" in sandbox.calls

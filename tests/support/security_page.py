@@ -1,0 +1,27 @@
+"""The tables of docs/security.md: which process of which job listens at which addresses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_PAGE = Path(__file__).resolve().parents[2] / "docs/security.md"
+ONE_HOST, HOSTS = "## Ports of a job on one host", "## Ports of a job on several hosts"
+_ROW = re.compile(r"^\| (.+?) \| (.+?) \| (.+?) \|", re.MULTILINE)
+
+
+def table(title: str) -> dict[str, dict[str, set[str]]]:
+    """Addresses by job and process; a process that listens nowhere has none.
+
+    Args:
+        title: of the section: ``ONE_HOST`` or ``HOSTS``.
+    """
+    section = _PAGE.read_text(encoding="utf-8").split(title + "\n")[1]
+    # The first table, to the empty line after it.
+    rows = section[section.index("\n| job ") :].split("\n\n")[0]
+    found: dict[str, dict[str, set[str]]] = {}
+    for jobs, process, addresses in _ROW.findall(rows)[1:]:
+        for job in re.findall("`(.+?)`", jobs):
+            of_job = found.setdefault(job, {})
+            of_job.setdefault(process, set()).update(re.findall("`(.+?)`", addresses))
+    return found
