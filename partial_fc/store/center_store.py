@@ -34,7 +34,7 @@ from partial_fc.store.header import Header
 from partial_fc.store.index import ENTRY, Index, Rows
 from partial_fc.store.records import Layout, Part, Records
 from partial_fc.store.transfers import Transfers
-from partial_fc.store.undo import Block, UndoLog, blocks, logs
+from partial_fc.store.undo import Block, UndoLog, blocks, check_index, logs
 from runtime.errors import ConfigError, DataError
 from runtime.files import flush_folder, write_atomically
 from runtime.mxnet import mx
@@ -85,7 +85,7 @@ class CenterStore:
         self._is_finite, self._written = True, 0
         with ExitStack() as opened, self._explained():
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._is_owner, held, number = self._meet()
+            self._is_owner, starts, last, number = self._meet()
             if self._is_owner:
                 opened.callback(os.close, self._claim_folder())
                 self._prepare(
@@ -95,11 +95,16 @@ class CenterStore:
                         layout.embedding,
                         headers.states_of(layout),
                         options.seed,
-                        *held,
+                        starts[0],
+                        last,
                     )
                 )
             self._barrier("ready")
             self._header = self._read_header()
+            # Spans divide the store: some classes may be those of ranks on other hosts.
+            bounds = [self._header.first, *starts[1:], self._header.last]
+            own = starts.index(shard.start)
+            self._span = bounds[own], bounds[own + 1]
             self._is_used = self._header.saved >= 0
             self._file = os.open(self._folder / headers.RECORDS, os.O_RDWR)
             opened.callback(os.close, self._file)
@@ -204,7 +209,7 @@ class CenterStore:
         with self._explained():
             self._flush()
             is_first = self._log is None
-            self._begin_log(update)
+            self._begin_log(update, self._span)
             if not is_first:
                 self._header = replace(self._header, saved=update)
                 self._write_header()
@@ -247,6 +252,9 @@ class CenterStore:
                     self._undo(block)
             self._flush()
             self._barrier("restored")
+            own = [path for age, path in found if age == update]
+            whole = self._header.first, self._header.last
+            check_index(own, self._records.index, whole)
             if self._is_owner:
                 # The newest first: what is left can be undone again. The logs of this checkpoint
                 # stay, so that it can be restored whatever happens; they are written anew.
@@ -257,7 +265,9 @@ class CenterStore:
                 self._confirm()
                 self._cut_off()
             self._barrier("forgotten")
-            self._begin_log(update)
+            # A kill may leave logs of several numbers of ranks, whose spans do not fit together.
+            self._begin_log(update, whole)
+            self._barrier("logged")
         self._is_used = False
 
     def close(self) -> None:
@@ -310,10 +320,10 @@ class CenterStore:
         self._logged[fresh - start] = True
 
     def _undo(self, block: Block) -> None:
-        """Put rows of this shard back."""
-        shard, checks = self.shard, self._records.index.checks
-        checks[block.new[(block.new >= shard.start) & (block.new < shard.stop)]] = 0
-        own = (block.classes >= shard.start) & (block.classes < shard.stop)
+        """Put rows of this rank's span back."""
+        (start, stop), checks = self._span, self._records.index.checks
+        checks[block.new[(block.new >= start) & (block.new < stop)]] = 0
+        own = (block.classes >= start) & (block.classes < stop)
         self._records.restore(block.classes[own], block.checks[own], block.images[own])
 
     def _cut_off(self) -> None:
@@ -321,9 +331,9 @@ class CenterStore:
         end = self._records.index.end(self._header.first, self._header.last)
         os.ftruncate(self._file, end * self._layout.num_bytes)
 
-    def _begin_log(self, update: int) -> None:
-        former, self._log = self._log, UndoLog(self._folder, update, self.shard.rank)
-        flush_folder(self._folder)
+    def _begin_log(self, update: int, classes: tuple[int, int]) -> None:
+        former, index = self._log, self._records.index
+        self._log = UndoLog(self._folder, update, self.shard.rank, index, classes)
         self._logged[:] = False
         if former is not None:
             former.close()
@@ -350,15 +360,20 @@ class CenterStore:
                 "with it, or delete the folder"
             )
 
-    def _meet(self) -> tuple[bool, tuple[int, int], int]:
-        """Whether this is the first rank here, the classes of all ranks here, and a new number."""
+    def _meet(self) -> tuple[bool, list[int], int, int]:
+        """Meet the other ranks.
+
+        Returns:
+            Whether this is the first rank here, the first classes of the ranks here, one past their
+            last class, and a number for a new store.
+        """
         found, shard = self._folder.stat(), self.shard
         here = (zlib.crc32(os.uname().nodename.encode()), found.st_dev, found.st_ino)
         own = [[*here, shard.start, shard.stop, secrets.randbits(53)]]
         gathered = self._world.allgather(mx.nd.array(own, dtype="int64"), "head.store").asnumpy()
         ranks = [rank for rank, row in enumerate(gathered) if (row[:3] == here).all()]
-        held = int(gathered[ranks, 3].min()), int(gathered[ranks, 4].max())
-        return ranks[0] == shard.rank, held, int(gathered[0, 5])
+        starts, last = sorted(gathered[ranks, 3].tolist()), int(gathered[ranks, 4].max())
+        return ranks[0] == shard.rank, starts, last, int(gathered[0, 5])
 
     def _barrier(self, moment: str) -> None:
         self._world.allgather(mx.nd.zeros(1), f"head.store.{moment}").wait_to_read()

@@ -7,6 +7,7 @@ returns to a checkpoint from before the class was written.
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,14 @@ class Index:
             places = self.places[some][self.checks[some] != 0]
             end = int((places + np.int64(1)).max(initial=end))
         return end
+
+    def checksum(self, first: int, last: int) -> int:
+        """CRC-32 of ``checks`` of the classes from ``first`` to before ``last``."""
+        checksum, last = 0, min(last, len(self.checks))
+        for start in range(first, last, _AT_ONCE):
+            some = self.checks[start : min(start + _AT_ONCE, last)]
+            checksum = zlib.crc32(np.ascontiguousarray(some), checksum)
+        return checksum
 
 
 def in_order_of_classes(checks: Path) -> Index:

@@ -200,6 +200,15 @@ class Records:
         if failed >= 0:
             self._fail(int(classes[failed]))
 
+    def check(self, classes: Rows, checks: Words, images: Words) -> None:
+        """Compare images of records, which a log holds, with their checksums.
+
+        Raises:
+            DataError: one is damaged.
+        """
+        if not _are_intact(classes, checks, self._multipliers, images):
+            raise DataError("an undo log holds a damaged record")
+
     def take(self, images: Words, part: Part) -> None:
         """Fill rows of a stage from images instead of the file.
 
@@ -207,8 +216,7 @@ class Records:
             DataError: one is damaged.
         """
         classes, places, layout = part.classes, part.places, self.layout
-        if not _are_intact(classes, self.index.checks[classes], self._multipliers, images):
-            raise DataError("an undo log holds a damaged record")
+        self.check(classes, self.index.checks[classes], images)
         end = len(layout.wide) * layout.embedding
         wide = images[:, :end].view(np.float32).reshape(len(images), -1, layout.embedding)
         part.staged.wide[:, places] = wide.swapaxes(0, 1)
@@ -221,8 +229,7 @@ class Records:
             OSError: the system cannot write.
             DataError: an image is damaged; nothing is written.
         """
-        if not _are_intact(classes, checks, self._multipliers, images):
-            raise DataError("holds a damaged record")
+        self.check(classes, checks, images)
         for class_id, check, image in zip(classes, checks, images):
             self.write_image(int(class_id), image)
             self.index.checks[class_id] = check

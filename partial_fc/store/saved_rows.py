@@ -23,7 +23,7 @@ from partial_fc.store.header import LOCK, RECORDS, Header
 from partial_fc.store.index import Rows, Words
 from partial_fc.store.records import Part, Records, Staged
 from partial_fc.store.transfers import Transfers
-from partial_fc.store.undo import located_blocks, logs
+from partial_fc.store.undo import blocks, check_index, located_blocks, logs
 from runtime.errors import DataError
 
 # Rows that are read at a time.
@@ -75,7 +75,10 @@ class SavedRows:
         self._opened.close()
 
     def verify(self) -> int:
-        """Read every record that an update has written; returns how many these are.
+        """Read every record that an update has written, and those that a run would put back.
+
+        Returns:
+            How many the former are.
 
         Raises:
             DataError: one is damaged.
@@ -85,6 +88,10 @@ class SavedRows:
             written = classes[self._records.index.checks[classes] != 0]
             self._read(written)
             found += written.size
+        with self._explained():
+            for path in self._paths:
+                for block in blocks(path, self._layout.words):
+                    self._records.check(block.classes, block.checks, block.images)
         return found
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
@@ -176,7 +183,7 @@ class SavedRows:
                 f"it does not reach back to update {update}, only to the checkpoints in the folder "
                 "of its run"
             )
-        self._logs = []
+        self._logs, self._paths = [], [path for _, path in found]
         classes, sources, offsets, checks = [], [], [], []
         for number, (_, path) in enumerate(found):
             self._logs.append(os.open(path, os.O_RDONLY))
@@ -188,15 +195,15 @@ class SavedRows:
                 offsets += [np.full(block.new.size, -1), here]
                 checks += [np.zeros(block.new.size, np.uint32), block.checks]
                 sources.append(np.full(block.new.size + here.size, number, np.int32))
-        if not classes:
-            self._changed = self._offsets = np.empty(0, np.int64)
-            self._sources = np.empty(0, np.int32)
-            return
-        changed, first = np.unique(np.concatenate(classes), return_index=True)
-        if changed[0] < 0 or changed[-1] >= self.header.classes:
+        # Empty arrays, so that logs without rows need no case of their own.
+        none = np.empty(0, np.int64)
+        changed, first = np.unique(np.concatenate([none, *classes]), return_index=True)
+        if changed.size and (changed[0] < 0 or changed[-1] >= self.header.classes):
             raise DataError("an undo log is of other classes")
-        offset = np.concatenate(offsets)[first]
-        self._records.index.checks[changed] = np.concatenate(checks)[first]
+        offset = np.concatenate([none, *offsets])[first]
+        self._records.index.checks[changed] = np.concatenate([none, *checks])[first]
+        own = [path for age, path in found if age == update]
+        check_index(own, self._records.index, (self.header.first, self.header.last))
         are_kept = offset >= 0
         self._changed, self._offsets = changed[are_kept], offset[are_kept]
-        self._sources = np.concatenate(sources)[first][are_kept]
+        self._sources = np.concatenate([none, *sources])[first][are_kept]

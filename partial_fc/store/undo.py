@@ -7,9 +7,12 @@ checkpoint, and the log to the disk. So a checkpoint copies nothing: it begins a
 returns to a checkpoint by putting back what the logs from then on hold, the newest first. That can
 be interrupted and done again: the logs stay until all of it is on the disk.
 
-A log is a list of blocks: which rows follow, with a checksum of that, and their records, of which
-each has its own. A process that is killed while it writes a block has not overwritten these rows;
-so the last block may be cut off, and no other.
+A log is a head and a list of blocks, each a head, the rows that follow, and their records. A head
+has a checksum of its own, so that no number in it is believed, and no memory allocated, before it
+is known to be right. A process that is killed while it writes a block has not overwritten these
+rows; so a block that does not fit into its file was cut off by a kill, and is the last one. The
+head of the log says what the index was: a log that has lost a block whose rows were overwritten
+does not lead back there.
 """
 
 from __future__ import annotations
@@ -18,19 +21,22 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from partial_fc.store.index import Rows, Words
+from partial_fc.store.index import Index, Rows, Words
 from runtime.errors import DataError
+from runtime.files import write_atomically
 
 _NAME = re.compile(r"undo-(\d{8,})\.rank-(\d{4,})")
-# A magic word, CRC-32 of what follows but for the records, rows never written before, and records.
-_HEAD = struct.Struct("<8sIxxxxQQ")
-_MAGIC = b"PFCUNDO1"
+# A magic word, CRC-32 of the rest of the head, CRC-32 of the content, two counts. The content of a
+# log is the index of the classes from the first count to before the second. That of a block is a
+# list of rows: the first count are rows never written before, the second are records.
+_HEAD = struct.Struct("<8sIIQQ")
+_LOG, _BLOCK = b"PFCUNDO2", b"PFCBLOCK"
 
 
 class Block(NamedTuple):
@@ -52,15 +58,25 @@ class Block(NamedTuple):
 class UndoLog:
     """The log that is being written, of one rank."""
 
-    def __init__(self, folder: Path, update: int, rank: int) -> None:
-        """Begin the log of the checkpoint of ``update``.
+    def __init__(
+        self, folder: Path, update: int, rank: int, index: Index, classes: tuple[int, int]
+    ) -> None:
+        """Begin the log of the checkpoint of ``update``, in place of an earlier one.
+
+        Args:
+            folder: of the store.
+            update: of the checkpoint.
+            rank: whose rows are logged.
+            index: of the store.
+            classes: the first class of which the log says what the index is, and one past the last.
 
         Raises:
             OSError: it cannot be made.
         """
         self.update = update
         path = folder / f"undo-{update:08d}.rank-{rank:04d}"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+        write_atomically(path, _head(_LOG, index.checksum(*classes), *classes))
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def append(self, block: Block) -> None:
         """Write a block; ``flush`` before the rows are overwritten.
@@ -69,8 +85,7 @@ class UndoLog:
             OSError: the disk is full.
         """
         listed = block.new.tobytes() + block.classes.tobytes() + block.checks.tobytes()
-        counts = block.new.size, block.classes.size
-        head = _HEAD.pack(_MAGIC, _checksum(counts, listed), *counts)
+        head = _head(_BLOCK, zlib.crc32(listed), block.new.size, block.classes.size)
         for content in (memoryview(head + listed), block.images.reshape(-1).view(np.uint8).data):
             while content:
                 content = content[os.write(self._file, content) :]
@@ -109,43 +124,64 @@ def located_blocks(path: Path, words: int) -> Iterator[tuple[int, Block]]:
     """As ``blocks``, with the places of the records in the file: where those of a block begin."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        while head := file.read(_HEAD.size):
-            block, is_damaged = _block(file, head, words)
-            if is_damaged and file.tell() < size:
-                raise DataError(f"{path} is damaged")
-            if block is None:
+        _read_head(file, _LOG)
+        while size - file.tell() >= _HEAD.size:
+            checksum, num_new, num_rows = _read_head(file, _BLOCK)
+            start = file.tell() + 8 * num_new + 12 * num_rows
+            if start + 4 * words * num_rows > size:
                 return
-            yield file.tell() - 4 * block.images.size, block
+            listed = file.read(start - file.tell())
+            if zlib.crc32(listed) != checksum:
+                raise _damaged(file)
+            images = np.frombuffer(file.read(4 * words * num_rows), np.uint32)
+            new, rows = np.split(np.frombuffer(listed, np.int64, num_new + num_rows), [num_new])
+            checks = np.frombuffer(listed, np.uint32, num_rows, 8 * (num_new + num_rows))
+            yield start, Block(new, rows, checks, images.reshape(num_rows, words))
 
 
-def _block(file: object, head: bytes, words: int) -> tuple[Optional[Block], bool]:
-    """The block behind a head; None if it is cut off, and whether its numbers are damaged."""
-    read = file.read  # type: ignore[attr-defined]
-    if len(head) < _HEAD.size:
-        return None, False
-    magic, checksum, num_new, num_rows = _HEAD.unpack(head)
-    if magic != _MAGIC or max(num_new, num_rows) > 2**40:
-        return None, True
-    length = 8 * num_new + 12 * num_rows
-    listed = read(length)
-    if len(listed) < length:
-        return None, False
-    if _checksum((num_new, num_rows), listed) != checksum:
-        return None, True
-    images = read(4 * words * num_rows)
-    if len(images) < 4 * words * num_rows:
-        return None, False
-    ends = np.cumsum([8 * num_new, 8 * num_rows])
-    return (
-        Block(
-            np.frombuffer(listed[: ends[0]], np.int64),
-            np.frombuffer(listed[ends[0] : ends[1]], np.int64),
-            np.frombuffer(listed[ends[1] :], np.uint32),
-            np.frombuffer(images, np.uint32).reshape(num_rows, words),
-        ),
-        False,
-    )
+def check_index(paths: Sequence[Path], index: Index, classes: tuple[int, int]) -> None:
+    """See that an index is the one with which the logs of a checkpoint began.
+
+    Args:
+        paths: all logs of the checkpoint.
+        index: of the store, after the logs are undone.
+        classes: the first class of the store, and one past its last.
+
+    Raises:
+        DataError: it is another one, or a log is missing or damaged.
+        OSError: a log cannot be read.
+    """
+    ranges = []
+    for path in paths:
+        with path.open("rb") as file:
+            checksum, first, last = _read_head(file, _LOG)
+        if index.checksum(first, last) != checksum:
+            raise DataError(
+                f"{path} does not lead back to the rows of its checkpoint: a log was cut off or "
+                "removed, or the index is damaged; use another checkpoint"
+            )
+        ranges.append((first, last))
+    start, stop = classes
+    for first, last in sorted(ranges):
+        start = max(start, last) if first <= start else start
+    if start < stop:
+        raise DataError(f"the undo log of class {start} was removed; use another checkpoint")
 
 
-def _checksum(counts: tuple[int, int], listed: bytes) -> int:
-    return zlib.crc32(listed, zlib.crc32(struct.pack("<QQ", *counts)))
+def _head(magic: bytes, checksum: int, first: int, second: int) -> bytes:
+    own = zlib.crc32(struct.pack("<IQQ", checksum, first, second), zlib.crc32(magic))
+    return _HEAD.pack(magic, own, checksum, first, second)
+
+
+def _read_head(file: BinaryIO, magic: bytes) -> tuple[int, int, int]:
+    """Return the checksum and the counts of a head; a damaged one is a ``DataError``."""
+    head = file.read(_HEAD.size)
+    if len(head) == _HEAD.size:
+        checksum, first, second = _HEAD.unpack(head)[2:]
+        if head == _head(magic, checksum, first, second):
+            return checksum, first, second
+    raise _damaged(file)
+
+
+def _damaged(file: BinaryIO) -> DataError:
+    return DataError(f"{file.name} is damaged, or of another version; use another checkpoint")

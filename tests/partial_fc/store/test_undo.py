@@ -1,0 +1,229 @@
+"""Undo logs that are damaged: what they have lost is noticed, and what a kill cuts off is not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import pytest
+
+from parallel.world import LoneWorld
+from partial_fc.shard import Shard
+from partial_fc.store import undo
+from partial_fc.store.center_store import CenterStore, StoreOptions
+from partial_fc.store.header import STORE
+from partial_fc.store.records import Layout, Part, Staged
+from partial_fc.store.saved_rows import SavedRows
+from runtime.errors import DataError
+from tests.support.stored_head import (
+    SavedStore,
+    advance,
+    are_equal,
+    create,
+    joined,
+    reference,
+)
+from tests.support.thread_world import run_ranks
+
+LAYOUT = Layout(3, {})
+CLASSES, UPDATE = 4, 8
+LOG = f"undo-{UPDATE:08d}.rank-0000"
+HEAD, RECORD = 32, 64
+
+
+class Killed(NamedTuple):
+    """A store as a killed process leaves it.
+
+    Attributes:
+        folder: of the store.
+        number: names it.
+        rows: by the update of each checkpoint.
+        log: the content of the newest undo log.
+    """
+
+    folder: Path
+    number: int
+    rows: dict[int, bytes]
+    log: bytes
+
+
+def opened(folder: Path) -> CenterStore:
+    return CenterStore(StoreOptions(folder, 1 << 20, 1), Shard(0, 1, CLASSES), LAYOUT, LoneWorld())
+
+
+def write(store: CenterStore, classes: list[int], value: float) -> None:
+    rows = np.array(classes, np.int64)
+    staged = Staged(LAYOUT, rows.size)
+    staged.wide[:] = value
+    store.write(Part(staged, rows, np.arange(rows.size)))
+    store.wait()
+
+
+def content(store: CenterStore) -> bytes:
+    staged, rows = Staged(LAYOUT, CLASSES), np.arange(CLASSES)
+    store.wait(store.read(Part(staged, rows, rows)))
+    return staged.wide.tobytes()
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Killed:
+    """Its log has two blocks: a new row and a record, and a new row. Of a third there is a part."""
+    folder, rows = tmp_path / "store", {}
+    store = opened(folder)
+    store.begin("")
+    rows[0] = content(store)
+    store.checkpoint(0)
+    write(store, [0, 1], 1.0)
+    rows[UPDATE] = content(store)
+    store.checkpoint(UPDATE)
+    write(store, [0, 2], 2.0)
+    write(store, [3], 3.0)
+    store.close()
+    log = (folder / LOG).read_bytes()
+    assert len(log) == HEAD + (HEAD + 8 + 12 + RECORD) + (HEAD + 8)
+    return Killed(folder, store.number, rows, log + log[HEAD : 2 * HEAD + 10])
+
+
+def outcome(
+    killed: Killed, log: bytes, scratch: Path, update: int = UPDATE
+) -> tuple[Optional[bytes], bool]:
+    """The rows to which a run returns, None for an error; and whether they are said to be intact.
+
+    An error is one line.
+    """
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(killed.folder, scratch)
+    (scratch / LOG).write_bytes(log)
+    found, is_intact = None, False
+    try:
+        with SavedRows(scratch, killed.number, update) as rows:
+            rows.verify()
+            is_intact = True
+    except DataError as error:
+        assert "\n" not in str(error)
+    store = opened(scratch)
+    try:
+        store.restore(killed.number, update)
+        found = content(store)
+    except DataError as error:
+        assert "\n" not in str(error)
+    finally:
+        store.close()
+    return found, is_intact
+
+
+def test_every_flipped_bit_is_detected_or_changes_nothing(killed: Killed, tmp_path: Path) -> None:
+    expected = killed.rows[UPDATE]
+    assert outcome(killed, killed.log, tmp_path / "copy") == (expected, True)
+    harmless = []
+    for bit in range(8 * len(killed.log)):
+        log = bytearray(killed.log)
+        log[bit // 8] ^= 1 << bit % 8
+        found, is_intact = outcome(killed, bytes(log), tmp_path / "copy")
+        assert found in (None, expected) and is_intact == (found is not None), bit
+        harmless += [bit // 8] if is_intact else []
+    # What a kill has cut off, behind its head.
+    assert {*harmless} == {*range(len(killed.log) - 10, len(killed.log))}
+
+
+def test_a_log_that_has_lost_its_end_is_detected(killed: Killed, tmp_path: Path) -> None:
+    """A kill cuts off a block whose rows have not changed. These have."""
+    whole = len(killed.log) - HEAD - 10
+    for size in range(len(killed.log)):
+        found = outcome(killed, killed.log[:size], tmp_path / "copy")
+        assert found == ((None, False) if size < whole else (killed.rows[UPDATE], True)), size
+
+
+@pytest.mark.parametrize("count", [2**38, 2**63])
+def test_no_memory_is_taken_for_more_than_the_file_holds(
+    killed: Killed, tmp_path: Path, count: int
+) -> None:
+    for counts in ((count, 0), (0, count)):
+        head = undo._head(undo._BLOCK, 0, *counts)
+        log = killed.log[:HEAD] + head + killed.log[2 * HEAD :]
+        assert outcome(killed, log, tmp_path / "copy") == (None, False)
+
+
+def test_verify_reads_the_newer_records_of_a_row_too(killed: Killed, tmp_path: Path) -> None:
+    """A run would put them back, one after the other."""
+    assert outcome(killed, killed.log, tmp_path / "copy", 0) == (killed.rows[0], True)
+    log = bytearray(killed.log)
+    log[2 * HEAD + 8 + 12] ^= 1
+    assert outcome(killed, bytes(log), tmp_path / "copy", 0) == (None, False)
+
+
+def trained(folders: list[Path]) -> int:
+    """A store in one or several folders, one for each rank; returns its number."""
+
+    def run(world: Any) -> int:
+        head = create(world, folders[world.rank])
+        for update in (0, 4, UPDATE):
+            state = head.export_state(update)
+            advance(world, head, update, update + 4)
+        head.rows.close()
+        number: int = state.values[STORE]
+        return number
+
+    return int(run_ranks(len(folders), run)[0])
+
+
+def back(folders: list[Path], number: int) -> dict[str, Any]:
+    """The rows of all ranks, restored."""
+
+    def run(world: Any) -> Any:
+        head = create(world, folders[world.rank])
+        try:
+            head.load_state(SavedStore(number, UPDATE))
+            return head.rows.export()
+        finally:
+            head.rows.close()
+
+    return joined(run_ranks(len(folders), run))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_log_that_was_removed_is_noticed(tmp_path: Path, ranks: int) -> None:
+    number = trained([tmp_path] * 2)
+    (tmp_path / f"undo-{UPDATE:08d}.rank-0001").unlink()
+    with pytest.raises(DataError, match="the undo log of class 500 was removed; use another"):
+        back([tmp_path] * ranks, number)
+    with pytest.raises(DataError, match="was removed"), SavedRows(tmp_path, number, UPDATE):
+        pass
+
+
+def test_ranks_of_two_hosts_in_turn(tmp_path: Path) -> None:
+    """Each host's classes have those of the other between them."""
+    folders = [tmp_path / str(rank % 2) for rank in range(4)]
+    number = trained(folders)
+    assert are_equal(back(folders, number), reference(UPDATE, ranks=4))
+    with SavedRows(tmp_path / "0", number, UPDATE) as rows:
+        assert rows.verify()
+
+
+def test_copies_of_a_store_on_two_hosts(tmp_path: Path) -> None:
+    """Each has more classes than its ranks."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    number = trained(folders[:1])
+    shutil.copytree(*folders)
+    assert are_equal(back(folders, number), reference(UPDATE))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_kill_while_other_ranks_begin_their_logs(
+    tmp_path: Path, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, begin = trained([tmp_path] * 2), CenterStore._begin_log
+
+    def begun(store: CenterStore, *given: Any) -> None:
+        if store.shard.rank == 0:
+            begin(store, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CenterStore, "_begin_log", begun)
+        with pytest.raises(KeyboardInterrupt):
+            back([tmp_path] * ranks, number)
+    expected = reference(UPDATE, ranks=2)
+    assert are_equal(back([tmp_path] * 2, number), expected)
