@@ -46,7 +46,7 @@ def train(config: FaceConfig) -> int:
         open_run(config, Ranks(world), device, request) as run,
         face_data.open_batches(config.data, config.run.seed, world) as faces,
     ):
-        run.plan(faces)
+        run.plan(faces, face_data.compared_images(config.data, config.run.seed, faces))
         return fit(config, run, faces, device)
 
 

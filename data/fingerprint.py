@@ -31,7 +31,7 @@ def fingerprint(paths: Iterable[Path]) -> dict[str, str]:
 
     Reads at most 32 MB of a file, 64 blocks of a larger one; of a folder all names and 64 images.
     """
-    return {str(path): _describe(path) for path in paths}
+    return {str(path): describe(path) for path in paths}
 
 
 def find_difference(hosts: Sequence[tuple[str, Fingerprint]]) -> str:
@@ -50,7 +50,8 @@ def find_difference(hosts: Sequence[tuple[str, Fingerprint]]) -> str:
     return ""
 
 
-def _describe(path: Path) -> str:
+def describe(path: Path) -> str:
+    """Describe a file or a folder, without its path; see ``fingerprint``."""
     try:
         if path.is_dir():
             return _describe_folder(path)

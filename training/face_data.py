@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Optional, Union
 
 from data.batches.face_loader import FaceLoader, MemoryBatches
+from data.contents import Images
 from data.drawn import face_set
 from data.options import FaceDataOptions
 from data.records.shards import compared_files, open_sets
@@ -85,14 +86,24 @@ def _record_batches(data: FaceDataOptions, seed: int, world: World) -> FaceLoade
 
 
 def _draw_synthetic(data: FaceDataOptions, seed: int) -> None:
+    face_set.ensure(_folders(data)[0], **vars(_drawn(data, seed)))
+
+
+def _drawn(data: FaceDataOptions, seed: int) -> face_set.DrawnFaces:
     assert data.num_classes is not None and data.num_images is not None
-    face_set.ensure(
-        _folders(data)[0],
-        identities=data.num_classes,
-        images_per_identity=data.num_images // data.num_classes,
-        image_size=FACE_SIZE,
-        seed=seed,
-    )
+    images_per_identity = data.num_images // data.num_classes
+    return face_set.DrawnFaces(data.num_classes, images_per_identity, FACE_SIZE, seed)
+
+
+def compared_images(data: FaceDataOptions, seed: int, batches: Batches) -> Optional[Images]:
+    """Return the images that have to be those of the checkpoint from which a run goes on.
+
+    Those of ``--debug`` are not compared.
+    """
+    if isinstance(batches, MemoryBatches):
+        return None
+    is_drawn = data.dataset == "synthetic" and len(data.rec) == 1
+    return _drawn(data, seed) if is_drawn else batches.images
 
 
 def open_targets(data: FaceDataOptions, needed: Optional[str] = None) -> list[VerificationSet]:

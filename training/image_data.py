@@ -17,6 +17,7 @@ from backbones.classifiers import Normalization
 from data.batches.epoch_part import EpochPart
 from data.batches.image_loader import ImageLoader, TransformedImages, each_once
 from data.batches.loader import Batch, Prefetcher
+from data.contents import Images
 from data.drawn.patterns import DrawnImages
 from data.images import cifar, imagenet, mnist
 from data.images.image_set import ImageSet
@@ -108,6 +109,11 @@ class ImageData:
         for line in (*self.training.left_out, *self.validation.left_out):
             if rank == 0:
                 _log.warning(line)
+
+    @property
+    def compared_images(self) -> Optional[Images]:
+        """The images that have to be those of the checkpoint from which a run goes on."""
+        return self.training if isinstance(self.training, Images) else None
 
     @cached_property
     def _validated(self) -> TransformedImages:

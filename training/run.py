@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Optional, Protocol
 
 from data.batches.position import EpochPlan, Position
+from data.contents import Images
 from parallel.world import TimedWorld
 from runtime import devices, options
 from runtime.state import Stateful
 from runtime.stopping import StopRequest
-from training import progress, run_folder
+from training import progress, run_folder, same_data
 from training.checkpoint import resume
 from training.checkpoint.storage import Storage
 from training.checkpoint.writer import Checkpointer
@@ -167,14 +168,15 @@ class Run:
         self._saved: Optional[resume.SavedRun] = None
         self._trains_again = False
 
-    def plan(self, source: BatchSource) -> None:
+    def plan(self, source: BatchSource, images: Optional[Images] = None) -> None:
         """Find out where the run begins; the ranks have to come here together.
 
         Args:
             source: the batches, read by ``fit``.
+            images: which have to be those of the checkpoint; None to compare none.
 
         Raises:
-            ConfigError: the checkpoint belongs to another model.
+            ConfigError: the checkpoint belongs to another model, or other images.
             DataError: the checkpoint is broken.
         """
         chosen = self._config.run
@@ -185,7 +187,14 @@ class Run:
             image_size=source.image_size,
             fixed=self._config.IDENTITY,
         )
+        if images is not None:
+            self._about["data"] = same_data.describe(images, self.world)
         self._saved = resume.find(chosen.resume, self._storage, self._about)
+        if self._saved and images is not None:
+            same_data.check_saved(
+                *(self._saved, images, self._about["data"], self.world),
+                insists=chosen.takes_other_images,
+            )
         earlier = run_folder.earlier_default(self.folder)
         if self.is_new and chosen.resume == AUTO and earlier is not None:
             _log.info(

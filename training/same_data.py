@@ -1,22 +1,31 @@
-"""Refuses hosts whose copies of the data differ, before the first update.
+"""Refuses hosts whose copies of the data differ, and runs that go on with other images.
 
 Ranks on other data would train on other images under the same numbers, see epochs of another
-length, or wait for each other forever, without an error that names the reason.
+length, or wait for each other forever, without an error that names the reason. A run that goes on
+with other images would go on as if nothing had happened.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from data import contents
+from data.contents import Images
 from data.fingerprint import find_difference, fingerprint
 from parallel.world import World
 from runtime.errors import ConfigError
 from runtime.mxnet import mx
+from training.checkpoint.resume import SavedRun
+from training.config.run import ANYWAY
+
+_log = logging.getLogger(__name__)
 
 
 def check(paths: Sequence[Path], world: World) -> None:
@@ -38,3 +47,42 @@ def check(paths: Sequence[Path], world: World) -> None:
     difference = find_difference([tuple(json.loads(each)) for each in gathered.split("\n") if each])
     if difference:
         raise ConfigError(f"{difference}; copy the data set from one host to the others")
+
+
+def describe(images: Images, world: World) -> dict[str, Any]:
+    """Describe the images of a run, for its checkpoints; all ranks together, rank 0 reads them."""
+    own = contents.describe(images) if world.rank == 0 else None
+    described: dict[str, Any] = world.broadcast_object(own, "data.contents")
+    return described
+
+
+def check_saved(
+    saved: SavedRun, images: Images, described: Mapping[str, Any], world: World, *, insists: bool
+) -> None:
+    """Compare the images of a run with those of its checkpoint; all ranks together.
+
+    Args:
+        saved: the checkpoint, which may be of a version that says nothing of its images.
+        images: of the run.
+        described: what ``describe`` says of them.
+        world: the ranks, of which rank 0 reads images.
+        insists: whether other images give a warning instead of an error.
+
+    Raises:
+        ConfigError: the images are others; the same on every rank.
+    """
+    own = contents.find_difference(images, described, saved.data) if world.rank == 0 else None
+    difference = world.broadcast_object(own, "data.difference")
+    if difference is None:
+        return
+    if difference.has_grown or insists:
+        _log.warning(
+            "training goes on with %s images than %s was trained on: %s; in the rest of this epoch "
+            "some may come twice, and some not at all",
+            *("more" if difference.has_grown else "other", saved.path, difference.text),
+        )
+        return
+    raise ConfigError(
+        f"{saved.path} was trained on other images: {difference.text}; give the data of that run, "
+        f"or another --models-root, or go on with these images by --resume {ANYWAY}"
+    )

@@ -114,6 +114,11 @@ class FaceLoader(Loader):
         global_batch = options.batch_size * world_size
         self._set_length(str(dataset.path), len(self._selection), global_batch)
 
+    @property
+    def images(self) -> LabeledRecords:
+        """All images of the set, also those that ``min_images`` leaves out."""
+        return self._dataset
+
     def images_of(self, start: int, stop: int) -> Iterator[Batch]:
         """Yield the images of the classes ``[start, stop)`` once, as they are, in the set's order.
 

@@ -20,6 +20,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Optional
@@ -62,6 +63,31 @@ class _Job(NamedTuple):
     height: int
     width: int
     seed: int
+
+
+@dataclass(frozen=True)
+class DrawnFaces:
+    """The images of a set by their seeds: processors may round the pixels in several ways.
+
+    ``fingerprint`` and ``image`` are those of ``data.contents.Images``; see ``ensure``.
+    """
+
+    identities: int
+    images_per_identity: int
+    image_size: tuple[int, int]
+    seed: int
+
+    def __len__(self) -> int:
+        return self.identities * self.images_per_identity
+
+    def fingerprint(self) -> str:
+        """Return what tells the set from others."""
+        return f"drawn with seed {self.seed}, {self.image_size}, version {_VERSION}"
+
+    def image(self, index: int) -> tuple[bytes, int]:
+        """Return what an image is drawn from, and its identity."""
+        identity, number = divmod(index, self.images_per_identity)
+        return f"{self.fingerprint()} {identity} {number}".encode(), identity
 
 
 def ensure(

@@ -6,6 +6,7 @@ large ones are decoded at each request.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -40,6 +41,15 @@ class ImageSet(Protocol):
         """Name the file of an image, for messages."""
         return f"image {index}"
 
+    def image(self, index: int) -> tuple[Payload, int]:
+        """Return the bytes of an image, encoded if they are so in its file, and its class."""
+        image, label = self.decoded(index)
+        return image.tobytes(), label
+
+    def fingerprint(self) -> str:
+        """Return what tells the set from others, wherever it is; empty if its images have to."""
+        return ""
+
 
 class EncodedSet(Protocol):
     """Numbered images that are still encoded, such as a ``RecordSet``."""
@@ -57,6 +67,9 @@ class EncodedSet(Protocol):
 
     def where(self, index: int) -> str:
         """Name the file of an image, for messages."""
+
+    def fingerprint(self) -> str:
+        """Return what tells the set from others, wherever it is."""
 
 
 class ImagesInMemory(ImageSet):
@@ -76,6 +89,11 @@ class ImagesInMemory(ImageSet):
     @override
     def decoded(self, index: int) -> tuple[Image, int]:
         return self._images[index].copy(), int(self._labels[index])
+
+    @override
+    def fingerprint(self) -> str:
+        checksum = zlib.crc32(np.ascontiguousarray(self._images))
+        return f"checksum {zlib.crc32(np.ascontiguousarray(self._labels), checksum):08x}"
 
 
 class DecodedImages(ImageSet):
@@ -105,8 +123,16 @@ class DecodedImages(ImageSet):
         return self._encoded.where(index)
 
     @override
+    def image(self, index: int) -> tuple[Payload, int]:
+        return self._encoded.image(index)
+
+    @override
+    def fingerprint(self) -> str:
+        return self._encoded.fingerprint()
+
+    @override
     def decoded(self, index: int) -> tuple[Image, int]:
-        payload, label = self._encoded.image(index)
+        payload, label = self.image(index)
         try:
             return self._decode(payload), label
         except BrokenRecordError as error:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.decoding import decode_rgb
+from data.fingerprint import describe
 from data.headers import may_turn
 from data.records.index import RecordIndex, offset_of
 from data.records.index_cache import Arrays, cached_arrays
@@ -111,6 +112,9 @@ class LabeledRecords(Protocol):
         Raises:
             DataError: a label is not one of the classes.
         """
+
+    def fingerprint(self) -> str:
+        """Return what tells the set from others, wherever it is."""
 
 
 class RecordSet(LabeledRecords):
@@ -210,6 +214,10 @@ class RecordSet(LabeledRecords):
     @override
     def label_table(self) -> LabelTable:
         return LabelTable([self.labels], [len(self)], [0])
+
+    @override
+    def fingerprint(self) -> str:
+        return describe(self.path)
 
     def labels(self) -> NDArray[np.int32]:
         """Return the identity of every image, int32 ``[len(self)]``; -1 where it is unreadable.

@@ -6,11 +6,13 @@ import json
 import logging
 from itertools import islice
 from pathlib import Path
+from typing import Optional
 
 import cv2
 import numpy as np
 import pytest
 
+from data import contents
 from data.batches.face_loader import FaceLoader, MemoryBatches
 from data.batches.loader import Prefetcher
 from data.drawn import face_set
@@ -40,11 +42,11 @@ def encoded(number: int) -> bytes:
     return png.tobytes()
 
 
-def write_set(folder: Path, counts: list[int], bad: int = 0) -> Path:
+def write_set(folder: Path, counts: list[int], bad: int = 0, first: int = 0) -> Path:
     with RecordWriter(folder, image_size=(16, 16)) as writer:
         for label, count in enumerate(counts):
             for number in range(count):
-                writer.write(encoded(10 * label + number), label)
+                writer.write(encoded(first + 10 * label + number), label)
         for _ in range(bad):
             writer.write(b"junk", len(counts) - 1)
     return folder
@@ -208,6 +210,81 @@ def test_what_a_run_reads_is_compared(folder: Path, tmp_path: Path, monkeypatch)
     with open_batches(config_of("--dataset", "100w"), world):
         pass
     assert compared.pop() == ([], world)
+
+
+def write_shards(folder: Path, *shards: list[int], first: int = 0) -> Path:
+    for number, counts in enumerate(shards):
+        written = write_set(folder.with_name(f"{folder.name}.{number}"), counts, first=first)
+        folder.mkdir(exist_ok=True)
+        for end in ("rec", "idx"):
+            (written / f"train.{end}").rename(folder / f"train-{number:05}.{end}")
+    (folder / "property").write_text(f"{sum(map(len, shards))},16,16\n")
+    return folder
+
+
+def difference(before: list[Path], now: list[Path]) -> Optional[tuple[bool, str]]:
+    """What a run on some folders is told that goes on from one on others."""
+    found = []
+    for folders in (before, now):
+        config = config_of(*(word for folder in folders for word in ("--rec", folder)))
+        with open_batches(config, World()) as batches:
+            images = face_data.compared_images(config.data, config.run.seed, batches)
+            assert images is not None
+            found.append((images, contents.describe(images)))
+    return contents.find_difference(*found[1], found[0][1])
+
+
+def test_images_of_records_are_compared(tmp_path: Path) -> None:
+    old, moved = (write_set(tmp_path / name, [3, 1, 4]) for name in ("old", "moved"))
+    assert difference([old], [moved / "train.rec"]) is None
+    more = write_set(tmp_path / "more", [5, 2, 4])
+    assert difference([old], [more]) == (True, "8 images there, 11 here")
+    assert difference([more], [old]) == (False, "11 images there, 8 here")
+    others = ", of which some are others"
+    other = write_set(tmp_path / "other", [3, 1, 4], first=100)
+    assert difference([old], [other]) == (False, f"8 images there, 8 here{others}")
+    assert difference([old, other], [moved, other]) is None
+    assert difference([old, other], [more, other]) == (True, "16 images there, 19 here")
+    assert difference([old, other], [other, old]) == (False, f"16 images there, 16 here{others}")
+
+
+def test_images_of_shards_are_compared(tmp_path: Path) -> None:
+    old, moved = (write_shards(tmp_path / name, [3, 1], [4]) for name in ("old", "moved"))
+    assert difference([old], [moved]) is None
+    more = write_shards(tmp_path / "more", [3, 2], [4])
+    assert difference([old], [more]) == (True, "8 images there, 9 here")
+    other = write_shards(tmp_path / "other", [3, 1], [4], first=100)
+    text = "8 images there, 8 here, of which some are others"
+    assert difference([old], [other]) == (False, text)
+
+
+def test_drawn_images_are_compared_by_what_they_are_drawn_from(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """Processors round their pixels in several ways."""
+    monkeypatch.setattr(face_set, "ensure", lambda *_, **__: None)
+    folder = write_set(tmp_path / "drawn", [3, 1, 4])
+
+    def described(images: int, seed: int, *further: object):
+        line = ("--dataset", "synthetic", "--num-classes", 3, "--num-images", images)
+        config = config_of(*line, "--rec", folder, "--seed", seed, *further)
+        with open_batches(config, World()) as batches:
+            return face_data.compared_images(config.data, config.run.seed, batches)
+
+    old = described(9, 1)
+    for images, seed, expected in (
+        (9, 1, None),
+        (12, 1, (True, "9 images there, 12 here")),
+        (6, 1, (False, "9 images there, 6 here")),
+        (9, 2, (False, "9 images there, 9 here, of which some are others")),
+    ):
+        now = described(images, seed)
+        described_now = contents.describe(now)
+        assert contents.find_difference(now, described_now, contents.describe(old)) == expected
+    assert described(9, 1, "--debug") is None
+    # With others, all are compared by their bytes.
+    joined = described(9, 1, "--rec", write_set(tmp_path / "own", [2, 2]))
+    assert isinstance(joined, JoinedSet)
 
 
 def test_other_data_on_another_host_is_refused_before_it_is_opened(folder: Path) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
+import shutil
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Optional
 
+import cv2
 import numpy as np
 import pytest
 
+from data import contents
 from data.batches.epoch_part import EpochPart
 from data.batches.loader import Prefetcher
 from data.images import cifar, imagenet, mnist
-from data.images.image_set import ImagesInMemory
+from data.images.image_set import ImageSet, ImagesInMemory
 from data.images.transforms import (
     CenterCrop,
     MiddleCrop,
@@ -22,6 +27,7 @@ from data.images.transforms import (
     Unchanged,
 )
 from runtime.errors import ConfigError, DataError
+from tests.support import cifar_records
 from training import image_data
 from training.config.images import ImageConfig, parse
 from training.image_data import ImageData, open_images
@@ -190,3 +196,139 @@ def test_threads_are_those_asked_for_or_the_share_of_the_rank(monkeypatch) -> No
     line = "--dataset synthetic".split()
     assert image_data._threads(parse(line).data) == 5
     assert image_data._threads(parse([*line, "--threads", "3"]).data) == 3
+
+
+def difference(before: str, now: str) -> Optional[tuple[bool, str]]:
+    """What a run with some options is told that goes on from one with others."""
+    old, new = (opened(parse(line.split())).compared_images for line in (before, now))
+    assert old is not None and new is not None
+    return contents.find_difference(new, contents.describe(new), contents.describe(old))
+
+
+OTHERS = ", of which some are others"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("", None),
+        ("--threads 3 --batch-size 2", None),
+        ("--num-images 90", (True, "70 images there, 90 here")),
+        ("--num-images 60", (False, "70 images there, 60 here")),
+        ("--seed 2", (False, f"70 images there, 70 here{OTHERS}")),
+        ("--seed 2 --num-images 90", (False, f"70 images there, 90 here{OTHERS}")),
+        ("--image-size 17", (False, f"70 images there, 70 here{OTHERS}")),
+    ],
+)
+def test_drawn_images_are_compared(change: str, expected: object) -> None:
+    line = "--dataset synthetic --image-size 16 --num-classes 7 --num-images 70"
+    assert difference(line, f"{line} {change}") == expected
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+    content = head + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+def write_mnist(folder: Path, count: int, first: int = 0, end: str = "") -> str:
+    folder.mkdir()
+    numbers = np.arange(first, first + count)
+    for name, shown in (("train", numbers), ("t10k", numbers[:1])):
+        pixels = np.broadcast_to(shown[:, None, None], (len(shown), 28, 28))
+        write_idx(folder / f"{name}-images-idx3-ubyte{end}", pixels)
+        write_idx(folder / f"{name}-labels-idx1-ubyte{end}", shown % 10)
+    return f"--dataset mnist --data-dir {folder}"
+
+
+def test_images_of_mnist_are_compared(tmp_path: Path) -> None:
+    old = write_mnist(tmp_path / "old", 99)
+    assert difference(old, write_mnist(tmp_path / "packed", 99, end=".gz")) is None
+    more, other = write_mnist(tmp_path / "more", 110), write_mnist(tmp_path / "other", 99, 50)
+    assert difference(old, more) == (True, "99 images there, 110 here")
+    assert difference(more, old) == (False, "110 images there, 99 here")
+    assert difference(old, other) == (False, f"99 images there, 99 here{OTHERS}")
+    # One label, which no sample has.
+    path = tmp_path / "old/train-labels-idx1-ubyte"
+    labels = bytearray(path.read_bytes())
+    labels[-2] = 9 - labels[-2]
+    (shutil.copytree(tmp_path / "old", tmp_path / "label") / path.name).write_bytes(labels)
+    label = f"--dataset mnist --data-dir {tmp_path}/label"
+    assert difference(old, label) == (False, f"99 images there, 99 here{OTHERS}")
+
+
+def write_cifar(folder: Path, count: int, first: int = 0) -> str:
+    """CIFAR-10's record files; ``first`` images at the beginning are left out."""
+    cifar_records.write(folder, count + first, 10)
+    if first:
+        lines = (folder / "train.idx").read_text().splitlines()[first:]
+        start = int(lines[0].split()[1])
+        (folder / "train.rec").write_bytes((folder / "train.rec").read_bytes()[start:])
+        (folder / "train.idx").unlink()
+    return f"--dataset cifar10 --data-dir {folder}"
+
+
+def test_images_of_cifar_are_compared(tmp_path: Path) -> None:
+    old, moved = (write_cifar(tmp_path / name, 70) for name in ("old", "moved"))
+    named = f"--rec-train {tmp_path}/moved/train.rec --rec-val {tmp_path}/moved/test.rec"
+    assert difference(old, moved) is None
+    assert difference(old, f"--dataset cifar10 {named}") is None
+    assert difference(old, write_cifar(tmp_path / "more", 80)) == (True, "70 images there, 80 here")
+    other = write_cifar(tmp_path / "other", 70, 10)
+    assert difference(old, other) == (False, f"70 images there, 70 here{OTHERS}")
+
+
+def write_folders(folder: Path, count: int, first: int = 0) -> str:
+    """Three classes of so many images each, in the form of ImageNet."""
+    for part in ("train", "val"):
+        for label in range(3):
+            (folder / part / f"class{label}").mkdir(parents=True)
+            for number in range(count):
+                pixels = np.full((9, 9, 3), first + 50 * label + number, np.uint8)
+                path = folder / part / f"class{label}/{number:03}.png"
+                cv2.imwrite(str(path), pixels)
+    return f"--dataset imagenet --image-size 8 --data-dir {folder}"
+
+
+def test_images_in_folders_are_compared(tmp_path: Path) -> None:
+    old, moved = (write_folders(tmp_path / name, 40) for name in ("old", "moved"))
+    assert difference(old, moved) is None
+    more = write_folders(tmp_path / "more", 42)
+    assert difference(old, more) == (True, "120 images there, 126 here")
+    assert difference(more, old) == (False, "126 images there, 120 here")
+    other = write_folders(tmp_path / "other", 40, 90)
+    assert difference(old, other) == (False, f"120 images there, 120 here{OTHERS}")
+    # One file, which no sample has, of another name or another size.
+    path = tmp_path / "moved/train/class1/002.png"
+    for change in (
+        lambda: path.rename(path.with_name("0021.png")),
+        lambda: path.with_name("0021.png").rename(path).write_bytes(b"other"),
+    ):
+        change()
+        assert difference(old, moved) == (False, f"120 images there, 120 here{OTHERS}")
+
+
+class Decoded(ImageSet):
+    """A set that says nothing but its images."""
+
+    num_classes = 2
+
+    def __init__(self, color: int) -> None:
+        self._color = color
+
+    def __len__(self) -> int:
+        return 3
+
+    def decoded(self, index: int) -> tuple[np.ndarray, int]:
+        return np.full((4, 4, 3), self._color, np.uint8), 1
+
+
+def test_images_of_other_sets_are_compared_decoded() -> None:
+    old = dataclasses.replace(small(), training=Decoded(1)).compared_images
+    said = contents.describe(old)
+    assert contents.find_difference(old, said, contents.describe(Decoded(1))) is None
+    found = contents.find_difference(old, said, contents.describe(Decoded(2)))
+    assert found == (False, f"3 images there, 3 here{OTHERS}")
+    # And those of a set that cannot say what it has not at all.
+    bare = SimpleNamespace(decoded=Decoded(1).decoded)
+    assert dataclasses.replace(small(), training=bare).compared_images is None

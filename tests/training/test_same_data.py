@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from parallel.world import LoneWorld
 from runtime.errors import ConfigError
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training import same_data
@@ -60,3 +63,75 @@ def test_all_ranks_are_told_the_same(monkeypatch) -> None:
 def test_one_rank_and_data_without_files_compare_nothing(paths, size, monkeypatch) -> None:
     monkeypatch.setattr(same_data, "fingerprint", lambda paths: pytest.fail("nothing to compare"))
     same_data.check(paths, SimpleNamespace(size=size, local_rank=0))
+
+
+class Numbered:
+    """Images that are their numbers, of one class."""
+
+    def __init__(self, first: int, count: int) -> None:
+        self._numbers = range(first, first + count)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def image(self, index: int) -> tuple[bytes, int]:
+        return b"%d" % self._numbers[index], 0
+
+    def fingerprint(self) -> str:
+        return str(self._numbers)
+
+
+class Unread(Numbered):
+    """Images that nobody reads."""
+
+    def image(self, index: int) -> tuple[bytes, int]:
+        raise AssertionError("rank 0 reads for all")
+
+
+SAVED = SimpleNamespace(
+    path=Path("run/checkpoints/update-00000008"),
+    data=same_data.describe(Numbered(0, 9), LoneWorld()),
+)
+
+
+def go_on(images: Numbered, world: Any, insists: bool = False) -> None:
+    described = same_data.describe(images, world)
+    same_data.check_saved(SAVED, images, described, world, insists=insists)
+
+
+def test_the_same_images_are_not_worth_a_line(caplog) -> None:
+    go_on(Numbered(0, 9), LoneWorld())
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("images", "insists", "line"),
+    [
+        (Numbered(0, 12), False, "with more images than {0}: 9 images there, 12 here; "),
+        (Numbered(0, 12), True, "with more images than {0}: 9 images there, 12 here; "),
+        (Numbered(0, 8), True, "with other images than {0}: 9 images there, 8 here; "),
+        (Numbered(5, 12), True, "with other images than {0}: 9 images there, 12 here, of which "),
+    ],
+)
+def test_more_images_and_others_that_were_asked_for_are_a_warning(
+    images: Numbered, insists: bool, line: str, caplog
+) -> None:
+    go_on(images, LoneWorld(), insists)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert line.format(f"{SAVED.path} was trained on") in record.getMessage()
+
+
+def test_other_images_are_an_error_of_all_ranks() -> None:
+    def rank_main(world: ThreadWorld) -> str:
+        images = Numbered(5, 9) if world.rank == 0 else Unread(0, 9)
+        with pytest.raises(ConfigError) as said:
+            go_on(images, world)
+        return str(said.value)
+
+    expected = (
+        "run/checkpoints/update-00000008 was trained on other images: 9 images there, 9 here, of "
+        "which some are others; give the data of that run, or another --models-root, or go on with "
+        "these images by --resume anyway"
+    )
+    assert run_ranks(2, rank_main) == [expected] * 2

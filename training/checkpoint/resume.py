@@ -132,6 +132,11 @@ class SavedRun:
         found = self._checkpoint.manifest.about.get("configuration")
         return found if isinstance(found, dict) else {}
 
+    @property
+    def data(self) -> Any:
+        """What the run said of its images; None if it said nothing."""
+        return self._checkpoint.manifest.about.get("data")
+
     def section(self, part: str) -> SavedPart:
         """The state of one part of training."""
         return SavedPart(self._checkpoint, part, self._world.rank, self._world.size)

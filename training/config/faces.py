@@ -23,7 +23,7 @@ from runtime.errors import ConfigError
 from runtime.options import name
 from training import run_folder
 from training.config import originals, presets
-from training.config.run import DryRunOptions, FaceRunOptions
+from training.config.run import ANYWAY, Auto, DryRunOptions, FaceRunOptions
 from training.config.schedule import (
     RIVALS,
     FaceScheduleOptions,
@@ -127,6 +127,8 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> FaceConf
     chosen = with_schedule(_without_loss_of_preset(given, saved, preset))
     found = options.overlay((preset, saved, chosen), _RIVALS)
     originals.check_network(found.get("network", BackboneOptions.network), backbones.names())
+    if found.get("resume") == ANYWAY:
+        found["resume"] = Auto(anyway=True)
     if not found.get("models_root"):
         data = given.get("rec", saved.get("rec")) or (dataset or "data",)
         network = found.get("network", BackboneOptions.network)

@@ -20,7 +20,7 @@ from training import run_folder
 from training.config import exchange, originals
 from training.config.exchange import ExchangeOptions
 from training.config.presets import RECIPES
-from training.config.run import AUTO, Again, ImageRunOptions, PlanOptions
+from training.config.run import ANYWAY, AUTO, Auto, ImageRunOptions, PlanOptions
 from training.config.schedule import (
     RIVALS,
     ImageScheduleOptions,
@@ -75,7 +75,8 @@ class ImageConfig:
         So the same command, typed again or by ``--restarts``, goes on with what it has begun.
         """
         lr = self.schedule.lr
-        return isinstance(self.run.resume, Again) and before.get("lr", lr) != lr
+        resume = self.run.resume
+        return isinstance(resume, Auto) and resume.again and before.get("lr", lr) != lr
 
 
 def parse(argv: Optional[Sequence[str]] = None) -> ImageConfig:
@@ -105,8 +106,9 @@ def resolve(given: Mapping[str, Any], saved: Mapping[str, Any] = {}) -> ImageCon
     layers = (recipe, saved, with_schedule(given))
     found = options.overlay(layers, (*RIVALS, ("lr_schedule", "lr_steps")))
     originals.check_model(found["model"], classifiers.names())
-    if given.get("resume") == AUTO and "lr" in given:
-        found["resume"] = Again(AUTO)
+    if found.get("resume") in (AUTO, ANYWAY):
+        again = "resume" in given and "lr" in given
+        found["resume"] = Auto(again=again, anyway=found["resume"] == ANYWAY)
     if found.get("kv_store") in exchange.ALONE:
         found["kv_store"] = exchange.HOROVOD
     if not found.get("models_root"):

@@ -9,14 +9,25 @@ from runtime.errors import ConfigError
 from runtime.options import COUNT, POSITIVE, POSITIVE_COUNT, Options, Range, name, number, with_bare
 
 ON_NAN = ("stop", "skip")
-AUTO, NEVER = "auto", "never"
+AUTO, NEVER, ANYWAY = "auto", "never", "anyway"
 
 
-class Again(str):
-    """``AUTO``, typed together with ``--lr``, as in the CIFAR-10 tutorial.
+class Auto(str):
+    """``AUTO``, with what was asked for once: a ``config.json`` has it as the plain word.
 
-    A ``config.json`` has it as the plain word.
+    Attributes:
+        again: typed together with ``--lr``, as in the CIFAR-10 tutorial.
+        anyway: typed as ``ANYWAY``.
     """
+
+    again: bool
+    anyway: bool
+
+    def __new__(cls, *, again: bool = False, anyway: bool = False) -> Auto:
+        """Return the word."""
+        word = super().__new__(cls, AUTO)
+        word.again, word.anyway = again, anyway
+        return word
 
 
 _SAVES = COUNT.saying("must not be negative; 0 saves only at the end")
@@ -33,9 +44,9 @@ class RunOptions(Options):
     """Checkpoints that are kept, the newest ones; 0 writes none."""
 
     resume: str = with_bare(AUTO, bare=AUTO)
-    """Resume from the newest checkpoint in --models-root (auto), from none (never) or from PATH. In
-    classify.py, --resume with another --lr than that of a finished run trains its schedule again,
-    from its best network."""
+    """Resume from the newest checkpoint in --models-root (auto; with anyway also if it was trained
+    on other images), from none (never) or from PATH. In classify.py, --resume with another --lr
+    than that of a finished run trains its schedule again, from its best network."""
 
     stall_timeout: int = number(
         600, POSITIVE_COUNT.saying("must be at least 1 second; several times the longest update")
@@ -48,6 +59,11 @@ class RunOptions(Options):
     # MXNet and NumPy's legacy generators take 32 bits.
     seed: int = number(1, Range(lambda value: 0 <= value < 2**32, "must be from 0 to 4294967295"))
     """Seed of initial values, shuffling, augmentation and negatives."""
+
+    @property
+    def takes_other_images(self) -> bool:
+        """True if the run goes on from a checkpoint that was trained on other images."""
+        return self.resume.anyway if isinstance(self.resume, Auto) else self.resume != AUTO
 
 
 @dataclass(frozen=True)

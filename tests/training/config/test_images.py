@@ -8,6 +8,7 @@ import pytest
 
 from runtime import options
 from runtime.errors import ConfigError
+from training.config.faces import parse as parse_faces
 from training.config.images import parse
 from training.config.presets import RECIPES
 
@@ -48,11 +49,30 @@ def test_linear_scaling() -> None:
         ("--resume", "auto"),
         ("--resume --lr=0.01", "auto"),
         ("--resume never", "never"),
+        ("--resume anyway", "auto"),
         ("--resume models/checkpoints/update-00000002", "models/checkpoints/update-00000002"),
     ],
 )
 def test_resume_needs_no_value(line: str, resume: str) -> None:
     assert parse_line(f"--dataset synthetic {line}").run.resume == resume
+
+
+@pytest.mark.parametrize(
+    ("line", "insists"),
+    [
+        ("", False),
+        ("--resume", False),
+        ("--resume --lr 0.1", False),
+        ("--resume auto", False),
+        ("--resume anyway", True),
+        ("--resume anyway --lr 0.1", True),
+        ("--resume models/checkpoints/update-00000002", True),
+    ],
+)
+@pytest.mark.parametrize("program", [parse, parse_faces])
+def test_who_says_so_goes_on_with_other_images(program, line: str, insists: bool) -> None:
+    run = program(f"--dataset synthetic {line}".split()).run
+    assert run.takes_other_images == insists
 
 
 @pytest.mark.parametrize("store", ["local", "device", "nccl", "horovod"])
@@ -69,6 +89,8 @@ def test_stores_of_one_process_are_horovod(store: str) -> None:
         ("-r --lr=0.01", 0.1, True),
         ("--lr=0.01 -r", 0.1, True),
         ("--resume auto --lr 0.01", 0.1, True),
+        ("--resume anyway --lr 0.01", 0.1, True),
+        ("--resume anyway", 0.1, False),
         # Typed again, or by --restarts.
         ("--resume --lr=0.01", 0.01, False),
         ("--lr=0.01", 0.1, False),

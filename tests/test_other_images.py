@@ -1,0 +1,154 @@
+"""Runs that go on with the images of before, with more, and with others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import cv2
+import numpy as np
+import pytest
+
+import classify
+import train
+from data.records.writer import RecordWriter
+from tests.support.alone import run_alone
+from training.checkpoint import layout
+
+Run = Callable[..., "CompletedProcess[str]"]
+
+
+def write_set(folder: Path, counts: list[int], first: int = 0) -> Path:
+    """A record set of single colors, from a number on."""
+    with RecordWriter(folder, image_size=(64, 64)) as writer:
+        for label, count in enumerate(counts):
+            for number in range(count):
+                pixels = np.full((64, 64, 3), first + 10 * label + number, np.uint8)
+                writer.write(cv2.imencode(".png", pixels)[1].tobytes(), label)
+    return folder
+
+
+@pytest.fixture
+def faces(tmp_path: Path) -> Run:
+    """Train on a folder up to an update."""
+
+    def run(folder: Path, update: int, *options: object) -> CompletedProcess[str]:
+        return run_alone(
+            train,
+            *("--rec", folder, "--models-root", tmp_path / "models", "--network", "tiny"),
+            *("--embedding-size", 16, "--batch-size", 4, "--frequent", 1, "--save-interval", 1),
+            *("--max-update", update, *options),
+        )
+
+    return run
+
+
+def checkpoint(tmp_path: Path, update: int) -> Path:
+    return tmp_path / f"models/checkpoints/update-{update:08d}"
+
+
+def resumed(done: CompletedProcess[str], path: Path) -> str:
+    """What a run has said of its images that has gone on from a checkpoint; empty for nothing."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"from {path}" in done.stdout
+    found = [line for line in done.stdout.splitlines() if "images than" in line]
+    return found[0] if found else ""
+
+
+def refused(done: CompletedProcess[str], path: Path, text: str) -> None:
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"error: {path} was trained on other images: {text}; give the data of that run, or another "
+        "--models-root, or go on with these images by --resume anyway\n",
+    )
+
+
+def test_faces(tmp_path: Path, faces: Run) -> None:
+    old = write_set(tmp_path / "old", [4, 4, 4])
+    assert faces(old, 2).returncode == 0
+    moved, at = shutil.copytree(old, tmp_path / "moved"), checkpoint(tmp_path, 2)
+    (moved / "train.idx").unlink()
+    assert not resumed(faces(moved, 3), at)
+
+    more, at = write_set(tmp_path / "more", [5, 4, 4]), checkpoint(tmp_path, 3)
+    said = f"training goes on with more images than {at} was trained on: 12 images there, 13 here; "
+    assert said in resumed(faces(more, 4), at)
+    # What it was trained on since then.
+    at = checkpoint(tmp_path, 4)
+    assert not resumed(faces(more, 5), at)
+
+    other, at = write_set(tmp_path / "other", [4, 4, 5], 100), checkpoint(tmp_path, 5)
+    text = "13 images there, 13 here, of which some are others"
+    refused(faces(other, 6), at, text)
+    refused(faces(old, 6), at, "13 images there, 12 here")
+    said = f"training goes on with other images than {at} was trained on: {text}; "
+    assert said in resumed(faces(other, 6, "--resume", "anyway"), at)
+    # It is asked for once.
+    config = tmp_path / "models/config.json"
+    assert json.loads(config.read_text())["resume"] == "auto"
+    assert not resumed(faces(other, 7), checkpoint(tmp_path, 6))
+    refused(faces(more, 8, "--config", config), checkpoint(tmp_path, 7), text)
+
+    # Who names a checkpoint insists, and a new run has nothing to compare.
+    at = checkpoint(tmp_path, 7)
+    assert "training goes on with other images" in resumed(faces(more, 8, "--resume", at), at)
+    new = faces(other, 1, "--resume", "never")
+    assert new.returncode == 0 and "images than" not in new.stdout
+
+
+def test_a_checkpoint_that_says_nothing_of_its_images(tmp_path: Path, faces: Run) -> None:
+    """Those of earlier versions."""
+    assert faces(write_set(tmp_path / "old", [4, 4, 4]), 2).returncode == 0
+    path = checkpoint(tmp_path, 2)
+    part = layout.read_part(path)
+    about = {name: value for name, value in part.about.items() if name != "data"}
+    assert len(about) == len(part.about) - 1
+    (path / layout.FILE_NAME).write_text(replace(part, about=about).dump())
+    assert not resumed(faces(write_set(tmp_path / "other", [4, 4, 4], 100), 3), path)
+
+
+def test_images_of_debug_are_not_compared(tmp_path: Path, faces: Run) -> None:
+    old = write_set(tmp_path / "old", [4, 4, 4])
+    assert faces(old, 2, "--debug").returncode == 0
+    assert not resumed(faces(old, 3), checkpoint(tmp_path, 2))
+    assert not resumed(faces(old, 4, "--debug"), checkpoint(tmp_path, 3))
+
+
+@pytest.fixture
+def drawn(tmp_path: Path) -> Run:
+    """Classify drawn images for some epochs."""
+
+    def run(images: int, epochs: int, *options: object) -> CompletedProcess[str]:
+        return run_alone(
+            classify,
+            *("--dataset", "synthetic", "--image-size", 16, "--batch-size", 16, "--frequent", 1),
+            *("--models-root", tmp_path / "models", "--num-images", images, "--epochs", epochs),
+            *options,
+        )
+
+    return run
+
+
+def test_classification(tmp_path: Path, drawn: Run) -> None:
+    assert drawn(64, 1).returncode == 0
+    at = checkpoint(tmp_path, 4)
+    assert not resumed(drawn(64, 2), at)
+    at = checkpoint(tmp_path, 8)
+    refused(drawn(32, 3), at, "64 images there, 32 here")
+    text = "64 images there, 64 here, of which some are others"
+    refused(drawn(64, 3, "--seed", 2), at, text)
+    assert "more images than" in resumed(drawn(96, 3), at)
+
+
+def test_a_schedule_that_is_trained_again(tmp_path: Path, drawn: Run) -> None:
+    assert drawn(64, 1, "--lr", 0.1).returncode == 0
+    at, again = checkpoint(tmp_path, 4), ("--seed", 2, "--lr", 0.01)
+    text = "64 images there, 64 here, of which some are others"
+    refused(drawn(64, 1, *again, "--resume"), at, text)
+    done = drawn(64, 1, *again, "--resume", "anyway")
+    assert "other images than" in resumed(done, at)
+    assert "the schedule is trained again, from update 4 to 8" in done.stdout
