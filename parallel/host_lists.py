@@ -94,6 +94,11 @@ def read_list(text: str, *, name: str = "-H", colon: str = SLOTS) -> tuple[Liste
     return tuple(found)
 
 
+def is_name(text: str) -> bool:
+    """True if a text is the name or IPv4 address of a host."""
+    return _NAME.fullmatch(text) is not None
+
+
 def slots_by_host(
     entries: Iterable[ListedHost], is_own: Callable[[str], bool] = lambda _: False
 ) -> dict[str, Optional[int]]:
@@ -171,7 +176,7 @@ def _host(word: str, colon: str) -> tuple[str, dict[str, int]]:
             "IPv4 address"
         )
     host, separator, number = word.partition(":")
-    if not _NAME.fullmatch(host):
+    if not is_name(host):
         raise _Unusable(
             f"is not a host; write a line as in {_IN_FILES}, or a list as in {_IN_LISTS}"
         )

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh
-from parallel.launch.network_interface import is_own_name
+from parallel.launch.network_interface import NetworkInterface, is_own_name
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
 
@@ -40,7 +40,13 @@ _SSH_OPTIONS = ("-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=
 def interfaces(
     settings: Any, hosts: Sequence[str], remote_hosts: Sequence[str], cache: Any
 ) -> Sequence[str]:
-    """The one in ``NIC``; Horovod's own option for it fails where all ranks are on this host."""
+    """The one in ``NIC``; Horovod's own option for it fails where all ranks are on this host.
+
+    Raises:
+        ConfigError: this host does not have an interface that the user has chosen.
+    """
+    for name in settings.nics or ():
+        NetworkInterface.find(name, "--network-interface")
     chosen = os.environ.get("NIC")
     if chosen and remote_hosts:
         return [chosen]
@@ -135,7 +141,8 @@ def remote_command(
     options = _options(port, identity_file)
     seconds, (script,) = os.environ["HOST_TIMEOUT"], shlex.split(command)
     guard = shlex.join(["bash", str(_LAUNCHERS / "remote-guard"), seconds, "bash", "-c", script])
-    return shlex.join(["bash", str(_LAUNCHERS / "remote-shell"), *options, host, guard])
+    shell = ("bash", str(_LAUNCHERS / "remote-shell"))
+    return shlex.join([*shell, *options, *ssh.destination(host), guard])
 
 
 def starter(settings: Any) -> Callable[..., tuple[int, float]]:

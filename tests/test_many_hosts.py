@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
 
@@ -93,6 +94,16 @@ def test_the_image_leaves_out_what_git_ignores() -> None:
         name = line.strip("/")
         assert {name, f"**/{name}"} & ignored, line
     assert ".git" in ignored
+
+
+def test_keys_get_into_neither_git_nor_the_image() -> None:
+    """Those that the document makes, and others that users have beside them."""
+    assert "mkdir keys && ssh-keygen -t ed25519 -N '' -f keys/id_rsa" in DOCUMENT
+    patterns = [line.strip("/") for line in text_of(".gitignore").split()]
+    for path in ("keys/id_rsa", "keys/known_hosts", "a/id_ed25519", "a/b.pem", ".ssh/config"):
+        assert any(fnmatch(part, one) for part in Path(path).parts for one in patterns), path
+    assert "keys" in text_of(".dockerignore").split()
+    assert {"**/*.pem", "**/id_ed25519*", "**/.ssh"} <= set(text_of(".dockerignore").split())
 
 
 def test_the_job_for_kubernetes_fits_the_image() -> None:

@@ -21,8 +21,12 @@ class NetworkInterface(NamedTuple):
     """Its IPv4 address: MXNet's parameter servers support no other."""
 
     @classmethod
-    def find(cls, name: str) -> NetworkInterface:
+    def find(cls, name: str, option: str = "-i") -> NetworkInterface:
         """Look up the address of an interface.
+
+        Args:
+            name: of the interface.
+            option: by which the user has given it.
 
         Raises:
             ConfigError: there is no such interface, or it has no IPv4 address.
@@ -30,13 +34,13 @@ class NetworkInterface(NamedTuple):
         known = psutil.net_if_addrs()
         if name not in known:
             raise ConfigError(
-                f"-i {name}: no such network interface{did_you_mean(name, known)}; "
+                f"{option} {name}: no such network interface{did_you_mean(name, known)}; "
                 f"this machine has {', '.join(known)}"
             )
         for address in known[name]:
             if address.family == socket.AF_INET:
                 return cls(name, address.address)
-        raise ConfigError(f"-i {name} has no IPv4 address; choose another interface")
+        raise ConfigError(f"{option} {name} has no IPv4 address; choose another interface")
 
     def check(self, hosts: Iterable[str], is_local: bool) -> None:
         """Refuse hosts that this interface does not reach, as far as this machine can tell.

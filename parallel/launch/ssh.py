@@ -9,6 +9,7 @@ that waits. Each host finds its own address on the interface: its name may stand
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import shlex
@@ -26,6 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn, Optional
 
+from parallel.host_lists import is_name
 from parallel.launch.network_interface import NetworkInterface
 from runtime import environment
 from runtime.errors import ConfigError, run_program
@@ -92,8 +94,14 @@ def command(host: str, words: Iterable[str], variables: Mapping[str, str]) -> li
 
 
 def destination(login: str) -> list[str]:
-    """Return a client's words for a host, which is an address or ``address:port``."""
+    """Return a client's words for a host, which is a name or address, or one of them and a port.
+
+    Raises:
+        ConfigError: the host is none, such as one that the client would take for an option.
+    """
     host, _, port = login.partition(":")
+    if not is_name(host):
+        raise ConfigError(f"host {login[:80]!r} is not a name or an IPv4 address; correct it")
     return ["-p", port, host] if port else [host]
 
 
@@ -293,7 +301,7 @@ def _report(host: str, process: subprocess.Popen[str], end: float) -> HostReport
     try:
         # What its shell prints comes before.
         address, named = json.loads(output.splitlines()[-1])
-        socket.inet_aton(address)
+        ipaddress.IPv4Address(str(address))
     except (IndexError, OSError, TypeError, ValueError):
         raise ConfigError(
             f"host {host} does not answer with its address but with {output[-80:]!r}; is the "

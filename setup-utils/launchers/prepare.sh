@@ -13,7 +13,8 @@ if [[ -x $environment/python && ":$PATH" != ":$environment:"* ]]; then
 fi
 
 refuse() {
-    echo "error: $*" >&2
+    local line=$*
+    echo "error: ${line//[[:cntrl:]]/ }" >&2
     exit 2
 }
 
@@ -40,7 +41,8 @@ fi
 # The network interface of all traffic between hosts, of the same name on each: Open MPI's messages and its daemons',
 # Gloo's and NCCL's. Without it, each of them looks for one by itself.
 if [[ -n ${NIC:-} ]]; then
-    if [[ ! -e /sys/class/net/$NIC || $NIC == */* ]]; then
+    # Each interface is a link there; the folder itself and the list of bonds are none.
+    if [[ ! -L /sys/class/net/$NIC || $NIC == */* ]]; then
         refuse "NIC='${NIC:0:80}': this host has no such network interface; it has $(ls -m /sys/class/net)"
     fi
     export OMPI_MCA_btl_tcp_if_include=$NIC OMPI_MCA_oob_tcp_if_include=$NIC

@@ -521,13 +521,22 @@ def test_bridges_of_containers_are_left_out_unless_interfaces_are_chosen(
     assert ["docker0" in names for names in found] == ([True] if leaves_out else [])
 
 
-@pytest.mark.parametrize("interface", ["eth77", "lo,eth0", "../net/lo"])
+@pytest.mark.parametrize(
+    "interface",
+    ["eth77", "lo,eth0", "../net/lo", ".", "..", "./lo", "/", "lo/", " ", "-lo", "lo ", "l" * 300],
+)
 def test_an_interface_that_is_none_is_refused(sandbox: Sandbox, interface: str) -> None:
     for command in (LAUNCHER, "run.sh", "setup-utils/launchers/horovodrun"):
         result = sandbox.run("bash", command, NIC=interface)
         assert result.returncode == 2 and sandbox.calls == ""
-        assert result.stderr.startswith(f"error: NIC='{interface}': ")
+        assert result.stderr.startswith(f"error: NIC='{interface[:80]}': ")
         assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_interface_is_one_line_whatever_its_name_has(sandbox: Sandbox) -> None:
+    result = sandbox.run("bash", LAUNCHER, NIC="lo\n\x1b[31m")
+    assert result.returncode == 2 and result.stderr.startswith("error: NIC='lo  [31m': ")
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_run_does_not_let_ranks_connect_by_gloo(sandbox: Sandbox) -> None:

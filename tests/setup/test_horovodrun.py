@@ -13,6 +13,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from runtime.errors import ConfigError
+
 PROGRAM = Path(__file__).resolve().parents[2] / "setup-utils/horovodrun.py"
 # The shell of the other host gets one string.
 SSH = """\
@@ -43,6 +45,8 @@ def test_a_command_reaches_another_host_as_it_is(horovodrun, tmp_path, monkeypat
     command = horovodrun.remote_command(shlex.quote(rank), "ip2", 77, "a key")
     said = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (said.stdout, said.stderr, said.returncode) == (f"1  2 {folder}\n", "", 3)
+    with pytest.raises(ConfigError, match="host '-Fx.conf' is not a name"):
+        horovodrun.remote_command("true", "-Fx.conf")
     call = (tmp_path / "call").read_text()
     assert "StrictHostKeyChecking=no -p 77 -i a key -o BatchMode=yes -o ServerAlive" in call
     assert call.endswith(" ip2\n")
@@ -134,3 +138,11 @@ def test_options_by_their_whole_names(horovodrun, monkeypatch) -> None:
     monkeypatch.setattr(horovodrun.launch, "check_build", lambda verbose: sys.exit(0))
     with pytest.raises(SystemExit, match="0"):
         horovodrun.parse_args()
+
+
+@pytest.mark.parametrize("name", [".", "..", "", "none", "lo;touch made", "l" * 300])
+def test_interfaces_of_its_own_option_are_those_of_this_host(horovodrun, name: str) -> None:
+    with pytest.raises(ConfigError, match="^--network-interface .*: no such network interface"):
+        horovodrun.interfaces(SimpleNamespace(nics={name}, verbose=0), ["ip1"], ["ip1"], None)
+    found = horovodrun.interfaces(SimpleNamespace(nics={"lo"}, verbose=0), ["ip1"], ["ip1"], None)
+    assert found == {"lo"}

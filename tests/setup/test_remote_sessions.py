@@ -191,3 +191,23 @@ def test_a_session_that_does_not_begin_ends(tmp_path: Path, end: str) -> None:
     line = "error: host host7: no connection by ssh (no answer in 4 s); it has to work without a "
     line += "question: ssh -oBatchMode=yes host7 true; the job ends"
     assert said == {"time": [line, "255"], "launcher": [], "signal": ["143"]}[end]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("-Fx.conf", "daemon -mca x"), ("-x", "-oProxyCommand=touch y", "/usr/bin/daemon"),
+     ("-F", "daemon"), ("-p", "77", "--", "-Fx.conf", "daemon"), ("-x", "", "daemon"),
+     ("a host", "daemon")],
+)  # fmt: skip
+def test_a_host_is_no_option(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """As in a file of hosts that Open MPI alone has read."""
+    (tmp_path / "ssh").write_text("#!/usr/bin/env bash\ntouch called\n")
+    (tmp_path / "ssh").chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOST_TIMEOUT": "40"}
+    said = subprocess.run(
+        ["bash", FOLDER / "remote-shell", *words], cwd=tmp_path, env={**os.environ, **variables},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr.startswith("error: no host after 'ssh ")
+    assert len(said.stderr.splitlines()) == 1 and not (tmp_path / "called").exists()

@@ -39,6 +39,7 @@ def test_an_interface_has_its_ipv4_address(interfaces) -> None:
     [
         ("eth1", r"-i eth1: no such .*\(did you mean 'eth0'\?\); this machine has lo, wifi, eth0"),
         ("wifi", "-i wifi has no IPv4 address"),
+        *((name, "no such network interface") for name in (".", "..", "", "../net/lo", "lo" * 99)),
     ],
 )
 def test_other_interfaces_are_refused(interfaces, name: str, message: str) -> None:
