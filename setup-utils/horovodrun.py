@@ -1,6 +1,7 @@
 """Horovod's launcher, told the interface and the GPUs that the user has chosen for all hosts.
 
-It gets lists of hosts that it can use: the reader of all launchers has read them.
+It gets lists of hosts that it can use: the reader of all launchers has read them. Its elastic mode
+is closed.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable, NoReturn, Optional
+from typing import IO, Any, Callable, NoReturn, Optional
 
+import yaml  # type: ignore[import-untyped]
 from horovod.runner import gloo_run, launch
 from horovod.runner.common.util import env
 from horovod.runner.driver import driver_service
@@ -35,6 +37,16 @@ _check_ssh = launch._check_all_hosts_ssh_successful
 _become = os.execve
 # As Horovod calls ssh, and without questions.
 _SSH_OPTIONS = ("-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no")
+# Of the elastic mode, in Horovod's namespace, on its command line and in files of its options.
+_ELASTIC = frozenset(
+    "elastic min_np min_num_proc max_np max_num_proc slots slots_per_host elastic_timeout "
+    "reset_limit cooldown_range blacklist_cooldown_range host_discovery_script".split()
+)
+_CLOSED = (
+    "Horovod's elastic and run-function modes are closed here, because whoever reaches their port "
+    "runs programs as you (CVE-2024-10190); to start again after a failure, type: bash run.sh "
+    "--restarts 10"
+)
 
 
 def interfaces(
@@ -54,11 +66,30 @@ def interfaces(
     return found
 
 
+class _ClosedOption(argparse.Action):
+    """An option that is refused as soon as it is met, before others are missed."""
+
+    @override
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        raise ConfigError(f"{option_string}: {_CLOSED}")
+
+
 class Options(Parser):
     """Horovod's options: a mistake is one line instead of pages of usage, names are not shortened.
 
     One short name is a name here, ``--check``, which InsightFace's README types.
     """
+
+    @override
+    def parse_known_args(
+        self, args: Optional[Sequence[str]] = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        options = self._option_string_actions
+        for name, action in options.items():
+            if action.dest in _ELASTIC:
+                action.help = argparse.SUPPRESS
+                options[name] = _ClosedOption([name], action.dest, nargs="?")
+        return super().parse_known_args(args, namespace)
 
     @override
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
@@ -100,6 +131,35 @@ def parse_args() -> Any:
     arguments.hosts = ",".join(f"{host}:{count}" for host, count in counts.items())
     arguments.hostfile = None
     return arguments
+
+
+def read_config(file: IO[str], **_: object) -> dict[Any, Any]:
+    """Read the file of ``--config-file``, which cannot make objects of Python.
+
+    Raises:
+        ConfigError: it is no table of options, or has options of the elastic mode.
+    """
+    try:
+        config = yaml.safe_load(file)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"--config-file {file.name} is no YAML ({reason}); correct it") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"--config-file {file.name} is no table of options in YAML; correct it")
+    sections = [config, *(section for section in config.values() if isinstance(section, dict))]
+    for name in (str(name) for section in sections for name in section):
+        if name.replace("-", "_").strip("_") in _ELASTIC:
+            raise ConfigError(f"--config-file {file.name} has {name}: {_CLOSED}")
+    return config
+
+
+def refuse_mode(*_: object, **__: object) -> NoReturn:
+    """Take the place of what starts the elastic and the run-function mode.
+
+    Raises:
+        ConfigError: always.
+    """
+    raise ConfigError(_CLOSED)
 
 
 def check_ssh(
@@ -172,6 +232,8 @@ def main() -> None:
     os.execve = start_mpirun
     launch.parse_args = parse_args
     launch.argparse = SimpleNamespace(**{**vars(argparse), "ArgumentParser": Options})
+    launch.yaml = SimpleNamespace(load=read_config, FullLoader=None)
+    launch._run_elastic = launch.KVStoreServer = refuse_mode
     launch._check_all_hosts_ssh_successful = check_ssh
     driver_service.get_common_interfaces = interfaces
     gloo_run.get_remote_command = remote_command

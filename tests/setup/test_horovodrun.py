@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from horovod.runner import launch
 
 from runtime.errors import ConfigError
 
@@ -138,6 +139,123 @@ def test_options_by_their_whole_names(horovodrun, monkeypatch) -> None:
     monkeypatch.setattr(horovodrun.launch, "check_build", lambda verbose: sys.exit(0))
     with pytest.raises(SystemExit, match="0"):
         horovodrun.parse_args()
+
+
+@pytest.fixture
+def options(horovodrun, monkeypatch) -> ModuleType:
+    """Horovod's launcher, with the options and the reader of files as they are changed."""
+    changed = SimpleNamespace(**{**vars(argparse), "ArgumentParser": horovodrun.Options})
+    monkeypatch.setattr(launch, "argparse", changed)
+    reader = SimpleNamespace(load=horovodrun.read_config, FullLoader=None)
+    monkeypatch.setattr(launch, "yaml", reader)
+    return horovodrun
+
+
+def refusal(options, monkeypatch, *words: str) -> str:
+    """The line with which a command line is refused."""
+    monkeypatch.setattr(sys, "argv", ["horovodrun", *words])
+    with pytest.raises(ConfigError) as raised:
+        options.parse_args()
+    assert len(str(raised.value).splitlines()) == 1
+    return str(raised.value)
+
+
+def elastic_options() -> list[str]:
+    """All spellings, as the installed Horovod has them."""
+    found: list[str] = []
+
+    class Recorder(argparse.ArgumentParser):
+        def parse_args(self, *_) -> SimpleNamespace:
+            (group,) = [one for one in self._action_groups if one.title == "elastic arguments"]
+            for action in group._group_actions:
+                found.extend(action.option_strings)
+            raise InterruptedError
+
+    changed = SimpleNamespace(**{**vars(argparse), "ArgumentParser": Recorder})
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr(launch, "argparse", changed)
+        launch.parse_args()
+    return [*found, "--host-discovery-script"]
+
+
+ELASTIC = elastic_options()
+
+
+def test_the_spellings_are_those_of_horovod() -> None:
+    names = "--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout "
+    names += "--reset-limit --blacklist-cooldown-range --host-discovery-script"
+    assert set(names.split()) == set(ELASTIC)
+
+
+@pytest.mark.parametrize("name", ELASTIC)
+def test_the_elastic_mode_is_closed(options, monkeypatch, name: str) -> None:
+    """With its reason, whatever else is missing or wrong in the command line."""
+    for words in (
+        ("-np", "2", name, "1", "2", "true"), (f"{name}=1", "true"), (name, "x", "true"),
+        ("-np", "2", "-H", "a:1,b:1", name, "2", "3", "true"), ("-np", "2", name),
+    ):  # fmt: skip
+        said = refusal(options, monkeypatch, *words)
+        assert said.startswith(f"{name}: Horovod's elastic and run-function modes are closed here")
+        assert "CVE-2024-10190" in said and "bash run.sh --restarts 10" in said
+    # They belong to the program.
+    monkeypatch.setattr(sys, "argv", ["horovodrun", "-np", "2", "train", name, "1"])
+    assert options.parse_args().command == ["train", name, "1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("min-np: 1\n", "has min-np: Horovod's elastic"),
+        ("elastic:\n  min-num-proc: 1\n", "has elastic: Horovod's elastic"),
+        ("params:\n  host_discovery_script: x\n", "has host_discovery_script: Horovod's elastic"),
+        ("- params\n", "is no table of options"),
+        ("", "is no table of options"),
+        ("a: [\n", "is no YAML"),
+        ("a: !!python/object/apply:os.system [touch made]\n", "is no YAML"),
+        ("a: !!python/name:os.system\n", "is no YAML"),
+    ],
+)
+def test_files_of_options(options, monkeypatch, tmp_path, text: str, reason: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config").write_text(text)
+    said = refusal(options, monkeypatch, "-np", "2", "--config-file", "config", "true")
+    assert said.startswith("--config-file config ") and reason in said
+    assert not Path("made").exists()
+    Path("config").write_text("params:\n  cycle-time-ms: 3\n  cycle_time_ms: 4\nlogging: {}\n")
+    monkeypatch.setattr(sys, "argv", "horovodrun -np 2 --config-file config true".split())
+    assert options.parse_args().cycle_time_ms == 4
+
+
+def test_the_command_says_why_a_mode_is_closed() -> None:
+    words = ("--min-np", "1", "--host-discovery-script", "./hosts.sh", "python", "train.py")
+    said = subprocess.run(
+        [sys.executable, PROGRAM, *words], capture_output=True, text=True, check=False
+    )
+    assert (said.returncode, said.stdout, len(said.stderr.splitlines())) == (2, "", 1)
+    assert said.stderr.startswith("error: --min-np: Horovod's elastic and run-function modes are")
+
+
+@pytest.mark.parametrize("name", ["min_num_proc", "host_discovery_script", "run_func"])
+def test_what_starts_the_modes_is_closed(tmp_path, name: str) -> None:
+    """Also where no option of this version leads."""
+    script = (
+        "import runpy, sys\n"
+        "from horovod.runner import launch\n"
+        "parse = launch.parse_args\n"
+        "def changed():\n"
+        "    options = parse()\n"
+        f"    options.{name} = 2\n"
+        "    return options\n"
+        "launch.parse_args = changed\n"
+        "sys.argv = ['horovodrun', '-np', '1', 'true']\n"
+        f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (said.returncode, said.stdout, len(said.stderr.splitlines())) == (2, "", 1)
+    assert said.stderr.startswith("error: Horovod's elastic and run-function modes are closed")
 
 
 @pytest.mark.parametrize("name", [".", "..", "", "none", "lo;touch made", "l" * 300])
