@@ -8,6 +8,7 @@
 # NIC        the network interface between the hosts, as in eth1; it has the same name on all of them
 # CUDA_VISIBLE_DEVICES     the GPUs that ranks see on every host, by number, as in 2,3; by default all
 # HOST_TIMEOUT             seconds after which a host that does not answer ends the job; by default 120
+# SEND_VARIABLES           names of variables that other hosts get, besides those that libraries read: WANDB_API_KEY,HF_HOME
 #
 # --restarts N starts the ranks again after a crash, up to N times: they resume from the newest checkpoint. The hostfile
 # is read again each time, and hosts that ssh does not reach then are left out. A run that ends with a user's error

@@ -143,10 +143,9 @@ def _folder_of_run(hosts: Sequence[str]) -> Iterator[Path]:
 def _on_host(host: str, *words: object) -> bytes:
     """Run a command on a host, in a limited time; returns its output."""
     with ssh.Sessions() as sessions, TemporaryFile() as output:
-        process = sessions.start(
-            ssh.command(host, map(str, words), {}),
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        process = sessions.run(
+            host, map(str, words), stdout=output, stderr=subprocess.DEVNULL
+        )
         with suppress(subprocess.TimeoutExpired):
             process.wait(ssh.ANSWER_SECONDS)
         output.seek(0)

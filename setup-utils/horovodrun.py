@@ -1,12 +1,14 @@
 """Horovod's launcher, told the interface and the GPUs that the user has chosen for all hosts.
 
-It gets lists of hosts that it can use: the reader of all launchers has read them. Its elastic mode
-is closed.
+It gets lists of hosts that it can use: the reader of all launchers has read them. Keys and values
+of variables are no arguments of its processes, which every user of a host can read. Its elastic
+mode is closed.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shlex
 import sys
@@ -17,14 +19,15 @@ from typing import IO, Any, Callable, NoReturn, Optional
 
 import yaml  # type: ignore[import-untyped]
 from horovod.runner import gloo_run, launch
-from horovod.runner.common.util import env
+from horovod.runner.common.util import codec, env, safe_shell_exec
 from horovod.runner.driver import driver_service
+from horovod.runner.util import threads
 from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel.host_lists import read_file, read_list, slots_by_host
-from parallel.launch import ssh
+from parallel.launch import ssh, variables
 from parallel.launch.network_interface import NetworkInterface, is_own_name
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
@@ -32,6 +35,7 @@ from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
 _LAUNCHERS = Path(__file__).resolve().parent / "launchers"
 _find_interfaces = driver_service.get_common_interfaces
 _gloo_starter = gloo_run._exec_command_fn
+_start_ranks = gloo_run.launch_gloo
 _parse = launch.parse_args
 _check_ssh = launch._check_all_hosts_ssh_successful
 _become = os.execve
@@ -46,6 +50,12 @@ _CLOSED = (
     "Horovod's elastic and run-function modes are closed here, because whoever reaches their port "
     "runs programs as you (CVE-2024-10190); to start again after a failure, type: bash run.sh "
     "--restarts 10"
+)
+# A service that looks for the interfaces of a host, and the variable with its arguments.
+_SEARCH = "HOROVOD_SEARCH"
+_SEARCH_SERVICE = (
+    "import os; from horovod.runner.common.util import codec; from horovod.runner.task_fn import "
+    f"_task_fn; _task_fn(*codec.loads_base64(os.environ.pop('{_SEARCH}')))"
 )
 
 
@@ -187,8 +197,17 @@ def _options(port: Optional[int], identity_file: Optional[str]) -> list[str]:
     return options
 
 
+def is_sent(name: str) -> bool:
+    """True if other hosts get the variable of this name; Horovod would send almost all."""
+    return name in variables.names({**os.environ, name: ""})
+
+
 def remote_command(
-    command: str, host: str, port: Optional[int] = None, identity_file: Optional[str] = None
+    command: str,
+    host: str,
+    port: Optional[int] = None,
+    identity_file: Optional[str] = None,
+    more: Sequence[str] = (),
 ) -> str:
     """A rank of Gloo on another host, in a session that notices when one of the hosts is cut off.
 
@@ -197,12 +216,60 @@ def remote_command(
         host: where it runs.
         port: of the ssh server, if it is not the usual one.
         identity_file: of ssh.
+        more: names of variables that it gets, besides those that all hosts get.
     """
     options = _options(port, identity_file)
     seconds, (script,) = os.environ["HOST_TIMEOUT"], shlex.split(command)
-    guard = shlex.join(["bash", str(_LAUNCHERS / "remote-guard"), seconds, "bash", "-c", script])
-    shell = ("bash", str(_LAUNCHERS / "remote-shell"))
-    return shlex.join([*shell, *options, *ssh.destination(host), guard])
+    guard = ("bash", str(_LAUNCHERS / "remote-guard"), seconds, "bash", "-c", script)
+    there = shlex.join([*variables.RECEIVER, *guard])
+    sent = ",".join([*variables.names(os.environ), *more])
+    shell = ("bash", str(_LAUNCHERS / "remote-shell"), f"--send={sent}")
+    return shlex.join([*shell, *options, *ssh.destination(host), there])
+
+
+def launch_gloo(
+    command: Any, starts: Any, settings: Any, nics: Any, env: dict[str, str], address: str
+) -> None:
+    """Start ranks that inherit their variables, or get them by ``remote_command``.
+
+    Horovod makes all of them words of the ranks' commands.
+    """
+    os.environ.update(env)
+    _start_ranks(command, starts, settings, nics, {}, address)
+
+
+def launch_search(
+    hosts: Sequence[str], own_hosts: Sequence[str], driver_addresses: Any, settings: Any
+) -> None:
+    """Start the services that look for common interfaces, one on each host.
+
+    They run what a message with the key of the settings says. Horovod makes the settings a word of
+    their commands; here a variable has them, on its way the standard input of ssh.
+    """
+
+    def run(index: int, host: str) -> None:
+        arguments = codec.dumps_base64((index, len(hosts), driver_addresses, settings))
+        command = shlex.join([sys.executable, "-c", _SEARCH_SERVICE])
+        if host not in own_hosts:
+            port, identity_file = settings.ssh_port, settings.ssh_identity_file
+            command = remote_command(shlex.quote(command), host, port, identity_file, (_SEARCH,))
+        output = io.StringIO()
+        status = safe_shell_exec.execute(
+            command, {**os.environ, _SEARCH: arguments}, stdout=output, stderr=output
+        )
+        if status != 0:
+            reason = ssh.last_line(output.getvalue()).removeprefix("error: ")
+            print(
+                f"error: the search for common interfaces has failed on host {host}: {reason}; "
+                "choose an interface for all hosts, as in NIC=eth1",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(status)
+
+    # The index of a host is also that of its service.
+    pairs = [[index, host] for index, host in enumerate(hosts)]
+    threads.execute_function_multithreaded(run, pairs, block_until_all_done=False)
 
 
 def starter(settings: Any) -> Callable[..., tuple[int, float]]:
@@ -236,13 +303,15 @@ def main() -> None:
     launch._run_elastic = launch.KVStoreServer = refuse_mode
     launch._check_all_hosts_ssh_successful = check_ssh
     driver_service.get_common_interfaces = interfaces
+    driver_service._launch_task_servers = launch_search
     gloo_run.get_remote_command = remote_command
     gloo_run._exec_command_fn = starter
-    # It sends every variable to other hosts but this one.
-    if "SLURM_JOB_ID" not in os.environ:
-        env.IGNORE_REGEXES.discard(".*CUDA_VISIBLE_DEVICES")
+    gloo_run.launch_gloo = launch_gloo
+    env.is_exportable = is_sent
     sys.argv[0] = "horovodrun"
     try:
+        # A mistake in them is told first.
+        variables.names(os.environ)
         launch.run_commandline()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,11 +1,12 @@
 """Open MPI's mpirun, with lists of hosts that it can use and hosts that answer.
 
-    python setup-utils/mpirun.py ORTERUN WORDS...
+    python setup-utils/mpirun.py ORTERUN ARGUMENTS... -- WORDS...
 
 Open MPI answers a wrong list with pages of text, and waits forever for a server of ssh that says
 nothing. So the lists in WORDS are read here, each host is asked by ssh to run a command, and what
-cannot work is one line and status 2. Then this process becomes ORTERUN, with the same words but for
-its lists: a host stands once, and a file is one in memory, which nobody has to remove.
+cannot work is one line and status 2. Then this process becomes ORTERUN, with ARGUMENTS, the names
+of the variables for other hosts, and the same words but for their lists: a host stands once, and a
+file is one in memory, which nobody has to remove.
 
 For run.sh, RUN_SH_ATTEMPT has the number of its attempt. From 1 on, hosts that do not answer are
 left out.
@@ -27,7 +28,7 @@ from typing import Optional
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel.host_lists import read_file, read_list, slots_by_host
-from parallel.launch import ssh
+from parallel.launch import ssh, variables
 from parallel.launch.network_interface import is_own_name
 from runtime.errors import ConfigError, run_program
 
@@ -300,6 +301,11 @@ def _is_of_open_mpi(variable: str) -> bool:
 def main() -> None:
     """Become Open MPI's program."""
     program, *words = sys.argv[1:]
+    place = words.index("--")
+    arguments, words = words[:place], words[place + 1 :]
+    for name in variables.names(os.environ):
+        # Open MPI sends its own.
+        arguments += [] if _is_of_open_mpi(name) else ["-x", name]
     attempt = os.environ.pop("RUN_SH_ATTEMPT", None)
     launch = Launch(words, None if attempt is None else int(attempt))
     launch.check_ranks()
@@ -309,7 +315,7 @@ def main() -> None:
     sys.stdout.flush()
     # Called by its path, it would set other hosts' PATH by itself, to the system's folder if it is
     # the system's.
-    os.execv(program, ["mpirun", *launch.words()])
+    os.execv(program, ["mpirun", *arguments, *launch.words()])
 
 
 if __name__ == "__main__":

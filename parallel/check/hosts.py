@@ -85,9 +85,10 @@ class Probe:
         variables = ssh.variables_with_programs()
         # That of the user's own login, by which the probe on this host would take its address.
         variables.pop("SSH_CONNECTION", None)
+        is_here = is_own_name(host)
         try:
             self._process = subprocess.Popen(
-                words if is_own_name(host) else ssh.command(host, words, {}),
+                words if is_here else ssh.command(host, words),
                 env=variables,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -97,6 +98,11 @@ class Probe:
             )
         except OSError as error:
             raise ssh.cannot_start(error) from None
+        if not is_here:
+            assert self._process.stdin is not None
+            with suppress(OSError):
+                self._process.stdin.write(ssh.first_input({}))
+                self._process.stdin.flush()
         self._closed_at: Optional[float] = None
         self._lines: queue.SimpleQueue[Optional[bytes]] = queue.SimpleQueue()
         self._errors = b""

@@ -61,7 +61,10 @@ class ProcessSpec:
 
 
 Starter = Callable[[ProcessSpec], tuple[list[str], Optional[dict[str, str]]]]
-"""Returns the local command that runs a process under a guard, and its environment."""
+"""Returns the local command that runs a process under a guard, and its environment.
+
+None for a command of ssh, on whose input the variables follow.
+"""
 
 
 def locally(spec: ProcessSpec) -> tuple[list[str], Optional[dict[str, str]]]:
@@ -76,7 +79,7 @@ def by_ssh(spec: ProcessSpec) -> tuple[list[str], Optional[dict[str, str]]]:
     """
     if spec.role == SCHEDULER:
         return locally(spec)
-    return ssh.command(spec.host, _guarded(spec), spec.variables), None
+    return ssh.command(spec.host, _guarded(spec)), None
 
 
 def _guarded(spec: ProcessSpec) -> list[str]:
@@ -250,6 +253,8 @@ class _Process:
             # Ctrl-C in a terminal reaches the launcher alone.
             start_new_session=True,
         )
+        if environment is None:
+            self._write(ssh.first_input(spec.variables))
         outputs = {
             _STANDARD_OUTPUT: self._process.stdout,
             _STANDARD_ERROR: self._process.stderr,
@@ -271,12 +276,13 @@ class _Process:
 
     def send_signal(self, number: signal.Signals) -> None:
         """Have the guard send a signal to the process."""
+        self._write(f"{number.name.removeprefix('SIG')}\n".encode())
+
+    def _write(self, data: bytes) -> None:
+        """Write to the input of the guard, unless it has just ended."""
         assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(f"{number.name.removeprefix('SIG')}\n".encode())
-        except OSError:
-            # It has just ended.
-            return
+        with suppress(OSError):
+            self._process.stdin.write(data)
 
     def kill(self) -> None:
         """Kill the guard or ssh client on this machine."""

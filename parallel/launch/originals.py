@@ -15,8 +15,8 @@ from runtime.errors import ConfigError, did_you_mean
 
 _MACHINES = "a process takes what its machine has; processors are shared by OMP_NUM_THREADS"
 _VARIABLE = (
-    "write NAME=VALUE before the launcher; variables that begin with MXNET_, HOROVOD_, OMP_, "
-    "NUMBA_, NCCL_ or PS_ go to all processes"
+    "write NAME=VALUE before the launcher; those that libraries read go to all processes, such as "
+    "MXNET_... and OMP_..., and those that SEND_VARIABLES=NAME,... names"
 )
 _LOG = "leave it out: the launcher prints to the terminal, and each worker writes logs/"
 _SYNC = (

@@ -28,6 +28,7 @@ from types import FrameType
 from typing import Any, NamedTuple, NoReturn, Optional
 
 from parallel.host_lists import is_name
+from parallel.launch import variables
 from parallel.launch.network_interface import NetworkInterface
 from runtime import environment
 from runtime.errors import ConfigError, run_program
@@ -64,12 +65,6 @@ _STOP_SIGNALS = (
 )
 # How ``run_program`` begins its line.
 _OWN_ERROR = "error: "
-# The environment variables that are sent to other machines; on this one all are.
-_SENT = (
-    *("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV"),
-    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_TF32_OVERRIDE"),
-)
-_SENT_PREFIXES = ("MXNET_", "HOROVOD_", "OMP_", "NUMBA_", "NCCL_", "PS_")
 
 
 class HostReport(NamedTuple):
@@ -81,16 +76,24 @@ class HostReport(NamedTuple):
     """The address for which its own name stands there; empty if for none."""
 
 
-def command(host: str, words: Iterable[str], variables: Mapping[str, str]) -> list[str]:
-    """The local command that runs words on a host, in this folder, without a password."""
-    sent = {
-        name: value
-        for name, value in variables_with_programs().items()
-        if name in _SENT or name.startswith(_SENT_PREFIXES)
-    }
-    settings = [f"{name}={value}" for name, value in {**sent, **variables}.items()]
-    line = f"cd {shlex.quote(str(Path.cwd()))} && exec env {shlex.join([*settings, *words])}"
+def command(host: str, words: Iterable[str]) -> list[str]:
+    """The local command that runs words on a host, in this folder, without a password.
+
+    Its standard input has to start with ``first_input``.
+    """
+    line = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join([*variables.RECEIVER, *words])}"
     return [*CLIENT, *destination(host), line]
+
+
+def first_input(more: Mapping[str, str]) -> bytes:
+    """Return the start of the input of ``command``: the variables that the words get there.
+
+    Args:
+        more: variables besides those of this process that other hosts get.
+    """
+    own = variables_with_programs()
+    sent = {name: own[name] for name in variables.names(own)}
+    return variables.packed({**sent, **more})
 
 
 def destination(login: str) -> list[str]:
@@ -148,6 +151,13 @@ class Sessions:
                 raise cannot_start(error) from None
             self._running.append(process)
         return process
+
+    def run(self, host: str, words: Iterable[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start words on a host, see ``command``, with nothing but variables as their input."""
+        with tempfile.TemporaryFile() as file:
+            file.write(first_input({}))
+            file.seek(0)
+            return self.start(command(host, words), stdin=file, **options)
 
     def __exit__(self, *_: object) -> None:
         """Kill the clients that are left, and their proxies."""
@@ -247,9 +257,9 @@ def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, HostRepo
     with Sessions() as sessions, socket.create_server(address, backlog=len(hosts)) as launcher:
         words = (sys.executable, "-m", __name__, *interface, str(launcher.getsockname()[1]))
         running = {
-            host: sessions.start(
-                command(host, words, {}), text=True, errors="replace",
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            host: sessions.run(
+                host, words, text=True, errors="replace",
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )
             for host in hosts
         }  # fmt: skip

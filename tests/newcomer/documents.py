@@ -100,6 +100,7 @@ RUN_BY: dict[str, Run] = {
     ".venv/bin/horovodrun -np 16 -H": Run("make hosts"),
     "HOSTS= bash run.sh": Run("make hosts"),
     "NIC= HOSTS= bash run.sh": Run("make hosts"),
+    "SEND_VARIABLES= HOSTS= bash run.sh": Run("tests/setup/test_commands.py", "SEND_VARIABLES"),
     "mpirun -np 16 -H": Run("make hosts"),
     "HOST_TIMEOUT= bash run.sh": Run("tests/setup/test_commands.py", "HOST_TIMEOUT"),
     "python -m tests.hosts python -m benchmarks.scaling": Run("make hosts"),

@@ -387,8 +387,15 @@ def test_run_takes_signals_at_once_for_one(sandbox: Sandbox, pause: str, calls: 
 
 
 def test_run_passes_choices_and_settings_to_the_other_hosts(sandbox: Sandbox) -> None:
-    sandbox.run("bash", "run.sh", NETWORK="r50", NCCL_DEBUG="INFO", UNRELATED="x")
-    assert set(variables_sent(sandbox)) == {"PATH", "NETWORK", "NCCL_DEBUG"}
+    choices = {"NETWORK": "r50", "NCCL_DEBUG": "INFO", "UNRELATED": "x"}
+    sandbox.run("bash", "run.sh", **choices)
+    assert variables_sent(sandbox) == ["NCCL_DEBUG", "NETWORK", "PATH"]
+    sandbox.run("bash", "run.sh", SEND_VARIABLES="UNRELATED", **choices)
+    assert variables_sent(sandbox) == ["NCCL_DEBUG", "NETWORK", "PATH", "UNRELATED"]
+    result = sandbox.run("bash", "run.sh", SEND_VARIABLES="OTHER=1")
+    assert result.returncode == 2 and sandbox.calls == ""
+    assert result.stderr.startswith("error: SEND_VARIABLES: 'OTHER' is not the name of a variable;")
+    assert len(result.stderr.splitlines()) == 1
 
 
 PASSED = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"]

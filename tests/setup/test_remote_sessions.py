@@ -193,6 +193,31 @@ def test_a_session_that_does_not_begin_ends(tmp_path: Path, end: str) -> None:
     assert said == {"time": [line, "255"], "launcher": [], "signal": ["143"]}[end]
 
 
+SEES = """\
+#!/usr/bin/env bash
+printf '%s\\n' "$@" >call
+head -zn 3 | tr '\\0' '|' >input
+exit 3
+"""
+
+
+def test_variables_are_on_the_input_and_in_no_argument(tmp_path: Path) -> None:
+    (tmp_path / "ssh").write_text(SEES)
+    (tmp_path / "ssh").chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOST_TIMEOUT": "40"}
+    said = subprocess.run(
+        ["bash", FOLDER / "remote-shell", "--send=SECRET,EMPTY", "-p", "77", "host7", "daemon"],
+        cwd=tmp_path, env={**os.environ, **variables, "SECRET": "a b\nc=*", "EMPTY": ""},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (said.returncode, said.stdout) == (3, "")
+    # The empty one ends them.
+    assert (tmp_path / "input").read_text() == "SECRET=a b\nc=*|EMPTY=||"
+    call = (tmp_path / "call").read_text()
+    assert call.startswith("-x\n-p\n77\n") and call.endswith("\nhost7\ndaemon\n")
+    assert "a b" not in call
+
+
 @pytest.mark.parametrize(
     "words",
     [("-Fx.conf", "daemon -mca x"), ("-x", "-oProxyCommand=touch y", "/usr/bin/daemon"),

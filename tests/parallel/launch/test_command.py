@@ -316,6 +316,7 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
     ssh.write_text(
         "#!/bin/sh\n"
         'while [ "${1#-o}" != "$1" ]; do echo "$1" >>"$0.options"; shift; done\n'
+        'echo "$*" >>"$0.words"\n'
         '[ "$1" = 127.0.0.1 ] && cd / && exec env -u MXNET_KEPT PRESENCE="$PRESENCE" sh -c "$2"\n'
     )
     ssh.chmod(0o755)
@@ -335,6 +336,8 @@ def test_over_ssh_folder_environment_status_and_signals_arrive(tmp_path):
         assert f"worker {number}: {ROOT} it's $HOME\n" in output
         assert f"worker {number}: saved\n" in output
     assert "-oBatchMode=yes" in ssh.with_name("ssh.options").read_text()
+    words = ssh.with_name("ssh.words").read_text()
+    assert "parallel.launch.guard" in words and "it's" not in words and "DMLC_" not in words
 
 
 def test_the_port_of_a_line_is_that_of_the_ssh_server(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from parallel.launch import ssh
 from parallel.launch.job import ProcessSpec, by_ssh
 from parallel.parameter_server.assignment import SCHEDULER, WORKER
 
@@ -27,15 +28,17 @@ def test_variables_of_the_libraries_are_sent_and_no_others(monkeypatch: pytest.M
     assert environment is None
     assert (command[0], command[-2]) == ("ssh", "there")
     words = shlex.split(command[-1])
-    assert words[:2] == ["cd", words[1]] and words[2:5] == ["&&", "exec", "env"]
+    assert words[:2] == ["cd", words[1]] and words[2:4] == ["&&", "exec"]
     assert words[-2:] == ["python", "it's.py"]
-    assert {"MXNET_SEED=value of MXNET_SEED", "GROUPING_WORKER=3"} < set(words)
+    assert "value of" not in " ".join(command) and "GROUPING" not in " ".join(command)
+    sent = ssh.first_input(spec(WORKER).variables).decode().split("\0")
+    assert {"MXNET_SEED=value of MXNET_SEED", "GROUPING_WORKER=3"} < set(sent)
     programs = Path(sys.executable).parent
     assert {"OMP_NUM_THREADS=value of OMP_NUM_THREADS", f"PATH={programs}:value of PATH"} <= set(
-        words
+        sent
     )
-    assert {f"{name}=value of {name}" for name in gpus} < set(words)
-    assert "SECRET" not in command[-1]
+    assert {f"{name}=value of {name}" for name in gpus} < set(sent)
+    assert "SECRET" not in " ".join(sent)
 
 
 def test_the_scheduler_stays_on_this_machine() -> None:
