@@ -138,10 +138,11 @@ class Admission(threading.Thread):
         self._selector.register(self._listener, selectors.EVENT_READ)
         while True:
             for selected, _ in self._selector.select(SECONDS if self._callers else None):
-                if selected.fileobj is self._listener:
+                caller = selected.data
+                if caller is None:
                     self._accept()
-                elif selected.fileobj in self._callers:
-                    self._advance(self._callers[selected.fileobj])
+                elif caller.connection in self._callers:
+                    self._advance(caller)
             for caller in list(self._callers.values()):
                 if caller.end > time.monotonic():
                     # Those after it came later.
@@ -157,8 +158,8 @@ class Admission(threading.Thread):
         connection.setblocking(False)
         if len(self._callers) == _MOST_CALLERS:
             self._refuse(next(iter(self._callers.values())), "there are too many without a proof")
-        self._callers[connection] = _Caller(connection, peer)
-        self._selector.register(connection, selectors.EVENT_READ)
+        caller = self._callers[connection] = _Caller(connection, peer)
+        self._selector.register(connection, selectors.EVENT_READ, caller)
 
     def _advance(self, caller: _Caller) -> None:
         try:

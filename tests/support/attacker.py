@@ -127,6 +127,8 @@ def main() -> None:
     addresses = []
     for word in words:
         host, _, port = word.partition(":")
+        # Another user may not be able to load this codec of Python, which sockets want.
+        host.encode("idna")
         addresses.append((host, int(port)))
     limit = CONNECTIONS * len(addresses) + 100
     if os.getuid() == 0:
