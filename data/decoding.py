@@ -163,8 +163,8 @@ def _decode(payload: Payload, flags: int) -> Image:
         raise BrokenRecordError("the image cannot be decoded: it is cut off or damaged")
     if bytes(payload[:2]) == _JPEG and _has_many_scans(bytes(payload)):
         raise BrokenRecordError(
-            f"the image cannot be decoded: it is a JPEG of too many scans (at most {MAX_SCANS}, and "
-            "fewer of a large image)"
+            "the image cannot be decoded: it is a JPEG of too many scans (at most "
+            f"{MAX_SCANS}, and fewer of a large image)"
         )
     try:
         image: Optional[Image] = cv2.imdecode(np.frombuffer(payload, np.uint8), flags)

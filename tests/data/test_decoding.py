@@ -165,7 +165,7 @@ def test_a_jpeg_of_more_than_100_scans_is_broken() -> None:
     np.testing.assert_array_equal(decode_file(jpeg_of_scans(100)), usual)
     for decode in (decode_rgb, decode_file):
         for progressive in (True, False):
-            with pytest.raises(BrokenRecordError, match="it is a JPEG of too many scans .at most 100"):
+            with pytest.raises(BrokenRecordError, match="a JPEG of too many scans .at most 100"):
                 decode(memoryview(jpeg_of_scans(101, progressive)))
 
 
