@@ -22,7 +22,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from data import MAX_SCANS, headers
+from data import MAX_PIXELS, MAX_SCANS, headers
 from data.records.recordio import BrokenRecordError, Payload
 
 Image = NDArray[np.uint8]
@@ -68,6 +68,8 @@ JPEG_QUALITY = 95
 _CHUNK = struct.Struct(">I4s")
 _JPEG = b"\xff\xd8"
 _SCAN, _SCAN_MARKER, _END_MARKER = b"\xff\xda", 0xDA, 0xD9
+# A hundred of 67 million pixels would take 11 s.
+_SCANS_OF_LARGEST = 32
 # Before a length. In the pixels, zeros and restarts (D0 to D7) follow 0xFF (ITU-T T.81, B.1.1.3).
 _MARKER = re.compile(rb"\xff+[\xc0-\xcf\xd9-\xfe]")
 
@@ -161,7 +163,8 @@ def _decode(payload: Payload, flags: int) -> Image:
         raise BrokenRecordError("the image cannot be decoded: it is cut off or damaged")
     if bytes(payload[:2]) == _JPEG and _has_many_scans(bytes(payload)):
         raise BrokenRecordError(
-            f"the image cannot be decoded: it is a JPEG of more than {MAX_SCANS} scans"
+            "the image cannot be decoded: it is a JPEG of too many scans (at most "
+            f"{MAX_SCANS}, and fewer of a large image)"
         )
     try:
         image: Optional[Image] = cv2.imdecode(np.frombuffer(payload, np.uint8), flags)
@@ -183,16 +186,21 @@ def _has_whole_chunks(payload: Payload) -> bool:
 
 
 def _has_many_scans(jpeg: bytes) -> bool:
-    if jpeg.count(_SCAN) <= MAX_SCANS:
+    if jpeg.count(_SCAN) <= _SCANS_OF_LARGEST:
         return False
     # The thumbnail in a segment, and a film after the end, are not decoded.
-    place, scans = len(_JPEG), 0
+    place, scans, most = len(_JPEG), 0, MAX_SCANS
     while found := _MARKER.search(jpeg, place):
         place = found.end()
         if jpeg[place - 1] == _END_MARKER:
             break
+        if jpeg[place - 1] in headers.FRAME_MARKERS:
+            height, width = (
+                int.from_bytes(jpeg[at : at + 2], "big") for at in (place + 3, place + 5)
+            )
+            most = min(most, _SCANS_OF_LARGEST * MAX_PIXELS // max(height * width, 1))
         scans += jpeg[place - 1] == _SCAN_MARKER
-        if scans > MAX_SCANS:
+        if scans > most:
             return True
         place += int.from_bytes(jpeg[place : place + 2], "big")
     return False

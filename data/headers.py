@@ -32,7 +32,7 @@ _SEGMENT_BEGIN = 0xFF
 # Bytes before the first segment, of marker and length, and of the length, which counts itself.
 _SEGMENTS_BEGIN, _SEGMENT_HEAD, _LENGTH_BYTES = 2, 4, 2
 # The segments that begin a frame are C0 to CF, but for these three (ITU-T T.81, table B.1).
-_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # The start of the pixels, and the end of the image: no EXIF block comes after them.
 _LAST_MARKERS = (0xDA, 0xD9)
 _EXIF_MARKER, _EXIF_BEGIN = 0xE1, b"Exif\0\0"
@@ -116,7 +116,7 @@ def orientation(payload: Payload) -> int:
 def _jpeg_size(payload: bytes) -> tuple[int, int]:
     """Return the size in the first frame, 0 x 0 without one; thumbnails lie within a segment."""
     for marker, position, _ in _segments(payload):
-        if marker in _FRAME_MARKERS:
+        if marker in FRAME_MARKERS:
             if position + 9 > len(payload) or payload.rfind(_JPEG_END, position) < 0:
                 break
             height, width = struct.unpack_from(">HH", payload, position + 5)

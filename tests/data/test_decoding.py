@@ -165,8 +165,18 @@ def test_a_jpeg_of_more_than_100_scans_is_broken() -> None:
     np.testing.assert_array_equal(decode_file(jpeg_of_scans(100)), usual)
     for decode in (decode_rgb, decode_file):
         for progressive in (True, False):
-            with pytest.raises(BrokenRecordError, match="it is a JPEG of more than 100 scans"):
+            with pytest.raises(BrokenRecordError, match="a JPEG of too many scans .at most 100"):
                 decode(memoryview(jpeg_of_scans(101, progressive)))
+
+
+def test_a_large_jpeg_has_fewer_scans() -> None:
+    """A hundred scans of 67 million pixels take as long as thousands of a small image."""
+    jpeg = jpeg_of_scans(33)
+    place = next(at for at in range(len(jpeg)) if jpeg[at : at + 2] in (b"\xff\xc0", b"\xff\xc2"))
+    assert jpeg[place + 5 : place + 9] == b"\0\x10\0\x10"
+    large = jpeg[: place + 5] + b"\x20\0\x20\0" + jpeg[place + 9 :]
+    with pytest.raises(BrokenRecordError, match="too many scans"):
+        decode_rgb(large)
 
 
 @pytest.mark.parametrize("filler", [b"\xff", b"\xff\x01", b"\xff\x02\xff\xff", b"\xff\xd0"])
@@ -174,7 +184,7 @@ def test_no_bytes_between_scans_hide_others(filler: bytes) -> None:
     """A reserved marker has no length that could be skipped."""
     jpeg = jpeg_of_scans(101)
     place = jpeg.index(b"\xff\xda", jpeg.index(b"\xff\xda") + 2)
-    with pytest.raises(BrokenRecordError, match="more than 100 scans"):
+    with pytest.raises(BrokenRecordError, match="too many scans"):
         decode_rgb(jpeg[:place] + filler + jpeg[place:])
 
 
