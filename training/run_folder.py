@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Optional
 
 from runtime.errors import ConfigError, DataError
-from runtime.terminal import print_line
+from runtime.process.terminal import print_line
 
 if TYPE_CHECKING:
     from parallel.world import World

@@ -26,8 +26,8 @@ from data.worker_threads import add_workers
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched
 from runtime.files import StagedFiles, new_folder
+from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
-from runtime.terminal import print_line
 
 # Option, name in the findings, and what it says.
 _COSINES = (

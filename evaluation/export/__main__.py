@@ -34,7 +34,7 @@ from evaluation.onnx_runtime import OnnxNetwork, import_onnx, import_onnxruntime
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import DataError, run_program
 from runtime.files import StagedFiles
-from runtime.terminal import print_line
+from runtime.process.terminal import print_line
 
 if TYPE_CHECKING:
     from backbones.checkpoint import Checkpoint

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from runtime.terminal import PrintableOutput, one_line, printable
+from runtime.process.terminal import PrintableOutput, one_line, printable
 
 
 @pytest.mark.parametrize(
