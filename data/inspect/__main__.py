@@ -28,7 +28,7 @@ from data.worker_threads import add_workers
 from runtime.command_line import Parser
 from runtime.errors import DataError
 from runtime.files import write_atomically
-from runtime.process.terminal import one_line, print_line
+from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
 
 _BAD_STATUS = 1
@@ -73,7 +73,7 @@ def _inspect_records(records: RecordSet, options: argparse.Namespace) -> Optiona
         _print_contradictions(records, survey)
         _print_repeated(records, survey)
     name = records.name if records.path.stem == "train" else records.path.stem
-    title = f"{one_line(name)}: {len(records):,} images of {len(present):,} identities"
+    title = f"{name}: {len(records):,} images of {len(present):,} identities"
     if len(present):
         histogram = draw_histogram(present, title)
         _write(options.out / f"{name}-images-per-identity.png", histogram)
@@ -93,7 +93,7 @@ def _inspect_pairs(pairs: VerificationSet, options: argparse.Namespace) -> Optio
     if survey is not None:
         for (height, width), count in survey.sizes.most_common():
             _print_row(f"of {height} x {width}", f"{count:,}")
-    title = f"{one_line(pairs.name)}: {len(pairs.same):,} pairs"
+    title = f"{pairs.name}: {len(pairs.same):,} pairs"
     _write(options.out / f"{pairs.name}-samples.png", draw_pairs(pairs, title))
     return survey
 
