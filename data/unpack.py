@@ -21,8 +21,8 @@ from data.records.recordio import BrokenRecordError
 from data.worker_threads import say, track
 from runtime.command_line import Parser, positive_integer
 from runtime.files import create, new_folder
+from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
-from runtime.terminal import print_line
 
 _BAD_STATUS = 1
 

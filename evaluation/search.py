@@ -25,8 +25,8 @@ from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
 from runtime.kernels.compiled import unlocked_kernel
+from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
-from runtime.terminal import print_line
 
 # Blocks of which the cosines have 64 MiB, and the rows, at 512 numbers, 32 MiB.
 _PROBES, _GALLERY = 1024, 16384

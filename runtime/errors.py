@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, BinaryIO, NoReturn, Optional, TextIO, cast
 
-from runtime.terminal import PrintableOutput, one_line
+from runtime.process import lost_pages
+from runtime.process.terminal import PrintableOutput, one_line
 
 USER_ERROR_STATUS = 2
 _CRASH_STATUS = 1
@@ -79,11 +80,10 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
     terminal obeys, are written as escapes. A mapped file that is cut off is reported as a
     ``DataError``.
     """
-    # Imports ctypes, and this module.
-    from runtime import lost_pages
-
     _open_outputs()
-    lost_pages.report()
+    lost_pages.report(
+        lambda line: _end(f"{_host()}{line}", USER_ERROR_STATUS), USER_ERROR_STATUS
+    )
     try:
         status = main() or 0
         sys.stdout.flush()
@@ -94,7 +94,7 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
             host = _host()
         _end(f"{host}{error}", USER_ERROR_STATUS)
     except UserError as error:
-        end_by(error)
+        _end(f"{_host()}{error}", USER_ERROR_STATUS)
     except _OutputError as error:
         _end_without_output(error)
     except Exception as error:
@@ -165,11 +165,6 @@ def _printable(former: io.TextIOWrapper, raw: io.FileIO) -> PrintableOutput:
         line_buffering=former.line_buffering,
         write_through=is_unbuffered,
     )
-
-
-def end_by(error: UserError) -> NoReturn:
-    """Print the error's line and end the process at once."""
-    _end(f"{_host()}{error}", USER_ERROR_STATUS)
 
 
 def _end_without_output(error: _OutputError) -> NoReturn:

@@ -36,7 +36,7 @@ from parallel.launch.network_interface import (
 )
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
-from runtime.terminal import print_line
+from runtime.process.terminal import print_line
 
 _LAUNCHERS = Path(__file__).resolve().parent / "launchers"
 _find_interfaces = driver_service.get_common_interfaces

@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Optional
 
 from runtime.errors import ConfigError, DataError
 from runtime.files import open_kept
-from runtime.terminal import print_line
+from runtime.process.terminal import print_line
 
 if TYPE_CHECKING:
     from parallel.world import World

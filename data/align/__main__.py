@@ -29,8 +29,8 @@ from data.worker_threads import add_workers, map_in_order, say, track
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
 from runtime.files import create, new_folder, read_file
+from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
-from runtime.terminal import print_line
 
 _REFUSED_STATUS = 1
 

@@ -27,8 +27,8 @@ from data.worker_threads import add_workers
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError, is_launched
 from runtime.files import StagedFiles, create, new_folder, open_regular
+from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
-from runtime.terminal import print_line
 
 # Option, name in the findings, and what it says.
 _COSINES = (

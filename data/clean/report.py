@@ -24,7 +24,7 @@ from data.records.recordio import BrokenRecordError, Payload
 from data.verification.bin_file import VerificationSet
 from runtime.errors import DataError
 from runtime.files import write_atomically
-from runtime.terminal import printable
+from runtime.process.terminal import printable
 
 _ROWS = 12
 _OF_OWN, _OF_OTHER = 4, 4

@@ -28,8 +28,8 @@ from data.worker_threads import add_workers
 from runtime.command_line import Parser
 from runtime.errors import DataError
 from runtime.files import write_atomically
+from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
-from runtime.terminal import print_line
 
 _BAD_STATUS = 1
 # More would push the rest of the report off the screen; a file has all bad images.

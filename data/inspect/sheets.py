@@ -18,6 +18,7 @@ from data.records.record_set import RecordSet
 from data.records.recordio import Payload
 from data.verification.bin_file import VerificationSet
 from runtime.errors import DataError
+from runtime.process.terminal import one_line
 
 _ROWS, _COLUMNS = 10, 8
 _PAIR_ROWS, _PAIR_COLUMNS = 10, 3
@@ -63,6 +64,8 @@ def draw_histogram(image_counts: NDArray[np.int64], title: str) -> bytes:
 
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
+    # matplotlib reads text between dollars as a formula.
+    title = one_line(title).replace("$", r"\$")
     axes = figure.add_subplot(title=title, xlabel="images per identity", ylabel="identities")
     edges = _bins(image_counts)
     bars, _ = np.histogram(image_counts, edges)
@@ -251,6 +254,8 @@ def _text(lines: Sequence[str], height: int, width: int) -> Image:
     top = (height - _LINE_HEIGHT * len(lines)) // 2
     for number, line in enumerate(lines, 1):
         baseline = top + _LINE_HEIGHT * number - _LINE_HEIGHT // 4
+        # OpenCV ends the process at a surrogate.
+        line = one_line(line)
         cv2.putText(image, line, (0, baseline), _FONT, _FONT_SCALE, _DARK, 1, cv2.LINE_AA)
     return image
 

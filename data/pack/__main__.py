@@ -36,8 +36,8 @@ from data.verification.pairs import Pair, draw_pairs, read_pairs
 from data.worker_threads import add_workers, say
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
+from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable, undisturbed
-from runtime.terminal import print_line
 
 _MAX_SIDE = 4096
 _MAX_SHARDS = 1000

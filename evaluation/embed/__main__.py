@@ -27,8 +27,8 @@ from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
 from runtime.errors import DataError
 from runtime.files import StagedFiles
+from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable, undisturbed
-from runtime.terminal import print_line
 
 _Read = Union[Images, DataError]
 

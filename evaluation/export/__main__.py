@@ -34,7 +34,7 @@ from evaluation.onnx_runtime import OnnxNetwork
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import DataError, run_program
 from runtime.files import StagedFiles
-from runtime.terminal import print_line
+from runtime.process.terminal import print_line
 from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime
 
 if TYPE_CHECKING:

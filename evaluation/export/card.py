@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.report import run_files
-from runtime.terminal import one_line
+from runtime.process.terminal import one_line
 
 _DATA = ("dataset", "rec", "data_dir", "rec_train", "num_classes", "num_images", "min_images")
 # Where a run is on a machine is nothing about its network.

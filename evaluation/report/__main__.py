@@ -21,8 +21,8 @@ from evaluation.report.run_page import write_page
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError
 from runtime.files import write_atomically
+from runtime.process.terminal import print_line
 from runtime.stopping import run_stoppable
-from runtime.terminal import print_line
 
 _COMPARISON = Path("comparison.html")
 

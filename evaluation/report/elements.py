@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from evaluation.report.charts import Picture, color
 from evaluation.report.style import STYLE
-from runtime.terminal import printable
+from runtime.process.terminal import printable
 
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "

@@ -30,7 +30,7 @@ from evaluation.verification.report import (
 )
 from runtime.environment import prepare_lanes
 from runtime.errors import ConfigError, run_program
-from runtime.terminal import print_line
+from runtime.process.terminal import print_line
 
 if TYPE_CHECKING:
     from data.verification.bin_file import VerificationSet

@@ -14,7 +14,7 @@ from evaluation.network import Source, add_network, checkpoint_or_onnx
 from evaluation.output_files import check_output
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import DataError
-from runtime.terminal import print_line
+from runtime.process.terminal import print_line
 
 _SUFFIX = ".bin"
 # InsightFace's, without --target.

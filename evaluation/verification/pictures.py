@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from evaluation.bad_cases import PAIRS_ON_A_SHEET, DrawPairs
 from evaluation.output_files import write_output
 from evaluation.verification.curves import Answers, Curve, Pairs, Scores, area_under
+from runtime.process.terminal import one_line
 
 _INCHES, _DPI = (8, 6), 110
 # Of the axis of the TAR: the least that it spans, and a share of what it spans around the curves.
@@ -55,7 +56,7 @@ def draw_roc(curves: Mapping[str, Curve]) -> bytes:
     for text, (name, curve) in zip(texts, curves.items()):
         # Here, because a label that begins with an underscore is left out.
         size = f"{curve.different:,} pairs of two people"
-        text.set_text(f"{name}: AUC {area_under(curve):.5f}, {size}")
+        text.set_text(f"{one_line(name)}: AUC {area_under(curve):.5f}, {size}")
         # A dollar in a name is no formula.
         text.set_parse_math(False)
     target = io.BytesIO()

@@ -8,11 +8,13 @@ import pytest
 
 from data.decoding import decode_rgb
 from data.inspect.sheets import (
+    SheetRow,
     draw_batch,
     draw_chosen_pairs,
     draw_histogram,
     draw_identities,
     draw_pairs,
+    draw_rows,
 )
 from data.records.record_set import RecordSet
 from data.verification.bin_file import read_bin, write_bin
@@ -257,3 +259,10 @@ def test_the_first_images_of_a_batch(channels: int, side: int, count: int) -> No
     rows, columns = min(-(-count // 4), 4), min(count, 4)
     # Four pixels below each image, each class and each row.
     assert sheet.shape[:2] == (rows * (112 + 4 + 20 + 4 + 4), columns * 112 + (columns - 1) * 4)
+
+
+def test_a_name_of_other_bytes_or_of_a_formula_is_drawn() -> None:
+    """OpenCV would end the process, matplotlib raise the error of a formula."""
+    for name in ("a\udcff", "\x1b[2J\n", "$\\frac{1}{0}$ $"):
+        assert decode_rgb(draw_histogram(np.array([1, 2]), name)).std() > 1
+        assert decode_rgb(draw_rows([SheetRow([name], [[(b"", name)]])], name)).std() > 1

@@ -11,9 +11,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Callable
 from typing import Any, Optional
-
-from runtime.errors import USER_ERROR_STATUS, DataError, end_by
 
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 # Of signal.h: the handler gets a siginfo_t, whose si_addr is at this place on 64-bit systems.
@@ -31,24 +30,29 @@ class _SignalAction(ctypes.Structure):
     )
 
 
-def report() -> None:
-    """Have this process end with one line when a page of a mapped file is lost."""
-    action = _SignalAction(_end, flags=_SA_SIGINFO)
-    ctypes.CDLL(None).sigaction(int(signal.SIGBUS), ctypes.byref(action), None)
+def report(end: Callable[[str], object], status: int) -> None:
+    """Have this process end with one line when a page of a mapped file is lost.
 
+    Args:
+        end: prints a line and ends the process.
+        status: of the process if it cannot print.
+    """
 
-@_HANDLER
-def _end(_: int, information: Optional[int], __: Any) -> None:
-    try:
-        address = ctypes.c_size_t.from_address((information or 0) + _ADDRESS).value
-        end_by(
-            DataError(
+    def handle(_: int, information: Optional[int], __: Any) -> None:
+        try:
+            address = ctypes.c_size_t.from_address((information or 0) + _ADDRESS).value
+            end(
                 f"{_file_at(address)} was cut off while it was in use, or its disk fails or is "
                 "full (SIGBUS); make the file complete and start the same command again"
             )
-        )
-    finally:
-        os._exit(USER_ERROR_STATUS)
+        finally:
+            os._exit(status)
+
+    handler = _HANDLER(handle)
+    # For as long as the process runs.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(handler))
+    action = _SignalAction(handler, flags=_SA_SIGINFO)
+    ctypes.CDLL(None).sigaction(int(signal.SIGBUS), ctypes.byref(action), None)
 
 
 def _file_at(address: int) -> str:

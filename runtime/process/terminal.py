@@ -13,9 +13,9 @@ from typing import Optional, TextIO
 
 from typing_extensions import override
 
-# C0, DEL and C1; line and paragraph separators; marks, embeddings, overrides and isolates of
-# bidirectional text (Unicode 15, UAX 9, table 4).
-_CONTROLS = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+# C0, DEL and C1; line and paragraph separators; surrogates, which stand for bytes of no UTF-8;
+# marks, embeddings, overrides and isolates of bidirectional text (Unicode 15, UAX 9, table 4).
+_CONTROLS = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0xD800, 0xE000))
 _BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _LINE_ESCAPES = {code: repr(chr(code))[1:-1] for code in (*_CONTROLS, *_BIDIRECTIONAL)}
 _ESCAPES = {code: text for code, text in _LINE_ESCAPES.items() if chr(code) not in "\n\t"}

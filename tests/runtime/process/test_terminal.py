@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from runtime.terminal import PrintableOutput, one_line, printable
+from runtime.process.terminal import PrintableOutput, one_line, printable
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,7 @@ from runtime.terminal import PrintableOutput, one_line, printable
         ("\x9b31m\x7f\x85", r"\x9b31m\x7f\x85"),
         ("a\rb\x00\x08", r"a\rb\x00\x08"),
         ("photo_\u202egpj.exe", r"photo_\u202egpj.exe"),
+        ("a\udcff\ud800", r"a\udcff\ud800"),
         ("\u2066\u2069\u200f\u061c\u2028", r"\u2066\u2069\u200f\u061c\u2028"),
         # Legal text: Latin, Han, Arabic, a family joined by ZWJ, no-break and ideographic spaces.
         ("Zoë 漢字 علي 👨\u200d👩\u200d👧 a\u00a0b\u3000c", None),
