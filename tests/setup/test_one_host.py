@@ -151,8 +151,7 @@ def test_mpirun_closes_the_ports_of_a_job_on_this_host(
     sandbox.stub("orterun", NOTES)
     result = sandbox.run("bash", LAUNCHER, *words.split(), **variables)
     assert result.returncode == 0, result.stderr
-    assert ("\nOMPI_MCA_btl=^tcp\n" in sandbox.calls) == is_closed
-    assert ("\nPMIX_MCA_ptl=usock\n" in sandbox.calls) == is_closed
+    assert ("OMPI_MCA_btl=^tcp" in sandbox.calls.splitlines()) == is_closed
     assert bool(re.search("^LD_PRELOAD=.*loopback.so", sandbox.calls, re.MULTILINE)) == is_closed
 
 
@@ -177,4 +176,4 @@ def test_what_the_user_types_of_transports_stays(
     if typed:
         assert re.findall(r" -mca btl (\S+)", sandbox.calls.replace("--", "-")) == [found]
     else:
-        assert f"\nOMPI_MCA_btl={found}\n" in sandbox.calls
+        assert f"OMPI_MCA_btl={found}" in sandbox.calls.splitlines()
