@@ -44,8 +44,6 @@ _KINDS = {
     **dict.fromkeys(("hostfile", "machinefile"), _FILE),
 }
 _NAMES_IN_RUN_SH = {_RANKS: "NP", _LIST: "HOSTS", _FILE: "HOSTFILE"}
-# By which PMIx connects ranks and mpirun: the kernel says who connects, which it does not of TCP.
-_UNIX_SOCKETS = {"PMIX_MCA_ptl": "usock", "OMPI_MCA_pmix_server_usock_connections": "1"}
 # Options without a value. All others have one, mca and gmca two.
 _FLAGS = frozenset(
     "allow-run-as-root bynode byslot continuous debug-daemons disable-recovery display-allocation "
@@ -292,15 +290,14 @@ class Launch:
         return sum(count or 1 for slots in self._lists.values() for count in slots.values())
 
     def close_ports(self) -> None:
-        """Have no other host and no other user reach the job, if all its ranks are on this host.
+        """Have no other host reach the job, if all its ranks are on this host.
 
-        Ranks exchange data by shared memory alone, and find ``mpirun`` by a socket in a folder of
-        the user. The port of ``mpirun`` that is left hears nobody.
+        Ranks exchange data by shared memory alone. The port of ``mpirun`` for daemons, which cannot
+        be switched off, hears nobody; PMIx's, by which ranks find it, is on the loopback interface.
         """
         if not self._is_on_this_host():
             return
         os.environ.update(loopback_variables())
-        os.environ.update(_UNIX_SOCKETS)
         ways = self._words.parameters.get("btl", os.environ.get("OMPI_MCA_btl", "^"))
         if ways.startswith("^") and "tcp" not in ways[1:].split(","):
             ways = "^" + ",".join(filter(None, (ways[1:], "tcp")))

@@ -126,20 +126,20 @@ def test_without_the_library_a_line_says_so(
 @pytest.mark.parametrize(
     ("words", "variables", "is_closed"),
     [
-        ("-np 2 true", {}, True),
-        ("-np 2 -H localhost:2 true", {}, True),
-        ("-np 2 -H localhost:1,127.0.0.1:1 true", {}, True),
-        ("-np 2 --hostfile own true", {}, True),
-        ("-np 2 -H localhost:2 true", {"SLURM_JOB_ID": "7"}, True),
-        ("-np 2 -H ip1:1,localhost:1 true", {}, False),
-        ("-np 2 --hostfile other true", {}, False),
-        ("-np 1 -H localhost:1 true : -np 1 -H ip1:1 true", {}, False),
+        ("-np 2 bash", {}, True),
+        ("-np 2 -H localhost:2 bash", {}, True),
+        ("-np 2 -H localhost:1,127.0.0.1:1 bash", {}, True),
+        ("-np 2 --hostfile own bash", {}, True),
+        ("-np 2 -H localhost:2 bash", {"SLURM_JOB_ID": "7"}, True),
+        ("-np 2 -H ip1:1,localhost:1 bash", {}, False),
+        ("-np 2 --hostfile other bash", {}, False),
+        ("-np 1 -H localhost:1 bash : -np 1 -H ip1:1 bash", {}, False),
         # Other hosts may stand elsewhere.
-        ("-np 2 true", {"SLURM_JOB_ID": "7"}, False),
-        ("-np 2 true", {"PBS_JOBID": "7"}, False),
-        ("-np 2 true", {"OMPI_MCA_orte_default_hostfile": "other"}, False),
-        ("-np 2 --default-hostfile other true", {}, False),
-        ("-np 2 -H +n0 true", {}, False),
+        ("-np 2 bash", {"SLURM_JOB_ID": "7"}, False),
+        ("-np 2 bash", {"PBS_JOBID": "7"}, False),
+        ("-np 2 bash", {"OMPI_MCA_orte_default_hostfile": "other"}, False),
+        ("-np 2 --default-hostfile other bash", {}, False),
+        ("-np 2 -H +n0 bash", {}, False),
         ("--app programs", {}, False),
     ],
 )
@@ -151,8 +151,7 @@ def test_mpirun_closes_the_ports_of_a_job_on_this_host(
     sandbox.stub("orterun", NOTES)
     result = sandbox.run("bash", LAUNCHER, *words.split(), **variables)
     assert result.returncode == 0, result.stderr
-    assert ("\nOMPI_MCA_btl=^tcp\n" in sandbox.calls) == is_closed
-    assert ("\nPMIX_MCA_ptl=usock\n" in sandbox.calls) == is_closed
+    assert ("OMPI_MCA_btl=^tcp" in sandbox.calls.splitlines()) == is_closed
     assert bool(re.search("^LD_PRELOAD=.*loopback.so", sandbox.calls, re.MULTILINE)) == is_closed
 
 
@@ -177,4 +176,4 @@ def test_what_the_user_types_of_transports_stays(
     if typed:
         assert re.findall(r" -mca btl (\S+)", sandbox.calls.replace("--", "-")) == [found]
     else:
-        assert f"\nOMPI_MCA_btl={found}\n" in sandbox.calls
+        assert f"OMPI_MCA_btl={found}" in sandbox.calls.splitlines()
