@@ -29,7 +29,7 @@ def integer(least: int, most: int) -> Kind:
 
     def checked(value: str) -> Optional[str]:
         found = re.fullmatch(r"(-?\d{1,9})L?", value, re.ASCII)
-        return found[1] if found and least <= int(found[1]) <= most else None
+        return str(int(found[1])) if found and least <= int(found[1]) <= most else None
 
     return checked
 

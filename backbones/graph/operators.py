@@ -73,12 +73,7 @@ _steps = several(
 # One number, or one for each of three channels.
 _per_channel = several(_number, 1, 3, is_bare_allowed=True)
 
-_BLAS = {"workspace": integer(0, 1 << 16), "no_bias": flag}
-_CUDNN = {
-    "cudnn_tune": one_of("None", "off", "limited_workspace", "fastest"),
-    "cudnn_off": flag,
-    "layout": one_of("None", "NCHW"),
-}
+_CUDNN = {"cudnn_off": flag, "layout": one_of("None", "NCHW")}
 _REDUCTION = {"axis": _axes, "keepdims": flag, "exclude": flag}
 # More outputs than one, and statistics of a quantized network.
 _NORMALIZATION = {"eps": _epsilon, "output_mean_var": one_of("False")}
@@ -110,14 +105,18 @@ OPERATORS: Mapping[str, Operator] = {
         3,
         {
             **_WINDOW,
-            **_BLAS,
             **_CUDNN,
+            "workspace": integer(0, 1 << 16),
+            "no_bias": flag,
+            "cudnn_tune": one_of("None", "off", "limited_workspace", "fastest"),
             "dilate": _sides,
             "num_filter": _channels,
             "num_group": _channels,
         },
     ),
-    "FullyConnected": Operator(3, {**_BLAS, "num_hidden": _channels, "flatten": flag}),
+    "FullyConnected": Operator(
+        3, {"num_hidden": _channels, "no_bias": flag, "flatten": flag}
+    ),
     "LeakyReLU": Operator(
         1,
         {
@@ -316,7 +315,7 @@ def is_common(node: Node) -> bool:
     )
     return (
         max(kernel, default=1) <= 16
-        and max(stride, default=1) <= 4
+        and max(stride, default=1) <= 16
         and max(dilate, default=1) <= 1
         and all(2 * beyond <= side for beyond, side in zip(pad, kernel))
     )

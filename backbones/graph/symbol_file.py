@@ -122,8 +122,10 @@ def _checked(graph: Any, outputs: Sequence[str]) -> Any:
     checked = [_checked_node(nodes, index, indices, version or 0) for index in kept]
     _rename_operators(checked)
     names = [node["name"] for node in checked]
-    if len(set(names)) != len(names):
-        raise DamagedGraph("two of its parameters have the same name")
+    # MXNet names the outputs of an operator so.
+    of_outputs = {f"{name}_output{number}" for name in names for number in ("", "0")}
+    if len({*names}) != len(names) or of_outputs.intersection(names):
+        raise DamagedGraph("two of its tensors have the same name")
     if not any(node["op"] == "null" and node["name"] == INPUT for node in checked):
         raise UnsupportedGraph(_NO_PATH)
     _check_parameters(checked)

@@ -59,8 +59,9 @@ _USUAL: dict[str, list[str]] = {
     "p": ["0.4", "0", "1"],
     "layout": ["None", "NCHW"],
 }  # fmt: skip
+_PLAIN = ["False", "0", "1", "0.5", "None", "True", "off", "()"]
 _OPTIONAL = 0.35
-_HOSTILE_VALUE, _HOSTILE_INPUT = 0.06, 0.04
+_HOSTILE_VALUE, _HOSTILE_INPUT = 0.01, 0.01
 _PARAMETERS = {
     "Convolution": ("weight", "bias"), "FullyConnected": ("weight", "bias"),
     "BatchNorm": ("gamma", "beta", "moving_mean", "moving_var"), "LeakyReLU": ("gamma",),
@@ -72,6 +73,10 @@ _REQUIRED = frozenset(
 )
 _UNKNOWN = ["foo", "num_filters", "__shape__", "lr_mult", "weight_wd_mult", "info", "op_type"]
 _LAYERS = ("Convolution", "Pooling", "BatchNorm", "LeakyReLU")
+_SUFFIXES = (
+    "output output0 output1 call1 raised factor scaled_gamma scaled_beta inverse bent_kernel bend "
+    "bent linear slope positive linear_kernel weight bias gamma"
+).split()
 _OPERATORS = sorted(set(OPERATORS) - {"null"})
 
 
@@ -118,11 +123,14 @@ class _Graph:
     def _attributes(self, op: str) -> dict[str, str]:
         rng = self._rng
         found = {}
-        for key in OPERATORS[op].attributes:
+        for key, kind in OPERATORS[op].attributes.items():
             is_hostile = rng.random() < _HOSTILE_VALUE
             if key in _REQUIRED or is_hostile or rng.random() < _OPTIONAL:
-                usual = _USUAL.get(key, ["False", "0", "1", "0.5", "None", "True"])
-                found[key] = rng.choice(_HOSTILE if is_hostile else usual)
+                usual = [one for one in _USUAL.get(key, _PLAIN) if kind(one) is not None]
+                # The ends of a range are hostile values that are allowed.
+                if rng.random() < 0.1:
+                    usual = [one for one in _HOSTILE if kind(one) is not None] or usual
+                found[key] = rng.choice(_HOSTILE if is_hostile or not usual else usual)
         if rng.random() < 0.02:
             found[rng.choice(_UNKNOWN)] = rng.choice(_HOSTILE)
         return found
@@ -198,6 +206,12 @@ def _same_name(content: dict[str, Any], rng: random.Random) -> None:
     first["name"] = second["name"]
 
 
+def _derived_name(content: dict[str, Any], rng: random.Random) -> None:
+    """As MXNet names outputs, and this project the operators that it puts in a layer's place."""
+    first, second = (rng.choice(content["nodes"]) for _ in range(2))
+    first["name"] = f"{second['name']}_{rng.choice(_SUFFIXES)}"
+
+
 def _same_parameter(content: dict[str, Any], rng: random.Random) -> None:
     operators = [node for node in content["nodes"] if node["inputs"]]
     node, other = (rng.choice(operators) for _ in range(2))
@@ -205,5 +219,6 @@ def _same_parameter(content: dict[str, Any], rng: random.Random) -> None:
 
 
 _DAMAGES: list[Callable[[dict[str, Any], random.Random], None]] = [
-    _old_attributes, _wrong_node, _wrong_heads, _move_node, _same_name, _same_parameter,
+    _old_attributes, _wrong_node, _wrong_heads, _move_node, _same_name, _derived_name,
+    _derived_name, _same_parameter,
 ]  # fmt: skip

@@ -7,7 +7,9 @@ import random
 import pytest
 
 from tests.fuzz import campaign
+from tests.fuzz.graph_inputs import make_graph
 from tests.fuzz.mutate import make_input
+from tests.fuzz.onnx_inputs import make_onnx
 
 # Those that need MXNet take seconds to start; they have a small share.
 SHARES = {
@@ -44,3 +46,10 @@ def test_an_input_is_always_the_same_bytes() -> None:
     inputs = [make_input(seeds, number) for number in range(300)]
     assert inputs == [make_input(seeds, number) for number in range(300)]
     assert len(set(inputs)) > 250
+
+
+def test_a_network_that_is_made_is_always_the_same_bytes() -> None:
+    for make in (make_graph, make_onnx):
+        inputs = [make_input([b"seed"], number, make) for number in range(100)]
+        assert inputs == [make_input([b"seed"], number, make) for number in range(100)]
+        assert len(set(inputs)) > 70

@@ -28,6 +28,7 @@ SIDES = several(integer(1, 1024), 0, 2)
         (flag, "2", None),
         (integer(1, 7), "7", "7"),
         (integer(1, 7), "3L", "3"),
+        (integer(0, 7), "-0", "0"),
         (integer(1, 7), "8", None),
         (integer(1, 7), "0", None),
         # MXNet makes 4294967295 of it.

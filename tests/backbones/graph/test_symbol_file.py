@@ -242,3 +242,12 @@ def test_a_name_that_a_terminal_would_obey_is_refused(tmp_path: Path, name: str)
     with pytest.raises(DataError, match="node 1 has no name") as caught:
         read_graph(path)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["flat_output", "flat_output0", "fc1_weight"])
+def test_a_parameter_with_the_name_of_another_tensor_is_refused(tmp_path: Path, name: str) -> None:
+    """The shape of one would be taken for that of the other, which hides a damaged Reshape."""
+    # Node 3 is the bias of fc1.
+    path = changed(write(tmp_path, (0, -1)), lambda graph: graph["nodes"][3].update(name=name))
+    with pytest.raises(DataError, match="two of its tensors have the same name"):
+        read_graph(path)

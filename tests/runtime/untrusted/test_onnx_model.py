@@ -172,7 +172,7 @@ def of_shape(sides: list[int]) -> Any:
 def test_a_small_file_that_asks_for_gigabytes_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, of_shape([1 << 33]))
     assert path.stat().st_size < 300
-    with pytest.raises(DataError, match="refused as an ONNX model: .*"):
+    with pytest.raises(DataError, match="it needs more than 1024 MiB of memory"):
         read_model(path, SIZE)
     assert read_model(written(tmp_path, of_shape([1 << 10])), SIZE)
 
