@@ -20,6 +20,7 @@ from evaluation.features import FACE_SIZE, Extract
 from evaluation.onnx_runtime import OnnxNetwork, normalizes_pixels
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError
+from runtime.untrusted.onnx_model import read_model
 
 _ONNX = ".onnx"
 Source = Union[Path, tuple[str, int]]
@@ -139,19 +140,16 @@ def open_network(options: argparse.Namespace, context: Optional[object] = None) 
 
 
 def _open_onnx(path: Path, size: Optional[tuple[int, int]]) -> FaceNetwork:
-    if not path.is_file():
-        raise DataError(f"{path} does not exist or is no file; name an ONNX file")
-    network = OnnxNetwork(path)
-    is_scaled = network.takes_bytes or normalizes_pixels(path)
-    if not is_scaled:
-        network = OnnxNetwork(path, scale_pixels=True)
+    wanted = size or FACE_SIZE
+    content = read_model(path, wanted)
+    network = OnnxNetwork(content, str(path))
+    network.scales_pixels = not (network.takes_bytes or normalizes_pixels(content))
     channels, *stated = network.image_shape
     if channels != 3:
         raise DataError(
             f"{path} takes images {list(network.image_shape)}; give a network that takes RGB "
             "images [b, 3, height, width]"
         )
-    wanted = size or FACE_SIZE
     # A side that the file leaves open is no number.
     known = [side if isinstance(side, int) else wanted[i] for i, side in enumerate(stated)]
     image_size = known[0], known[1]
@@ -160,22 +158,9 @@ def _open_onnx(path: Path, size: Optional[tuple[int, int]]) -> FaceNetwork:
             f"--image-size {size[0]} {size[1]} contradicts {path}, which takes images of "
             f"{image_size[0]} x {image_size[1]}; leave it out"
         )
-    _try(network, path, image_size)
-    return FaceNetwork(network.extract, image_size, str(path))
-
-
-def _try(network: OnnxNetwork, path: Path, size: tuple[int, int]) -> None:
-    """Refuse a network that fails, or whose outputs are no features [b, D]."""
-    try:
-        shape = network.extract(np.zeros((1, 3, *size), np.uint8)).shape
-    # Of ONNX Runtime, whose exceptions have no common class but this one.
-    except Exception as error:
-        reason = str(error).strip().splitlines()[:1]
-        raise DataError(
-            f"{path} fails on an image of {size[0]} x {size[1]} ({''.join(reason)[:200]}); give "
-            "the size that it was trained with as --image-size"
-        ) from None
+    shape = network.extract(np.zeros((1, 3, *image_size), np.uint8)).shape
     if len(shape) != 2:
         raise DataError(
             f"{path} gives {list(shape)} for one image; give a network whose output is [b, D]"
         )
+    return FaceNetwork(network.extract, image_size, str(path))

@@ -1,8 +1,4 @@
-"""The imports of ``onnx`` and ``onnxruntime``, which only commands about ONNX files need.
-
-Neither is imported before a function here is called, so that training does without them; and
-protobuf, which ``onnx`` imports, gets the environment that lets it live beside MXNet.
-"""
+"""A network of an ONNX file as a function of images."""
 
 from __future__ import annotations
 
@@ -12,47 +8,14 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.features import FACE_SIZE
 from runtime import environment
-from runtime.errors import ConfigError, DataError
+from runtime.errors import DataError
+from runtime.untrusted.child import one_line
+from runtime.untrusted.onnx_model import import_onnx, open_session, read_model
 
-# ONNX Runtime's number for errors; its warnings are about how it optimizes.
-_ERRORS = 3
 # Half of the largest pixel, as a float32: a product with it stays one.
 _MIDDLE = np.float32(127.5)
-
-
-def import_onnx() -> Any:
-    """Return the package ``onnx``.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    environment.prepare()
-    try:
-        import onnx
-    except ImportError as error:
-        raise _missing("onnx", error) from None
-    return onnx
-
-
-def import_onnxruntime() -> Any:
-    """Return the package ``onnxruntime``.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    environment.prepare()
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise _missing("onnxruntime", error) from None
-    return onnxruntime
-
-
-def _missing(package: str, error: ImportError) -> ConfigError:
-    return ConfigError(
-        f"the package {package} cannot be imported ({error}); 'make env' installs it"
-    )
 
 
 class OnnxNetwork:
@@ -61,35 +24,27 @@ class OnnxNetwork:
     Attributes:
         batch_size: the only number of images that it takes; None for any.
         image_shape: channels, height and width; a side that the file leaves open is no number.
-        takes_bytes: whether its input is uint8.
+        takes_bytes: True if its input is uint8.
+        scales_pixels: True if it gets (x - 127.5) / 127.5 instead of pixels x; False at first.
 
     Raises:
         ConfigError: ONNX Runtime is not installed.
         DataError: the file is no such network.
     """
 
-    def __init__(self, model: Union[bytes, Path], *, scale_pixels: bool = False) -> None:
+    def __init__(self, model: Union[bytes, Path], name: str = "the model") -> None:
         """Open a network.
 
         Args:
-            model: the file, or its content.
-            scale_pixels: whether it gets (x - 127.5) / 127.5 instead of pixels x.
+            model: the file, or its content if this process has made or checked it.
+            name: of the content, for messages.
         """
-        runtime = import_onnxruntime()
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = environment.visible_threads()
-        options.log_severity_level = _ERRORS
-        name = "the model" if isinstance(model, bytes) else str(model)
-        source = model if isinstance(model, bytes) else str(model)
+        self._name = name = str(model) if isinstance(model, Path) else name
+        content = read_model(model, FACE_SIZE) if isinstance(model, Path) else model
         try:
-            self._session = runtime.InferenceSession(
-                source, options, providers=["CPUExecutionProvider"]
-            )
-        # Its exceptions have no common class but this one.
-        except Exception as error:
-            raise DataError(
-                f"{name} is refused by ONNX Runtime ({_first_line(error)}); export it again"
-            ) from None
+            self._session = open_session(content, environment.visible_threads())
+        except DataError as error:
+            raise DataError(f"{name}: {error}; export it again") from None
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         if len(inputs) != 1 or len(outputs) != 1 or len(inputs[0].shape) != 4:
             raise DataError(
@@ -98,8 +53,8 @@ class OnnxNetwork:
             )
         batch, *shape = inputs[0].shape
         self._input = inputs[0].name
-        self._scales = scale_pixels
         self.takes_bytes = "uint8" in inputs[0].type
+        self.scales_pixels = False
         self.batch_size = batch if isinstance(batch, int) else None
         self.image_shape = tuple(shape)
 
@@ -118,14 +73,22 @@ class OnnxNetwork:
         dtype: Any = np.uint8 if self.takes_bytes else np.float32
         filled: NDArray[Any] = np.zeros((size, *images.shape[1:]), dtype)
         filled[: len(images)] = images
-        if self._scales:
+        if self.scales_pixels:
             filled = (filled - _MIDDLE) / _MIDDLE
-        (output,) = self._session.run(None, {self._input: filled})
+        try:
+            (output,) = self._session.run(None, {self._input: filled})
+        except Exception as error:
+            height, width = images.shape[2:]
+            raise DataError(
+                f"{self._name} fails on {size} images of {height} x {width} "
+                f"({one_line(str(error))}); give the size that it was trained with as "
+                "--image-size, or a smaller --batch-size"
+            ) from None
         return np.asarray(output[: len(images)], np.float32)
 
 
-def normalizes_pixels(path: Path) -> bool:
-    """Whether a network takes pixels as they are, 0 to 255, instead of (x - 127.5) / 127.5.
+def normalizes_pixels(content: bytes) -> bool:
+    """True if a network takes pixels as they are, 0 to 255, instead of (x - 127.5) / 127.5.
 
     InsightFace's client (``ArcFaceONNX``) decides so: a difference and a product are among the
     first eight nodes, by their names.
@@ -133,14 +96,9 @@ def normalizes_pixels(path: Path) -> bool:
     Raises:
         ConfigError: the package ``onnx`` is not installed.
     """
-    graph = import_onnx().load(str(path), load_external_data=False).graph
+    graph = import_onnx().load_from_string(content).graph
     names = [node.name for node in graph.node[:8]]
     return all(
         any(name.startswith(beginnings) for name in names)
         for beginnings in (("Sub", "_minus"), ("Mul", "_mul"))
     )
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return lines[0].strip()[:300] if lines else type(error).__name__

@@ -7,7 +7,6 @@ input, and one face is chosen of those found.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,9 @@ from data.align.outputs import LARGEST_STRIDE, Faces, form_of
 from data.align.points import PointSource
 from data.align.similarity import FivePoints
 from data.decoding import Image
-from runtime.errors import ConfigError, DataError
+from runtime.errors import DataError
+from runtime.untrusted.child import one_line
+from runtime.untrusted.onnx_model import open_session, read_model
 
 CHOICES = ("central", "largest", "only")
 """Which of several faces is taken; ``only`` refuses images with several."""
@@ -54,8 +55,10 @@ class Detector(PointSource):
 
     def __init__(self, path: Path, search: Search) -> None:
         self._search = search
-        self._session = _open(path)
+        content = read_model(path, (search.side, search.side))
         try:
+            # Threads work on images of their own; those of a session would compete with them.
+            self._session = open_session(content, threads=1)
             self._input, *_ = self._session.get_inputs()
             self._size = self._input_size()
             blank = np.zeros((1, 3, *self._size), np.float32)
@@ -116,7 +119,7 @@ class Detector(PointSource):
         except Exception as error:
             # Its errors derive from Exception alone, and have several lines.
             raise DataError(
-                f"the detector fails on {list(batch.shape)}: {_first_line(error)}"
+                f"the detector fails on {list(batch.shape)}: {one_line(str(error))}"
             ) from None
 
 
@@ -129,30 +132,3 @@ def remove_overlapping(faces: Faces) -> Faces:
     corners = np.concatenate([faces.boxes[:, :2], faces.boxes[:, 2:] - faces.boxes[:, :2]], axis=1)
     kept = cv2.dnn.NMSBoxes(corners.tolist(), faces.scores.tolist(), 0.0, _SAME_FACE)
     return Faces(*(part[np.array(kept)] for part in faces))
-
-
-def _open(path: Path) -> Any:
-    try:
-        # Imported here: it takes longer than a wrong option may take to be answered.
-        import onnxruntime
-    except ImportError:
-        raise ConfigError(
-            "a detector needs ONNX Runtime, which is not installed; `make env` installs all of "
-            "requirements.txt"
-        ) from None
-    if not os.path.isfile(path):
-        raise DataError(f"{path} is no file; name the .onnx file of a face detector")
-    options = onnxruntime.SessionOptions()
-    # Threads work on images of their own; those of a session would compete with them.
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    try:
-        return onnxruntime.InferenceSession(
-            str(path), sess_options=options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:
-        raise DataError(f"{path} cannot be loaded as an ONNX model: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

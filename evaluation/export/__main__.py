@@ -30,10 +30,11 @@ from evaluation.export.pixels import read_scaling
 from evaluation.export.writer import HALF, SINGLE
 from evaluation.features import check_finite
 from evaluation.network import checkpoint
-from evaluation.onnx_runtime import OnnxNetwork, import_onnx, import_onnxruntime
+from evaluation.onnx_runtime import OnnxNetwork
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import DataError, run_program
 from runtime.files import StagedFiles
+from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime
 
 if TYPE_CHECKING:
     from backbones.checkpoint import Checkpoint

@@ -22,8 +22,8 @@ from evaluation.export.layers import LAYERS
 from evaluation.export.pixels import read_scaling, write_scaling
 from evaluation.export.tensors import SPLITS, TENSORS
 from evaluation.export.writer import HALF, SINGLE, Operator, Shape, Tensor, Writer
-from evaluation.onnx_runtime import import_onnx
 from runtime.errors import DataError
+from runtime.untrusted.onnx_model import import_onnx
 
 OPSET, IR_VERSION = 13, 7
 INPUT = "data"

@@ -24,9 +24,9 @@ from evaluation.embed import __main__ as embed
 from evaluation.export import __main__ as export
 from evaluation.features import check_finite, features_of_views, sums_of_views
 from evaluation.ijb import __main__ as ijb
-from evaluation.onnx_runtime import import_onnx
 from evaluation.verification import __main__ as verification
 from runtime.errors import DataError
+from runtime.untrusted.onnx_model import import_onnx
 from tests.support.ijb_set import write_set
 
 SIDE = 112

@@ -182,9 +182,9 @@ def test_other_networks_are_refused(kind, shape, message: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cannot be loaded as an ONNX model"),
-        (b"junk" * 100, "cannot be loaded as an ONNX model"),
-        (None, "is no file; name the .onnx file"),
+        (b"", "is refused as an ONNX model: ONNX Runtime refuses it"),
+        (b"junk" * 100, "is refused as an ONNX model: it is no protobuf message"),
+        (None, "is no file; name an ONNX file"),
     ],
 )
 def test_broken_files_are_refused(content, message: str, tmp_path: Path) -> None:
@@ -198,14 +198,14 @@ def test_broken_files_are_refused(content, message: str, tmp_path: Path) -> None
 
 def test_without_onnx_runtime_it_is_one_line(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ConfigError, match="a detector needs ONNX Runtime.*make env"):
+    with pytest.raises(ConfigError, match="the package onnxruntime cannot be imported.*make env"):
         Detector(tmp_path / "d.onnx", Search())
 
 
 def test_a_cut_off_detector_is_refused(tmp_path: Path) -> None:
     path = write_detector(tmp_path / "d.onnx", "tables", [planted(SHAPE + 90)])
     path.write_bytes(path.read_bytes()[:-5000])
-    with pytest.raises(DataError, match="cannot be loaded|no face detector"):
+    with pytest.raises(DataError, match="is refused as an ONNX model|no face detector"):
         Detector(path, Search())
 
 

@@ -22,9 +22,9 @@ from evaluation.embed import __main__ as command
 from evaluation.embed.rows_file import reserve
 from evaluation.export import __main__ as export
 from evaluation.features import normalized
-from evaluation.onnx_runtime import import_onnx
 from parallel.world import LoneWorld
 from runtime.errors import ConfigError, DataError
+from runtime.untrusted.onnx_model import import_onnx
 from tests.support.launch import clean_environment
 from tests.support.thread_world import run_ranks
 
@@ -241,7 +241,7 @@ def test_two_ranks_under_horovodrun(model: Path, people: list[str], is_broken: b
         (["--model", "m,0", "--out", "x", "a.txt"], DataError, "a.txt is no input that is known"),
         (["--model", "m,0", "--out", "x", "empty"], DataError, "empty holds no images"),
         (["--model", "m,0", "--out", "x", "faces"], DataError, "m-symbol.json"),
-        (["--model", "m.onnx", "--out", "x", "faces"], DataError, "m.onnx does not exist"),
+        (["--model", "m.onnx", "--out", "x", "faces"], DataError, "m.onnx cannot be read"),
         (
             ["--model", "m.onnx", "--dtype", "bfloat16", "--out", "x", "faces"],
             ConfigError, "--dtype bfloat16 is for networks of MXNet",

@@ -20,9 +20,10 @@ from data.pack.__main__ import main as pack
 from data.verification.bin_file import read_bin
 from evaluation.export import __main__ as command
 from evaluation.export import layers
-from evaluation.onnx_runtime import OnnxNetwork, import_onnx
+from evaluation.onnx_runtime import OnnxNetwork
 from evaluation.verification import evaluate
 from runtime.errors import ConfigError, DataError
+from runtime.untrusted.onnx_model import import_onnx
 from tests.support.onnx_networks import drawn
 
 

@@ -19,9 +19,10 @@ from backbones.classifiers import Normalization
 from backbones.graph.operators import OPERATORS
 from evaluation.export.comparison import draw_images, largest_difference
 from evaluation.export.graph import IR_VERSION, OPSET, TRANSLATED, Form, to_onnx
-from evaluation.onnx_runtime import OnnxNetwork, import_onnx
+from evaluation.onnx_runtime import OnnxNetwork
 from runtime.errors import DataError
 from runtime.mxnet import mx
+from runtime.untrusted.onnx_model import import_onnx
 from tests.support.onnx_networks import (
     by_mxnet,
     by_onnx,

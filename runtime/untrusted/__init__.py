@@ -1,0 +1,1 @@
+"""Files of others that can name anything to compute: networks."""

@@ -1,0 +1,228 @@
+"""ONNX files, checked before this process runs them: the only imports of ``onnx``, ``onnxruntime``.
+
+An ONNX file may name other files, whose bytes become weights and so come out in embeddings; it may
+loop, and promise tensors of any size. So every command that opens one does so here: what a network
+for images does not need is refused, and the rest is tried out in another process
+(``runtime.untrusted.child``). Neither package is imported before a function here is called, so that
+training does without them; and protobuf, which ``onnx`` imports, gets the environment that lets it
+live beside MXNet.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime import environment
+from runtime.errors import ConfigError, DataError
+from runtime.untrusted import child
+
+# ONNX Runtime's number for what ends the process; other errors are exceptions as well.
+_FATAL = 4
+# That of a message of protobuf, and so of a model in one file.
+_MAX_BYTES = (1 << 31) - 1
+# Elements in a byte of the smallest types, of 4 bits.
+_ELEMENTS_OF_BYTE = 2
+_DOMAINS = ("", "ai.onnx")
+_CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
+_TYPES = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8}
+
+
+def import_onnx() -> Any:
+    """Return the package ``onnx``.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    environment.prepare()
+    try:
+        import onnx
+    except ImportError as error:
+        raise _missing("onnx", error) from None
+    return onnx
+
+
+def import_onnxruntime() -> Any:
+    """Return the package ``onnxruntime``.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    environment.prepare()
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise _missing("onnxruntime", error) from None
+    return onnxruntime
+
+
+def _missing(package: str, error: ImportError) -> ConfigError:
+    return ConfigError(
+        f"the package {package} cannot be imported ({error}); 'make env' installs it"
+    )
+
+
+def read_model(path: Path, image_size: tuple[int, int]) -> bytes:
+    """Return the content of a file that ONNX Runtime can run, tried out in another process.
+
+    Args:
+        path: the file.
+        image_size: height and width of the images, if the file leaves them open.
+
+    Raises:
+        ConfigError: a package is missing.
+        DataError: the file is missing, no model, or one that is refused.
+    """
+    import_onnxruntime()
+    content = _read(path)
+    header = {"image_size": image_size}
+    memory = child.GIGABYTE + 4 * len(content)
+    reason = child.ask("runtime.untrusted.onnx_model", header, content, memory)
+    if reason is not None:
+        raise DataError(f"{path} is refused as an ONNX model: {reason}")
+    return content
+
+
+def _read(path: Path) -> bytes:
+    try:
+        # A pipe without a writer would be waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise DataError(f"{path} is no regular file; name an ONNX file")
+            if found.st_size > _MAX_BYTES:
+                raise DataError(f"{path} has 2 GiB or more, which no ONNX file can have")
+            return file.read()
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read ({error.strerror}) or is no file; name an ONNX file"
+        ) from None
+
+
+def open_session(content: bytes, threads: int) -> Any:
+    """Return ONNX Runtime's session, on the processor, for a model of ``read_model`` or our own.
+
+    Raises:
+        ConfigError: ONNX Runtime is not installed.
+        DataError: ONNX Runtime refuses the model.
+    """
+    runtime = import_onnxruntime()
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = _FATAL
+    # Else the content decides between this and a format of ONNX Runtime's own.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
+    try:
+        return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    # Its exceptions have no common class but this one.
+    except Exception as error:
+        raise DataError(f"ONNX Runtime refuses it ({child.one_line(str(error))})") from None
+
+
+def check(content: bytes) -> None:
+    """Refuse what a network for images does not need and a file of others must not have.
+
+    Raises:
+        DataError: there is such a thing anywhere in the model.
+    """
+    model = import_onnx().ModelProto()
+    try:
+        model.ParseFromString(content)
+    # The classes of protobuf's exceptions differ between its forms.
+    except Exception as error:
+        raise DataError(f"it is no protobuf message ({child.one_line(str(error))})") from None
+    for message in _messages(model):
+        checks = _CHECKS.get(type(message).__name__)
+        if checks is not None:
+            checks(message, len(content))
+
+
+def _messages(model: Any) -> Iterator[Any]:
+    """Yield all messages of a model: its graph, functions, subgraphs, attributes, and tensors."""
+    waiting = [model]
+    while waiting:
+        message = waiting.pop()
+        yield message
+        for field, value in message.ListFields():
+            if field.message_type is not None:
+                waiting.extend(value if field.label == field.LABEL_REPEATED else [value])
+
+
+def _check_tensor(tensor: Any, size: int) -> None:
+    if tensor.external_data or tensor.data_location:
+        location = {one.key: one.value for one in tensor.external_data}.get("location", "")
+        raise DataError(
+            f"the tensor {tensor.name!r:.80} is in another file, {location!r:.80}, which is not "
+            "opened; write the model into one file: onnx.save(onnx.load(old), new)"
+        )
+    elements = 1
+    for side in tensor.dims:
+        elements *= max(0, side)
+    if elements > _ELEMENTS_OF_BYTE * size or min(tensor.dims, default=0) < 0:
+        raise DataError(
+            f"the tensor {tensor.name!r:.80} has the shape {list(tensor.dims)!s:.80}, but the "
+            f"file has {size:,} bytes; copy it again"
+        )
+
+
+def _check_node(node: Any, _: int) -> None:
+    if node.domain not in _DOMAINS:
+        raise DataError(
+            f"the operator {node.op_type!r:.80} is of {node.domain!r:.80}, and only those of ONNX "
+            "are run; export it without operators of others"
+        )
+    if node.op_type in _CONTROL_FLOW:
+        raise _unneeded(f"the operator {node.op_type}")
+
+
+def _check_attribute(attribute: Any, _: int) -> None:
+    if attribute.HasField("g") or attribute.graphs:
+        raise _unneeded(f"a graph in the attribute {attribute.name!r:.80}")
+
+
+def _refuse(what: str) -> Any:
+    def check(_: Any, __: int) -> None:
+        raise _unneeded(what)
+
+    return check
+
+
+def _unneeded(what: str) -> DataError:
+    return DataError(f"it has {what}, which no network for images needs; export it without")
+
+
+_CHECKS = {
+    "TensorProto": _check_tensor,
+    "NodeProto": _check_node,
+    "AttributeProto": _check_attribute,
+    "SparseTensorProto": _refuse("a sparse tensor"),
+    "FunctionProto": _refuse("a function"),
+}
+
+
+def _try(header: dict[str, Any], content: bytes) -> None:
+    """Check a model, and run it on a blank image if it takes one."""
+    check(content)
+    session = open_session(content, threads=1)
+    first, *others = session.get_inputs()
+    if others or len(first.shape) != 4 or first.type not in _TYPES:
+        return
+    usual = (1, 3, *header["image_size"])
+    shape = [side if isinstance(side, int) else usual[i] for i, side in enumerate(first.shape)]
+    try:
+        session.run(None, {first.name: np.zeros(shape, _TYPES[first.type])})
+    except Exception as error:
+        raise DataError(
+            f"it fails on images {shape} ({child.one_line(str(error))}); give the size of images "
+            "that it was trained with"
+        ) from None
+
+
+if __name__ == "__main__":
+    child.serve(_try)

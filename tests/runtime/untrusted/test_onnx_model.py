@@ -1,0 +1,224 @@
+"""ONNX files of others: what no network for images needs is refused, by every command alike."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data.align.detector import Detector, Search
+from evaluation.network import open_network
+from evaluation.onnx_runtime import OnnxNetwork
+from runtime.errors import ConfigError, DataError
+from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime, read_model
+
+SIZE = (4, 4)
+OPENERS: dict[str, Callable[[Path], Any]] = {
+    "read_model": lambda path: read_model(path, SIZE),
+    "OnnxNetwork": OnnxNetwork,
+    "open_network": lambda path: open_network(
+        Namespace(model=path, image_size=SIZE, dtype="float32")
+    ),
+    "Detector": lambda path: Detector(path, Search(side=32)),
+}
+
+
+def model(*nodes: Any, tensors: Any = (), output: str = "y") -> Any:
+    """A network from images ``x`` to ``y``, whose last node is a Flatten of ``output``."""
+    onnx = import_onnx()
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    given = helper.make_tensor_value_info("x", kind, ["b", 3, 4, 4])
+    made = helper.make_tensor_value_info("out", kind, ["b", None])
+    nodes = (*nodes, helper.make_node("Flatten", [output], ["out"]))
+    graph = helper.make_graph(list(nodes), "g", [given], [made], list(tensors))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+
+
+def added(tensor: Any) -> Any:
+    """x + a tensor [3, 4, 4]."""
+    helper = import_onnx().helper
+    return model(helper.make_node("Add", ["x", tensor.name], ["y"]), tensors=[tensor])
+
+
+def tensor(name: str = "w") -> Any:
+    content = np.ones((3, 4, 4), np.float32)
+    found = import_onnx().numpy_helper.from_array(content, name)
+    return found
+
+
+def outside(location: str) -> Any:
+    found = tensor()
+    found.ClearField("raw_data")
+    found.data_location = 1
+    for key, value in (("location", location), ("offset", "0"), ("length", "192")):
+        found.external_data.add(key=key, value=value)
+    return found
+
+
+def written(folder: Path, content: Any) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(content.SerializeToString())
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A stranger's folder beside a secret, to which a link leads."""
+    (tmp_path / "secret").write_bytes(np.full(48, 7.5, np.float32).tobytes())
+    inner = tmp_path / "theirs"
+    inner.mkdir()
+    (inner / "link").symlink_to(tmp_path / "secret")
+    os.link(tmp_path / "secret", inner / "hard")
+    return inner
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize("place", ["{}/secret", "../secret", "link", "hard", "theirs/../../secret"])
+def test_weights_in_another_file_are_refused(folder: Path, place: str, opener: str) -> None:
+    location = place.format(folder.parent)
+    path = written(folder, added(outside(location)))
+    with pytest.raises(DataError, match="the tensor 'w' is in another file") as caught:
+        OPENERS[opener](path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_tensor_of_a_node_may_not_be_in_another_file_either(folder: Path) -> None:
+    helper = import_onnx().helper
+    constant = helper.make_node("Constant", [], ["c"], value=outside("../secret"))
+    path = written(folder, model(constant, helper.make_node("Add", ["x", "c"], ["y"])))
+    with pytest.raises(DataError, match="the tensor 'w' is in another file, '../secret'"):
+        read_model(path, SIZE)
+
+
+def test_addresses_of_memory_are_refused(tmp_path: Path) -> None:
+    """ONNX Runtime's own place for tensors takes the offset as an address."""
+    path = written(tmp_path, added(outside("*/_ORT_MEM_ADDR_/*")))
+    with pytest.raises(DataError, match="is in another file"):
+        read_model(path, SIZE)
+
+
+def with_control_flow(op: str) -> Any:
+    onnx = import_onnx()
+    body = model(onnx.helper.make_node("Relu", ["x"], ["y"])).graph
+    return model(onnx.helper.make_node(op, ["x"], ["y"], body=body))
+
+
+def in_a_function(op: str) -> Any:
+    helper = import_onnx().helper
+    looped = helper.make_node(op, ["a"], ["b"], body=with_control_flow(op).graph)
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("own", 1)]
+    function = helper.make_function("own", "F", ["a"], ["b"], [looped], opsets)
+    made = model(helper.make_node("F", ["x"], ["y"], domain="own"))
+    made.functions.append(function)
+    made.opset_import.append(opsets[1])
+    return made
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize("op", ["If", "Loop", "Scan"])
+@pytest.mark.parametrize("make", [with_control_flow, in_a_function])
+def test_a_graph_with_control_flow_is_refused(
+    tmp_path: Path, make: Callable[[str], Any], op: str, opener: str
+) -> None:
+    path = written(tmp_path, make(op))
+    with pytest.raises(DataError, match="no network for images needs|only those of ONNX"):
+        OPENERS[opener](path)
+
+
+def test_functions_operators_of_others_and_sparse_tensors_are_refused(tmp_path: Path) -> None:
+    helper = import_onnx().helper
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    with_function = model(relu)
+    with_function.functions.add(name="F", domain="own")
+    foreign = model(helper.make_node("Relu", ["x"], ["y"], domain="com.microsoft"))
+    sparse = model(relu)
+    sparse.graph.sparse_initializer.add(dims=[1 << 40])
+    for made, message in (
+        (with_function, "it has a function"),
+        (foreign, "the operator 'Relu' is of 'com.microsoft'"),
+        (sparse, "it has a sparse tensor"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_model(written(tmp_path, made), SIZE)
+
+
+@pytest.mark.parametrize("dims", [[1 << 40], [1 << 20, 1 << 20], [-4, 12], [49, 1 << 62, 4]])
+def test_a_tensor_that_promises_more_than_the_file_has_is_refused(
+    tmp_path: Path, dims: list[int]
+) -> None:
+    promising = tensor()
+    promising.dims[:] = dims
+    with pytest.raises(DataError, match="the tensor 'w' has the shape"):
+        read_model(written(tmp_path, added(promising)), SIZE)
+
+
+def of_shape(sides: list[int]) -> Any:
+    onnx = import_onnx()
+    shape = onnx.numpy_helper.from_array(np.array(sides, np.int64), "s")
+    nodes = [
+        onnx.helper.make_node("ConstantOfShape", ["s"], ["c"]),
+        onnx.helper.make_node("ReduceMax", ["c"], ["m"], keepdims=0),
+        onnx.helper.make_node("Add", ["x", "m"], ["y"]),
+    ]
+    return model(*nodes, tensors=[shape])
+
+
+def test_a_small_file_that_asks_for_gigabytes_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, of_shape([1 << 33]))
+    assert path.stat().st_size < 300
+    with pytest.raises(DataError, match="it needs more than 1024 MiB of memory"):
+        read_model(path, SIZE)
+    assert read_model(written(tmp_path, of_shape([1 << 10])), SIZE)
+
+
+def test_a_sound_file_is_its_content(tmp_path: Path) -> None:
+    path = written(tmp_path, added(tensor()))
+    assert read_model(path, SIZE) == path.read_bytes()
+    # Its own folder may be reached by a link, as downloaded files often are.
+    (tmp_path / "other.onnx").symlink_to(path)
+    assert read_model(tmp_path / "other.onnx", SIZE) == path.read_bytes()
+
+
+@pytest.mark.timeout(60)
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.onnx")
+    (tmp_path / "self.onnx").symlink_to("self.onnx")
+    (tmp_path / "folder.onnx").mkdir()
+    for name in ("pipe.onnx", "self.onnx", "folder.onnx", "missing.onnx", "/dev/zero"):
+        with pytest.raises(DataError, match="no regular file|cannot be read") as caught:
+            read_model(tmp_path / name, SIZE)
+        assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_another_format_of_onnx_runtime_is_refused(tmp_path: Path) -> None:
+    """It is read without these checks."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x18\0\0\0ORTM" + bytes(100))
+    with pytest.raises(DataError, match="refused as an ONNX model"):
+        read_model(path, SIZE)
+
+
+def test_a_terminal_gets_no_commands_of_a_file(tmp_path: Path) -> None:
+    path = written(tmp_path, model(import_onnx().helper.make_node("\x1b[2J", ["x"], ["y"])))
+    with pytest.raises(DataError) as caught:
+        read_model(path, SIZE)
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("package", "load"), [("onnx", import_onnx), ("onnxruntime", import_onnxruntime)]
+)
+def test_a_missing_package_is_one_line(
+    package: str, load: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=f"the package {package} cannot be imported .*'make env'"):
+        load()
+
+
