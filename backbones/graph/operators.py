@@ -2,52 +2,249 @@
 
 Some operators of MXNet call back through an address that an attribute holds, and some divide by an
 attribute, read at a position that it gives, or allocate as much memory as it says. So a graph from
-a file may only have operators of a list, with attributes in a range.
+a file may only have the operators of a table, each with its own attributes, every value of the type
+and in the range of the table.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import NamedTuple
 
+from backbones.graph.attribute_kinds import (
+    Kind,
+    flag,
+    integer,
+    one_of,
+    optional,
+    real,
+    several,
+    target_shape,
+)
 from backbones.graph.nodes import Node
 
 MAX_TEXT = 256
 MAX_INPUTS = 64
 _MAX_SPLITS = 64
+RESHAPES = ("Reshape", "reshape")
+LAYERS = frozenset("BatchNorm Convolution FullyConnected InstanceNorm LayerNorm LeakyReLU".split())
+"""Their inputs after the first are parameters, whose shapes MXNet does not check."""
+_SPLITS = ("SliceChannel", "split")
 
-OPERATORS = frozenset(
+class DamagedGraph(Exception):
+    """The file is damaged; the message says where."""
+
+
+class UnsupportedGraph(Exception):
+    """The file may be sound, but this reader does not support it; the message has a remedy."""
+
+
+class Operator(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        inputs: number of inputs; ``num_args`` inputs if it is 0. Layers without bias have one less.
+        attributes: the type and range of each attribute.
+        is_common: True if this project's networks have it. MXNet runs it without a trial, see
+            ``is_common``.
     """
-    Activation BatchNorm BlockGrad Cast Concat Convolution Dropout ElementWiseSum Flatten
-    FullyConnected InstanceNorm L2Normalization LayerNorm LeakyReLU Pad Pooling Reshape SliceChannel
-    SwapAxis _contrib_AdaptiveAvgPooling2D _copy _image_normalize add_n cast clip concat flatten
-    hard_sigmoid identity null pad relu reshape sigmoid slice slice_axis split swapaxes tanh tile
-    transpose
 
-    abs exp log max mean min negative rsqrt sqrt square sum
+    inputs: int
+    attributes: Mapping[str, Kind] = {}
+    is_common: bool = True
 
-    _Div _DivScalar _Maximum _MaximumScalar _Minimum _MinimumScalar _Minus _MinusScalar _Mul
-    _MulScalar _Plus _PlusScalar _Power _PowerScalar _RDivScalar _RMinusScalar _div _div_scalar
-    _maximum _maximum_scalar _minimum _minimum_scalar _minus _minus_scalar _mul _mul_scalar _plus
-    _plus_scalar _power _power_scalar _rdiv_scalar _rminus_scalar broadcast_add broadcast_div
-    broadcast_maximum broadcast_minimum broadcast_minus broadcast_mul broadcast_plus broadcast_power
-    broadcast_sub elemwise_add elemwise_div elemwise_mul elemwise_sub
-    """.split()
+
+_WINDOW_SIDE, _MAX_CHANNELS = 1024, 1 << 17
+_sides = several(integer(1, _WINDOW_SIDE), 0, 2)
+_padding = several(integer(0, _WINDOW_SIDE), 0, 2)
+_channels = integer(1, _MAX_CHANNELS)
+_axis = integer(-2, 5)
+_axes = optional(several(_axis, *range(6), is_bare_allowed=True))
+_epsilon = real(0, 1)
+_number = real(-3e38, 3e38)
+# Indices into a tensor of at most six dimensions; None stands for an end.
+_index = optional(integer(-9_999_999, 9_999_999))
+_indices = several(_index, *range(1, 7), is_bare_allowed=True)
+# MXNet divides by a step.
+_steps = several(
+    lambda value: None if value.lstrip("-0") in ("", "L") else _index(value), *range(7)
 )
+# One number, or one for each of three channels.
+_per_channel = several(_number, 1, 3, is_bare_allowed=True)
+
+_CUDNN = {"cudnn_off": flag, "layout": one_of("None", "NCHW")}
+_REDUCTION = {"axis": _axes, "keepdims": flag, "exclude": flag}
+# More outputs than one, and statistics of a quantized network.
+_NORMALIZATION = {"eps": _epsilon, "output_mean_var": one_of("False")}
+_WINDOW = {"kernel": _sides, "stride": _sides, "pad": _padding}
+
+
+def _rows(names: str, operator: Operator) -> dict[str, Operator]:
+    return dict.fromkeys(names.split(), operator)
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "null": Operator(0),
+    "Activation": Operator(
+        1, {"act_type": one_of("relu", "sigmoid", "softrelu", "softsign", "tanh")}
+    ),
+    "BatchNorm": Operator(
+        5,
+        {
+            **_NORMALIZATION,
+            "momentum": real(0, 1),
+            "fix_gamma": flag,
+            "use_global_stats": flag,
+            "axis": integer(-1, 3),
+            "cudnn_off": flag,
+            **dict.fromkeys(("min_calib_range", "max_calib_range"), one_of("None")),
+        },
+    ),
+    "Convolution": Operator(
+        3,
+        {
+            **_WINDOW,
+            **_CUDNN,
+            "workspace": integer(0, 1 << 16),
+            "no_bias": flag,
+            "cudnn_tune": one_of("None", "off", "limited_workspace", "fastest"),
+            "dilate": _sides,
+            "num_filter": _channels,
+            "num_group": _channels,
+        },
+    ),
+    "FullyConnected": Operator(
+        3, {"num_hidden": _channels, "no_bias": flag, "flatten": flag}
+    ),
+    "LeakyReLU": Operator(
+        1,
+        {
+            "act_type": one_of("elu", "gelu", "leaky", "prelu", "rrelu", "selu"),
+            **dict.fromkeys(("slope", "lower_bound", "upper_bound"), real(-1e6, 1e6)),
+        },
+    ),
+    "Pooling": Operator(
+        1,
+        {
+            **_WINDOW,
+            **_CUDNN,
+            "pool_type": one_of("avg", "max", "sum"),
+            "global_pool": flag,
+            "pooling_convention": one_of("full", "valid"),
+            "count_include_pad": optional(flag),
+            "p_value": one_of("None"),
+        },
+    ),
+    # MXNet writes at the positions of "axes" without a check.
+    "Dropout": Operator(
+        1,
+        {
+            "p": real(0, 1),
+            "mode": one_of("training", "always"),
+            "axes": one_of("()", "[]"),
+            "cudnn_off": optional(flag),
+        },
+    ),
+    **_rows("Cast cast", Operator(1, {"dtype": one_of("float16", "float32")})),
+    **_rows("Concat concat", Operator(0, {"num_args": integer(1, MAX_INPUTS), "dim": _axis})),
+    **_rows("ElementWiseSum add_n", Operator(0, {"num_args": integer(1, MAX_INPUTS)})),
+    "slice_axis": Operator(1, {"axis": _axis, "begin": _index, "end": _index}),
+    "tile": Operator(
+        1, {"reps": several(integer(1, _MAX_CHANNELS), *range(1, 7), is_bare_allowed=True)}
+    ),
+    "clip": Operator(1, {"a_min": _number, "a_max": _number}),
+    "hard_sigmoid": Operator(1, {"alpha": _number, "beta": _number}),
+    "_image_normalize": Operator(1, {"mean": _per_channel, "std": _per_channel}),
+    **_rows("max mean min sum", Operator(1, _REDUCTION)),
+    **_rows(
+        """
+        BlockGrad Flatten _copy abs exp flatten identity log negative relu rsqrt sigmoid sqrt square
+        tanh
+        """,
+        Operator(1),
+    ),
+    **_rows(
+        """
+        _DivScalar _MaximumScalar _MinimumScalar _MinusScalar _MulScalar _PlusScalar _PowerScalar
+        _RDivScalar _RMinusScalar _div_scalar _maximum_scalar _minimum_scalar _minus_scalar
+        _mul_scalar _plus_scalar _power_scalar _rdiv_scalar _rminus_scalar
+        """,
+        Operator(1, {"scalar": _number, "is_int": flag}),
+    ),
+    **_rows(
+        """
+        _Div _Maximum _Minimum _Minus _Mul _Plus _Power _div _maximum _minimum _minus _mul _plus
+        _power broadcast_add broadcast_div broadcast_maximum broadcast_minimum broadcast_minus
+        broadcast_mul broadcast_plus broadcast_power broadcast_sub elemwise_add elemwise_div
+        elemwise_mul elemwise_sub
+        """,
+        Operator(2),
+    ),
+    "InstanceNorm": Operator(3, {"eps": _epsilon}, is_common=False),
+    "LayerNorm": Operator(3, {**_NORMALIZATION, "axis": _axis}, is_common=False),
+    "L2Normalization": Operator(
+        1, {"eps": _epsilon, "mode": one_of("channel", "instance", "spatial")}, is_common=False
+    ),
+    # A Pad that reflects may read beyond its input.
+    **_rows(
+        "Pad pad",
+        Operator(
+            1,
+            {
+                "mode": one_of("constant", "edge"),
+                "pad_width": several(integer(0, _WINDOW_SIDE), 8, 10),
+                "constant_value": _number,
+            },
+            is_common=False,
+        ),
+    ),
+    **_rows(
+        "Reshape reshape",
+        Operator(
+            1,
+            {
+                "shape": target_shape,
+                **dict.fromkeys(("reverse", "keep_highest"), one_of("False")),
+                "target_shape": one_of("()", "(0, 0)", "(0,0)"),
+            },
+            is_common=False,
+        ),
+    ),
+    **_rows(
+        "SliceChannel split",
+        Operator(
+            1,
+            {
+                "num_outputs": integer(1, _MAX_SPLITS),
+                "axis": integer(-1, 5),
+                "squeeze_axis": flag,
+            },
+            is_common=False,
+        ),
+    ),
+    **_rows(
+        "SwapAxis swapaxes",
+        Operator(1, dict.fromkeys(("dim1", "dim2"), integer(0, 5)), is_common=False),
+    ),
+    "_contrib_AdaptiveAvgPooling2D": Operator(
+        1,
+        {"output_size": several(integer(1, _WINDOW_SIDE), 0, 1, 2, is_bare_allowed=True)},
+        is_common=False,
+    ),
+    "slice": Operator(1, {"begin": _indices, "end": _indices, "step": _steps}, is_common=False),
+    "transpose": Operator(1, {"axes": several(integer(0, 5), *range(7))}, is_common=False),
+}
 """Pure functions of their inputs.
 
 The layers and reshapes of the networks that InsightFace has published since 2017, and of this
 toolkit's classifiers; reductions and functions of one tensor; and arithmetic, including the names
 of earlier versions of MXNet.
 """
-RESHAPES = ("Reshape", "reshape")
-LAYERS = frozenset("BatchNorm Convolution FullyConnected InstanceNorm LayerNorm LeakyReLU".split())
-"""Their inputs after the first are parameters, whose shapes MXNet does not check."""
-_SPLITS = ("SliceChannel", "split")
-
-
-class DamagedGraph(Exception):
-    """The file is damaged; the message says where."""
+# How to train a node or its parameters, with "__" around since MXNet 0.9.
+_OF_TRAINING = re.compile(
+    r"__.*|(?:.*_)?(?:ctx_group|lr_mult|wd_mult|force_mirroring|mirror_stage)"
+)
 
 
 def output_count(node: Node) -> int:
@@ -72,71 +269,53 @@ def attributes(node: Node) -> dict[str, str]:
                 raise DamagedGraph(
                     f"node {node.get('name')!r:.80} has an attribute that is no text"
                 )
-            if not name.startswith("__"):
+            if not _OF_TRAINING.fullmatch(name):
                 merged[name] = value
     return merged
 
 
 def checked_attributes(node: Node) -> dict[str, str]:
-    """Return an operator's attributes, of which each is in its range."""
-    found = attributes(node)
-    for key, value in found.items():
-        is_allowed = _ATTRIBUTES.get(key)
-        if is_allowed is not None and not is_allowed(value):
+    """Return an operator's attributes, each in its range and as MXNet writes it."""
+    kinds, checked = OPERATORS[node["op"]].attributes, {}
+    for key, value in attributes(node).items():
+        if key not in kinds:
+            raise UnsupportedGraph(
+                f"node {node['name']!r} has the attribute {key!r:.80}, which this reader does not "
+                f"know of {node['op']}; if MXNet 1.9.1 has it, add it to OPERATORS in "
+                "backbones/graph/operators.py"
+            )
+        rewritten = kinds[key](value.strip())
+        if rewritten is None:
             raise DamagedGraph(f"node {node['name']!r} has {key} = {value!r:.80}")
-    return found
+        checked[key] = rewritten
+    return checked
 
 
-def _numbers(least: int, most: int, count: int = 3) -> Callable[[str], bool]:
-    """Return a test for a number, or a tuple or list of up to ``count``, within bounds."""
-    number = r"\d{1,7}L?"
-    # As in 3, (3, 3) or, from Python 2, [3L, 3L]; an empty tuple stands for MXNet's default.
-    form = re.compile(
-        rf"{number}|[(\[] *(?:{number}(?:, *{number}){{0,{count - 1}}},? *)?[)\]]", re.ASCII
+def input_count(operator: str, attributes: Mapping[str, str]) -> int:
+    """Return the number of inputs of an operator with these checked attributes."""
+    count = OPERATORS[operator].inputs
+    if "num_args" in OPERATORS[operator].attributes:
+        return int(attributes.get("num_args", "0"))
+    if operator == "LeakyReLU":
+        return 1 + (attributes.get("act_type") == "prelu")
+    return count - (attributes.get("no_bias") == "True")
+
+
+def is_common(node: Node) -> bool:
+    """True if MXNet has run such operators in every test of this project, whatever their inputs.
+
+    They are those of this project's networks, with windows of the usual sizes.
+    """
+    if not OPERATORS[node["op"]].is_common:
+        return False
+    found = attributes(node)
+    kernel, stride, dilate, pad = (
+        [int(side) for side in re.findall(r"\d+", found.get(key, ""))]
+        for key in ("kernel", "stride", "dilate", "pad")
     )
-
-    def is_allowed(value: str) -> bool:
-        found = re.findall(r"\d+", value)
-        return bool(form.fullmatch(value)) and all(least <= int(x) <= most for x in found)
-
-    return is_allowed
-
-
-# Indices into a tensor of at most six dimensions; None stands for an end.
-_INDEX = r"(?:None|-?\d{1,7}L?)"
-_indices = re.compile(
-    rf"{_INDEX}|[(\[] *(?:{_INDEX}(?:, *{_INDEX}){{0,5}},? *)?[)\]]", re.ASCII
-).fullmatch
-
-
-def _steps(value: str) -> bool:
-    """Whether no step is 0, by which MXNet divides."""
-    return bool(_indices(value)) and all(map(int, re.findall(r"\d+", value)))
-
-
-# One number, or one for each of three channels.
-_REAL = r"-?\d{1,20}(?:\.\d{0,30})?(?:e-?\d{1,3})?"
-_per_channel = re.compile(
-    rf"{_REAL}|[(\[] *{_REAL}(?:(?:, *{_REAL}){{2}})?,? *[)\]]", re.ASCII
-).fullmatch
-
-_ATTRIBUTES: dict[str, Callable[[str], object]] = {
-    **dict.fromkeys(("kernel", "stride", "dilate"), _numbers(1, 1024)),
-    "pad": _numbers(0, 1024),
-    "pad_width": _numbers(0, 1024, 10),
-    # Of Pad, Dropout and L2Normalization. A Pad that reflects may read beyond its input.
-    "mode": frozenset(
-        "constant edge training always instance channel spatial".split()
-    ).__contains__,
-    "output_size": _numbers(1, 1024, 2),
-    "reps": _numbers(1, 1 << 17, 6),
-    "dtype": frozenset(("float16", "float32")).__contains__,
-    "begin": _indices,
-    "end": _indices,
-    **dict.fromkeys(("mean", "std"), _per_channel),
-    "step": _steps,
-    **dict.fromkeys(("num_filter", "num_hidden", "num_group"), _numbers(1, 1 << 17)),
-    "num_args": _numbers(1, MAX_INPUTS),
-    "num_outputs": _numbers(1, _MAX_SPLITS),
-}
-"""Tests of the attributes by which MXNet divides, at which it reads, or whose size it allocates."""
+    return (
+        max(kernel, default=1) <= 16
+        and max(stride, default=1) <= 16
+        and max(dilate, default=1) <= 1
+        and all(2 * beyond <= side for beyond, side in zip(pad, kernel))
+    )

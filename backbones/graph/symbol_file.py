@@ -4,47 +4,39 @@ A graph can name any operator of MXNet, with any attributes, and MXNet does not 
 inputs and outputs: a damaged or malicious file crashes the process. So the file is read as plain
 JSON, and MXNet gets a new graph made from it: the nodes on the path from ``data`` to the embedding,
 with the operators and attributes of ``backbones.graph.operators``. Nodes after the embedding (the
-classifier, a loss) are ignored.
+classifier, a loss) are ignored. A graph with operators that this project's networks do not have is
+first run in another process (``backbones.trial``).
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from backbones.graph import operators
-from backbones.graph.nodes import (
-    Entry,
-    Node,
-    Shape,
-    first_shapes,
-    from_json,
-    infer,
-    moved,
-    to_json,
-)
-from backbones.graph.operators import DamagedGraph
+from backbones.graph import limits, operators
+from backbones.graph.limits import INPUT
+from backbones.graph.nodes import Entry, Node, Shape, from_json, moved, to_json
+from backbones.graph.operators import DamagedGraph, UnsupportedGraph
 from runtime.errors import DataError
 from runtime.mxnet import mx
+from runtime.untrusted import child
 
-INPUT, OUTPUT_NODE, LOGITS_NODE = "data", "fc1", "output"
+OUTPUT_NODE, LOGITS_NODE = "fc1", "output"
 _NO_PATH = (
     f"there is no path from {INPUT!r} to '{OUTPUT_NODE}_output', the names of the input and the "
     "embedding; give them these names"
 )
-_MAX_BYTES = 1 << 26
+# MXNet compares the shapes of their parameters with those of other uses.
+_SHARING = ("Convolution", "FullyConnected")
+_MAX_BYTES = 1 << 24
 _MAX_NODES = 20_000
 _LARGEST_VERSION = 20_000
-# Elements of one result for one image; a batch of more does not fit into memory.
-_MAX_ELEMENTS = 1 << 28
-
-
-class _UnsupportedGraph(Exception):
-    """The file may be sound, but this reader does not support it; the message has a remedy."""
+# The last version of MXNet that left the statistics of a BatchNorm out of its inputs.
+_WITHOUT_STATISTICS = 800
+_MAX_CHANNELS = 1 << 12
 
 
 def read_graph(path: Path, outputs: Sequence[str] = (OUTPUT_NODE,)) -> Any:
@@ -68,11 +60,12 @@ def read_graph(path: Path, outputs: Sequence[str] = (OUTPUT_NODE,)) -> Any:
         raise DataError(
             f"{path} is no MXNet graph of a face network ({damage}); copy the checkpoint again"
         ) from None
-    except _UnsupportedGraph as reason:
+    except UnsupportedGraph as reason:
         raise DataError(f"{path}: {reason}") from None
     # MXNet's message may quote a byte that is no UTF-8, which is a ValueError.
     except (mx.MXNetError, ValueError) as error:
-        raise DataError(f"{path} is no MXNet graph ({_first_line(error)}); copy it again") from None
+        said = child.one_line(str(error))
+        raise DataError(f"{path} is no MXNet graph ({said}); copy it again") from None
 
 
 def infer_shapes(
@@ -84,52 +77,26 @@ def infer_shapes(
         DataError: nodes do not fit together, or only for one batch size, or results are too large
             for any memory.
     """
-    found, outputs = _inferred(symbol, (1, channels, *image_size), path)
-    if not found or any(not shape or min(shape) < 1 for shape in [*found, *outputs]):
-        raise DataError(f"{path} does not determine the shapes of its parameters; copy it again")
-    if max(math.prod(shape) for shape in [*found, *outputs]) > _MAX_ELEMENTS:
-        raise DataError(f"{path} has results of more than {_MAX_ELEMENTS:,} elements for one image")
-    _check_reshapes(symbol, (1, channels, *image_size), path)
-    of_two, results = _inferred(symbol, (2, channels, *image_size), path)
-    names = symbol.list_arguments() + symbol.list_auxiliary_states()
-    shapes, others = dict(zip(names, found)), dict(zip(names, of_two))
-    del shapes[INPUT]
-    others.pop(INPUT, None)
-    if shapes != others or not results or results[-1][0] != 2:
-        raise DataError(f"{path} is a graph for one batch size only; export it again")
-    return shapes
+    if not 0 < channels <= _MAX_CHANNELS:
+        raise DataError(f"{path} takes images of {channels:,} channels; copy its parameters again")
+    batch_shape = (1, channels, *image_size)
+    if not all(map(operators.is_common, to_json(symbol)["nodes"])):
+        _try(symbol, batch_shape, path)
+    return limits.infer(symbol, batch_shape, path)
 
 
-def _check_reshapes(symbol: Any, batch_shape: Shape, path: Path) -> None:
-    """Refuse a Reshape to more or fewer elements: MXNet would read beyond its input."""
-    shapes, nodes = first_shapes(symbol, batch_shape), to_json(symbol)["nodes"]
-    for node in nodes:
-        if node["op"] in operators.RESHAPES:
-            # All outputs of a node have one shape.
-            source = nodes[node["inputs"][0][0]]
-            given, made = (math.prod(shapes[one["name"]]) for one in (source, node))
-            if given != made:
-                raise DataError(
-                    f"{path} is damaged: {node['name']!r} reshapes {given} elements to {made}; "
-                    "copy it again"
-                )
+def _try(symbol: Any, batch_shape: Shape, path: Path) -> None:
+    """Run the graph in another process, and refuse it if that fails.
 
-
-def _inferred(symbol: Any, batch_shape: Shape, path: Path) -> tuple[list[Shape], list[Shape]]:
-    """Return the shapes of all inputs, and of all results with the embedding as the last."""
-    try:
-        arguments, outputs, auxiliary = infer(symbol.get_internals(), batch_shape)
-    except (mx.MXNetError, ValueError) as error:
-        _, _, height, width = batch_shape
-        raise DataError(
-            f"{path} does not take images of {height} x {width} pixels ({_first_line(error)})"
-        ) from None
-    return (arguments or []) + (auxiliary or []), outputs or []
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].strip()[: operators.MAX_TEXT] if lines else type(error).__name__
+    Raises:
+        DataError: it crashes MXNet, or takes too much time or memory.
+    """
+    header = {"path": str(path), "image_shape": batch_shape[1:]}
+    content = json.dumps(to_json(symbol)).encode()
+    reason = child.ask("backbones.trial", header, content, child.GIGABYTE)
+    if reason is not None:
+        said = reason if reason.startswith(str(path)) else f"{path} is refused: {reason}"
+        raise DataError(said)
 
 
 def _read_json(path: Path) -> Any:
@@ -152,15 +119,17 @@ def _checked(graph: Any, outputs: Sequence[str]) -> Any:
         raise DamagedGraph(f"it has {len(nodes)} nodes, more than {_MAX_NODES}")
     kept = _ancestors(nodes, _output_index(nodes, outputs))
     indices = {old: new for new, old in enumerate(kept)}
-    checked = [_checked_node(nodes, index, indices) for index in kept]
+    version = _version(graph)
+    checked = [_checked_node(nodes, index, indices, version or 0) for index in kept]
     _rename_operators(checked)
     names = [node["name"] for node in checked]
-    if len(set(names)) != len(names):
-        raise DamagedGraph("two of its parameters have the same name")
+    # MXNet names the outputs of an operator so.
+    of_outputs = {f"{name}_output{number}" for name in names for number in ("", "0")}
+    if len({*names}) != len(names) or of_outputs.intersection(names):
+        raise DamagedGraph("two of its tensors have the same name")
     if not any(node["op"] == "null" and node["name"] == INPUT for node in checked):
-        raise _UnsupportedGraph(_NO_PATH)
+        raise UnsupportedGraph(_NO_PATH)
     _check_parameters(checked)
-    version = _version(graph)
     attributes = None if version is None else {"mxnet_version": ["int", version]}
     return from_json(checked, [[len(checked) - 1, 0, 0]], attributes)
 
@@ -181,23 +150,26 @@ def _rename_operators(nodes: list[Node]) -> None:
 
 
 def _check_parameters(nodes: list[Node]) -> None:
-    """Refuse a layer whose parameter is computed from the image, or a BatchNorm that shares one."""
+    """Refuse a layer whose parameter is computed, or shared where MXNet does not check its shape.
+
+    A parameter of another shape than the layer's would be read beyond its end.
+    """
     uses = Counter(entry[0] for node in nodes for entry in node["inputs"])
-    image_dependent: set[int] = set()
-    for index, node in enumerate(nodes):
-        found = [entry[0] in image_dependent for entry in node["inputs"]]
-        if node["op"] in operators.LAYERS and any(found[1:]):
-            raise _UnsupportedGraph(
-                f"{node['name']!r} takes a parameter from the image, which is refused since MXNet "
-                "does not check its shape; use broadcast_mul and broadcast_add instead"
+    for node in nodes:
+        if node["op"] not in operators.LAYERS:
+            continue
+        parameters = [entry[0] for entry in node["inputs"][1:]]
+        if any(nodes[one]["op"] != "null" or nodes[one]["name"] == INPUT for one in parameters):
+            raise UnsupportedGraph(
+                f"{node['name']!r} takes a parameter from the image or another operator, which is "
+                "refused since MXNet does not check its shape; use broadcast_mul and "
+                "broadcast_add instead"
             )
-        if node["op"] == "BatchNorm" and any(uses[entry[0]] > 1 for entry in node["inputs"][1:]):
-            raise _UnsupportedGraph(
-                f"{node['name']!r} shares a parameter, which is refused for a BatchNorm; give it "
-                "its own"
+        if node["op"] not in _SHARING and any(uses[one] > 1 for one in parameters):
+            raise UnsupportedGraph(
+                f"{node['name']!r} shares a parameter, which is refused for a {node['op']}; give "
+                "it its own"
             )
-        if node["name"] == INPUT or any(found):
-            image_dependent.add(index)
 
 
 def _version(graph: dict[str, Any]) -> Optional[int]:
@@ -221,7 +193,7 @@ def _output_index(nodes: list[Node], outputs: Sequence[str]) -> int:
         if node.get("name") == wanted and node.get("op") != "null"
     ]
     if len(indices) != 1:
-        raise _UnsupportedGraph(_NO_PATH)
+        raise UnsupportedGraph(_NO_PATH)
     return indices[0]
 
 
@@ -254,10 +226,13 @@ def _input(nodes: list[Node], index: int, entry: Any) -> Entry:
     return [source, output, version]
 
 
-def _checked_node(nodes: list[Node], index: int, indices: dict[int, int]) -> Node:
+def _checked_node(
+    nodes: list[Node], index: int, indices: dict[int, int], version: int
+) -> Node:
     node = nodes[index]
     operator, name = node.get("op"), node.get("name")
-    if not isinstance(name, str) or not 0 < len(name) <= operators.MAX_TEXT:
+    is_name = isinstance(name, str) and 0 < len(name) <= operators.MAX_TEXT and name.isprintable()
+    if not is_name:
         raise DamagedGraph(f"node {index} has no name")
     if "$" in name:
         # MXNet joins a name and an attribute with it, and splits them there.
@@ -265,7 +240,7 @@ def _checked_node(nodes: list[Node], index: int, indices: dict[int, int]) -> Nod
     if not isinstance(operator, str):
         raise DamagedGraph(f"node {name!r} has no operator")
     if operator not in operators.OPERATORS:
-        raise _UnsupportedGraph(
+        raise UnsupportedGraph(
             f"node {name!r} is of the operator {operator!r:.80}, which this reader does not know; "
             "if that is a function of its inputs alone, add it to OPERATORS in "
             "backbones/graph/operators.py"
@@ -276,10 +251,15 @@ def _checked_node(nodes: list[Node], index: int, indices: dict[int, int]) -> Nod
             raise DamagedGraph(f"the variable {name!r} has inputs")
         # The attributes of a variable say how to train it, which the options of a run decide.
         return {"op": operator, "name": name, "inputs": []}
-    if not inputs:
-        # MXNet crashes on a BatchNorm without any.
-        raise DamagedGraph(f"the operator {name!r} has no inputs")
     attributes = operators.checked_attributes(node)
+    # MXNet crashes on a BatchNorm without inputs.
+    counts = {operators.input_count(operator, attributes)}
+    if operator == "BatchNorm" and version <= _WITHOUT_STATISTICS:
+        counts.add(3)
+    if len(inputs) not in counts:
+        raise DamagedGraph(
+            f"the operator {name!r} has {len(inputs) or 'no'} inputs instead of {max(counts)}"
+        )
     if operator.lower() == "cast":
         # MXNet has no float16 on a CPU; and the exported graph is the one in float32.
         attributes["dtype"] = "float32"

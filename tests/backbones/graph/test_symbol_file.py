@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from backbones.graph import symbol_file
 from backbones.graph.symbol_file import infer_shapes, read_graph
 from runtime.errors import DataError
 from runtime.mxnet import mx
@@ -148,4 +149,105 @@ def test_a_name_that_mxnet_would_split_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, (0, -1))
     path.write_text(path.read_text().replace('"flat"', '"fl$at"'))
     with pytest.raises(DataError, match=r"has a \$"):
+        read_graph(path)
+
+
+@pytest.mark.parametrize("layer", ["BatchNorm", "LeakyReLU", "InstanceNorm", "LayerNorm"])
+@pytest.mark.parametrize("kind", ["computed", "shared"])
+def test_a_parameter_whose_shape_mxnet_does_not_check_is_refused(
+    tmp_path: Path, layer: str, kind: str
+) -> None:
+    data, weight = mx.sym.var("data"), mx.sym.var("w")
+    maps = mx.sym.Convolution(data, weight, kernel=(1, 1), num_filter=4, no_bias=True, name="c")
+    gamma = mx.sym.Flatten(weight) if kind == "computed" else weight
+    more = {"act_type": "prelu"} if layer == "LeakyReLU" else {}
+    maps = getattr(mx.sym, layer)(maps, gamma=gamma, name="layer", **more)
+    path = tmp_path / "model-symbol.json"
+    mx.sym.FullyConnected(maps, num_hidden=8, name="fc1").save(str(path))
+    message = "takes a parameter from the image or another" if kind == "computed" else "shares"
+    with pytest.raises(DataError, match=f"'layer' {message}"):
+        read_graph(path)
+
+
+def reshaped(folder: Path, shape: str) -> Path:
+    path = write(folder, (0, -1))
+    return changed(path, lambda graph: graph["nodes"][1]["attrs"].update(shape=shape))
+
+
+@pytest.mark.parametrize(
+    "shape", ["(-5, -7)", "(-1, -1)", "(0, -4, 0, -1)", "(-2, -1)", "(65536, 65536, -1)", "(0, 0)"]
+)
+def test_a_reshape_that_would_end_the_process_is_one_line(tmp_path: Path, shape: str) -> None:
+    """MXNet divides by a product of sizes that is 0, or writes beyond the end of a shape."""
+    path = reshaped(tmp_path, shape)
+    with pytest.raises(DataError) as caught:
+        infer_shapes(read_graph(path), (4, 4), path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("count", "message"), [(0, "no inputs instead of 3"), (1, "1 inputs instead of 3"), (4, "4 in")]
+)
+def test_wrong_numbers_of_inputs_are_refused(tmp_path: Path, count: int, message: str) -> None:
+    path = changed(
+        write(tmp_path, (0, -1)),
+        lambda graph: graph["nodes"][4].update(inputs=[[1, 0, 0]] * count),
+    )
+    with pytest.raises(DataError, match=f"the operator 'fc1' has {message}"):
+        read_graph(path)
+
+
+def test_a_graph_of_mxnet_0_8_has_no_statistics_among_its_inputs(tmp_path: Path) -> None:
+    path = tmp_path / "model-symbol.json"
+    maps = mx.sym.BatchNorm(mx.sym.var("data"), name="norm")
+    mx.sym.FullyConnected(maps, num_hidden=8, name="fc1").save(str(path))
+
+    def as_before(graph: dict[str, Any]) -> None:
+        del graph["attrs"]
+        (norm,) = [node for node in graph["nodes"] if node["op"] == "BatchNorm"]
+        del norm["inputs"][3:]
+
+    path = changed(path, as_before)
+    shapes = infer_shapes(read_graph(path), (4, 4), path)
+    assert shapes["norm_moving_mean"] == shapes["norm_gamma"] == (3,)
+    changed(path, lambda graph: graph.update(attrs={"mxnet_version": ["int", 10901]}))
+    with pytest.raises(DataError, match="'norm' has 3 inputs instead of 5"):
+        read_graph(path)
+
+
+def test_only_graphs_unlike_our_own_are_tried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def ask(module: str, header: dict[str, Any], content: bytes, memory: int) -> str:
+        asked.append(module)
+        return "it ends the process that tries it out (SIGFPE)"
+
+    monkeypatch.setattr(symbol_file.child, "ask", ask)
+    path = tmp_path / "model-symbol.json"
+    maps = mx.sym.Convolution(mx.sym.var("data"), kernel=(3, 3), num_filter=2)
+    mx.sym.FullyConnected(maps, num_hidden=8, name="fc1").save(str(path))
+    assert infer_shapes(read_graph(path), (4, 4), path)["fc1_weight"] == (8, 8)
+    assert asked == []
+    path = write(tmp_path, (0, -1))
+    with pytest.raises(DataError, match=r"model-symbol.json is refused: it ends .* \(SIGFPE\)"):
+        infer_shapes(read_graph(path), (4, 4), path)
+    assert asked == ["backbones.trial"]
+
+
+@pytest.mark.parametrize("name", ["", "a\x1b[2J", "a\nb", "\ud800"])
+def test_a_name_that_a_terminal_would_obey_is_refused(tmp_path: Path, name: str) -> None:
+    path = changed(write(tmp_path, (0, -1)), lambda graph: graph["nodes"][1].update(name=name))
+    with pytest.raises(DataError, match="node 1 has no name") as caught:
+        read_graph(path)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["flat_output", "flat_output0", "fc1_weight"])
+def test_a_parameter_with_the_name_of_another_tensor_is_refused(tmp_path: Path, name: str) -> None:
+    """The shape of one would be taken for that of the other, which hides a damaged Reshape."""
+    # Node 3 is the bias of fc1.
+    path = changed(write(tmp_path, (0, -1)), lambda graph: graph["nodes"][3].update(name=name))
+    with pytest.raises(DataError, match="two of its tensors have the same name"):
         read_graph(path)

@@ -1,0 +1,48 @@
+"""``python -m backbones.trial``: run a graph once, in a process that may die of it.
+
+``backbones.graph.symbol_file`` asks for it; see ``runtime.untrusted.child``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backbones.graph import limits
+from backbones.graph.nodes import Shape
+from backbones.graph.onednn import prelu
+from backbones.network import Network
+from runtime.mxnet import mx
+from runtime.untrusted.child import serve
+
+_IMAGES, _CHANNELS = 2, 3
+
+
+def run_once(header: dict[str, Any], content: bytes) -> None:
+    """Infer shapes and compute outputs, by the plain graph and by the forms for a CPU.
+
+    Raises:
+        DataError: the graph does not fit together or is too large.
+        MXNetError: MXNet cannot compute it.
+    """
+    symbol = mx.sym.load_json(content.decode())
+    image_shape: Shape = tuple(header["image_shape"])
+    most = limits.MAX_TRIED_PARAMETERS
+    shapes = limits.infer(symbol, (1, *image_shape), Path(header["path"]), most)
+    weights = {name: mx.nd.ones(shape) for name, shape in shapes.items()}
+    images = np.zeros((_IMAGES, *image_shape), np.uint8)
+    graphs = [symbol]
+    if image_shape[0] == _CHANNELS:
+        graphs.append(prelu.rewrite(symbol, image_shape[1:], weights))  # type: ignore[arg-type]
+    for graph in graphs:
+        network = Network(graph, symbol, weights, mx.cpu())
+        network.extract(images)
+    network.inference()(images)
+
+
+if __name__ == "__main__":
+    # Threads and memory that MXNet takes once do not count.
+    mx.nd.zeros(1).asnumpy()
+    serve(run_once)
