@@ -25,7 +25,7 @@ from tests.fuzz.worker import STATUS
 ROOT = Path(__file__).resolve().parents[2]
 _SECONDS_BETWEEN_LOOKS = 0.05
 # The import of MXNet on a busy machine; and what no input may take, in seconds of waiting.
-_START_SECONDS, _INPUT_SECONDS = 240.0, 30.0
+_START_SECONDS, _INPUT_SECONDS = 240.0, 10.0
 _INPUTS_PER_PROCESS = 5000
 _LAST_LINES = 400
 # Seeds of campaigns lie apart: input numbers of one seed are not those of another.

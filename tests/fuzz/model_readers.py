@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 import zipfile
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation.network import open_network
+from tests.fuzz.onnx_inputs import make_onnx
+from tests.fuzz.persistent_child import keep_children
 from tests.fuzz.reader import Reader
 
 
@@ -61,6 +66,7 @@ def _read_centers(folder: Path, content: bytes) -> None:
 
 
 def _symbol_seeds(folder: Path) -> list[bytes]:
+    keep_children()
     _export(folder)
     symbol = (folder / "model-symbol.json").read_bytes()
     graph = json.loads(symbol)
@@ -189,6 +195,29 @@ def _read_symbol(folder: Path, content: bytes) -> None:
     backbone.extract(np.zeros((2, 3, 32, 32), np.uint8))
 
 
+def _make_graph(rng: random.Random) -> bytes:
+    # Here, because it imports MXNet.
+    from tests.fuzz.graph_inputs import make_graph
+
+    return make_graph(rng)
+
+
+def _onnx_seeds(folder: Path) -> list[bytes]:
+    keep_children()
+    (folder.parent / "read" / "secret").write_bytes(np.full(4, _SECRET, np.float32).tobytes())
+    return [make_onnx(random.Random(number)) for number in range(20)]
+
+
+def _read_onnx(folder: Path, content: bytes) -> None:
+    """As a network for faces, which gets one image."""
+    path = folder / "model.onnx"
+    path.write_bytes(content)
+    options = Namespace(image_size=(32, 32), model=path, dtype="float32")
+    features = open_network(options).extract(np.zeros((2, 3, 32, 32), np.uint8))
+    assert not np.isin(features, [_SECRET]).any()
+
+
+_SECRET = np.float32(12345.678)
 _TENSORS: dict[str, NDArray[Any]] = {
     "conv1.weight": np.arange(54, dtype=np.float32).reshape(2, 3, 3, 3),
     "bn1.num_batches_tracked": np.array(7, np.int64),
@@ -227,5 +256,7 @@ MODEL_READERS = {
     "params": Reader(_params_seeds, _read_params, 6),
     "centers": Reader(_centers_seeds, _read_centers, 8),
     "symbol": Reader(_symbol_seeds, _read_symbol, 4),
+    "graphs": Reader(_symbol_seeds, _read_symbol, 8, _make_graph),
+    "onnx": Reader(_onnx_seeds, _read_onnx, 8, make_onnx),
     "torch": Reader(_torch_seeds, _read_torch, 8),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Sequence
+from typing import Optional
 
 # Where programs count wrong: at the ends of their integer types.
 _NUMBERS = [0, 1, 2, 3, 4, 7, 8, 16, 255, 256, 4096, 65535, 65536]
@@ -15,9 +16,18 @@ _WORDS += ["../..", "/etc/passwd", "$(id)", ";", "\n", "\t", "{}", "[]", "null",
 _CHANGES_AT_ONCE = (1, 1, 1, 1, 2, 2, 3, 6)
 
 
-def make_input(seeds: Sequence[bytes], seed: int) -> bytes:
-    """Return input number ``seed``: mostly one of ``seeds`` with a few changes."""
+def make_input(
+    seeds: Sequence[bytes], seed: int, make: Optional[Callable[[random.Random], bytes]] = None
+) -> bytes:
+    """Return input number ``seed``: mostly one of ``seeds`` with a few changes.
+
+    With ``make`` it is mostly what that makes, and a seventh of these is changed.
+    """
     rng = random.Random(seed)
+    if make is not None and rng.random() < 0.9:
+        seeds = [make(rng)]
+        if rng.random() < 0.85:
+            return seeds[0]
     if rng.random() < 0.05:
         return rng.randbytes(rng.choice((0, 1, 4, 16, 64, 256, 4096)))
     content = bytearray(rng.choice(seeds))

@@ -7,9 +7,10 @@ ends its process.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 
 class Reader(NamedTuple):
@@ -19,3 +20,5 @@ class Reader(NamedTuple):
     read: Callable[[Path, bytes], None]
     share: int
     """The relative number of inputs in a campaign: more for quicker readers."""
+    make: Optional[Callable[[random.Random], bytes]] = None
+    """Makes an input that is almost right; damage to the bytes is added to some."""

@@ -7,12 +7,15 @@ import random
 import pytest
 
 from tests.fuzz import campaign
+from tests.fuzz.graph_inputs import make_graph
 from tests.fuzz.mutate import make_input
+from tests.fuzz.onnx_inputs import make_onnx
 
 # Those that need MXNet take seconds to start; they have a small share.
 SHARES = {
     "rec": 2, "idx": 2, "property": 1, "cache": 1, "lst": 3, "bin": 4, "image": 3,
-    "params": 1, "centers": 2, "symbol": 1, "groups": 1, "manifest": 2, "hosts": 1, "hostfile": 1,
+    "params": 1, "centers": 2, "symbol": 1, "graphs": 2, "onnx": 2, "groups": 1, "manifest": 2,
+    "hosts": 1, "hostfile": 1,
     "ijb-faces": 1, "ijb-pairs": 2, "ijb-subjects": 1, "ijb-features": 1,
 }  # fmt: skip
 
@@ -42,3 +45,10 @@ def test_an_input_is_always_the_same_bytes() -> None:
     inputs = [make_input(seeds, number) for number in range(300)]
     assert inputs == [make_input(seeds, number) for number in range(300)]
     assert len(set(inputs)) > 250
+
+
+def test_a_network_that_is_made_is_always_the_same_bytes() -> None:
+    for make in (make_graph, make_onnx):
+        inputs = [make_input([b"seed"], number, make) for number in range(100)]
+        assert inputs == [make_input([b"seed"], number, make) for number in range(100)]
+        assert len(set(inputs)) > 70

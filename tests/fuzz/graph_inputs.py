@@ -1,0 +1,224 @@
+"""Graphs that are almost right: every operator of the table, each attribute with any value.
+
+Damaged bytes rarely give a graph whose nodes still fit together. These do mostly, so that MXNet
+sees them, and have one or two things that are wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, Callable
+
+from backbones.graph.operators import LAYERS, OPERATORS
+
+_HOSTILE = [
+    "", " ", "-1", "-0", "0", "1", "2", "3", "7", "64", "1024", "1025", "131072", "9999999",
+    "2147483647", "2147483648", "4294967295", "-2147483648", "9" * 30, "1e400", "1e-400", "-1e38",
+    "nan", "inf", "-inf", "1.5", "0x10", "3L", "None", "True", "False", "1_0", "\x00", "é",
+    "\x1b[2J",
+    "()", "[]", "(,)", "(0, 0)", "(-1, -1)", "(1, 1)", "(2, 2)", "[3L, 3L]", "(3, 3)", "(1, 2, 3)",
+    "(1024, 1024)", "(0, -1)", "(-5, 7)", "(-1, 0)", "(-4, 0, -1)", "(-4, -1, -1)", "(0, -4, 2, 0)",
+    "(0, -4, -1, 0, -2)", "(-2, -1)", "(65536, 65536, -1)", "(-3, -3, -3)", "(0, 0, 0, 0, 0, 0, 0)",
+    "(None, None)", "(None, 0, 9999999)", "(1, 0, 1, 1)", "(" + "1, " * 40 + ")", "float64", "int8",
+    "bfloat16", "NHWC", "same", "reflect", "lp", "custom",
+]  # fmt: skip
+_PAIRS = ["(1, 1)", "(2, 2)", "(3, 3)", "(3, 1)", "[2L, 2L]"]
+_USUAL: dict[str, list[str]] = {
+    "kernel": _PAIRS,
+    "stride": ["(1, 1)", "(2, 2)", "()", "(1, 2)"],
+    "dilate": ["(1, 1)", "(2, 2)"],
+    "pad": ["(0, 0)", "(1, 1)", "(0, 1)"],
+    "num_filter": ["1", "2", "3", "4", "8"],
+    "num_group": ["1", "2", "3"],
+    "num_hidden": ["1", "4", "8"],
+    "no_bias": ["True", "False", "1"],
+    "flatten": ["True", "False"],
+    "act_type": ["relu", "prelu", "sigmoid", "tanh", "leaky", "elu", "selu", "gelu"],
+    "pool_type": ["max", "avg", "sum"],
+    "pooling_convention": ["valid", "full"],
+    "axis": ["1", "0", "2", "-1", "(2, 3)", "()"],
+    "dim": ["1", "0", "2", "-1"],
+    "shape": ["(0, -1)", "(0, -4, 1, -1, -2)", "(0, 0, -1)", "(0, -3, -2)", "(-1, 3, 4, 4)"],
+    "num_outputs": ["1", "2", "3"],
+    "output_size": ["1", "(3, 2)", "4"],
+    "pad_width": ["(0, 0, 0, 0, 1, 1, 1, 1)", "(0, 0, 0, 0, 0, 2, 0, 1)"],
+    "mode": ["constant", "edge", "channel", "instance", "spatial", "training"],
+    "begin": ["0", "1", "(None, 0)", "(None, 1, 1)", "(0, 0, 0, 0)"],
+    "end": ["2", "None", "(None, 2)", "(None, None, 3)"],
+    "step": ["(1, 1)", "(1, 2)", "()", "(1, -1)"],
+    "reps": ["(1, 2, 1, 1)", "2", "(1, 1)"],
+    "axes": ["(0, 2, 3, 1)", "(0, 1)", "()"],
+    "mean": ["(0.5, 0.5, 0.5)", "127.5"],
+    "std": ["(0.5, 0.5, 0.5)", "128"],
+    "dtype": ["float32", "float16"],
+    "dim1": ["1"],
+    "dim2": ["2", "3"],
+    "eps": ["2e-05", "1e-3"],
+    "momentum": ["0.9"],
+    "p": ["0.4", "0", "1"],
+    "layout": ["None", "NCHW"],
+}  # fmt: skip
+_PLAIN = ["False", "0", "1", "0.5", "None", "True", "off", "()"]
+_OPTIONAL = 0.35
+_HOSTILE_VALUE, _HOSTILE_INPUT = 0.01, 0.01
+_PARAMETERS = {
+    "Convolution": ("weight", "bias"), "FullyConnected": ("weight", "bias"),
+    "BatchNorm": ("gamma", "beta", "moving_mean", "moving_var"), "LeakyReLU": ("gamma",),
+    "InstanceNorm": ("gamma", "beta"), "LayerNorm": ("gamma", "beta"),
+}  # fmt: skip
+_REQUIRED = frozenset(
+    "kernel num_filter num_hidden act_type num_outputs shape scalar dim1 dim2 a_min a_max mean std "
+    "axis begin end pad_width mode reps dtype no_bias".split()
+)
+_UNKNOWN = ["foo", "num_filters", "__shape__", "lr_mult", "weight_wd_mult", "info", "op_type"]
+_LAYERS = ("Convolution", "Pooling", "BatchNorm", "LeakyReLU")
+_SUFFIXES = (
+    "output output0 output1 call1 raised factor scaled_gamma scaled_beta inverse bent_kernel bend "
+    "bent linear slope positive linear_kernel weight bias gamma"
+).split()
+_OPERATORS = sorted(set(OPERATORS) - {"null"})
+
+
+class _Graph:
+    """Nodes that are appended one after the other."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.nodes: list[dict[str, Any]] = [{"op": "null", "name": "data", "inputs": []}]
+        self._results = [0]
+
+    def variable(self, name: str) -> list[int]:
+        """Append a parameter; some say their shape or type."""
+        node: dict[str, Any] = {"op": "null", "name": name, "inputs": []}
+        if self._rng.random() < 0.1:
+            key = self._rng.choice(("__shape__", "__dtype__", "__init__", "__storage_type__"))
+            node["attrs"] = {key: self._rng.choice([*_HOSTILE, "(1, 3, 32, 32)"])}
+        self.nodes.append(node)
+        return [len(self.nodes) - 1, 0, 0]
+
+    def operator(self, op: str, name: str) -> None:
+        """Append an operator with its parameters."""
+        rng = self._rng
+        attributes = self._attributes(op)
+        recent = self._results[-4:]
+        given = [[rng.choice(recent if rng.random() < 0.3 else recent[-1:]), 0, 0]]
+        if OPERATORS[op].inputs == 2:
+            given.append([rng.choice(self._results), 0, 0])
+        if op in LAYERS:
+            names = _PARAMETERS[op]
+            if attributes.get("no_bias") in ("True", "1"):
+                names = names[:1]
+            if op == "LeakyReLU" and attributes.get("act_type") != "prelu":
+                names = ()
+            given += [self.variable(f"{name}_{one}") for one in names]
+        if "num_args" in OPERATORS[op].attributes:
+            given += [[rng.choice(self._results), 0, 0] for _ in range(rng.randrange(3))]
+            attributes["num_args"] = str(len(given))
+        if rng.random() < _HOSTILE_INPUT:
+            self._damage(given)
+        self.nodes.append({"op": op, "name": name, "attrs": attributes, "inputs": given})
+        self._results.append(len(self.nodes) - 1)
+
+    def _attributes(self, op: str) -> dict[str, str]:
+        rng = self._rng
+        found = {}
+        for key, kind in OPERATORS[op].attributes.items():
+            is_hostile = rng.random() < _HOSTILE_VALUE
+            if key in _REQUIRED or is_hostile or rng.random() < _OPTIONAL:
+                usual = [one for one in _USUAL.get(key, _PLAIN) if kind(one) is not None]
+                # The ends of a range are hostile values that are allowed.
+                if rng.random() < 0.1:
+                    usual = [one for one in _HOSTILE if kind(one) is not None] or usual
+                found[key] = rng.choice(_HOSTILE if is_hostile or not usual else usual)
+        if rng.random() < 0.02:
+            found[rng.choice(_UNKNOWN)] = rng.choice(_HOSTILE)
+        return found
+
+    def _damage(self, inputs: list[Any]) -> None:
+        rng = self._rng
+        own = len(self.nodes)
+        wrong: Any = rng.choice(
+            [own, own + 1, -1, 1 << 31, 1 << 40, 0.5, "0", None, [0], True, rng.randrange(own)]
+        )
+        change = rng.randrange(5)
+        if change == 0:
+            inputs.pop()
+        elif change == 1:
+            inputs.append([rng.randrange(own), 0, 0])
+        elif change == 2:
+            inputs[rng.randrange(len(inputs))][rng.randrange(3)] = wrong
+        elif change == 3:
+            inputs[rng.randrange(len(inputs))] = wrong
+        else:
+            rng.shuffle(inputs)
+
+
+def make_graph(rng: random.Random) -> bytes:
+    """Return a file from an image of 3 channels to ``fc1``."""
+    graph = _Graph(rng)
+    for number in range(rng.choice((1, 1, 2, 3, 5, 8))):
+        op = rng.choice(_OPERATORS)
+        if op in LAYERS or rng.random() < 0.5:
+            graph.operator(rng.choice(_LAYERS), f"l{number}")
+        graph.operator(op, f"n{number}")
+    graph.operator("FullyConnected" if rng.random() < 0.9 else rng.choice(_OPERATORS), "fc1")
+    nodes: Any = graph.nodes
+    variables = [index for index, node in enumerate(nodes) if node["op"] == "null"]
+    content: dict[str, Any] = {
+        "nodes": nodes,
+        "arg_nodes": variables,
+        "heads": [[len(nodes) - 1, 0, 0]],
+        "attrs": {"mxnet_version": ["int", rng.choice((10901, 10901, 10000, 905, 800))]},
+    }
+    if rng.random() < 0.15:
+        rng.choice(_DAMAGES)(content, rng)
+    return json.dumps(content).encode("utf-8", "surrogatepass")
+
+
+def _old_attributes(content: dict[str, Any], rng: random.Random) -> None:
+    for node in content["nodes"]:
+        if "attrs" in node:
+            node[rng.choice(("param", "attr"))] = node.pop("attrs")
+    if rng.random() < 0.5:
+        del content["attrs"]
+
+
+def _wrong_node(content: dict[str, Any], rng: random.Random) -> None:
+    node = rng.choice(content["nodes"])
+    key = rng.choice(("op", "name", "attrs", "inputs"))
+    words = ["", "data", "fc1", "n0", "Custom", "_Native", "a$b", "x" * 300, "\ud800", "\x1b[2J"]
+    node[key] = rng.choice([None, 0, [], {}, {"a": 1}, [[0]], *words])
+
+
+def _wrong_heads(content: dict[str, Any], rng: random.Random) -> None:
+    key = rng.choice(("heads", "arg_nodes", "node_row_ptr", "attrs"))
+    content[key] = rng.choice([[], [[0, 0, 0]], [[99, 0]], [-1], None, {}, "x", [[1 << 40, 9, 9]]])
+
+
+def _move_node(content: dict[str, Any], rng: random.Random) -> None:
+    nodes = content["nodes"]
+    nodes.insert(rng.randrange(len(nodes)), nodes.pop(rng.randrange(len(nodes))))
+
+
+def _same_name(content: dict[str, Any], rng: random.Random) -> None:
+    first, second = (rng.choice(content["nodes"]) for _ in range(2))
+    first["name"] = second["name"]
+
+
+def _derived_name(content: dict[str, Any], rng: random.Random) -> None:
+    """As MXNet names outputs, and this project the operators that it puts in a layer's place."""
+    first, second = (rng.choice(content["nodes"]) for _ in range(2))
+    first["name"] = f"{second['name']}_{rng.choice(_SUFFIXES)}"
+
+
+def _same_parameter(content: dict[str, Any], rng: random.Random) -> None:
+    operators = [node for node in content["nodes"] if node["inputs"]]
+    node, other = (rng.choice(operators) for _ in range(2))
+    node["inputs"][-1] = other["inputs"][-1]
+
+
+_DAMAGES: list[Callable[[dict[str, Any], random.Random], None]] = [
+    _old_attributes, _wrong_node, _wrong_heads, _move_node, _same_name, _derived_name,
+    _derived_name, _same_parameter,
+]  # fmt: skip
