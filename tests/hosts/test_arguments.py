@@ -12,7 +12,7 @@ from tests.support import arguments, hosts
 from tests.support.hosts import TwoHosts
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = Path(sys.prefix) / "bin"
+PROGRAMS = (ROOT / "setup-utils/launchers", Path(sys.prefix) / "bin")
 NAMES = "host1:1,host2:1"
 CONFIG = ("bash", "config.sh", "--debug")
 SECRETS = {
@@ -36,7 +36,7 @@ def watched(
     """Run a command, and see the arguments of all processes on both hosts."""
     own = {"VIRTUAL_ENV": sys.prefix, "SEND_VARIABLES": "WANDB_API_KEY", **SHORT, **SECRETS}
     with arguments.Watch() as watch:
-        said = two.run(*command, folder=folder, path=[PROGRAMS], **{**own, **variables})
+        said = two.run(*command, folder=folder, path=PROGRAMS, **{**own, **variables})
     assert any(b"sshd" in one for one in watch.seen)
     return said, watch
 
