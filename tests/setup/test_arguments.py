@@ -24,7 +24,8 @@ HOSTS = "198.51.100.1:1,203.0.113.1:1"
 SSH = """\
 #!/usr/bin/env bash
 printf '%s\\n' "$@" >>"$RECORD/words"
-command=${*: -1}
+while getopts xp:i:o: _; do :; done
+command=${*:OPTIND+1}
 exec env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin bash -c "$command" \
     < <(exec tee "$RECORD/input.$$")
 """
@@ -87,7 +88,7 @@ def test_the_key_of_the_search_for_interfaces_comes_on_the_input(record: Path) -
 
 
 def test_a_search_that_fails_is_one_line_with_the_host(record: Path) -> None:
-    (record / "ssh").write_text(SSH.replace("command=", '[[ $* == *" true" ]] || exit 7\ncommand='))
+    (record / "ssh").write_text(SSH.replace("exec env", '[[ $command == true ]] || exit 7\nexec env'))
     said = run(record, "horovodrun", "--gloo", "-np", "2", "-H", HOSTS, "true")
     assert said.returncode == 7 and said.stdout == ""
     line = r"error: the search for common interfaces has failed on host [0-9.]+: no reason "
