@@ -3,7 +3,7 @@
 ps-lite believes every message that reaches its sockets, and ends the process at those that it
 cannot read. It opens them in C++ and has no option for authentication. ZeroMQ's CURVE is in the
 library, but encrypts with TweetNaCl, at 25 MB/s. So three functions of the system that libmxnet.so
-imports, and only its ZeroMQ calls, are replaced (``runtime.linking``), two of them on ZeroMQ's own
+imports, and only its ZeroMQ calls, are replaced (``linking``), two of them on ZeroMQ's own
 thread; they never wait:
 
 - ``listen``: the socket goes to a thread of ``authentication``, and ZeroMQ polls a pipe instead, in
@@ -27,8 +27,8 @@ import struct
 import threading
 from typing import Any, Optional
 
+from parallel.parameter_server import linking
 from parallel.parameter_server.authentication import Address, Admission, Refused, call
-from runtime import linking
 from runtime.mxnet import mx
 
 _log = logging.getLogger(__name__)

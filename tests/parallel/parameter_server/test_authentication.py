@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -41,7 +42,8 @@ def impostor() -> Iterator[Callable[[Callable[[socket.socket], None]], tuple[str
 
         def start(answer: Callable[[socket.socket], None]) -> tuple[str, int]:
             def run() -> None:
-                with listener.accept()[0] as connection:
+                # The caller may leave before it has the answer.
+                with listener.accept()[0] as connection, suppress(OSError):
                     answer(connection)
 
             threading.Thread(target=run, daemon=True).start()

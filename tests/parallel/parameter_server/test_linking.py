@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime import linking
+from parallel.parameter_server import linking
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # ZeroMQ calls connect() on a thread of its own.
 REPLACED = """
 import ctypes, errno, os, threading, time
-from runtime import linking
+from parallel.parameter_server import linking
 from runtime.mxnet import mx
 
 CONNECT = ctypes.CFUNCTYPE(
