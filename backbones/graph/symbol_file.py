@@ -225,13 +225,10 @@ def _input(nodes: list[Node], index: int, entry: Any) -> Entry:
     return [source, output, version]
 
 
-def _checked_node(
-    nodes: list[Node], index: int, indices: dict[int, int], version: int
-) -> Node:
+def _checked_node(nodes: list[Node], index: int, indices: dict[int, int], version: int) -> Node:
     node = nodes[index]
     operator, name = node.get("op"), node.get("name")
-    is_name = isinstance(name, str) and 0 < len(name) <= operators.MAX_TEXT and name.isprintable()
-    if not is_name:
+    if not (isinstance(name, str) and 0 < len(name) <= operators.MAX_TEXT and name.isprintable()):
         raise DamagedGraph(f"node {index} has no name")
     if "$" in name:
         # MXNet joins a name and an attribute with it, and splits them there.

@@ -235,8 +235,8 @@ def write_report(folder: Path, findings: Sequence[Finding], summary: Sequence[tu
                 parts.append(f'<p><img src="./{name}" alt="{name}"></p>')
         page = folder / "report.html"
         rows = (f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in summary)
-        content = printable(_page("".join(rows), parts))
-        write_atomically(page, content.encode(errors="backslashreplace"))
+        text = printable(_page("".join(rows), parts))
+        write_atomically(page, text.encode(errors="backslashreplace"))
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written: {error.strerror}; choose another folder with --report"

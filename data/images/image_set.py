@@ -92,8 +92,8 @@ class ImagesInMemory(ImageSet):
 
     @override
     def fingerprint(self) -> str:
-        checksum = zlib.crc32(np.ascontiguousarray(self._images))
-        return f"checksum {zlib.crc32(np.ascontiguousarray(self._labels), checksum):08x}"
+        checksum = zlib.crc32(np.ascontiguousarray(self._images).data)
+        return f"checksum {zlib.crc32(np.ascontiguousarray(self._labels).data, checksum):08x}"
 
 
 class DecodedImages(ImageSet):

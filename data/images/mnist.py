@@ -7,11 +7,11 @@ big-endian word, and the bytes (LeCun, Cortes and Burges, The MNIST Database of 
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import struct
 import zlib
 from pathlib import Path
+from typing import BinaryIO, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +84,7 @@ def _read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
         raise DataError(f"{path} cannot be read ({error}); copy it again") from None
 
 
-def _read_array(path: Path, file: io.BufferedIOBase, magic: int) -> NDArray[np.uint8]:
+def _read_array(path: Path, file: Union[gzip.GzipFile, BinaryIO], magic: int) -> NDArray[np.uint8]:
     """Read the bytes that the header announces: a small compressed file may unpack to any size."""
     dimensions = magic & 0xFF
     header = struct.Struct(f">{1 + dimensions}I")

@@ -65,7 +65,7 @@ class Listener:
         known = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
         family, _, _, _, own = known[0]
         self._token = token
-        self._socket = socket.create_server(own, family=family)  # type: ignore[arg-type]
+        self._socket = socket.create_server(own, family=family)
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         self._selector = selectors.DefaultSelector()

@@ -52,7 +52,7 @@ class Index:
         checksum, last = 0, min(last, len(self.checks))
         for start in range(first, last, _AT_ONCE):
             some = self.checks[start : min(start + _AT_ONCE, last)]
-            checksum = zlib.crc32(np.ascontiguousarray(some), checksum)
+            checksum = zlib.crc32(np.ascontiguousarray(some).data, checksum)
         return checksum
 
 

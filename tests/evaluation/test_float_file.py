@@ -37,10 +37,10 @@ def test_the_header_of_version_2_and_of_other_writers(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     with path.open("wb") as file:
         np.lib.format.write_array(file, TABLE, version=(2, 0))
-    np.testing.assert_array_equal(map_floats(path), TABLE)
+    np.testing.assert_array_equal(np.asarray(map_floats(path)), TABLE)
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (6,2)}\n"
     path.write_bytes(b"\x93NUMPY\x01\0" + bytes([len(header), 0]) + header + TABLE.tobytes())
-    np.testing.assert_array_equal(map_floats(path), TABLE)
+    np.testing.assert_array_equal(np.asarray(map_floats(path)), TABLE)
 
 
 @pytest.mark.parametrize(

@@ -67,12 +67,12 @@ def test_a_lone_world_returns_its_own_values() -> None:
 
 
 def test_a_rank_without_a_launcher_has_no_horovod(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world_module, "HorovodWorld", lambda: "Horovod")
+    monkeypatch.setattr(world_module, "HorovodWorld", lambda: None)
     for name in ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "GROUPING_WORKER"):
         monkeypatch.delenv(name, raising=False)
     assert isinstance(join_ranks(), LoneWorld)
     monkeypatch.setenv("HOROVOD_RANK", "0")
-    assert join_ranks() == "Horovod"
+    assert join_ranks() is None
 
 
 def test_horovod_writes_into_arrays_that_are_kept_for_two_updates() -> None:

@@ -165,7 +165,7 @@ def elastic_options() -> list[str]:
     found: list[str] = []
 
     class Recorder(argparse.ArgumentParser):
-        def parse_args(self, *_) -> SimpleNamespace:
+        def parse_args(self, *_: object) -> Any:  # type: ignore[override]
             (group,) = [one for one in self._action_groups if one.title == "elastic arguments"]
             for action in group._group_actions:
                 found.extend(action.option_strings)

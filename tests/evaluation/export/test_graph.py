@@ -214,10 +214,10 @@ for word in ("Plus", "Minus", "Mul", "Div", "Power", "Maximum", "Minimum"):
         "plus": ["broadcast_add", "elemwise_add"],
         "minus": ["broadcast_sub", "elemwise_sub"],
     }.get(small, [])
-    for one in OPERATORS & set(names):
+    for one in OPERATORS.keys() & set(names):
         CASES[one] = of_two(operator(one))
     scalars = [f"_{word}Scalar", f"_{small}_scalar", f"_R{word}Scalar", f"_r{small}_scalar"]
-    for one in OPERATORS & set(scalars):
+    for one in OPERATORS.keys() & set(scalars):
         CASES[one] = of_positive(operator(one), scalar=0.75)
 
 
@@ -253,10 +253,10 @@ def test_every_operator_of_a_checkpoint_is_translated_and_in_a_case() -> None:
     assert seen == TRANSLATED
     others = {
         *("ElementWiseSum", "cast", "concat", "flatten", "identity", "pad", "reshape", "split"),
-        *("swapaxes", *(OPERATORS & CASES.keys())),
+        *("swapaxes", *(OPERATORS.keys() & CASES.keys())),
     }
     # What is done to the pixels is read elsewhere.
-    assert OPERATORS - TRANSLATED - others == {"_image_normalize"}
+    assert OPERATORS.keys() - TRANSLATED - others == {"_image_normalize"}
 
 
 @pytest.mark.parametrize(

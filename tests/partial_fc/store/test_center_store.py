@@ -16,6 +16,7 @@ import pytest
 
 from partial_fc.store.center_store import CenterStore
 from partial_fc.store.header import STORE
+from partial_fc.store.index import Index
 from partial_fc.store.undo import UndoLog, logs
 from runtime.errors import DataError
 from tests.support.stored_head import (
@@ -232,5 +233,5 @@ def test_an_undo_log_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     log = tmp_path / "store" / "undo-00000000.rank-0000"
     log.symlink_to(tmp_path / "user")
-    UndoLog(tmp_path / "store", 0, 0).close()
+    UndoLog(tmp_path / "store", 0, 0, Index(np.zeros((1, 2), np.uint32)), (0, 1)).close()
     assert (tmp_path / "user").read_bytes() == b"precious" and not log.is_symlink()

@@ -206,7 +206,7 @@ def test_copies_of_a_store_on_two_hosts(tmp_path: Path) -> None:
     """Each has more classes than its ranks."""
     folders = [tmp_path / "first", tmp_path / "second"]
     number = trained(folders[:1])
-    shutil.copytree(*folders)
+    shutil.copytree(folders[0], folders[1])
     assert are_equal(back(folders, number), reference(UPDATE))
 
 

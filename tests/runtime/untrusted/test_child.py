@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,10 +42,10 @@ def test_a_process_that_waits_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own clock ends it, whether or not the process that asked is still there."""
     short = "from runtime.untrusted import child; child.WALL_SECONDS = 1\n"
     short += "from tests.support.trying_child import answer; child.serve(answer)"
-    start = child.subprocess.Popen
+    start = subprocess.Popen
 
-    def with_short_clock(command: list[str], **rest: object) -> object:
+    def with_short_clock(command: list[str], **rest: Any) -> object:
         return start([command[0], "-c", short], **rest)
 
-    monkeypatch.setattr(child.subprocess, "Popen", with_short_clock)
+    monkeypatch.setattr(subprocess, "Popen", with_short_clock)
     assert child.ask(MODULE, {}, b"wait", memory=64 << 20) == "it takes more than 6 s for one batch"
