@@ -17,7 +17,7 @@ from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = (
-    *("train.py", "--network", "tiny", "--debug", "--num-classes", 50, "--num-images", 50),
+    *("train.py", "--dataset", "synthetic", "--debug", "--num-classes", 50, "--num-images", 50),
     *("--embedding-size", 16, "--batch-size", 4, "--verbose", 100_000),
 )
 CLASSIFY = ("classify.py", "--dataset", "synthetic", "--num-examples", 40, "--batch-size", 8)
