@@ -277,7 +277,8 @@ def new_folder(out: Path) -> Iterator[Path]:
                 "choose another place: nothing is overwritten"
             )
         missing = [folder for folder in out.parents if not folder.exists()]
-        hidden.parent.mkdir(parents=True, exist_ok=True)
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
         hidden.mkdir()
         try:
             yield hidden

@@ -37,10 +37,14 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 RECEIVER = (
     *("bash", "--norc", "-c"),
-    'while IFS= read -r -d "" pair && [[ $pair ]]; do export "$pair"; done; exec "$@"',
+    'while IFS= read -r -d "" pair && [[ $pair ]]; do export "$pair"; done; SHLVL=9; exec "$@"',
     "bash",
 )
-"""Words before a command on another host: it gets the variables with which its input starts."""
+"""Words before a command on another host: it gets the variables with which its input starts.
+
+Below level 2 (``SHLVL``), ``bash -c`` in a session of ssh reads ~/.bashrc, which may change
+``PATH``.
+"""
 
 
 def names(own: Mapping[str, str]) -> list[str]:

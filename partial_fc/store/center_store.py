@@ -146,7 +146,10 @@ class CenterStore:
         self._header = replace(self._header, run=run, saved=-1)
         with self._explained():
             if self._is_owner and is_left:
-                self._make_files(self._header)
+                # The ranks have the files open: they stay the same ones.
+                self._remove_logs()
+                os.ftruncate(self._file, 0)
+                self._records.index.entries[:] = 0
             self._write_header()
             self._barrier("begun")
 
@@ -420,14 +423,18 @@ class CenterStore:
 
     def _make_files(self, wanted: Header) -> None:
         """Make a store without rows; no checkpoint needs what a run that has ended has left."""
-        for path in (*(path for _, path in logs(self._folder)), self._folder / headers.FILE_NAME):
-            path.unlink(missing_ok=True)
+        self._remove_logs()
         with create(self._folder / headers.RECORDS):
             pass
         with create(self._folder / headers.INDEX) as file:
             # It is written as memory, where a full disk would end the process.
             os.posix_fallocate(file.fileno(), 0, wanted.classes * ENTRY)
         wanted.write(self._folder)
+
+    def _remove_logs(self) -> None:
+        """Remove all logs and the header, without which there is no store."""
+        for path in (*(path for _, path in logs(self._folder)), self._folder / headers.FILE_NAME):
+            path.unlink(missing_ok=True)
 
     def _read_header(self) -> Header:
         """The header, of files that have the sizes which it says."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 import io
 from typing import Optional, TextIO
 
-from typing_extensions import override
-
 # C0, DEL and C1; line and paragraph separators; surrogates, which stand for bytes of no UTF-8;
 # marks, embeddings, overrides and isolates of bidirectional text (Unicode 15, UAX 9, table 4).
 _CONTROLS = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0xD800, 0xE000))
@@ -39,8 +37,8 @@ def print_line(text: str, *, file: Optional[TextIO] = None, flush: bool = False)
 class PrintableOutput(io.TextIOWrapper):
     """A standard output or error that escapes what it is given."""
 
-    @override
     def write(self, text: str, /) -> int:
+        """Write a text with control characters and text direction escaped."""
         # A progress bar starts each of its writes with a carriage return.
         start = text[:1] if text.startswith("\r") else ""
         super().write(start + printable(text[len(start) :]))

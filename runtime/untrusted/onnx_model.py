@@ -10,8 +10,6 @@ live beside MXNet.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import numpy as np
 
 from runtime import environment
 from runtime.errors import ConfigError, DataError
+from runtime.files import read_file
 from runtime.untrusted import child
 
 # ONNX Runtime's number for what ends the process; other errors are exceptions as well.
@@ -90,19 +89,9 @@ def read_model(path: Path, image_size: tuple[int, int]) -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        # A pipe without a writer would be waited for.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise DataError(f"{path} is no regular file; name an ONNX file")
-            if found.st_size > _MAX_BYTES:
-                raise DataError(f"{path} has 2 GiB or more, which no ONNX file can have")
-            return file.read()
+        return read_file(path, _MAX_BYTES)
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}) or is no file; name an ONNX file"
-        ) from None
+        raise DataError(f"{path} cannot be read ({error.strerror}); name an ONNX file") from None
 
 
 def open_session(content: bytes, threads: int) -> Any:

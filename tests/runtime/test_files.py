@@ -291,7 +291,8 @@ def test_a_log_goes_on(tmp_path: Path) -> None:
 # Files of the system and of this project, temporary folders of this process.
 _ALLOWED = {
     "data/libjpeg.py", "parallel/autogroup.py", "parallel/check/facts.py", "runtime/errors.py",
-    "runtime/files.py", "runtime/kernels/compiled.py", "runtime/processors.py",
+    "runtime/files.py", "runtime/kernels/compiled.py", "runtime/process/lost_pages.py",
+    "runtime/processors.py", "runtime/untrusted/child.py", "training/run_folder.py",
     "setup-utils/check_mxnet.py", "setup-utils/release.py", "setup-utils/site_pages.py",
     "training/log/peak.py", "training/plan/kernels.py", "training/plan/runs.py",
 }  # fmt: skip

@@ -260,7 +260,8 @@ def test_packing_with_a_detector_names_an_image_without_a_face(
         (["empty", "out", "--points", "points.txt"], "empty: none of its 0 folders"),
         (["faces", "out", "--points", "nowhere"], "nowhere cannot be read as a list of points"),
         (["faces/p0", "out", "--points", "points.txt"], "names no image of faces/p0: .* 'p0/p0_"),
-        (["faces", "out", "--detector", "nowhere"], "nowhere is no file; name the .onnx"),
+        (["faces", "out", "--detector", "nowhere"],
+         "nowhere cannot be read .No such file or directory.; name"),
         (["faces", "empty/..", "--points", "points.txt"], "exists already; delete it"),
         (["faces", "faces", "--points", "points.txt"], "faces exists already; delete it"),
         (["faces", "faces/out", "--points", "points.txt"], "faces/out lies in faces, in which"),
@@ -290,7 +291,7 @@ def test_mistakes_are_one_line(monkeypatch, faces, tmp_path, arguments, message:
         (["--align", "points.txt", "--resize", "112"], "leave --resize and --crop out"),
         (["--face", "only"], "--face belongs to a detector"),
         (["--align", "points.txt", "--face", "only"], "--face belongs to a detector"),
-        (["--align", "nowhere.onnx"], "nowhere.onnx is no file"),
+        (["--align", "nowhere.onnx"], "nowhere.onnx cannot be read .No such file"),
     ],
 )
 def test_mistakes_of_packing_are_one_line(monkeypatch, faces, tmp_path, arguments, message) -> None:

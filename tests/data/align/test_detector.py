@@ -184,7 +184,7 @@ def test_other_networks_are_refused(kind, shape, message: str, tmp_path: Path) -
     [
         (b"", "is refused as an ONNX model: ONNX Runtime refuses it"),
         (b"junk" * 100, "is refused as an ONNX model: it is no protobuf message"),
-        (None, "is no file; name an ONNX file"),
+        (None, "No such file or directory.; name an ONNX file"),
     ],
 )
 def test_broken_files_are_refused(content, message: str, tmp_path: Path) -> None:
