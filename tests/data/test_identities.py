@@ -88,10 +88,11 @@ def test_images_are_found_whatever_they_are_called(mixed: Path) -> None:
         f"{mixed}: 2 images in folders within those of identities belong to these, the first is "
         "ann/a/c/6.png",
         f"{mixed}: left out 3 folders that are hidden or made by programs, the first is __MACOSX",
-        f"{mixed}: left out 6 files that are not images, the first is list.csv",
+        f"{mixed}: left out 4 files that are not images, the first is list.csv",
         f"{mixed}: left out 2 hidden files, the first is ann/.DS_Store",
         f"{mixed}: left out 2 images of formats that are not decoded, such as HEIC and GIF "
         "(convert them), the first is ann/4.heic",
+        f"{mixed}: left out 2 files that cannot be read, the first is ann/gone",
         f"{mixed}: left out 1 folders without images, the first is empty",
         f"{mixed}: left out 1 images outside of the identities' folders, the first is stray.png",
     ]
@@ -107,7 +108,7 @@ def test_images_of_any_depth(mixed: Path) -> None:
         "stray.png", "ann/1.JPG", "ann/2", "ann/3.jfif", "ann/a/c/6.png", "ann/b/7.png",
         "bob/1.jpg_large",
     ]  # fmt: skip
-    assert len(remarks) == 5
+    assert len(remarks) == 6
 
 
 def test_images_that_all_lie_deeper_are_refused(tmp_path: Path) -> None:

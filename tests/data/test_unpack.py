@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import cv2
 import numpy as np
@@ -97,15 +98,15 @@ def test_bytes_of_no_image_are_left_out_and_the_others_say_their_ending(
 
 def test_what_was_begun_is_removed(write_set, tmp_path, monkeypatch) -> None:
     source = write_set([3])
-    real, calls = Path.write_bytes, []
+    real, calls = unpack.create, []
 
-    def fails(self: Path, content: bytes) -> int:
-        calls.append(self)
+    def fails(path: Path) -> BinaryIO:
+        calls.append(path)
         if len(calls) == 2:
             raise OSError(28, "No space left on device")
-        return real(self, content)
+        return real(path)
 
-    monkeypatch.setattr(Path, "write_bytes", fails)
+    monkeypatch.setattr(unpack, "create", fails)
     with pytest.raises(DataError, match="out cannot be written: No space left"):
         run(monkeypatch, source, tmp_path / "out")
     assert len(calls) == 2

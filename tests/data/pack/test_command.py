@@ -44,8 +44,9 @@ def pack(monkeypatch, *arguments: object) -> None:
 
 @pytest.fixture
 def start_packing(people: Path, tmp_path: Path):
-    """Start a packing that gets stuck at its last image, a pipe without a writer."""
-    os.mkfifo(people / "p9" / "p9_9999.png")
+    """Start a packing of many images, and suspend it in its midst."""
+    for number in range(4000):
+        os.link(people / "p9" / "p9_0001.png", people / "p9" / f"p9_{1000 + number}.png")
     root = Path(__file__).parents[3]
     started = []
 
@@ -58,7 +59,8 @@ def start_packing(people: Path, tmp_path: Path):
         deadline = time.monotonic() + 60
         while not list((tmp_path / "out").glob(".train.rec.*.part")):
             assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(0.01)
+        process.send_signal(signal.SIGSTOP)
         return process
 
     yield start
@@ -296,6 +298,7 @@ def test_pairs_are_resized_too(monkeypatch, people: Path, tmp_path: Path) -> Non
 def test_a_stopped_packing_leaves_nothing(start_packing, tmp_path: Path, number) -> None:
     process = start_packing()
     process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 128 + number
     assert out == ""
