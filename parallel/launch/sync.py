@@ -27,6 +27,7 @@ from runtime.files import sha256
 _PROJECT = Path(__file__).resolve().parents[2]
 PROJECT_NAMES = (
     *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "Dockerfile", "Makefile", "README.md"),
+    "SECURITY.md",
     *("backbones", "benchmarks", "classify.py", "config.sh", "constraints-bench.txt"),
     *("constraints-docs.txt", "constraints.txt", "data", "docs", "evaluation", "examples"),
     *("hosts", "mkdocs.yml", "parallel", "partial_fc", "pyproject.toml", "requirements-bench.txt"),

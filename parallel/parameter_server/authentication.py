@@ -176,13 +176,13 @@ class Admission(threading.Thread):
     def _refuse(self, caller: _Caller, reason: str) -> None:
         """Close a connection; log the first one, the second, the fourth and so on."""
         self._remove(caller)
-        caller.connection.close()
         self._refused += 1
         if self._refused & (self._refused - 1) == 0:
             _log.warning(
                 "refused a connection from %s:%d, no process of this job: %s; %d so far",
                 *(*caller.peer, reason, self._refused),
             )
+        caller.connection.close()
 
     def _remove(self, caller: _Caller) -> None:
         self._selector.unregister(caller.connection)

@@ -116,7 +116,11 @@ def test_a_job_on_one_host_is_reached_from_no_other(two, tmp_path, launcher: str
     """The host's own name stands for an address of the network, on which Gloo would listen."""
     first, second = train(two, tmp_path, launcher, "host1:2")
     said = {name: at for name, at in table(ONE_HOST)[launcher].items() if at}
-    assert addresses(first) == said and not second
+    found = addresses(first)
+    # Gloo's ranks listen for the moment in which they connect.
+    momentary = {"rank"} if "--gloo" in launcher else set()
+    assert {**said, **found} == said and not second
+    assert said.keys() - found.keys() <= momentary
 
 
 def test_mpirun_keeps_to_the_ports_that_are_pinned(two, tmp_path) -> None:

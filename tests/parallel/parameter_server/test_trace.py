@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,9 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         Trace(str(tmp_path / "file"), "worker-0")
 
 
-def test_a_full_disk_ends_the_trace_and_not_the_job(caplog, tmp_path: Path) -> None:
-    (tmp_path / "worker-0").symlink_to("/dev/full")
+def test_a_full_disk_ends_the_trace_and_not_the_job(caplog, monkeypatch, tmp_path: Path) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    monkeypatch.setattr("parallel.parameter_server.trace.open_kept", lambda *_: full)
     trace = Trace(str(tmp_path), "worker-0")
     for _ in range(3):
         trace.write("push")
