@@ -92,7 +92,7 @@ def test_lists_of_hosts_mean_what_they_mean_to_mpirun(
         ({"hosts": "[::1]:2"}, "IPv6"),
         ({"hosts": "a:0"}, "has '0' for slots"),
         ({"hosts": "a:1,b:1", "num_proc": 3}, "-np 3 is more ranks than the 2 slots of -H a:1,b:1"),
-        ({"hostfile": "/nowhere"}, "/nowhere does not exist"),
+        ({"hostfile": "/nowhere"}, "/nowhere cannot be read as a list of hosts"),
     ],
 )
 def test_lists_that_cannot_be_used(horovodrun, monkeypatch, capsys, given, reason) -> None:
