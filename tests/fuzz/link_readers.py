@@ -506,4 +506,4 @@ def _read(folder: Path, content: bytes) -> None:
         case.use(place)
 
 
-LINK_READERS = {"links": Reader(_seeds, _read, 6)}
+LINK_READERS = {"links": Reader(_seeds, _read, 6, is_watched=False)}

@@ -70,7 +70,7 @@ class Worker:
                 self._note(number)
                 content = make_input(seeds, number, reader.make)
                 _limit_memory(_INPUT_MEMORY)
-                self._armed = True
+                self._armed = reader.is_watched
                 self._feed(reader.read, content, Path(folder) / "read", UserError)
                 self._armed = False
                 self._executed += os.path.exists("executed")

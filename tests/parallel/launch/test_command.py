@@ -412,7 +412,7 @@ def test_gpus_that_other_machines_do_not_have_are_refused(tmp_path):
         (("-n", 2, "-s", 2, "--server-speeds", "2,x"), "dist_sync", "no list of positive numbers"),
         (("-n", 2, "-s", 1, "--bucket-elements", 9), "dist_sync", "9 is not from 1024 (MXNet's"),
         (("-n", 2, "-s", 1, "-i", "ethx"), "dist_sync", "-i ethx: no such network interface"),
-        (("-n", 2, "-s", 1, "-H", "/nowhere"), "dist_sync", "/nowhere does not exist; give a"),
+        (("-n", 2, "-s", 1, "-H", "/nowhere"), "dist_sync", "/nowhere cannot be read as a list of"),
         (("-n", 2, "-s", 1, "-H", "{far}"), "dist_sync", "host 192.0.2.1 cannot be reached on -i"),
     ],
 )

@@ -41,6 +41,7 @@ def saved(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def publish(root: Path, values: dict[str, Any]) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
     folder = files.hidden_folder(root / files.name_of(UPDATE), "a")
     files.write_rank(folder, 0, {"net/weight": Stored(REPLICATED, np.ones(3, np.float32))})
     about = {"configuration": {"center_store": "./centers"}}

@@ -40,6 +40,7 @@ def arrays_of(rank, ranks):
 
 
 def write(root, update=7, ranks=3, keep=9, attempt="a"):
+    root.mkdir(parents=True, exist_ok=True)
     folder = files.hidden_folder(root / files.name_of(update), attempt)
     for rank in reversed(range(ranks)):
         files.write_rank(folder, rank, arrays_of(rank, ranks))

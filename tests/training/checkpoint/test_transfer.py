@@ -56,6 +56,7 @@ def write(root: Path, name: str, update: int, ranks: list[int], hosts: tuple[str
     """A host's part of a checkpoint."""
     models = root if name == "host1" else root.parent / name
     folder = files.hidden_folder(models / "checkpoints" / files.name_of(update), "a")
+    folder.parent.mkdir(parents=True, exist_ok=True)
     for rank in ranks:
         files.write_rank(folder, rank, arrays_of(rank, len(hosts)))
     values = {"progress": {"update": update}}
@@ -170,6 +171,7 @@ def test_a_changed_byte_is_noticed_where_it_arrives(root: Path, parts) -> None:
 
 def whole(root: Path, update: int = 7) -> Path:
     folder = files.hidden_folder(root / "checkpoints" / files.name_of(update), "a")
+    folder.parent.mkdir(parents=True, exist_ok=True)
     for rank in range(3):
         files.write_rank(folder, rank, arrays_of(rank, 3))
     return files.publish(folder, Part(update, update, "", (), {}, {}, {}), range(3), 9)
