@@ -13,6 +13,7 @@ from data.pack.__main__ import main as pack
 from data.records.record_set import RecordSet
 from data.records.recordio import encode
 from runtime.errors import ConfigError, DataError
+from runtime.files import create
 
 ENDINGS = [".jpg", ".png", ".bmp", ".webp"]
 COUNTS = [1] * 5 + [3] + [2] * 6
@@ -98,13 +99,13 @@ def test_bytes_of_no_image_are_left_out_and_the_others_say_their_ending(
 
 def test_what_was_begun_is_removed(write_set, tmp_path, monkeypatch) -> None:
     source = write_set([3])
-    real, calls = unpack.create, []
+    calls = []
 
     def fails(path: Path) -> BinaryIO:
         calls.append(path)
         if len(calls) == 2:
             raise OSError(28, "No space left on device")
-        return real(path)
+        return create(path)
 
     monkeypatch.setattr(unpack, "create", fails)
     with pytest.raises(DataError, match="out cannot be written: No space left"):
