@@ -126,7 +126,7 @@ install_launchers() {
 # What keeps other hosts from the ports of a job on one host.
 build_loopback() {
     logged loopback "building loopback.so" "${CXX:-c++}" -x c -O2 -shared -fPIC -o "$VENV/lib/loopback.so" \
-        setup-utils/launchers/loopback.c
+        setup-utils/loopback.c
 }
 
 install_developer_packages() {

@@ -14,7 +14,7 @@ import psutil
 from runtime import environment
 from runtime.errors import ConfigError, did_you_mean
 
-# Built from setup-utils/launchers/loopback.c.
+# Built from setup-utils/loopback.c.
 _LOOPBACK = Path(sys.prefix) / "lib" / "loopback.so"
 
 

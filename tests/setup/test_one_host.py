@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = "setup-utils/launchers/mpirun"
-SOURCE = ROOT / "setup-utils/launchers/loopback.c"
+SOURCE = ROOT / "setup-utils/loopback.c"
 NOTES = '#!/usr/bin/env bash\nenv >>"$CALLS"\necho "mpirun $*" >>"$CALLS"\n'
 # Prints where a socket listens that asks for an address, and whether it hears its own process.
 LISTEN = """\
