@@ -91,7 +91,7 @@ def _image(images: Images, index: int) -> Optional[tuple[int, int]]:
 
 
 def _has(images: Images, place: int, label: int, checksum: int) -> bool:
-    """Whether a set has an image at its place, or among the first of its class."""
+    """Return True if a set has an image at its place, or among the first of its class."""
     wanted, count = (label, checksum), len(images)
     if 0 <= place < count and _image(images, place) == wanted:
         return True

@@ -47,7 +47,7 @@ _check_ssh = launch._check_all_hosts_ssh_successful
 _become = os.execve
 # As Horovod calls ssh, and without questions.
 _SSH_OPTIONS = ("-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no")
-# Of the elastic mode, in Horovod's namespace, on its command line and in files of its options.
+# Names of the elastic options, as argparse and Horovod's configuration files have them.
 _ELASTIC = frozenset(
     "elastic min_np min_num_proc max_np max_num_proc slots slots_per_host elastic_timeout "
     "reset_limit cooldown_range blacklist_cooldown_range host_discovery_script".split()

@@ -59,7 +59,7 @@ _PAIRS = frozenset(("mca", "gmca"))
 # Those with a value that Horovod and run.sh use. Others may change which program is meant.
 _WITH_VALUE = frozenset(("x", "bind-to", "map-by", "rank-by", "output-filename"))
 _VERSION = frozenset(("-V", "-version", "--version"))
-# Of resource managers and of Open MPI: without a list, ranks start on the hosts that they name.
+# Variables that name hosts: without a list of hosts, Open MPI starts ranks there.
 _ALLOCATIONS = (
     *("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "PBS_NODEFILE", "LSB_JOBID", "PE_HOSTFILE"),
     "OMPI_MCA_orte_default_hostfile",
@@ -78,7 +78,7 @@ class Words:
     parameters: dict[str, str] = field(default_factory=dict)
     """MCA parameters."""
     places_of_parameters: dict[str, int] = field(default_factory=dict)
-    """Where their values stand."""
+    """Place of each parameter's value in ``words``."""
     programs: list[str] = field(default_factory=list)
     is_understood: bool = True
     """True if all options are known, so that ``programs`` are the ones of Open MPI."""

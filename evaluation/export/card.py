@@ -28,7 +28,7 @@ _PRIVATE = frozenset(
     "rec_train rec_val config dry_run".split()
 )
 _PACKAGES = ("mxnet", "numpy", "onnx", "onnxruntime")
-# What a run says must become neither a cell, nor a link, nor HTML.
+# Escape text of a run, so that it does not become a cell, a link or HTML.
 _MARKUP = str.maketrans({"|": "\\|", "[": "\\[", "<": "&lt;"})
 
 

@@ -38,9 +38,9 @@ Record = Mapping[str, Any]
 _JPEG = b"\xff\xd8\xff"
 _LONGEST_PICTURE = 8 << 20
 _LARGEST = 1e300
-# Of float16 numbers that are rounded.
+# Rounding to float16 makes a cosine slightly larger than 1.
 _LARGEST_COSINE = 1.01
-# Of a line, which has two, and of a configuration, which has one for each list.
+# A record has two brackets, and a configuration one for each list; deeply nested JSON has more.
 _MOST_BRACKETS = 500
 
 

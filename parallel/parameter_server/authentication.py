@@ -26,7 +26,7 @@ SECONDS = 10.0
 """Time for both proofs."""
 _NONCE_BYTES = _PROOF_BYTES = 32
 _LISTENER, _CALLER = b"listener", b"caller"
-# Of those that have not proved anything yet. The oldest one makes way for a new one: a process of
+# Connections without a proof. The oldest one is closed for a new one: a process of
 # the job needs a few milliseconds, and a job must not run out of files because of others.
 _MOST_CALLERS = 256
 # After an error of accept(), which a process without free file descriptors gets again at once.

@@ -1,1 +1,1 @@
-"""What a process prints on a terminal, and how it ends when the system takes its pages away."""
+"""Safe output on a terminal, and one line for a mapped file that was cut off."""

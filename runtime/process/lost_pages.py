@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-# Of signal.h: the handler gets a siginfo_t, whose si_addr is at this place on 64-bit systems.
+# signal.h: offset of si_addr in the siginfo_t that the handler gets, on 64-bit systems.
 _SA_SIGINFO, _ADDRESS = 4, 16
 
 

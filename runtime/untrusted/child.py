@@ -117,7 +117,7 @@ def serve(answer: Answer) -> None:
 def _try(answer: Answer, header: dict[str, Any], content: bytes) -> Optional[str]:
     try:
         answer(header, content)
-    # Of libraries, whose exceptions have no other class in common.
+    # The exceptions of the libraries have no other common class.
     except Exception as error:
         text = str(error)
         if isinstance(error, MemoryError) or "alloc" in text.lower():

@@ -23,7 +23,7 @@ from runtime.untrusted import child
 
 # ONNX Runtime's number for what ends the process; other errors are exceptions as well.
 _FATAL = 4
-# That of a message of protobuf, and so of a model in one file.
+# protobuf limits a message, and so a model in one file, to this size.
 _MAX_BYTES = (1 << 31) - 1
 # Elements in a byte of the smallest types, of 4 bits.
 _ELEMENTS_OF_BYTE = 2

@@ -134,7 +134,7 @@ class SavedRun:
 
     @property
     def data(self) -> Any:
-        """What the run said of its images; None if it said nothing."""
+        """Description of the run's images (``data.contents``); None if there is none."""
         return self._checkpoint.manifest.about.get("data")
 
     def section(self, part: str) -> SavedPart:
