@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -65,6 +66,21 @@ def test_values_arrive_as_they_are_and_the_rest_of_the_input_is_left() -> None:
         [*variables.RECEIVER, "bash", "-c", show], input=data, capture_output=True, check=True
     )
     assert said.stdout.decode() == "|".join([*values.values(), "TERM\n"])
+
+
+def test_shells_of_the_command_do_not_read_bashrc(tmp_path: Path) -> None:
+    """In a session of ssh, Debian's bash reads it, which may change ``PATH`` again."""
+    (tmp_path / ".bashrc").write_text("PATH=/elsewhere:$PATH\n")
+    session = {"HOME": str(tmp_path), "SSH_CLIENT": "::1 1 22", "PATH": "/usr/bin:/bin"}
+    command = [*variables.RECEIVER, "bash", "-c", "bash -c 'echo $PATH'"]
+    said = subprocess.run(
+        ["bash", "-c", shlex.join(command)],
+        input=variables.packed({"PATH": "/usr/bin:/bin"}),
+        capture_output=True,
+        check=True,
+        env=session,
+    )
+    assert said.stdout == b"/usr/bin:/bin\n"
 
 
 def test_a_host_is_no_option_of_ssh() -> None:
