@@ -54,9 +54,9 @@ def train(
 
 
 def results(models: Path) -> dict[str, bytes]:
-    """The exported weights, and the arrays of every rank's checkpoint."""
+    """The exported weights, at the end and at their best, and the arrays of both checkpoints."""
     found = [*models.glob("*.params"), *models.glob("checkpoints/*/rank-*.bin")]
-    assert len(found) == 3, found
+    assert len(found) == 4, found
     return {path.name: path.read_bytes() for path in found}
 
 
