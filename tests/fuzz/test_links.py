@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import UserError
-from tests.fuzz.link_readers import CASES, KINDS, READ, WRITTEN, replaced
+from tests.fuzz.link_cases import CASES, READ, WRITTEN
+from tests.fuzz.link_readers import KINDS, replaced
 
 NO_FILES = [kind for kind in KINDS if kind not in ("link to a file", "hard link")]
 

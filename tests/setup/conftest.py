@@ -67,6 +67,14 @@ echo "mpirun $*" >>"$CALLS"
 [[ $* != *--version ]] || echo "mpirun (Open MPI) ${STUB_MPI:-4.1.8}"
 """
 SILENT = "#!/usr/bin/env bash\n"
+SETTINGS = """\
+#!/usr/bin/env bash
+echo "python $*" >>"$CALLS"
+[[ $* != "-m runtime.environment" ]] || echo "export OMP_NUM_THREADS=7"
+[[ $1 != */train.py ]] || echo "OMP_NUM_THREADS=$OMP_NUM_THREADS"
+"""
+"""A stub of Python that tells which variables a program gets."""
+LAUNCHER = "setup-utils/launchers/mpirun"
 
 
 class Sandbox:

@@ -7,20 +7,12 @@ from typing import TYPE_CHECKING, Optional
 
 import pytest
 
-from tests.setup.conftest import REAL
-from training.config import faces
+from tests.setup.conftest import LAUNCHER, REAL, SETTINGS
 
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
-SILENT = "#!/usr/bin/env bash\n"
-SETTINGS = """\
-#!/usr/bin/env bash
-echo "python $*" >>"$CALLS"
-[[ $* != "-m runtime.environment" ]] || echo "export OMP_NUM_THREADS=7"
-[[ $1 != */train.py ]] || echo "OMP_NUM_THREADS=$OMP_NUM_THREADS"
-"""
 
 
 def mpirun_arguments(sandbox: Sandbox) -> list[str]:
@@ -215,177 +207,6 @@ def test_mpirun_names_a_program_that_is_missing(sandbox: Sandbox, words: str, re
     assert bool(sandbox.calls) == (not reason)
 
 
-CRASHES = """\
-#!/usr/bin/env bash
-echo "mpirun $*" >>"$CALLS"
-read -r status rest <statuses
-echo "$rest" >statuses
-exit "$status"
-"""
-
-
-def run_with_ends(sandbox: Sandbox, ends: str, *options: str) -> tuple[int, list[str]]:
-    """Run with an mpirun that ends with these statuses; return the last and the calls."""
-    sandbox.stub("orterun", CRASHES)
-    sandbox.stub("sleep", '#!/usr/bin/env bash\necho "sleep $1" >>"$CALLS"\n')
-    (sandbox.folder / "statuses").write_text(ends + "\n")
-    result = sandbox.run("bash", "run.sh", *options)
-    return result.returncode, sandbox.calls.splitlines()
-
-
-def test_run_starts_again_after_a_crash(sandbox: Sandbox) -> None:
-    status, calls = run_with_ends(sandbox, "1 137 75 0", "--restarts", "5", "--lr", "0.1")
-    starts = [call for call in calls if call.startswith("mpirun")]
-    assert status == 0
-    assert [call for call in calls if call.startswith("sleep")] == [
-        "sleep 5", "sleep 10", "sleep 20",
-    ]  # fmt: skip
-    assert len(starts) == 4 and len(set(starts)) == 1
-    assert starts[0].endswith("/config.sh --lr 0.1")
-
-
-def test_run_gives_up_after_its_restarts(sandbox: Sandbox) -> None:
-    status, calls = run_with_ends(sandbox, "1 1 9 9 9", "--restarts=2")
-    assert status == 9
-    assert sum(call.startswith("mpirun") for call in calls) == 3
-    assert run_with_ends(sandbox, "9 0")[0] == 9
-
-
-@pytest.mark.parametrize("end", [0, 2, 129, 130, 143])
-def test_run_does_not_restart_after_a_users_error_or_a_signal(sandbox: Sandbox, end: int) -> None:
-    status, calls = run_with_ends(sandbox, f"{end} 0", "--restarts", "3")
-    assert (status, len(calls)) == (end, 1)
-
-
-@pytest.mark.parametrize("wrong", ["", "x", "-1"])
-def test_run_refuses_a_wrong_number_of_restarts(sandbox: Sandbox, wrong: str) -> None:
-    assert run_with_ends(sandbox, "0", "--restarts", wrong) == (2, [])
-
-
-def test_run_reads_the_hostfile_again(sandbox: Sandbox) -> None:
-    (sandbox.folder / "hosts").write_text("ip1 slots=2\nip2 slots=2\n")
-    sandbox.stub(
-        "orterun",
-        '#!/usr/bin/env bash\necho "mpirun $*" >>"$CALLS"\n'
-        "[[ $* == *'-np 4 '* ]] || exit 0\necho ip1 slots=2 >hosts\nexit 1\n",
-    )
-    sandbox.stub("sleep", SILENT)
-    result = sandbox.run("bash", "run.sh", "--restarts", "1", HOSTFILE="hosts")
-    assert result.returncode == 0, result.stderr
-    assert re.findall(r" -np (\S+)", sandbox.calls) == ["4", "2"]
-
-
-MPIRUN_THAT_FAILS = """\
-#!/usr/bin/env bash
-echo "mpirun $*" >>"$CALLS"
-touch failed
-exit 1
-"""
-# Hosts are gone after the first start.
-SSH = """\
-#!/usr/bin/env bash
-[[ ! -e failed || $* != *\\ ${GONE:-nobody}\\ true ]] || exit 255
-"""
-
-
-@pytest.mark.parametrize(
-    ("variables", "starts"),
-    [
-        ({"GONE": "ip2"}, ["-np 6 -H ip1:1,ip2:2,ip3:3", "-np 4 -H ip1:1,ip3:3"]),
-        ({"GONE": "ip2", "NP": "5"}, ["-np 5 -H ip1:1,ip2:2,ip3:3", "-np 4 -H ip1:1,ip3:3"]),
-        ({"GONE": "ip1", "NP": "3"}, ["-np 3 -H ip1:1,ip2:2,ip3:3", "-np 3 -H ip2:2,ip3:3"]),
-        ({}, ["-np 6 -H ip1:1,ip2:2,ip3:3"] * 2),
-        ({"GONE": "ip2", "SLURM_JOB_ID": "7"}, ["-np 6 -H ip1:1,ip2:2,ip3:3"] * 2),
-        ({"GONE": "ip2", "OMPI_MCA_plm_rsh_agent": "k"}, ["-np 6 -H ip1:1,ip2:2,ip3:3"] * 2),
-    ],
-)
-def test_run_leaves_out_hosts_that_do_not_answer_when_it_starts_again(
-    sandbox: Sandbox, variables: dict[str, str], starts: list[str]
-) -> None:
-    sandbox.stub("orterun", MPIRUN_THAT_FAILS)
-    sandbox.stub("sleep", SILENT)
-    sandbox.stub("ssh", SSH)
-    hosts = {"HOSTS": "ip1:1,ip2:2,ip3:3", **variables}
-    result = sandbox.run("bash", "run.sh", "--restarts", "1", **hosts)
-    assert re.findall(" (-np .*) -bind-to", sandbox.calls) == starts
-    gone = variables.get("GONE")
-    assert (f"run.sh: {gone} cannot be reached by ssh; the run goes on" in result.stderr) == (
-        starts[0] != starts[1]
-    )
-    alive = starts[1].rpartition(" ")[2].replace(",", " ")
-    assert starts[0] == starts[1] or f"the run goes on without, on {alive}\n" in result.stderr
-
-
-def test_run_tries_again_while_no_host_answers(sandbox: Sandbox) -> None:
-    """After a crash, not at the first start: the network may come back."""
-    sandbox.stub("orterun", MPIRUN_THAT_FAILS)
-    sandbox.stub("sleep", '#!/usr/bin/env bash\necho "sleep $1" >>"$CALLS"\n')
-    sandbox.stub("ssh", SSH)
-    result = sandbox.run("bash", "run.sh", "--restarts", "2", HOSTS="ip1:1,ip2:1", GONE="*")
-    assert re.findall("^mpirun|^sleep [0-9]+", sandbox.calls, re.MULTILINE) == [
-        "mpirun", "sleep 5", "sleep 10",
-    ]  # fmt: skip
-    assert result.returncode == 75 and result.stderr.count("run.sh: host ip") == 2
-
-
-@pytest.mark.parametrize("restarts", ["0", "3"])
-def test_a_host_that_does_not_answer_at_the_start_is_one_line(
-    sandbox: Sandbox, restarts: str
-) -> None:
-    sandbox.stub("ssh", "#!/usr/bin/env bash\necho Permission denied. >&2\nexit 255\n")
-    result = sandbox.run("bash", "run.sh", "--restarts", restarts, HOSTS="localhost:1,ip2:1")
-    assert result.returncode == 2 and not sandbox.calls
-    assert result.stderr == (
-        "error: host ip2: no connection by ssh (Permission denied.); it has to work without a "
-        "question: ssh -oBatchMode=yes ip2 true\n"
-    )
-
-
-def test_options_of_ssh_reach_the_question_to_hosts(sandbox: Sandbox) -> None:
-    sandbox.stub("ssh", '#!/usr/bin/env bash\necho "ssh $*" >>"$CALLS"\n')
-    words = ("-mca", "plm_rsh_args", "-p 77", "-H", "ip1:1", "true")
-    assert sandbox.run("bash", LAUNCHER, *words, HOST_TIMEOUT="44").returncode == 0
-    (asked,) = re.findall("^ssh .*", sandbox.calls, re.MULTILINE)
-    assert asked.startswith("ssh -oBatchMode=yes -oConnectTimeout=44 ")
-    assert asked.endswith(" -x -p 77 ip1 true")
-
-
-def test_a_machine_without_ssh_says_so(sandbox: Sandbox) -> None:
-    (sandbox.stubs / "ssh").unlink()
-    result = sandbox.run("bash", "run.sh", HOSTS="localhost:1,ip2:1")
-    assert result.returncode == 2 and not sandbox.calls
-    assert result.stderr.startswith("error: the program ssh cannot be started (No such file")
-    assert len(result.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(("number", "status"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
-def test_run_forwards_signals(sandbox: Sandbox, number: str, status: int) -> None:
-    """The stub is mpirun and its ranks: on USR1 or USR2, it ends after its update."""
-    sandbox.stub(
-        "orterun",
-        "#!/usr/bin/env bash\ntrap 'echo USR1 >>\"$CALLS\"; exit 1' USR1\n"
-        "trap 'echo USR2 >>\"$CALLS\"; exit 1' USR2\n"
-        f"kill -{number} $PPID\nfor i in {{1..200}}; do read -t 0.05 <> <(:) || :; done\n",
-    )
-    result = sandbox.run("bash", "run.sh", "--restarts", "3")
-    assert result.returncode == status, result.stderr
-    assert sandbox.calls.split() == ["USR1" if number == "INT" else "USR2"]
-
-
-@pytest.mark.parametrize(("pause", "calls"), [("0.1", ["USR1"]), ("2.1", ["USR1", "TERM"])])
-def test_run_takes_signals_at_once_for_one(sandbox: Sandbox, pause: str, calls: list[str]) -> None:
-    """``timeout`` sends a signal to run.sh and to its group; only a later one ends mpirun."""
-    sandbox.stub(
-        "orterun",
-        "#!/usr/bin/env bash\npause() { read -t $1 <> <(:) || :; }\n"
-        "trap 'echo TERM >>\"$CALLS\"' TERM\n"
-        f"trap 'echo USR1 >>\"$CALLS\"; pause {pause}; kill -INT $PPID; pause 0.5; exit 1' USR1\n"
-        "kill -INT $PPID\nfor i in {1..200}; do pause 0.05; done\n",
-    )
-    assert sandbox.run("bash", "run.sh").returncode == 130
-    assert sandbox.calls.split() == calls
-
-
 def test_run_passes_choices_and_settings_to_the_other_hosts(sandbox: Sandbox) -> None:
     choices = {"NETWORK": "r50", "NCCL_DEBUG": "INFO", "UNRELATED": "x"}
     sandbox.run("bash", "run.sh", **choices)
@@ -431,9 +252,6 @@ def test_run_tells_all_hosts_which_gpus_ranks_see(
         return
     assert result.returncode == 0, result.stderr
     assert sorted(set(variables_sent(sandbox)) & set(PASSED)) == passed
-
-
-LAUNCHER = "setup-utils/launchers/mpirun"
 
 
 def test_mpirun_names_the_daemon_of_other_hosts(sandbox: Sandbox) -> None:
@@ -569,75 +387,3 @@ def test_the_projects_environment_is_used_unless_another_is_active(
     variables = {active: "/elsewhere"} if active else {}
     sandbox.run("bash", "config.sh", **variables)
     assert ("from .venv" in sandbox.calls) == (active is None)
-
-
-def config_call(sandbox: Sandbox, *arguments: str, **variables: str) -> str:
-    """Run config.sh and return how it calls train.py."""
-    sandbox.stub("python", SETTINGS)
-    result = sandbox.run("bash", "config.sh", *arguments, **variables)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "OMP_NUM_THREADS=7\n"
-    settings, train = sandbox.calls.splitlines()
-    assert settings == "python -m runtime.environment"
-    return train.replace(f"python {sandbox.folder}/train.py ", "")
-
-
-def test_config_passes_its_arguments_last(sandbox: Sandbox) -> None:
-    call = config_call(sandbox, "--max-update", "20", "--lr", "0.5", LR="0.1")
-    assert call == "--dataset synthetic --lr 0.1 --max-update 20 --lr 0.5"
-
-
-def test_choices_come_from_the_environment(sandbox: Sandbox) -> None:
-    choices = {"DATASET": "emore", "NETWORK": "r50", "BATCH_SIZE": "32", "MODELS_ROOT": "m"}
-    expected = "--dataset emore --network r50 --batch-size 32 --models-root m"
-    assert config_call(sandbox, **choices) == expected
-
-
-@pytest.mark.parametrize("argument", ["--rec faces", "--rec=faces"])
-def test_a_record_set_replaces_the_synthetic_one(
-    sandbox: Sandbox, argument: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As ``train.py`` understands it: nothing is left of the data and the recipe of synthetic."""
-    (sandbox.folder / "faces").mkdir()
-    (sandbox.folder / "faces/train.rec").touch()
-    monkeypatch.chdir(sandbox.folder)
-    drawn = faces.parse(config_call(sandbox).split())
-    assert (drawn.data.dataset, drawn.data.num_classes) == ("synthetic", 400)
-    call = config_call(sandbox, *argument.split(" "))
-    assert call == argument
-    assert faces.parse(call.split()) == faces.resolve({"rec": ("faces",)})
-
-
-def test_a_record_set_replaces_only_the_folder_of_a_preset(sandbox: Sandbox) -> None:
-    call = config_call(sandbox, "--rec", "faces", DATASET="glint360k_8GPU")
-    assert call == "--dataset glint360k_8GPU --rec faces"
-
-
-@pytest.mark.parametrize("script", ["config.sh", "run.sh"])
-def test_paths_are_relative_to_the_callers_folder(sandbox: Sandbox, script: str) -> None:
-    for name in ("python", "orterun"):
-        sandbox.stub(name, '#!/usr/bin/env bash\necho "$PWD $*" >>"$CALLS"\n')
-    caller = sandbox.folder.with_name("caller's folder")
-    caller.mkdir()
-    (caller / "hosts").write_text("ip1 slots=3\n")
-    project, sandbox.folder = sandbox.folder, caller
-    result = sandbox.run("bash", f"../{project.name}/{script}", "--rec", "faces", HOSTFILE="hosts")
-    assert result.returncode == 0, result.stderr
-    call = sandbox.calls.splitlines()[-1]
-    assert call.startswith(f"{caller} ")
-    program = f"{project}/train.py" if script == "config.sh" else f"bash {project}/config.sh"
-    assert call.endswith(f"{program} --rec faces")
-    assert ("-np 3 --hostfile /proc" in call) == (script == "run.sh")
-
-
-def test_config_without_any_option(sandbox: Sandbox) -> None:
-    """Before version 4.4, bash takes an empty array for one that is not set."""
-    text = (sandbox.folder / "config.sh").read_text()
-    assert '${options[@]+"${options[@]}"}' in text
-    assert not re.search(r'(?<!\+)"\$\{options\[@\]\}"', text)
-
-
-def test_config_stops_where_the_settings_fail(sandbox: Sandbox) -> None:
-    sandbox.stub("python", "#!/usr/bin/env bash\necho call >>$CALLS\nexit 2\n")
-    assert sandbox.run("bash", "config.sh").returncode == 2
-    assert sandbox.calls == "call\n"

@@ -13,12 +13,12 @@ import pytest
 
 from parallel.launch import network_interface
 from parallel.launch.network_interface import loopback_variables
+from tests.setup.conftest import LAUNCHER
 
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
-LAUNCHER = "setup-utils/launchers/mpirun"
 SOURCE = ROOT / "setup-utils/loopback.c"
 NOTES = '#!/usr/bin/env bash\nenv >>"$CALLS"\necho "mpirun $*" >>"$CALLS"\n'
 # Prints where a socket listens that asks for an address, and whether it hears its own process.

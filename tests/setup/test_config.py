@@ -1,0 +1,86 @@
+"""How config.sh calls train.py."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.setup.conftest import SETTINGS
+from training.config import faces
+
+if TYPE_CHECKING:
+    from tests.setup.conftest import Sandbox
+
+
+def config_call(sandbox: Sandbox, *arguments: str, **variables: str) -> str:
+    """Run config.sh and return how it calls train.py."""
+    sandbox.stub("python", SETTINGS)
+    result = sandbox.run("bash", "config.sh", *arguments, **variables)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "OMP_NUM_THREADS=7\n"
+    settings, train = sandbox.calls.splitlines()
+    assert settings == "python -m runtime.environment"
+    return train.replace(f"python {sandbox.folder}/train.py ", "")
+
+
+def test_config_passes_its_arguments_last(sandbox: Sandbox) -> None:
+    call = config_call(sandbox, "--max-update", "20", "--lr", "0.5", LR="0.1")
+    assert call == "--dataset synthetic --lr 0.1 --max-update 20 --lr 0.5"
+
+
+def test_choices_come_from_the_environment(sandbox: Sandbox) -> None:
+    choices = {"DATASET": "emore", "NETWORK": "r50", "BATCH_SIZE": "32", "MODELS_ROOT": "m"}
+    expected = "--dataset emore --network r50 --batch-size 32 --models-root m"
+    assert config_call(sandbox, **choices) == expected
+
+
+@pytest.mark.parametrize("argument", ["--rec faces", "--rec=faces"])
+def test_a_record_set_replaces_the_synthetic_one(
+    sandbox: Sandbox, argument: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``train.py`` understands it: nothing is left of the data and the recipe of synthetic."""
+    (sandbox.folder / "faces").mkdir()
+    (sandbox.folder / "faces/train.rec").touch()
+    monkeypatch.chdir(sandbox.folder)
+    drawn = faces.parse(config_call(sandbox).split())
+    assert (drawn.data.dataset, drawn.data.num_classes) == ("synthetic", 400)
+    call = config_call(sandbox, *argument.split(" "))
+    assert call == argument
+    assert faces.parse(call.split()) == faces.resolve({"rec": ("faces",)})
+
+
+def test_a_record_set_replaces_only_the_folder_of_a_preset(sandbox: Sandbox) -> None:
+    call = config_call(sandbox, "--rec", "faces", DATASET="glint360k_8GPU")
+    assert call == "--dataset glint360k_8GPU --rec faces"
+
+
+@pytest.mark.parametrize("script", ["config.sh", "run.sh"])
+def test_paths_are_relative_to_the_callers_folder(sandbox: Sandbox, script: str) -> None:
+    for name in ("python", "orterun"):
+        sandbox.stub(name, '#!/usr/bin/env bash\necho "$PWD $*" >>"$CALLS"\n')
+    caller = sandbox.folder.with_name("caller's folder")
+    caller.mkdir()
+    (caller / "hosts").write_text("ip1 slots=3\n")
+    project, sandbox.folder = sandbox.folder, caller
+    result = sandbox.run("bash", f"../{project.name}/{script}", "--rec", "faces", HOSTFILE="hosts")
+    assert result.returncode == 0, result.stderr
+    call = sandbox.calls.splitlines()[-1]
+    assert call.startswith(f"{caller} ")
+    program = f"{project}/train.py" if script == "config.sh" else f"bash {project}/config.sh"
+    assert call.endswith(f"{program} --rec faces")
+    assert ("-np 3 --hostfile /proc" in call) == (script == "run.sh")
+
+
+def test_config_without_any_option(sandbox: Sandbox) -> None:
+    """Before version 4.4, bash takes an empty array for one that is not set."""
+    text = (sandbox.folder / "config.sh").read_text()
+    assert '${options[@]+"${options[@]}"}' in text
+    assert not re.search(r'(?<!\+)"\$\{options\[@\]\}"', text)
+
+
+def test_config_stops_where_the_settings_fail(sandbox: Sandbox) -> None:
+    sandbox.stub("python", "#!/usr/bin/env bash\necho call >>$CALLS\nexit 2\n")
+    assert sandbox.run("bash", "config.sh").returncode == 2
+    assert sandbox.calls == "call\n"
