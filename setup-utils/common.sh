@@ -36,12 +36,20 @@ locked_package() {
 }
 
 # The line of a log that explains the failure: the first error of CMake or a compiler (CMake's text is on the line after
-# its heading), otherwise the last error of pip, otherwise the last line.
+# its heading), a file that pip refused because of its hash (the package is on the line after the error), otherwise the last
+# error of pip, otherwise the last line.
 reason_in() {
     awk '
         heading && NF { print; found = 1; exit }
         /CMake Error/ { heading = 1; next }
         /: (fatal )?error: / { print; found = 1; exit }
+        refused && NF {
+            print refused ": " $1 ". The package index has another file of this version than the one of the lock file:" \
+                " choose another index (PIP_INDEX_URL), or, if you trust this file, lock it: make lock"
+            found = 1
+            exit
+        }
+        match($0, /THESE PACKAGES DO NOT MATCH THE HASHES/) { refused = substr($0, RSTART, RLENGTH); next }
         /^ *(ERROR|error)/ { error = $0 }
         NF { last = $0 }
         END { if (!found) print (error ? error : last) }
