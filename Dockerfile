@@ -35,7 +35,7 @@ USER trainer
 WORKDIR /toolkit
 
 # First what the installation reads, so that a change elsewhere does not build Horovod again.
-COPY --chown=trainer:trainer requirements.txt constraints.txt ./
+COPY --chown=trainer:trainer requirements.lock requirements-single.lock ./
 COPY --chown=trainer:trainer runtime/__init__.py runtime/processors.py runtime/
 COPY --chown=trainer:trainer setup-utils setup-utils
 RUN PYTHON=${PYTHON} MXNET_PACKAGE=${MXNET_PACKAGE} bash setup-utils/install.sh

@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models kernels classification grouping device cleaning measurements hosts cluster report bench pictures docs release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
+.PHONY: help env train test lint models kernels classification grouping device cleaning measurements hosts cluster report bench pictures docs lock release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh examples/*.sh setup-utils/*.sh setup-utils/*/* docs/lab/*.sh .ci/run
@@ -103,6 +103,9 @@ docs: env ## build the site into site/, with an environment of its own
 	@bash setup-utils/install-docs.sh
 	@VIRTUAL_ENV="$(CURDIR)/.venv-docs" .venv-docs/bin/mkdocs --quiet build --strict
 	@echo site/index.html
+
+lock: ## write requirements*.lock from requirements*.txt, with hashes; UPGRADE="idna requests" takes their newest versions
+	@UPGRADE="$(UPGRADE)" bash setup-utils/lock.sh
 
 release: env ## tag this commit with its section of CHANGELOG.md; versions and dates have to agree
 	@$(IN_VENV) python setup-utils/release.py

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the three installers: where the environment is, and how a step reports that it failed.
+# Sourced by the installers: where the environment is, and how a step reports that it failed.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -22,18 +22,34 @@ need_environment() {
     [[ -x $VENV/bin/python ]] || fail "there is no environment in $VENV: run 'make env' first"
 }
 
-# constraints.txt has the version of every package that pip resolves.
+# install_with_pip ENVIRONMENT LOCK OPTION...: installs the packages of a lock file; pip refuses files with other hashes.
+# Wheels only: to build a package from its source, pip would download build tools, whose hashes it does not check.
 install_with_pip() {
-    "$VENV/bin/python" -m pip install --constraint "$ROOT/constraints.txt" "$@"
+    local environment=$1 lock=$2
+    shift 2
+    "$environment/bin/python" -m pip install --require-hashes --only-binary :all: --requirement "$lock" "$@"
+}
+
+# locked_package LOCK NAME: prints the lines of a package in a lock file.
+locked_package() {
+    awk -v start="$2==" '/^[^ #]/ { own = index($0, start) == 1 } own' "$1"
 }
 
 # The line of a log that explains the failure: the first error of CMake or a compiler (CMake's text is on the line after
-# its heading), otherwise the last error of pip, otherwise the last line.
+# its heading), a file that pip refused because of its hash (the package is on the line after the error), otherwise the last
+# error of pip, otherwise the last line.
 reason_in() {
     awk '
         heading && NF { print; found = 1; exit }
         /CMake Error/ { heading = 1; next }
         /: (fatal )?error: / { print; found = 1; exit }
+        refused && NF {
+            print refused ": " $1 ". The package index has another file of this version than the one of the lock file:" \
+                " choose another index (PIP_INDEX_URL), or, if you trust this file, lock it: make lock"
+            found = 1
+            exit
+        }
+        match($0, /THESE PACKAGES DO NOT MATCH THE HASHES/) { refused = substr($0, RSTART, RLENGTH); next }
         /^ *(ERROR|error)/ { error = $0 }
         NF { last = $0 }
         END { if (!found) print (error ? error : last) }

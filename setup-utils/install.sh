@@ -72,11 +72,16 @@ create_environment() {
     made_for "$python" >"$VENV/made-for"
 }
 
+# install_packages NAME LOCK: installs the packages of a lock file, with $MXNET_PACKAGE in place of mxnet.
 install_packages() {
-    local name=$1 file=$2
-    say "installing $file"
-    sed "s/^mxnet==/$MXNET_PACKAGE==/" "$file" >"$VENV/$file"
-    logged "$name" "installing $file" install_with_pip --requirement "$VENV/$file"
+    local name=$1 lock=$2
+    say "installing $lock"
+    cp "$lock" "$VENV/$lock"
+    if [[ $MXNET_PACKAGE != mxnet && -n $(locked_package "$lock" mxnet) ]]; then
+        awk '/^[^ #]/ { other = !/^mxnet==/ } other' "$lock" >"$VENV/$lock"
+        locked_package requirements-single.lock "$MXNET_PACKAGE" >>"$VENV/$lock"
+    fi
+    logged "$name" "installing $lock" install_with_pip "$VENV" "$VENV/$lock"
 }
 
 # Prints nothing for a Python that is missing or unsupported.
@@ -86,11 +91,11 @@ made_for() {
 }
 
 fingerprint() {
-    cat "$VENV/made-for" requirements.txt constraints.txt setup-utils/*.sh setup-utils/*/* 2>/dev/null | sha256sum
+    cat "$VENV/made-for" requirements.lock requirements-single.lock setup-utils/*.sh setup-utils/*/* 2>/dev/null | sha256sum
 }
 
 fingerprint_for_developers() {
-    cat requirements-dev.txt constraints.txt | sha256sum
+    sha256sum <requirements-dev.lock
 }
 
 install_programs() {
@@ -107,7 +112,7 @@ install_programs() {
         create_environment "$python"
     fi
     rm -f "$VENV/installed"
-    install_packages packages requirements.txt
+    install_packages packages requirements.lock
     bash setup-utils/install-mpi.sh
     bash setup-utils/install-horovod.sh
     install_launchers
@@ -130,7 +135,7 @@ build_loopback() {
 }
 
 install_developer_packages() {
-    install_packages packages-dev requirements-dev.txt
+    install_packages packages-dev requirements-dev.lock
     fingerprint_for_developers >"$VENV/installed-dev"
 }
 

@@ -62,7 +62,7 @@ def test_what_the_installer_runs_is_copied_before_it() -> None:
     copied = " ".join(before)
     for module in re.findall(r"python\" -m (runtime\.\w+)", scripts):
         assert f"{module.replace('.', '/')}.py" in copied, module
-    for name in ("requirements.txt", "constraints.txt", "setup-utils"):
+    for name in ("requirements.lock", "requirements-single.lock", "setup-utils"):
         assert name in copied.split()
 
 

@@ -63,10 +63,10 @@ def test_every_document_is_in_the_navigation_once(site_pages) -> None:
 
 def test_the_packages_of_the_site_are_pinned() -> None:
     named = pins.pinned("requirements-docs.txt")
-    others = pins.pinned("constraints-docs.txt")
+    locked = pins.pinned("requirements-docs.lock")
     assert {"mkdocs", "mkdocs-material", "mkdocstrings"} <= named.keys()
-    assert not named.keys() & others.keys() and len(others) > 20
-    assert all(len(versions) == 1 for versions in [*named.values(), *others.values()])
+    assert len(locked) > 30 and locked == {**locked, **named}
+    assert all(len(versions) == 1 for versions in locked.values())
 
 
 def test_items_of_lists_are_moved_to_the_fourth_column(site_pages) -> None:

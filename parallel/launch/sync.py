@@ -28,10 +28,11 @@ _PROJECT = Path(__file__).resolve().parents[2]
 PROJECT_NAMES = (
     *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "Dockerfile", "Makefile", "README.md"),
     "SECURITY.md",
-    *("backbones", "benchmarks", "classify.py", "config.sh", "constraints-bench.txt"),
-    *("constraints-docs.txt", "constraints.txt", "data", "docs", "evaluation", "examples"),
-    *("hosts", "mkdocs.yml", "parallel", "partial_fc", "pyproject.toml", "requirements-bench.txt"),
-    *("requirements-dev.txt", "requirements-docs.txt", "requirements.txt", "run.sh", "runtime"),
+    *("backbones", "benchmarks", "classify.py", "config.sh", "constraints-bench.txt", "data"),
+    *("docs", "evaluation", "examples", "hosts", "mkdocs.yml", "parallel", "partial_fc"),
+    *("pyproject.toml", "requirements-bench.txt", "requirements-dev.lock", "requirements-dev.txt"),
+    *("requirements-docs.lock", "requirements-docs.txt", "requirements-single.lock"),
+    *("requirements-single.txt", "requirements.lock", "requirements.txt", "run.sh", "runtime"),
     *("setup-utils", "tests", "train.py", "training"),
 )
 """What the project consists of, in its folder; data sets and models may lie beside it."""

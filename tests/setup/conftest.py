@@ -18,12 +18,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COPIED = (
     *("setup-utils", "config.sh", "run.sh", "parallel", "runtime"),
-    *("requirements.txt", "requirements-dev.txt", "requirements-bench.txt"),
-    *("requirements-docs.txt", "constraints.txt", "constraints-bench.txt", "constraints-docs.txt"),
+    *("requirements.txt", "requirements-dev.txt", "requirements-docs.txt"),
+    *("requirements.lock", "requirements-dev.lock", "requirements-docs.lock"),
+    *("requirements-single.txt", "requirements-single.lock"),
+    *("requirements-bench.txt", "constraints-bench.txt"),
 )
 SYSTEM_TOOLS = (
-    "awk bash cat cp cut dirname env getent grep hostname ln ls mkdir mktemp paste readlink rm sed "
-    "sha256sum tail timeout touch tr"
+    "awk bash cat cp cut dirname env getent grep hostname ln ls mkdir mktemp mv paste readlink rm "
+    "sed sha256sum tail timeout touch tr"
 ).split()
 
 REAL = f"""\
@@ -43,7 +45,8 @@ case "$*" in
     *horovodrun.py*) "$STUBS/horovodrun" ;;
     *runtime.processors) echo 3 ;;
     *check_mxnet.py*) ${STUB_CHECK-true} "${@: -2}" ;;
-    *"pip wheel"*horovod==*)
+    *"pip wheel"*horovod.lock)
+        cp "${@: -1}" "$CALLS.lock"
         if [[ -n $STUB_BROKEN_BUILD ]]; then
             printf '%s\\n' "$STUB_BROKEN_BUILD" "note: this is no problem with pip"
             exit 1

@@ -6,6 +6,7 @@ environment; what MXNet loads are libraries of a few functions, compiled here.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -86,7 +87,12 @@ def test_the_build_gets_one_toolkit_by_all_names(
     assert built["NCCL_ROOT"] == built["CMAKE_PREFIX_PATH"] == built["HOROVOD_NCCL_HOME"] == ""
     assert (built["HOROVOD_GPU"], built["HOROVOD_GPU_OPERATIONS"]) == ("CUDA", "NCCL")
     assert built["HOROVOD_NCCL_LINK"] == "SHARED"
-    assert "mxnet-cu112==1.9.1" in (sandbox.folder / ".venv/requirements.txt").read_text()
+    installed = (sandbox.folder / ".venv/requirements.lock").read_text()
+    assert re.findall(r"^mxnet\S*==\S+ \\\n    --hash=sha256:", installed, re.MULTILINE) == [
+        "mxnet-cu112==1.9.1 \\\n    --hash=sha256:"
+    ]
+    processors = (sandbox.folder / "requirements.lock").read_text()
+    assert installed.count("==1.9.1") == 1 and installed.count("==") == processors.count("==")
 
 
 def test_another_mxnet_package_gets_a_new_environment(sandbox: Sandbox, toolkit: Toolkit) -> None:

