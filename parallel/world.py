@@ -26,6 +26,7 @@ from runtime import environment
 from runtime.devices import is_host
 from runtime.errors import ConfigError, is_launched, launcher_number
 from runtime.mxnet import mx
+from runtime.process.loopback import hear_this_user
 from runtime.stopwatch import COMMUNICATION, Stopwatch
 
 
@@ -420,6 +421,7 @@ def rendezvous(
 
     slots = _slots(hosts)
     server = RendezvousHTTPServer((address, 0), RendezvousHandler, 0)
+    hear_this_user(server)
     server.init(slots)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

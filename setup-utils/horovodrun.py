@@ -29,13 +29,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh, variables
-from parallel.launch.network_interface import (
-    NetworkInterface,
-    is_own_name,
-    loopback_variables,
-)
+from parallel.launch.network_interface import NetworkInterface, is_own_name
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
+from runtime.process.loopback import hear_this_user, loopback_variables
 from runtime.process.terminal import print_line
 
 _LAUNCHERS = Path(__file__).resolve().parent / "launchers"
@@ -246,6 +243,7 @@ def launch_gloo(
 
     def listen(make_server: Callable[[tuple[str, int]], Any]) -> tuple[Any, int]:
         server = make_server((address, 0))
+        hear_this_user(server)
         return server, server.server_address[1]
 
     http_server.find_port = listen

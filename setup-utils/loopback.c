@@ -1,17 +1,31 @@
 // Preloaded into the programs of a job on one host, so that no other host and no other user reaches them.
 //
-// Open MPI's mpirun listens on all addresses for the daemons of other hosts, and no parameter changes that. A job on one
-// host has no daemons, so a port of mpirun is bound to the loopback interface and drops every packet. Horovod's Gloo binds
-// its ports to the address of the host's name: this library binds them to the loopback interface instead. Ports of the
-// loopback interface stay as they are: those of PMIx, by which ranks and mpirun find each other.
+// Hosts: Open MPI's mpirun listens on all addresses for the daemons of other hosts, and no parameter changes that. A job on
+// one host has no daemons, so such a port of mpirun is bound to the loopback interface and drops every packet. Horovod's
+// Gloo binds its ports to the address of the host's name: here they are bound to the loopback interface instead.
+//
+// Users: Gloo believes whoever connects, and PMIx, by which ranks and mpirun find each other, believes the user that it is
+// told. So accept() returns connections of this user only. Both ends are on this host, whose /proc/net/tcp has the users.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
+
+union address {
+    struct sockaddr any;
+    struct sockaddr_in four;
+    struct sockaddr_in6 six;
+};
+
+// After a connection of another user, how long accept() waits for one of this user.
+static const int PATIENCE_MILLISECONDS = 5000;
 
 static void drop_packets(int descriptor) {
     struct sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
@@ -20,11 +34,7 @@ static void drop_packets(int descriptor) {
 }
 
 int bind(int descriptor, __CONST_SOCKADDR_ARG address, socklen_t length) {
-    union {
-        struct sockaddr any;
-        struct sockaddr_in four;
-        struct sockaddr_in6 six;
-    } own = {.any = {.sa_family = AF_UNSPEC}};
+    union address own = {.any = {.sa_family = AF_UNSPEC}};
     int type = 0, is_open = 0;
     socklen_t size = sizeof type;
     getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &size);
@@ -42,3 +52,89 @@ int bind(int descriptor, __CONST_SOCKADDR_ARG address, socklen_t length) {
     if (is_open && strcmp(program_invocation_short_name, "mpirun") == 0) drop_packets(descriptor);
     return syscall(SYS_bind, descriptor, &own, length);
 }
+
+// Writes an address as /proc/net/tcp has it, or with is_six as /proc/net/tcp6.
+static int write_address(char *text, const union address *end, int is_six) {
+    if (end->any.sa_family == AF_INET6) {
+        const uint32_t *words = end->six.sin6_addr.s6_addr32;
+        unsigned port = ntohs(end->six.sin6_port);
+        if (is_six) return sprintf(text, "%08X%08X%08X%08X:%04X", words[0], words[1], words[2], words[3], port);
+        return sprintf(text, "%08X:%04X", words[3], port);
+    }
+    const char *mapped = is_six ? "0000000000000000FFFF0000" : "";
+    return sprintf(text, "%s%08X:%04X", mapped, end->four.sin_addr.s_addr, ntohs(end->four.sin_port));
+}
+
+// Whether a file lists an open socket of this user that connects one address to another. A socket that its process has
+// closed has no inode, and root as its user.
+static int lists(const char *path, const union address *from, const union address *to, int is_six) {
+    char line[512], wanted[128];
+    int size = write_address(wanted, from, is_six), found = 0;
+    wanted[size++] = ' ';
+    size += write_address(wanted + size, to, is_six);
+    FILE *file = fopen(path, "re");
+    while (file && !found && fgets(line, sizeof line, file)) {
+        const char *entry = strchr(line, ':');
+        unsigned user = 0;
+        unsigned long inode = 0;
+        if (!entry || strncmp(entry + 2, wanted, size) != 0) continue;
+        sscanf(entry + 2 + size, "%*x %*x:%*x %*x:%*x %*x %u %*d %lu", &user, &inode);
+        found = inode && user == geteuid();
+    }
+    if (file) fclose(file);
+    return found;
+}
+
+// Whether the other end of a connection is on this host, and an open socket of this user. Python calls it, too.
+int is_of_this_user(int descriptor) {
+    union address here, there;
+    socklen_t size = sizeof here;
+    if (getsockname(descriptor, &here.any, &size)) return 0;
+    if (here.any.sa_family != AF_INET && here.any.sa_family != AF_INET6) return 1;
+    size = sizeof there;
+    if (getpeername(descriptor, &there.any, &size)) return 0;
+    int is_four = here.any.sa_family == AF_INET || IN6_IS_ADDR_V4MAPPED(&here.six.sin6_addr);
+    return (is_four && lists("/proc/self/net/tcp", &there, &here, 0)) || lists("/proc/self/net/tcp6", &there, &here, 1);
+}
+
+static int milliseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int)(now.tv_sec % 1000000) * 1000 + (int)(now.tv_nsec / 1000000);
+}
+
+int accept4(int descriptor, __SOCKADDR_ARG address, socklen_t *length, int flags) {
+    static unsigned refused;
+    int end = 0;
+    for (;;) {
+        socklen_t size = length ? *length : 0;
+        int accepted = syscall(SYS_accept4, descriptor, address.__sockaddr__, length ? &size : NULL, flags);
+        if (accepted < 0) {
+            if (!end || errno != EAGAIN) return -1;
+            // A socket that does not block, whose caller has been told that somebody has connected. Gloo takes an error
+            // for the end of the job, so this waits; PMIx tries again after this error alone.
+            struct pollfd waiting = {.fd = descriptor, .events = POLLIN};
+            int left = end - milliseconds();
+            if (left > 0 && poll(&waiting, 1, left) > 0) continue;
+            errno = ECONNABORTED;
+            return -1;
+        }
+        if (is_of_this_user(accepted)) {
+            if (length) *length = size;
+            return accepted;
+        }
+        close(accepted);
+        unsigned count = __atomic_add_fetch(&refused, 1, __ATOMIC_RELAXED);
+        // The first one, the second, the fourth and so on.
+        if ((count & (count - 1)) == 0) {
+            fprintf(stderr, "warning: a connection of another user of this host was closed; %u so far\n", count);
+        }
+        if (!end) end = milliseconds() + PATIENCE_MILLISECONDS;
+        if (milliseconds() > end) {
+            errno = ECONNABORTED;
+            return -1;
+        }
+    }
+}
+
+int accept(int descriptor, __SOCKADDR_ARG address, socklen_t *length) { return accept4(descriptor, address, length, 0); }

@@ -29,8 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh, variables
-from parallel.launch.network_interface import is_own_name, loopback_variables
+from parallel.launch.network_interface import is_own_name
 from runtime.errors import ConfigError, run_program
+from runtime.process.loopback import loopback_variables
 
 AGENT = "remote-shell"
 """The program by which ``launchers/mpirun`` lets Open MPI reach other hosts."""
@@ -290,10 +291,10 @@ class Launch:
         return sum(count or 1 for slots in self._lists.values() for count in slots.values())
 
     def close_ports(self) -> None:
-        """Have no other host reach the job, if all its ranks are on this host.
+        """Have no other host or user reach the job, if all its ranks are on this host.
 
         Ranks exchange data by shared memory alone. The port of ``mpirun`` for daemons, which cannot
-        be switched off, hears nobody; PMIx's, by which ranks find it, is on the loopback interface.
+        be switched off, hears nobody; PMIx's, by which ranks find it, hears this user.
         """
         if not self._is_on_this_host():
             return

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from parallel.launch.job import ProcessSpec
-from parallel.launch.network_interface import NetworkInterface, loopback_variables
+from parallel.launch.network_interface import NetworkInterface
 from parallel.parameter_server.assignment import WORKER, Assignment
 from parallel.parameter_server.schemes import SCHEMES
 from runtime.errors import ConfigError
+from runtime.process.loopback import loopback_variables
 
 
 @contextmanager

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
-import sys
 from collections.abc import Iterable
-from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import psutil
 
-from runtime import environment
 from runtime.errors import ConfigError, did_you_mean
-
-# Built from setup-utils/loopback.c.
-_LOOPBACK = Path(sys.prefix) / "lib" / "loopback.so"
+from runtime.process.loopback import is_loopback
 
 
 class NetworkInterface(NamedTuple):
@@ -51,7 +45,7 @@ class NetworkInterface(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """True if no other machine reaches it."""
-        return _is_loopback(self.address)
+        return is_loopback(self.address)
 
     def check(self, hosts: Iterable[str], is_local: bool) -> None:
         """Refuse hosts that this interface does not reach, as far as this machine can tell.
@@ -65,7 +59,7 @@ class NetworkInterface(NamedTuple):
                 # ssh knows the host, by whatever name.
                 continue
             address = resolve(host)
-            if _is_loopback(address) != self.is_loopback:
+            if is_loopback(address) != self.is_loopback:
                 raise ConfigError(
                     f"host {host} cannot be reached on -i {self.name}, {self.address}: give "
                     "the interface of the network that all hosts are on"
@@ -94,37 +88,6 @@ def free_port(address: str) -> int:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def loopback_variables() -> dict[str, str]:
-    """Return the environment variables with which a program listens on the loopback interface only.
-
-    For jobs whose processes are all on this machine.
-    """
-    if not _LOOPBACK.exists():
-        print(
-            f"warning: {_LOOPBACK} is missing, so other machines reach ports of this job; run "
-            "'make env'",
-            file=sys.stderr,
-        )
-        return {}
-    given = environment.variables()
-    folder, name = str(_LOOPBACK.parent), str(_LOOPBACK)
-    found = {}
-    if len(folder.split()) > 1:
-        # A blank divides the names in LD_PRELOAD, but not in LD_LIBRARY_PATH.
-        name = _LOOPBACK.name
-        found["LD_LIBRARY_PATH"] = _joined(folder, given.get("LD_LIBRARY_PATH"))
-    return {"LD_PRELOAD": _joined(name, given.get("LD_PRELOAD")), **found}
-
-
-def _joined(first: str, rest: Optional[str]) -> str:
-    """Put a name first in a list of names divided by colons."""
-    return ":".join([first, *(name for name in (rest or "").split(":") if name not in (first, ""))])
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback
 
 
 def is_own(address: str) -> bool:

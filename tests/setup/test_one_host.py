@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
+from urllib.request import urlopen
 
 import pytest
 
-from parallel.launch import network_interface
-from parallel.launch.network_interface import loopback_variables
+from runtime.process import loopback
+from runtime.process.loopback import loopback_variables
 from tests.setup.conftest import LAUNCHER
 
 if TYPE_CHECKING:
@@ -38,6 +44,53 @@ with socket.socket(kind) as listener:
         else:
             print(address[0], "hears")
 """
+# Listens, and accepts once when it is told to; prints the port of the caller, or the error.
+ACCEPT = """\
+import socket, sys
+address, blocks = sys.argv[1], sys.argv[2] == "waits"
+kind = socket.AF_INET6 if ":" in address else socket.AF_INET
+with socket.socket(kind) as listener:
+    listener.bind((address, 0))
+    listener.listen()
+    listener.setblocking(blocks)
+    print(listener.getsockname()[1], flush=True)
+    sys.stdin.readline()
+    try:
+        connection, caller = listener.accept()
+    except OSError as error:
+        print(type(error).__name__)
+    else:
+        print(caller[1] if connection.recv(9) == b"own" else "another's bytes")
+"""
+NOBODY = 65534
+# Connects as another user; closes it at once, or keeps it.
+STRANGER = f"""\
+import os, socket, sys, time
+host, port, closes = sys.argv[1:]
+if closes != "closed":
+    os.setgid({NOBODY})
+    os.setuid({NOBODY})
+connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+connection.connect((host, int(port)))
+connection.send(b"not own")
+if closes == "closed":
+    connection.close()
+print("connected", flush=True)
+time.sleep(60)
+"""
+# Asks an HTTP server as another user, who may not be able to load this codec, which sockets want.
+ASK = f"""\
+import os, socket, sys
+"a".encode("idna")
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+connection = socket.socket()
+connection.connect(("127.0.0.1", int(sys.argv[1])))
+connection.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+while part := connection.recv(4096):
+    print(part)
+"""
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +145,99 @@ def test_the_library_leaves_other_sockets_as_they_are(library: Path) -> None:
     assert said == "0.0.0.0 b'\\x00a name of this test'\n"
 
 
+@pytest.mark.parametrize("closes", [pytest.param("kept", marks=AS_ROOT), "closed"])
+@pytest.mark.parametrize("blocks", ["waits", "polls"])
+@pytest.mark.parametrize(
+    ("listens", "stranger", "own"),
+    [
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+        ("127.0.0.1", "::ffff:127.0.0.1", "::ffff:127.0.0.1"),
+        ("127.0.0.9", "127.0.0.9", "127.0.0.9"),
+        ("::1", "::1", "::1"),
+    ],
+)
+def test_accept_returns_connections_of_this_user_only(
+    library: Path, listens: str, stranger: str, own: str, blocks: str, closes: str
+) -> None:
+    """Of a connection whose other end is closed already, the system has no user."""
+    said, errors = accept(library, listens, blocks, [(stranger, closes)] * 3, own)
+    assert int(said[0]) == int(said[1])
+    # The first, and the second; the fourth would be the next.
+    assert errors == [WARNING.format(1), WARNING.format(2)]
+
+
+@pytest.mark.parametrize("strangers", [0, 1])
+def test_a_socket_that_does_not_block_is_told_that_nobody_is_left(
+    library: Path, strangers: int
+) -> None:
+    began = time.monotonic()
+    said, _ = accept(library, "127.0.0.1", "polls", [("127.0.0.1", "closed")] * strangers, None)
+    assert said == [["BlockingIOError"], ["ConnectionAbortedError"]][strangers]
+    assert (time.monotonic() - began > 4) == bool(strangers)
+
+
+WARNING = "warning: a connection of another user of this host was closed; {} so far"
+
+
+def accept(
+    library: Path, address: str, blocks: str, strangers: list[tuple[str, str]], own: Optional[str]
+) -> tuple[list[str], list[str]]:
+    """What a listener says after strangers and this process have called it; its warnings.
+
+    What it says is the port of its caller, and then that of this process.
+    """
+    command = [sys.executable, "-c", ACCEPT, address, blocks]
+    started = []
+    with subprocess.Popen(
+        command, env={"LD_PRELOAD": str(library)}, text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as listener, socket.socket(socket.AF_INET6 if ":" in (own or "") else socket.AF_INET) as caller:  # fmt: skip
+        assert listener.stdout is not None
+        port = listener.stdout.readline().strip()
+        try:
+            for host, closes in strangers:
+                words = [sys.executable, "-c", STRANGER, host, port, closes]
+                started.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+                assert started[-1].stdout is not None
+                assert started[-1].stdout.readline() == "connected\n"
+            own_port = []
+            if own is not None:
+                caller.connect((own, int(port)))
+                caller.sendall(b"own")
+                own_port = [str(caller.getsockname()[1])]
+            said, errors = listener.communicate("\n", timeout=60)
+        finally:
+            for one in started:
+                one.kill()
+                one.communicate()
+    return [*said.split("\n")[:-1], *own_port], errors.splitlines()
+
+
+@AS_ROOT
+@pytest.mark.parametrize("is_built", [True, False])
+def test_a_server_in_python_hears_this_user_only(
+    library: Path, monkeypatch: pytest.MonkeyPatch, is_built: bool
+) -> None:
+    """Without the library, a job starts with a warning and hears all users."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"answer")
+
+    monkeypatch.setattr(loopback, "_LIBRARY", library if is_built else Path("missing"))
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        loopback.hear_this_user(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [sys.executable, "-c", ASK, str(server.server_port)]
+        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert ("answer" in asked.stdout) != is_built
+        with urlopen(f"http://127.0.0.1:{server.server_port}") as reply:
+            assert reply.read() == b"answer"
+        server.shutdown()
+
+
 @pytest.mark.parametrize("folder", ["plain", "two words"])
 @pytest.mark.parametrize("given", ["", "libc.so.6"])
 def test_programs_get_the_library_beside_those_of_the_user(
@@ -100,7 +246,7 @@ def test_programs_get_the_library_beside_those_of_the_user(
     place = tmp_path / folder / "loopback.so"
     place.parent.mkdir()
     shutil.copy(library, place)
-    monkeypatch.setattr(network_interface, "_LOOPBACK", place)
+    monkeypatch.setattr(loopback, "_LIBRARY", place)
     monkeypatch.setenv("LD_PRELOAD", given)
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
     variables = loopback_variables()
@@ -117,7 +263,7 @@ def test_programs_get_the_library_beside_those_of_the_user(
 def test_without_the_library_a_line_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(network_interface, "_LOOPBACK", tmp_path / "loopback.so")
+    monkeypatch.setattr(loopback, "_LIBRARY", tmp_path / "loopback.so")
     assert loopback_variables() == {}
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: ") and "'make env'" in line

@@ -1,0 +1,65 @@
+"""Another user of this host calls every port of a job: its result stays what it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Optional
+
+import pytest
+
+from tests.distributed.test_listening import FACES, IMAGES, LAUNCH, PROGRAMS, ROOT, TWO
+from tests.support import stranger
+from tests.support.launch import clean_environment
+
+pytestmark = [
+    pytest.mark.launcher,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user"),
+]
+
+FEW = ("--max-update", "12", "--num-examples", "160", "--epochs", "1")
+RANKS = ("bash", "config.sh", *FACES, *FEW[:2])
+COMMANDS = {
+    "run.sh": ("bash", "run.sh", *FACES, *FEW[:2]),
+    "horovodrun --gloo": (str(PROGRAMS / "horovodrun"), "--gloo", *TWO, *RANKS),
+    "dist_gsync": (
+        *(*LAUNCH, "--groups", "{groups}", "--", sys.executable, "classify.py", *IMAGES),
+        *("--kv-store", "dist_gsync", *FEW[2:]),
+    ),
+}
+
+
+def train(job: str, folder: Path) -> bytes:
+    """Run a job to its end; returns the trained weights."""
+    folder.mkdir()
+    (folder / "groups").write_text("127.0.0.1 127.0.0.1\n")
+    command = [word.format(groups=folder / "groups") for word in COMMANDS[job]]
+    command += ["--models-root", str(folder / "models")]
+    said = subprocess.run(
+        command, cwd=ROOT, env={**clean_environment(), "NETWORK": "tiny"}, timeout=300,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stdout
+    (weights,) = (folder / "models").rglob("model-0000.params")
+    return weights.read_bytes()
+
+
+@pytest.mark.parametrize("job", COMMANDS)
+def test_another_user_changes_nothing(job: str, tmp_path: Path) -> None:
+    # The first run compiles, and may round differently.
+    train(job, tmp_path / "compiled")
+    undisturbed = train(job, tmp_path / "undisturbed")
+    with subprocess.Popen(
+        [sys.executable, stranger.__file__], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            disturbed: Optional[bytes] = train(job, tmp_path / "disturbed")
+        finally:
+            process.kill()
+            reached = process.stdout.read().split("\n")[:-1]
+    assert reached
+    assert disturbed == undisturbed
