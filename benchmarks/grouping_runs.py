@@ -35,9 +35,9 @@ SCHEMES = {"dist_sync": "BSP", "dist_async": "ASP", "dist_ssync": "SSP", "dist_g
 _COARSE = 4
 _SPARSE = 20
 _EVALUATION_BATCH = 250
-# As MXNet-G's scripts compare them: one rate for an update of every scheme (its bsp_*.sh and gsp_*.sh
-# differ in --kv-store alone), a weight decay (that of its train_cifar10_resnet.py), hardly a warm-up.
-# The rate of mnist_cosine, 0.05, is near the limit for batches of 64.
+# As MXNet-G's scripts compare them: one rate for an update of every scheme (bsp_*.sh and gsp_*.sh
+# differ in --kv-store alone), a weight decay (of train_cifar10_resnet.py), hardly a warm-up. The
+# rate of mnist_cosine, 0.05, is near the limit for batches of 64.
 _PROTOCOL = ("--lr", "0.03", "--wd", "0.0001", "--warmup-epochs", "0.1", "--no-lr-scaling")
 _ADDRESS = "127.0.0.1"
 

@@ -128,11 +128,11 @@ install_launchers() {
     ln -sfn ../../setup-utils/launchers/horovodrun "$VENV/bin/horovodrun"
 }
 
-# What keeps other hosts and users from the ports of a job on one host. Jobs that run now keep the library that they have.
+# What keeps other hosts and users from the ports of a job on one host. Jobs that run now keep the former file.
 build_loopback() {
-    logged loopback "building loopback.so" "${CXX:-c++}" -x c -O2 -shared -fPIC -o "$VENV/lib/loopback.so.new" \
+    rm -f "$VENV/lib/loopback.so"
+    logged loopback "building loopback.so" "${CXX:-c++}" -x c -O2 -shared -fPIC -o "$VENV/lib/loopback.so" \
         setup-utils/loopback.c
-    mv "$VENV/lib/loopback.so.new" "$VENV/lib/loopback.so"
 }
 
 install_developer_packages() {

@@ -55,7 +55,7 @@ def hear_this_user(server: socketserver.TCPServer) -> None:
         return
     library = ctypes.CDLL(str(_LIBRARY))
 
-    def verify_request(request: Any, _: Any) -> bool:
+    def verify_request(request: Any, client_address: Any) -> bool:
         return bool(library.is_of_this_user(request.fileno()))
 
     server.verify_request = verify_request  # type: ignore[method-assign]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
@@ -180,18 +181,24 @@ WARNING = "warning: a connection of another user of this host was closed; {} so 
 
 
 def accept(
-    library: Path, address: str, blocks: str, strangers: list[tuple[str, str]], own: Optional[str]
+    library: Path,
+    address: str,
+    blocks: str,
+    strangers: list[tuple[str, str]],
+    own: Optional[str],
+    wrapper: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
     """What a listener says after strangers and this process have called it; its warnings.
 
     What it says is the port of its caller, and then that of this process.
     """
-    command = [sys.executable, "-c", ACCEPT, address, blocks]
+    command = [*wrapper, sys.executable, "-c", ACCEPT, address, blocks]
+    family = socket.AF_INET6 if ":" in (own or "") else socket.AF_INET
     started = []
-    with subprocess.Popen(
-        command, env={"LD_PRELOAD": str(library)}, text=True, stdin=subprocess.PIPE,
+    with socket.socket(family) as caller, subprocess.Popen(
+        command, env={**os.environ, "LD_PRELOAD": str(library)}, text=True, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as listener, socket.socket(socket.AF_INET6 if ":" in (own or "") else socket.AF_INET) as caller:  # fmt: skip
+    ) as listener:  # fmt: skip
         assert listener.stdout is not None
         port = listener.stdout.readline().strip()
         try:
@@ -211,6 +218,16 @@ def accept(
                 one.kill()
                 one.communicate()
     return [*said.split("\n")[:-1], *own_port], errors.splitlines()
+
+
+@AS_ROOT
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
+def test_a_system_that_lists_no_connections_is_told(library: Path) -> None:
+    hide = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$0" "$@"']
+    said, errors = accept(library, "127.0.0.1", "waits", [], "127.0.0.1", hide)
+    assert said[0] == said[1]
+    (line,) = errors
+    assert line.startswith("warning: /proc/net/tcp lists no connections, so other users of this")
 
 
 @AS_ROOT
