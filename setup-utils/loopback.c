@@ -24,7 +24,7 @@ union address {
     struct sockaddr_in6 six;
 };
 
-// After a connection of another user, how long accept() waits for one of this user.
+// How long accept() waits for a connection of this user after one of another user.
 static const int PATIENCE_MILLISECONDS = 5000;
 
 static void drop_packets(int descriptor) {
@@ -118,32 +118,27 @@ int accept4(int descriptor, __SOCKADDR_ARG address, socklen_t *length, int flags
     static unsigned refused;
     int end = 0;
     for (;;) {
-        socklen_t size = length ? *length : 0;
-        int accepted = syscall(SYS_accept4, descriptor, address.__sockaddr__, length ? &size : NULL, flags);
-        if (accepted < 0) {
-            if (!end || errno != EAGAIN) return -1;
-            // A socket that does not block, whose caller has been told that somebody has connected. Gloo takes an error
-            // for the end of the job, so this waits; PMIx tries again after this error alone.
-            struct pollfd waiting = {.fd = descriptor, .events = POLLIN};
-            int left = end - milliseconds();
-            if (left > 0 && poll(&waiting, 1, left) > 0) continue;
+        // After another user's connection, which has been announced to the caller: Gloo takes an error for the end of the
+        // job, so this waits for the next one, but not forever, as Gloo does nothing else meanwhile. PMIx tries again
+        // after this error alone.
+        struct pollfd waiting = {.fd = descriptor, .events = POLLIN};
+        if (end && (milliseconds() > end || poll(&waiting, 1, end - milliseconds()) <= 0)) {
             errno = ECONNABORTED;
             return -1;
         }
+        socklen_t size = length ? *length : 0;
+        int accepted = syscall(SYS_accept4, descriptor, address.__sockaddr__, length ? &size : NULL, flags);
+        if (accepted < 0) return -1;
         if (is_of_this_user(accepted)) {
             if (length) *length = size;
             return accepted;
         }
         close(accepted);
+        if (!end) end = milliseconds() + PATIENCE_MILLISECONDS;
         unsigned count = __atomic_add_fetch(&refused, 1, __ATOMIC_RELAXED);
         // The first one, the second, the fourth and so on.
         if ((count & (count - 1)) == 0) {
             fprintf(stderr, "warning: a connection of another user of this host was closed; %u so far\n", count);
-        }
-        if (!end) end = milliseconds() + PATIENCE_MILLISECONDS;
-        if (milliseconds() > end) {
-            errno = ECONNABORTED;
-            return -1;
         }
     }
 }
