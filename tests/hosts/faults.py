@@ -211,8 +211,11 @@ def run(rounds: Mapping[int, Round], two: TwoHosts, folder: Path) -> list[str]:
 
 
 def _results(job: HostJob) -> dict[str, bytes]:
-    """The weights, and the arrays of all ranks in the last checkpoint, wherever they are."""
-    found = [path for view in job.views for pattern in ("*.params", f"{_LAST}/rank-*.bin")
+    """The weights, and the arrays of all ranks in the last checkpoint, wherever they are.
+
+    Not the best model: a host that takes the place of rank 0's begins it anew.
+    """
+    found = [path for view in job.views for pattern in ("model-0*.params", f"{_LAST}/rank-*.bin")
              for path in view.glob(pattern)]  # fmt: skip
     return {path.name: path.read_bytes() for path in found}
 

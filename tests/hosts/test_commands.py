@@ -54,7 +54,7 @@ def train(
 
 
 def results(models: Path) -> dict[str, bytes]:
-    """The exported weights, at the end and at their best, and the arrays of both checkpoints."""
+    """The exported weights, at the end and at their best, and the arrays of both ranks."""
     found = [*models.glob("*.params"), *models.glob("checkpoints/*/rank-*.bin")]
     assert len(found) == 4, found
     return {path.name: path.read_bytes() for path in found}

@@ -97,8 +97,11 @@ def shell(host: Host, script: str, *words: object) -> bytes:
 
 
 def content(host: Host, models: Path) -> dict[str, bytes]:
-    """The files of a run on a host that have to be the same: weights, and the last checkpoint's."""
-    last = 'cd "$1" && ls -d model*.params $(ls -d checkpoints/update-* | tail -1)/*.bin || true'
+    """The files of a run on a host that have to be the same: weights, and the last checkpoint's.
+
+    The best model is one of them only where the host had it before.
+    """
+    last = 'cd "$1" && ls -d model-0*.params $(ls -d checkpoints/update-* | tail -1)/*.bin || true'
     names = shell(host, last, models).decode().split()
     return {Path(name).name: shell(host, 'cat "$1"', models / name) for name in names}
 
