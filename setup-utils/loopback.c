@@ -65,29 +65,30 @@ static int write_address(char *text, const union address *end, int is_six) {
     return sprintf(text, "%s%08X:%04X", mapped, end->four.sin_addr.s_addr, ntohs(end->four.sin_port));
 }
 
+enum { IS_LISTED, IS_NOT_LISTED, NO_LIST };
+
 // Whether a file lists an open socket of this user that connects one address to another. A socket that its process has
-// closed has no inode, and root as its user.
-static int lists(const char *path, const union address *from, const union address *to, int is_six) {
+// closed has no inode, and root as its user. A file of a working system lists at least the socket that listens.
+static int look_up(const char *path, const union address *from, const union address *to, int is_six) {
     char line[512], wanted[128];
-    int size = write_address(wanted, from, is_six), found = 0;
+    int size = write_address(wanted, from, is_six), result = NO_LIST;
     wanted[size++] = ' ';
     size += write_address(wanted + size, to, is_six);
     FILE *file = fopen(path, "re");
-    while (file && !found && fgets(line, sizeof line, file)) {
+    // Otherwise there are too many open files, or too little memory.
+    if (!file) return errno == ENOENT || errno == EACCES ? NO_LIST : IS_NOT_LISTED;
+    while (result != IS_LISTED && fgets(line, sizeof line, file)) {
         const char *entry = strchr(line, ':');
         unsigned user = 0;
         unsigned long inode = 0;
-        if (!entry || strncmp(entry + 2, wanted, size) != 0) continue;
+        if (!entry) continue;
+        result = IS_NOT_LISTED;
+        if (strncmp(entry + 2, wanted, size) != 0) continue;
         sscanf(entry + 2 + size, "%*x %*x:%*x %*x:%*x %*x %u %*d %lu", &user, &inode);
-        found = inode && user == geteuid();
+        if (inode && user == geteuid()) result = IS_LISTED;
     }
-    if (file) fclose(file);
-    return found;
-}
-
-static int is_listed(const union address *from, const union address *to) {
-    int is_four = from->any.sa_family == AF_INET || IN6_IS_ADDR_V4MAPPED(&from->six.sin6_addr);
-    return (is_four && lists("/proc/self/net/tcp", from, to, 0)) || lists("/proc/self/net/tcp6", from, to, 1);
+    fclose(file);
+    return result;
 }
 
 // Whether the other end of a connection is on this host, and an open socket of this user. Python calls it, too.
@@ -99,8 +100,11 @@ int is_of_this_user(int descriptor) {
     if (here.any.sa_family != AF_INET && here.any.sa_family != AF_INET6) return 1;
     size = sizeof there;
     if (getpeername(descriptor, &there.any, &size)) return 0;
-    if (is_listed(&there, &here)) return 1;
-    if (is_listed(&here, &there)) return 0;
+    int is_four = here.any.sa_family == AF_INET || IN6_IS_ADDR_V4MAPPED(&here.six.sin6_addr);
+    int four = is_four ? look_up("/proc/self/net/tcp", &there, &here, 0) : NO_LIST;
+    int six = four == IS_LISTED ? NO_LIST : look_up("/proc/self/net/tcp6", &there, &here, 1);
+    if (four == IS_LISTED || six == IS_LISTED) return 1;
+    if (four == IS_NOT_LISTED || six == IS_NOT_LISTED) return 0;
     // A system without these files, on which no job would start otherwise.
     if (!__atomic_exchange_n(&is_told, 1, __ATOMIC_RELAXED)) {
         fprintf(stderr, "warning: /proc/net/tcp lists no connections, so other users of this host reach ports of this job\n");

@@ -14,7 +14,6 @@ from typing import Union
 import pytest
 
 from tests.distributed.test_listening import FACES, IMAGES, LAUNCH, PROGRAMS, ROOT, TWO
-from tests.support import stranger
 from tests.support.launch import clean_environment
 
 pytestmark = [
@@ -55,9 +54,8 @@ def test_another_user_changes_nothing(job: str, tmp_path: Path) -> None:
     # The first run compiles, and may round differently.
     train(job, tmp_path / "compiled")
     undisturbed = train(job, tmp_path / "undisturbed")
-    with subprocess.Popen(
-        [sys.executable, stranger.__file__], stdout=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, "-m", "tests.support.stranger"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         try:

@@ -21,6 +21,7 @@ import pytest
 from runtime.process import loopback
 from runtime.process.loopback import loopback_variables
 from tests.setup.conftest import LAUNCHER
+from tests.support.attacker import NOBODY
 
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
@@ -47,13 +48,16 @@ with socket.socket(kind) as listener:
 """
 # Listens, and accepts once when it is told to; prints the port of the caller, or the error.
 ACCEPT = """\
-import socket, sys
+import resource, socket, sys
 address, blocks = sys.argv[1], sys.argv[2] == "waits"
 kind = socket.AF_INET6 if ":" in address else socket.AF_INET
 with socket.socket(kind) as listener:
     listener.bind((address, 0))
     listener.listen()
     listener.setblocking(blocks)
+    if sys.argv[3:]:
+        # One more file can be open: the connection.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (listener.fileno() + 2,) * 2)
     print(listener.getsockname()[1], flush=True)
     sys.stdin.readline()
     try:
@@ -63,18 +67,19 @@ with socket.socket(kind) as listener:
     else:
         print(caller[1] if connection.recv(9) == b"own" else "another's bytes")
 """
-NOBODY = 65534
-# Connects as another user; closes it at once, or keeps it.
+# Connects as another user and keeps the connection, or as any user, closes and resets it at once.
 STRANGER = f"""\
-import os, socket, sys, time
+import os, socket, struct, sys, time
 host, port, closes = sys.argv[1:]
-if closes != "closed":
+if closes == "kept":
     os.setgid({NOBODY})
     os.setuid({NOBODY})
 connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
 connection.connect((host, int(port)))
 connection.send(b"not own")
-if closes == "closed":
+if closes == "reset":
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+if closes != "kept":
     connection.close()
 print("connected", flush=True)
 time.sleep(60)
@@ -146,7 +151,7 @@ def test_the_library_leaves_other_sockets_as_they_are(library: Path) -> None:
     assert said == "0.0.0.0 b'\\x00a name of this test'\n"
 
 
-@pytest.mark.parametrize("closes", [pytest.param("kept", marks=AS_ROOT), "closed"])
+@pytest.mark.parametrize("closes", [pytest.param("kept", marks=AS_ROOT), "closed", "reset"])
 @pytest.mark.parametrize("blocks", ["waits", "polls"])
 @pytest.mark.parametrize(
     ("listens", "stranger", "own"),
@@ -176,6 +181,11 @@ def test_accept_does_not_wait_forever_for_this_user(library: Path, blocks: str) 
     assert time.monotonic() - began > 4
 
 
+def test_without_files_to_open_nobody_is_heard(library: Path) -> None:
+    said, _ = accept(library, "127.0.0.1", "waits", [("127.0.0.1", "closed")], None, few=["few"])
+    assert said == ["ConnectionAbortedError"]
+
+
 def test_a_socket_that_does_not_block_says_that_nobody_calls(library: Path) -> None:
     assert accept(library, "127.0.0.1", "polls", [], None)[0] == ["BlockingIOError"]
 
@@ -190,12 +200,13 @@ def accept(
     strangers: list[tuple[str, str]],
     own: Optional[str],
     wrapper: Sequence[str] = (),
+    few: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
     """What a listener says after strangers and this process have called it; its warnings.
 
     What it says is the port of its caller, and then that of this process.
     """
-    command = [*wrapper, sys.executable, "-c", ACCEPT, address, blocks]
+    command = [*wrapper, sys.executable, "-c", ACCEPT, address, blocks, *few]
     family = socket.AF_INET6 if ":" in (own or "") else socket.AF_INET
     started = []
     with socket.socket(family) as caller, subprocess.Popen(

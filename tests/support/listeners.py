@@ -16,7 +16,7 @@ def listeners(process: int) -> set[tuple[str, int]]:
     """Addresses and ports on which a process listens."""
     owned = set(_sockets(process))
     with suppress(OSError):
-        return {at for inode, at in _listening(process) if inode in owned}
+        return {at for inode, at in listening(process) if inode in owned}
     return set()
 
 
@@ -31,7 +31,7 @@ def _sockets(process: int) -> Iterator[str]:
                     yield target[8:-1]
 
 
-def _listening(process: int) -> Iterator[tuple[str, tuple[str, int]]]:
+def listening(process: int) -> Iterator[tuple[str, tuple[str, int]]]:
     """Inode, address and port of each listening socket in the network namespace of a process."""
     for name in ("tcp", "tcp6"):
         for line in Path(f"/proc/{process}/net/{name}").read_text().splitlines()[1:]:
