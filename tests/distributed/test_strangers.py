@@ -5,7 +5,6 @@ A rank of Gloo ends if another user calls it where none of its own ranks will.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +14,9 @@ import pytest
 
 from tests.distributed.test_listening import FACES, IMAGES, LAUNCH, PROGRAMS, ROOT, TWO
 from tests.support.launch import clean_environment
+from tests.support.stranger import AS_ROOT
 
-pytestmark = [
-    pytest.mark.launcher,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user"),
-]
+pytestmark = [pytest.mark.launcher, AS_ROOT]
 
 FEW = ("--max-update", "12", "--num-examples", "160", "--epochs", "1")
 RANKS = ("bash", "config.sh", *FACES, *FEW[:2])

@@ -6,6 +6,7 @@ from urllib.error import URLError
 import pytest
 
 from parallel.world import rendezvous
+from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 
 KEYS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
@@ -37,3 +38,9 @@ def test_it_listens_on_one_address_until_it_is_left():
             urllib.request.urlopen(f"http://127.0.0.2:{port}/scope/key", timeout=10)
     with pytest.raises(URLError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/scope/key", timeout=10)
+
+
+@AS_ROOT
+def test_it_does_not_answer_other_users():
+    with rendezvous("127.0.0.1", "lo", ["a", "a"]) as ranks:
+        assert answer_to_a_stranger(int(ranks[0]["HOROVOD_GLOO_RENDEZVOUS_PORT"])) == b""

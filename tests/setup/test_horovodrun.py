@@ -8,6 +8,8 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from horovod.runner import launch
 
 from runtime.errors import ConfigError
+from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 
 PROGRAM = Path(__file__).resolve().parents[2] / "setup-utils/horovodrun.py"
 # The shell of the other host gets one string.
@@ -265,3 +268,19 @@ def test_interfaces_of_its_own_option_are_those_of_this_host(horovodrun, name: s
         horovodrun.interfaces(SimpleNamespace(nics={name}, verbose=0), ["ip1"], ["ip1"], None)
     found = horovodrun.interfaces(SimpleNamespace(nics={"lo"}, verbose=0), ["ip1"], ["ip1"], None)
     assert found == {"lo"}
+
+
+@AS_ROOT
+def test_the_rendezvous_on_this_host_does_not_answer_other_users(horovodrun, monkeypatch) -> None:
+    def start(*_: object) -> None:
+        server, port = horovodrun.http_server.find_port(
+            lambda address: HTTPServer(address, BaseHTTPRequestHandler)
+        )
+        with server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            assert answer_to_a_stranger(port) == b""
+            server.shutdown()
+
+    monkeypatch.setattr(horovodrun, "_start_ranks", start)
+    monkeypatch.setattr(horovodrun.http_server, "find_port", None)
+    horovodrun.launch_gloo(None, None, None, None, {}, "127.0.0.1")

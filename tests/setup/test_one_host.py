@@ -22,6 +22,7 @@ from runtime.process import loopback
 from runtime.process.loopback import loopback_variables
 from tests.setup.conftest import LAUNCHER
 from tests.support.attacker import NOBODY
+from tests.support.stranger import AS_ROOT, answer_to_a_stranger
 
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
@@ -84,19 +85,6 @@ if closes != "kept":
 print("connected", flush=True)
 time.sleep(60)
 """
-# Asks an HTTP server as another user, who may not be able to load this codec, which sockets want.
-ASK = f"""\
-import os, socket, sys
-"a".encode("idna")
-os.setgid({NOBODY})
-os.setuid({NOBODY})
-connection = socket.socket()
-connection.connect(("127.0.0.1", int(sys.argv[1])))
-connection.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
-while part := connection.recv(4096):
-    print(part)
-"""
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
 
 @pytest.fixture(scope="module")
@@ -261,9 +249,7 @@ def test_a_server_in_python_hears_this_user_only(
     with HTTPServer(("127.0.0.1", 0), Answer) as server:
         loopback.hear_this_user(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        command = [sys.executable, "-c", ASK, str(server.server_port)]
-        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        assert ("answer" in asked.stdout) != is_built
+        assert (b"answer" in answer_to_a_stranger(server.server_port)) != is_built
         with urlopen(f"http://127.0.0.1:{server.server_port}") as reply:
             assert reply.read() == b"answer"
         server.shutdown()

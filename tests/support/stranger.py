@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import time
 from contextlib import suppress
+
+import pytest
 
 from tests.support.attacker import GET, NOBODY
 from tests.support.listeners import listening
@@ -19,8 +23,30 @@ _SECONDS_BETWEEN_LOOKS = 0.005
 # Connections to a port in turn: one that stays, one that sends and closes, one that says nothing.
 _BYTES = (GET, bytes(range(256)), b"")
 
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+# Other users may not be able to load the codec idna of Python, which sockets want.
+_ASK = f"""\
+import os, socket, sys
+"a".encode("idna")
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+with socket.socket() as connection:
+    connection.connect(("127.0.0.1", int(sys.argv[1])))
+    connection.sendall(b"GET /scope/key HTTP/1.0\\r\\n\\r\\n")
+    try:
+        while part := connection.recv(4096):
+            sys.stdout.buffer.write(part)
+    except ConnectionResetError:
+        pass
+"""
+
 Place = tuple[str, int]
 """Address and port."""
+
+
+def answer_to_a_stranger(port: int) -> bytes:
+    """What an HTTP server on 127.0.0.1 answers another user."""
+    return subprocess.check_output([sys.executable, "-c", _ASK, str(port)], timeout=60)
 
 
 def places() -> set[Place]:
@@ -41,7 +67,7 @@ def call(place: Place, number: int) -> socket.socket:
 
 def main() -> None:
     """Call."""
-    # Another user may not be able to load this codec of Python, which sockets want.
+    # As for _ASK.
     "a".encode("idna")
     before = places()
     os.setgid(NOBODY)
