@@ -2,7 +2,10 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test lint models kernels classification grouping device cleaning measurements hosts cluster report bench pictures docs lock release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
+.PHONY: help env train test test-docs lint models kernels classification grouping device cleaning measurements hosts cluster report bench pictures docs lock release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
+
+# With it, Python would not search the project's folder for the modules of its programs.
+unexport PYTHONSAFEPATH
 
 PYTHON_FILES := .
 SHELL_FILES := config.sh run.sh examples/*.sh setup-utils/*.sh setup-utils/*/* docs/lab/*.sh .ci/run
@@ -17,7 +20,7 @@ export TOOLKIT_DATA ?= $(abspath ../shared/data)
 endif
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: ## install everything into .venv; PYTHON=... and MXNET_PACKAGE=mxnet-cu112 choose
 	@bash setup-utils/install.sh
@@ -35,9 +38,15 @@ report: env ## make the report of a run again and open it if there is a screen: 
 	fi
 
 # Two modules at a time: tests that start ranks mostly wait for processes.
-test: ## install everything and run all tests
+test: ## install everything and test the code
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-docs: ## install everything, MkDocs too, and test the documents: links, commands, the lab, the site
+	@bash setup-utils/install.sh --dev
+	@bash setup-utils/install-docs.sh
+	@$(IN_VENV) python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m documents \
+	    $$(grep -rl --include="test_*.py" "mark\.documents" tests)
 
 models: ## test a step and a batch of 128 with every classifier; the other tests use four of them
 	@bash setup-utils/install.sh --dev
@@ -51,9 +60,9 @@ classification: ## test ResNet18 on files of CIFAR-10's format and ResNet50 on a
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m classification tests/test_classify_sets.py
 
-grouping: ## test jobs with parameter servers on MNIST, and examples/: killed processes end them, every scheme learns; TOOLKIT_DATA
+grouping: ## test jobs with parameter servers, and examples/: killed processes end them
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest -m grouping tests/parallel tests/examples tests/benchmarks/test_grouping.py
+	@$(IN_VENV) python -m pytest -m grouping tests/parallel tests/examples
 
 device: ## test what runs on a GPU without one: on MXNet's second CPU context, half an hour
 	@bash setup-utils/install.sh --dev
@@ -63,7 +72,7 @@ cleaning: ## test data.clean on all of LFW with planted wrong labels; TOOLKIT_DA
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "cleaning or not cleaning" tests/data/clean
 
-measurements: ## test small runs of the benchmarks that train, and plans beside runs
+measurements: ## test every benchmark with its smallest sizes, and plans beside runs; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m measurements tests/benchmarks
 
@@ -79,7 +88,7 @@ lint: ## check the style of the Python files (ruff), their types (mypy) and the 
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) ruff check $(PYTHON_FILES)
 	@$(IN_VENV) mypy
-	@$(IN_VENV) shellcheck --external-sources --source-path=SCRIPTDIR $(SHELL_FILES)
+	@$(IN_VENV) shellcheck --external-sources --source-path=SCRIPTDIR:. $(SHELL_FILES)
 
 # A report is written when it is complete: an interrupted run keeps the former one.
 BENCHMARKS ?= head

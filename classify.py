@@ -77,7 +77,7 @@ def classify(config: ImageConfig, wrap: Callable[[Step], Step] = lambda step: st
         counts, clock = EpochCounts(run.world, run.epoch_plan), run.stopwatch
         best, saver = (ModelSaver(classifier, run.world, run.folder, n) for n in (BEST, LAST))
         validation = partial(dataset.validation_batches, data, run.world)
-        validator = Validator(classifier, validation, counts, run.world, run.log, best.save)
+        validator = Validator(classifier, validation, counts, run.world, run.log, best)
         run.restore(best.load, classifier=classifier, optimizer=optimizer, validator=validator)
         targets = SoftTargets(config.loss, dataset.num_classes, seed)
         guard = FiniteGuard("stop", run.last_checkpoint, remedy="lower --lr")

@@ -11,10 +11,13 @@
 #
 # It can be started from any folder: relative paths, among them ./models and ./datasets, are relative to that folder.
 set -euo pipefail
-project=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+script=${BASH_SOURCE[0]}
+if [[ -L $script ]]; then script=$(readlink -f "$script"); fi
+project=$(CDPATH='' cd "$(dirname "$script")" && pwd)
 
 # The training set: a preset (synthetic, webface, emore, glint360k_8GPU, ...). Your own faces: bash run.sh --rec FOLDER,
-# which replaces the folder of a preset. Without both: synthetic.
+# which replaces the folder of a preset; the data of an earlier run: bash run.sh --config FILE. Without any of these:
+# synthetic.
 DATASET=${DATASET:-}
 
 # The backbone: tiny trains on processors in minutes; r18 ... r200 and mbf need GPUs.
@@ -44,6 +47,9 @@ if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d $project/.venv ]]; then
     export PATH=$project/.venv/bin:$PATH
 fi
 
+# With it, Python would not search the project's folder for the modules of the programs.
+unset PYTHONSAFEPATH
+
 # The variables that MXNet, Horovod and Numba read, among them the number of threads: this rank's share of its host's
 # processors. Variables that are set keep their values: OMP_NUM_THREADS=4 bash run.sh. The table with the reasons is in
 # runtime/environment.py.
@@ -54,7 +60,7 @@ options=()
 choose() {
     if [[ -n $2 ]]; then options+=("$1" "$2"); fi
 }
-if [[ -z $DATASET && " $* " != *" --rec"[\ =]* ]]; then DATASET=synthetic; fi
+if [[ -z $DATASET && " $* " != *" --rec"[\ =]* && " $* " != *" --config"[\ =]* ]]; then DATASET=synthetic; fi
 choose --dataset "$DATASET"
 choose --network "$NETWORK"
 choose --loss "$LOSS"

@@ -4,7 +4,8 @@
 #
 # NP         the number of ranks on all hosts; by default the sum of their slots, 2 on this host
 # HOSTS      the hosts with their numbers of ranks (slots), as in HOSTS=ip1:8,ip2:8; by default this host
-# HOSTFILE   the same as a file in Open MPI's format ("ip1 slots=8" on each line); without a number, a host has one
+# HOSTFILE   the same as a file in Open MPI's format ("ip1 slots=8" on each line); without a number, a host has one; by
+#            default OMPI_MCA_orte_default_hostfile, which Kubernetes' MPI operator sets
 # NIC        the network interface between the hosts, as in eth1; it has the same name on all of them
 # CUDA_VISIBLE_DEVICES     the GPUs that ranks see on every host, by number, as in 2,3; by default all
 # HOST_TIMEOUT             seconds after which a host that does not answer ends the job; by default 120
@@ -20,12 +21,16 @@
 # It can be started from any folder: relative paths, among them ./models and ./datasets, are relative to that folder. With
 # several hosts, the project and that folder have the same paths on all of them, and ssh to each needs no password.
 set -euo pipefail
-project=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+script=${BASH_SOURCE[0]}
+if [[ -L $script ]]; then script=$(readlink -f "$script"); fi
+project=$(CDPATH='' cd "$(dirname "$script")" && pwd)
 
 # The environment of `make env`, unless another one is active.
 if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d $project/.venv ]]; then
     export PATH=$project/.venv/bin:$PATH
 fi
+
+source "$project/setup-utils/refuse.sh"
 
 restarts=0
 options=()
@@ -38,12 +43,10 @@ while (($#)); do
     shift
 done
 if [[ ! $restarts =~ ^(0|[1-9][0-9]{0,4})$ ]]; then
-    echo "error: --restarts '$restarts' is not a number of restarts; give one from 0 to 99999" >&2
-    exit 2
+    refuse "--restarts '${restarts:0:80}' is not a number of restarts; give one from 0 to 99999"
 fi
 if [[ -n ${NP:-} && ! $NP =~ ^[1-9][0-9]{0,4}$ ]]; then
-    echo "error: NP='$NP' is not a number of ranks; give one from 1 to 99999, or unset NP" >&2
-    exit 2
+    refuse "NP='${NP:0:80}' is not a number of ranks; give one from 1 to 99999, or unset NP"
 fi
 
 # A rank uses several threads, so it must not be bound to one processor. Ranks fill one host after the other, so that
@@ -61,9 +64,11 @@ unset HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS
 if [[ -t 1 ]]; then export PROGRESS=bar; fi
 
 # The ranks' hosts. The launcher reads the lists, counts the ranks if NP is empty, and asks each host that is not this one.
+if [[ -z ${HOSTS:-}${HOSTFILE:-} && ${OMPI_MCA_orte_default_hostfile:-none} != none ]]; then
+    HOSTFILE=$OMPI_MCA_orte_default_hostfile
+fi
 if [[ -n ${HOSTS:-} && -n ${HOSTFILE:-} ]]; then
-    echo "error: HOSTS='${HOSTS:0:80}' and HOSTFILE='${HOSTFILE:0:80}' both name the hosts; unset one of them" >&2
-    exit 2
+    refuse "HOSTS='${HOSTS:0:80}' and HOSTFILE='${HOSTFILE:0:80}' both name the hosts; unset one of them"
 elif [[ -n ${HOSTFILE:-} ]]; then
     hosts=(--hostfile "$HOSTFILE")
 else
@@ -73,19 +78,31 @@ if [[ -n ${NP:-} ]]; then hosts=(-np "$NP" "${hosts[@]}"); fi
 
 # On SIGINT or SIGTERM, mpirun would end the ranks at once. It forwards SIGUSR1 and SIGUSR2 to the ranks, which finish
 # their update and save a checkpoint. request_stop STATUS SIGNAL: the exit status, and the signal for mpirun.
-mpirun_id='' stop_status='' stop_second='' interrupted=''
+mpirun_id='' stop_status='' stop_signal='' stop_second='' interrupted=''
 request_stop() {
     interrupted=1
     if [[ -z $mpirun_id ]]; then exit "$1"; fi
     if [[ -n $stop_status ]]; then
         # The clock of whole seconds may have turned in between.
-        if ((SECONDS <= stop_second + 1)); then return; fi
+        if ((SECONDS <= stop_second + 1)); then return 0; fi
         kill -TERM "$mpirun_id" 2>/dev/null || true
     else
-        stop_status=$1 stop_second=$SECONDS
+        stop_status=$1 stop_signal=$2 stop_second=$SECONDS
         echo "run.sh: the run ends after the current update; a second signal ends it at once" >&2
         kill -s "$2" "$mpirun_id" 2>/dev/null || true
     fi
+}
+# Until mpirun has started the ranks, it loses the signal: it gets it again after 4, 8, 16, ... seconds.
+repeat_stop() {
+    local next=4
+    while [[ -n $stop_status ]] && kill -0 "$mpirun_id" 2>/dev/null; do
+        # Sleeps for a second.
+        read -r -t 1 <> <(:) || true
+        if ((SECONDS - stop_second >= next)); then
+            next=$((2 * next))
+            kill -s "$stop_signal" "$mpirun_id" 2>/dev/null || true
+        fi
+    done
 }
 trap 'request_stop 130 USR1' INT
 trap 'request_stop 143 USR2' TERM
@@ -102,9 +119,9 @@ attempt() {
     while
         interrupted=""
         status=0
-        wait "$mpirun_id" || status=$?
+        wait "$mpirun_id" 2>/dev/null || status=$?
         [[ -n $interrupted ]]
-    do :; done
+    do repeat_stop; done
     mpirun_id=""
 }
 

@@ -125,7 +125,7 @@ def iresnet_checkpoint(
     """
     with mx.name.NameManager():
         maps = iresnet.body(layers.pixels("float32"), units=units)
-        size = len(weights["fc1_gamma"])
+        size = weights["fc1_gamma"].size
         network = outputs.embedding(maps, "FC", _MAPS, size=size, dtype="float32")
     graph = to_json(network)
     for node in graph["nodes"]:
@@ -182,9 +182,14 @@ def read_weights(path: Path, shapes: Mapping[str, Shape]) -> dict[str, NDArray[A
 
 
 def check_finite(file: object, weights: Mapping[str, NDArray[Any]]) -> None:
-    """Raise ``DataError`` if a weight is not finite: some layers make numbers of it again."""
+    """Raise ``DataError`` if a weight is not finite: some layers make numbers of it again.
+
+    A float64 may be too large for float32, in which networks compute.
+    """
     for name, array in weights.items():
-        if not np.isfinite(array).all():
+        with np.errstate(over="ignore"):
+            is_finite = np.isfinite(np.asarray(array, np.float32)).all()
+        if not is_finite:
             raise DataError(
                 f"{file}: {name!r} has values that are not finite; the network has diverged, or "
                 "the file is damaged: give an earlier epoch"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ def check_checkpoint(option: str, value: str) -> None:
     """Raise ``ConfigError`` if an option's PREFIX,EPOCH is of another form, or of no file."""
     prefix, epoch = split_checkpoint(option, value)
     path = Path(f"{prefix}-{epoch:04d}.params")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigError(
             f"--{option} {value} names {path}, which does not exist; give the prefix of a "
             "checkpoint and the number in its file's name, as in models/run/model,0"

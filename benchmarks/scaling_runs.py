@@ -111,7 +111,8 @@ def run(case: ScalingCase, setup: ScalingSetup) -> ScalingSpeed:
     addresses = [host for host in hosts for _ in range(workers // len(hosts))]
     worker = (sys.executable, "-m", "benchmarks.scaling_worker", "--kv-store", exchange.scheme)
     numbers = [case.model, str(case.batch), str(case.updates)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(case.threads)}
+    threads = str(case.threads)
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads}
     with TemporaryDirectory() as folder, ExitStack() as stack:
         command = [*_launcher(exchange, addresses, Path(folder)), *worker, *numbers]
         copies = workers if exchange == INDEPENDENT else 1

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+import zlib
 from enum import Enum, auto
 from typing import Optional
 
@@ -65,13 +66,29 @@ BEGINNING_BYTES = 16
 JPEG_QUALITY = 95
 """Of images that are encoded: hardly a visible loss, and a third of the bytes of quality 100."""
 
+_PNG = b"\x89P"
 _CHUNK = struct.Struct(">I4s")
+# The header of a PNG has width, height, bits of a sample and kind of color; the kind says how many
+# samples a pixel has (PNG specification, table 11.1). Some surplus bytes of pixels are let pass.
+_PNG_HEADER, _SAMPLES = struct.Struct(">8s8xIIBB"), {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_PNG_SLACK = 1 << 16
+# Chunks of texts and profiles, which inflate to a thousand times as much and are not shown.
+_PNG_EXTRAS = (b"zTXt", b"iTXt", b"iCCP")
+# A portable map says how large a sample is at most (Netpbm). OpenCV looks at it only where samples
+# are digits (P2, P3) and at most 255.
+_MAP = re.compile(rb"P([2356])" + 3 * rb"(?:\s|#[^\r\n]*[\r\n])+(\d{1,9})" + rb"\s")
+_USUAL_WHITE = (255, 65535)
+# The header of a BMP has its own size, bits of a pixel and kind of compression. In the shortest one
+# with 32 bits and masks, OpenCV ignores the masks of red, green and blue, which follow.
+_BMP, _BMP_HEADER, _BMP_MASKS = b"BM", struct.Struct("<14xI10xHI"), struct.Struct("<54x3I")
+_SHORT_WITH_MASKS, _USUAL_MASKS = (40, 32, 3), (0xFF0000, 0xFF00, 0xFF)
 _JPEG = b"\xff\xd8"
 _SCAN, _SCAN_MARKER, _END_MARKER = b"\xff\xda", 0xDA, 0xD9
 # A hundred of 67 million pixels would take 11 s.
 _SCANS_OF_LARGEST = 32
 # Before a length. In the pixels, zeros and restarts (D0 to D7) follow 0xFF (ITU-T T.81, B.1.1.3).
-_MARKER = re.compile(rb"\xff+[\xc0-\xcf\xd9-\xfe]")
+# Fill bytes before it are not part of the match: n of them would take n^2 steps.
+_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
 
 
 class FileKind(Enum):
@@ -116,7 +133,13 @@ def decode_file(payload: Payload) -> Image:
     """
     if bytes(payload[:2]) not in _BEGINNINGS_OF_FILES:
         raise BrokenRecordError("the image cannot be decoded: it is of no format that is known")
-    return turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
+    found = _MAP.match(payload)
+    white = int(found[4]) if found else 0
+    if not found or white in _USUAL_WHITE or (white <= _USUAL_WHITE[0] and found[1] in b"23"):
+        return turn_upright(_decode(payload, _AS_STORED), headers.orientation(payload))
+    samples = _decode(payload, _AS_STORED | cv2.IMREAD_ANYDEPTH) * (255 / max(white, 1))
+    image: Image = np.rint(np.minimum(samples, 255)).astype(np.uint8)
+    return image
 
 
 def kind_of(name: str, beginning: bytes) -> FileKind:
@@ -159,8 +182,12 @@ def turn_upright(image: Image, orientation: int) -> Image:
 
 
 def _decode(payload: Payload, flags: int) -> Image:
-    if bytes(payload[:2]) == b"\x89P" and not _has_whole_chunks(payload):
-        raise BrokenRecordError("the image cannot be decoded: it is cut off or damaged")
+    if bytes(payload[:2]) == _PNG:
+        payload = _bounded_png(bytes(payload))
+    if bytes(payload[:2]) == _BMP and _has_other_masks(payload):
+        raise BrokenRecordError(
+            "the image cannot be decoded: it is a BMP whose colors lie in an unusual order"
+        )
     if bytes(payload[:2]) == _JPEG and _has_many_scans(bytes(payload)):
         raise BrokenRecordError(
             "the image cannot be decoded: it is a JPEG of too many scans (at most "
@@ -177,12 +204,51 @@ def _decode(payload: Payload, flags: int) -> Image:
     return image
 
 
-def _has_whole_chunks(payload: Payload) -> bool:
-    """Whether a PNG's chunks lie within it; OpenCV allocates the lengths that they announce."""
-    position = 8
-    while position + _CHUNK.size <= len(payload):
-        position += 12 + _CHUNK.unpack_from(payload, position)[0]
-    return position <= len(payload)
+def _bounded_png(png: bytes) -> bytes:
+    """Return a PNG without texts and profiles, for which OpenCV would inflate what nobody sees.
+
+    Raises:
+        BrokenRecordError: a chunk is longer than the rest, for which OpenCV would take memory; or
+            the pixels go on after the last row, which would take it time.
+    """
+    position, kept, pixels = 8, [png[:8]], []
+    while position + _CHUNK.size <= len(png):
+        size, kind = _CHUNK.unpack_from(png, position)
+        end = position + 12 + size
+        if kind == b"IDAT":
+            pixels.append(png[position + 8 : end - 4])
+        if kind not in _PNG_EXTRAS:
+            kept.append(png[position:end])
+        position = end
+    if position > len(png):
+        raise BrokenRecordError("the image cannot be decoded: it is cut off or damaged")
+    if len(png) > _PNG_HEADER.size and not _ends_with_rows(png, b"".join(pixels)):
+        raise BrokenRecordError("the image cannot be decoded: its pixels go on after its last row")
+    return b"".join(kept)
+
+
+def _ends_with_rows(png: bytes, pixels: bytes) -> bool:
+    """Whether a PNG's pixels inflate to at most twice the bytes of its rows, and some slack."""
+    _, width, height, bits, color = _PNG_HEADER.unpack_from(png)
+    if height * width > MAX_PIXELS:
+        # OpenCV refuses it by its header.
+        return True
+    left: int = 2 * height * (1 + width * bits * _SAMPLES.get(color, 4) // 8) + _PNG_SLACK
+    stream = zlib.decompressobj()
+    try:
+        while pixels and left > 0:
+            left -= len(stream.decompress(pixels, _PNG_SLACK))
+            pixels = stream.unconsumed_tail
+    # OpenCV stops at the same damaged byte.
+    except zlib.error:
+        return True
+    return left > 0
+
+
+def _has_other_masks(bmp: Payload) -> bool:
+    if len(bmp) < _BMP_MASKS.size or _BMP_HEADER.unpack_from(bmp) != _SHORT_WITH_MASKS:
+        return False
+    return _BMP_MASKS.unpack_from(bmp) != _USUAL_MASKS
 
 
 def _has_many_scans(jpeg: bytes) -> bool:

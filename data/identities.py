@@ -7,8 +7,7 @@ names are kept as plain strings, since there may be millions.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
@@ -28,7 +27,9 @@ _REASONS = {
     FileKind.NONE: "files that are not images",
 }
 
-_Above = frozenset[tuple[int, int]]
+AGAIN = "folders to which several links lead"
+"""The reason to leave out a name of a folder that is listed under another one."""
+_Place = tuple[int, int]
 
 
 class Identity(NamedTuple):
@@ -51,44 +52,75 @@ class Listing(NamedTuple):
 
 
 class LeftOut:
-    """Files and folders that are not used: how many for each reason, and the first of them."""
+    """Files and folders that are not used.
+
+    Attributes:
+        found: by the reason, how many, and the first of them.
+    """
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[int, str]] = {}
+        self.found: dict[str, tuple[int, str]] = {}
 
     def add(self, reason: str, first: str, count: int = 1) -> None:
         """Count ``count`` of a kind, which ``reason`` names in the plural."""
-        before, earlier = self._found.get(reason, (0, first))
-        self._found[reason] = before + count, earlier
+        before, earlier = self.found.get(reason, (0, first))
+        self.found[reason] = before + count, earlier
 
     def join(self, other: LeftOut, folder: str) -> None:
         """Add those of a folder within this one."""
-        for reason, (count, first) in other._found.items():
-            self.add(reason, os.path.join(folder, first), count)
+        for reason, (count, first) in other.found.items():
+            self.add(reason, os.path.join(folder, first) if first else folder, count)
 
     def lines(self, folder: Union[str, Path]) -> list[str]:
         """Return a line for each reason."""
         return [
             f"{folder}: left out {count:,} {reason}, the first is {first}"
-            for reason, (count, first) in self._found.items()
+            for reason, (count, first) in self.found.items()
         ]
 
 
-def list_images(folder: Union[str, Path], above: _Above = frozenset()) -> Listing:
+def list_images(folder: Union[str, Path], above: Iterable[_Place] = ()) -> Listing:
     """List the images in a folder, at any depth.
 
     Files of which the ending says nothing are images if they begin like one. Hidden files, and the
-    folders that are none for ``is_class``, are left out: programs create them.
+    folders that are none for ``is_class``, are left out: programs create them. A folder to which
+    several links lead is listed once.
 
     Args:
         folder: an existing one.
-        above: the folders around it, to which a link in it may lead back.
+        above: the places of the folders around it, to which a link in it may lead back.
 
     Raises:
         OSError: a folder cannot be listed.
     """
     left_out = LeftOut()
-    return Listing(list(_walk(str(folder), "", above, left_out)), left_out)
+    return Listing(list(_walk(str(folder), {*above}, left_out)), left_out)
+
+
+def place_of(folder: Union[str, Path]) -> _Place:
+    """Return the device and the number of a folder, which do not depend on its path."""
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+def other_names(folder: Union[str, Path], places: Mapping[str, _Place]) -> set[str]:
+    """Return the names in a folder that lead to one which has another name there.
+
+    One name of each is none of them: that of a folder rather than of a link.
+
+    Args:
+        folder: the one with these names.
+        places: those of its folders, by name.
+    """
+    names: dict[_Place, list[str]] = {}
+    for name, place in places.items():
+        names.setdefault(place, []).append(name)
+    found: set[str] = set()
+    for same in names.values():
+        if len(same) > 1:
+            same.sort(key=lambda name: (os.path.islink(os.path.join(folder, name)), name))
+            found.update(same[1:])
+    return found
 
 
 def find_identities(
@@ -219,37 +251,51 @@ def is_true(test: Callable[[], bool]) -> bool:
 
 def _list_folders(folder: Path, workers: int) -> tuple[list[str], list[Identity], LeftOut]:
     """Return the images in a folder itself, and its folders, each with its images, by name."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise DataError(f"{folder} is no folder; name one that holds a folder per identity")
     left_out = LeftOut()
     try:
         images, names = _scan(str(folder), "", left_out)
         paths = [f"{folder}{os.sep}{name}" for name in names]
-        inner = partial(list_images, above=frozenset((_place(str(folder)),)))
+        above = (place_of(folder),)
+
+        def inner(path: str) -> tuple[_Place, Listing]:
+            return place_of(path), list_images(path, above)
+
         with map_in_order(inner, paths, workers) as results:
-            listings = list(track(results, len(names), "listing folders"))
+            placed = list(track(results, len(names), "listing folders"))
     except OSError as error:
         raise DataError(f"{error.filename} cannot be listed: {error.strerror}") from None
-    for name, listing in zip(names, listings):
+    again = other_names(folder, {name: place for name, (place, _) in zip(names, placed)})
+    listed = []
+    for name, (_, listing) in zip(names, placed):
+        if name in again:
+            left_out.add(AGAIN, name)
+            continue
         left_out.join(listing.left_out, name)
         if not listing.images:
             left_out.add("folders without images", name)
-    listed = [Identity(name, listing.images) for name, listing in zip(names, listings)]
+        listed.append(Identity(name, listing.images))
     return images, listed, left_out
 
 
-def _walk(top: str, inner: str, above: _Above, left_out: LeftOut) -> Iterator[str]:
-    """Yield the paths within ``top`` of the images in a folder, and then of those in its folders.
+def _walk(top: str, seen: set[_Place], left_out: LeftOut) -> Iterator[str]:
+    """Yield the paths of the images in a folder, and then of those in each of its folders.
 
-    ``above`` are the folders around: a link to one of them would lead around forever.
+    Skips those in ``seen`` and adds the others: links may lead around forever, or to one folder on
+    2^n paths.
     """
-    here = _place(os.path.join(top, inner))
-    if here in above:
-        return
-    images, folders = _scan(top, inner, left_out)
-    yield from images
-    for name in folders:
-        yield from _walk(top, name, above | {here}, left_out)
+    waiting = [""]
+    while waiting:
+        inner = waiting.pop()
+        here = place_of(os.path.join(top, inner))
+        if here in seen:
+            left_out.add(AGAIN, inner)
+            continue
+        seen.add(here)
+        images, folders = _scan(top, inner, left_out)
+        yield from images
+        waiting += reversed(folders)
 
 
 def _scan(top: str, inner: str, left_out: LeftOut) -> tuple[list[str], list[str]]:
@@ -287,8 +333,3 @@ def _reason_of_file(entry: os.DirEntry[str]) -> str:
     except OSError:
         return "files that cannot be read"
     return _REASONS[kind_of(entry.name, beginning)]
-
-
-def _place(folder: str) -> tuple[int, int]:
-    status = os.stat(folder)
-    return status.st_dev, status.st_ino

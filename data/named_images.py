@@ -254,11 +254,11 @@ def open_sources(inputs: Sequence[str]) -> list[ImageSource]:
     """
     sources: list[ImageSource] = []
     for given in inputs:
-        path = Path(given)
-        if path.is_dir():
-            is_set = (path / "train.rec").is_file()
+        path = Path(_checked(given))
+        if os.path.isdir(path):
+            is_set = os.path.isfile(path / "train.rec")
             sources.append(RecordImages(RecordSet(path)) if is_set else _of_folder(given))
-        elif not path.exists():
+        elif not os.path.exists(path):
             raise DataError(
                 f"{given} does not exist; name images, folders, record sets (.rec) or verification "
                 "sets (.bin)"
@@ -267,8 +267,8 @@ def open_sources(inputs: Sequence[str]) -> list[ImageSource]:
             sources.append(RecordImages(RecordSet(path)))
         elif path.suffix == _BIN:
             sources.append(PairImages(read_bin(path)))
-        elif path.is_file() and _is_image_file(path):
-            sources.append(ImageFiles([_checked(given)], [""]))
+        elif os.path.isfile(path) and _is_image_file(path):
+            sources.append(ImageFiles([given], [""]))
         else:
             raise DataError(
                 f"{given} is no input that is known: name images ({', '.join(FILE_ENDINGS)}), "

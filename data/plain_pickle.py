@@ -28,6 +28,10 @@ _BYTE = "u1"
 # Objects; booleans, integers and floats; bytes of one length. Each in NumPy's code.
 _OBJECT, _PLAIN = re.compile(r"O[48]?"), re.compile(r"b1|[iu][1248]|f[248]|S\d{1,9}")
 _MAX_NAME = 100
+# NumPy and Python write at most four.
+_MAX_ARGUMENTS = 8
+# Equal keys are compared, each time one is set.
+_LONGEST_KEY = 1000
 # Among larger integers are many that a dictionary looks for in the same places, one after another.
 _MAX_KEY = 1 << 20
 _MARK = object()
@@ -157,6 +161,9 @@ class _Machine:
             raise UnsafePickleError("it calls a value that is not a function")
         if function.rebuild is None:
             raise UnsafePickleError("it wants to run numpy.ndarray")
+        # The call copies the tuple, which may be large and used many times.
+        if len(arguments) > _MAX_ARGUMENTS:
+            raise UnsafePickleError(f"it calls a function with {len(arguments):,} arguments")
         return function.rebuild(self, *arguments)
 
     def fill(self) -> None:
@@ -164,7 +171,7 @@ class _Machine:
         (state,) = self.take(1)
         target = self._stack[-1]
         if isinstance(target, _Type):
-            target.order = _text(state[1])
+            target.order = _name(state[1])
         elif isinstance(target, _Array) and isinstance(state, tuple) and len(state) == 5:
             _, shape, dtype, is_transposed, content = state
             target.content = self.elements(content, dtype, shape, bool(is_transposed))
@@ -233,6 +240,9 @@ def _instructions(content: bytes) -> Iterator[tuple[str, Any]]:
                 argument = argument.encode("latin1")
             elif isinstance(argument, bytearray):
                 argument = bytes(argument)
+        rest = len(content) - file.tell()
+        if instruction.name == "STOP" and rest:
+            raise UnsafePickleError(f"{rest:,} bytes follow its end")
         yield instruction.name, argument
 
 
@@ -248,12 +258,16 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
     """Return a dictionary of keys, each followed by its value; keys have few equal hashes."""
     keys, values = items[::2], items[1::2]
     if len(keys) != len(values) or not all(map(_is_key, keys)):
-        raise UnsafePickleError("a dictionary with keys other than text, bytes and integers")
+        raise UnsafePickleError(
+            "a dictionary with keys other than text, bytes and integers, or too long ones"
+        )
     return dict(zip(keys, map(_plain, values)))
 
 
 def _is_key(value: Any) -> bool:
-    return isinstance(value, (str, bytes)) or (isinstance(value, int) and abs(value) < _MAX_KEY)
+    if isinstance(value, (str, bytes)):
+        return len(value) <= _LONGEST_KEY
+    return isinstance(value, int) and abs(value) < _MAX_KEY
 
 
 def _empty(kind: Callable[[], Any]) -> Callable[..., Any]:
@@ -275,6 +289,13 @@ def _text(value: Any) -> str:
     return value
 
 
+def _name(value: Any) -> str:
+    """Return text; refuse long text, since each call makes a copy."""
+    if isinstance(value, (str, bytes)) and len(value) > _MAX_NAME:
+        raise UnsafePickleError(f"a name of {len(value):,} letters")
+    return _text(value)
+
+
 def _function(name: str) -> _Function:
     if name not in _FUNCTIONS:
         raise UnsafePickleError(f"it wants to run {name.replace(' ', '.')[:_MAX_NAME]}")
@@ -284,7 +305,7 @@ def _function(name: str) -> _Function:
 _FUNCTIONS: dict[str, Optional[Callable[..., Any]]] = {
     "_codecs encode": _Machine.encode,
     "numpy ndarray": None,
-    "numpy dtype": lambda machine, code, *_: _Type(_text(code)),
+    "numpy dtype": lambda machine, code, *_: _Type(_name(code)),
     "collections OrderedDict": _empty(dict),
     "collections deque": _empty(list),
 }
@@ -299,7 +320,7 @@ for _core in ("numpy.core", "numpy._core"):
         content, dtype, (), False
     )
     _FUNCTIONS[f"{_core}.numeric _frombuffer"] = lambda machine, content, dtype, shape, order: (
-        _Array(machine.elements(content, dtype, shape, _text(order) == "F"))
+        _Array(machine.elements(content, dtype, shape, _name(order) == "F"))
     )
 
 _LITERALS = frozenset(

@@ -151,7 +151,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     from parallel.world import LoneWorld
     from runtime import devices
 
-    target = read_bin(options.target) if options.target else None
+    target = read_bin(options.target) if options.target is not None else None
     is_onnx = isinstance(options.model, Path)
     network = open_network(
         options, None if is_onnx else devices.choose(LoneWorld(), options.dtype)

@@ -158,9 +158,10 @@ def _open_onnx(path: Path, size: Optional[tuple[int, int]]) -> FaceNetwork:
             f"--image-size {size[0]} {size[1]} contradicts {path}, which takes images of "
             f"{image_size[0]} x {image_size[1]}; leave it out"
         )
-    shape = network.extract(np.zeros((1, 3, *image_size), np.uint8)).shape
+    # Two, since an output that has a row per batch has the right shape for one image.
+    shape = network.extract(np.zeros((2, 3, *image_size), np.uint8)).shape
     if len(shape) != 2:
         raise DataError(
-            f"{path} gives {list(shape)} for one image; give a network whose output is [b, D]"
+            f"{path} gives {list(shape)} for two images; give a network whose output is [b, D]"
         )
     return FaceNetwork(network.extract, image_size, str(path))

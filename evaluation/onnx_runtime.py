@@ -16,6 +16,7 @@ from runtime.untrusted.onnx_model import import_onnx, open_session, read_model
 
 # Half of the largest pixel, as a float32: a product with it stays one.
 _MIDDLE = np.float32(127.5)
+_FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 
 
 class OnnxNetwork:
@@ -51,6 +52,11 @@ class OnnxNetwork:
                 f"{name} has {len(inputs)} inputs and {len(outputs)} outputs; give a network from "
                 "images [b, 3, h, w] to embeddings"
             )
+        if outputs[0].type not in _FLOATS:
+            raise DataError(
+                f"{name} has an output of the type {outputs[0].type}; give a network whose output "
+                "is float32 [b, D]"
+            )
         batch, *shape = inputs[0].shape
         self._input = inputs[0].name
         self.takes_bytes = "uint8" in inputs[0].type
@@ -84,14 +90,19 @@ class OnnxNetwork:
                 f"({one_line(str(error))}); give the size that it was trained with as "
                 "--image-size, or a smaller --batch-size"
             ) from None
+        if output.shape[:1] != (size,):
+            raise DataError(
+                f"{self._name} gives {list(output.shape)} for {size} images; export it with an "
+                "open batch, output [b, D]"
+            )
         return np.asarray(output[: len(images)], np.float32)
 
 
 def normalizes_pixels(content: bytes) -> bool:
     """True if a network takes pixels as they are, 0 to 255, instead of (x - 127.5) / 127.5.
 
-    InsightFace's client (``ArcFaceONNX``) decides so: a difference and a product are among the
-    first eight nodes, by their names.
+    InsightFace's programs decide so: a difference, and a product (``ArcFaceONNX`` of its client) or
+    a quotient (``onnx_helper.py`` of arcface_torch), are among the first eight nodes, by name.
 
     Raises:
         ConfigError: the package ``onnx`` is not installed.
@@ -100,5 +111,5 @@ def normalizes_pixels(content: bytes) -> bool:
     names = [node.name for node in graph.node[:8]]
     return all(
         any(name.startswith(beginnings) for name in names)
-        for beginnings in (("Sub", "_minus"), ("Mul", "_mul"))
+        for beginnings in (("Sub", "_minus"), ("Mul", "_mul", "Div"))
     )

@@ -1,7 +1,8 @@
 """Options of InsightFace's evaluation programs, and what to type here instead.
 
 The programs are verification.py, ijb.py, ijb_11.py, ijb_1n.py, ijb_onnx.py, ijb_evals.py and
-gen_megaface.py. Options that mean the same here are taken and have no row.
+gen_megaface.py; of arcface_torch, onnx_ijbc.py and torch2onnx.py. Options that mean the same here
+are taken and have no row.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ _NAMES = "give --result-dir DIR and --job NAME, whose NAME.npy has the cosines"
 _LABELS = "leave it out: the list of pairs has the labels"
 _TESTS = "give --no-norm-score, --no-detector-score or --no-flip, a command for each test"
 _ANEW = "name a new folder as --out"
+_IMAGES = "name the images, or a folder of images, as INPUT: a command for each set"
 
 NETWORK: Mapping[str, str] = {
     "--model-prefix": _MODEL,
@@ -30,6 +32,7 @@ NETWORK: Mapping[str, str] = {
     "--network": "leave it out: the files of --model have the network",
     "--emb-size": _LENGTH,
     "-es": _LENGTH,
+    "--image_size": "give height and width, as in --image-size 112 112",
 }
 """For every command that takes a network."""
 
@@ -39,7 +42,22 @@ VERIFICATION: Mapping[str, str] = {
     "--max": "name the epochs, as in --model PREFIX,8|9",
 }
 
+EMBED: Mapping[str, str] = {
+    "--facescrub-lst": _IMAGES,
+    "--facescrub-root": _IMAGES,
+    "--megaface-lst": _IMAGES,
+    "--megaface-root": _IMAGES,
+    "--algo": "leave it out: --out names the files",
+    "--output": "give --out NAME: NAME.npy has a row per image, and NAME.tsv the images' names",
+}
+
+EXPORT: Mapping[str, str] = {
+    **NETWORK,
+    "--simplify": "leave it out, or run onnxsim on the file that is written",
+}
+
 IJB: Mapping[str, str] = {
+    "--model-root": "give --model FILE.onnx, and the folder of the results as --result-dir",
     "--image-path": _FOLDER,
     "--data_path": _FOLDER,
     "-d": _FOLDER,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from evaluation.embed.index import Embeddings, read_embeddings
 from evaluation.features import normalized
 from evaluation.folds import Features
+from evaluation.output_files import check_output
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import ConfigError, DataError
 from runtime.files import StagedFiles
@@ -31,6 +33,8 @@ from runtime.stopping import run_stoppable
 # Blocks of which the cosines have 64 MiB, and the rows, at 512 numbers, 32 MiB.
 _PROBES, _GALLERY = 1024, 16384
 _RANKS = (1, 5)
+# The endings of a file of embeddings and of its index.
+_ENDINGS = (".npy", ".tsv")
 
 
 class Matches(NamedTuple):
@@ -199,6 +203,14 @@ def _open(options: argparse.Namespace) -> tuple[Embeddings, Embeddings]:
             f"{probes.path} has rows of {probes.rows.shape[1]} numbers, {gallery.path} of "
             f"{gallery.rows.shape[1]}; embed both with the same network"
         )
+    if options.leave_self_out and not os.path.samefile(gallery.path, probes.path):
+        for one in (gallery, probes):
+            index = one.path.with_suffix(".tsv")
+            if not os.path.lexists(index):
+                raise DataError(
+                    f"--leave-self-out goes by names, and there is no {index} with those of "
+                    f"{one.path}; leave the option out, or embed the images again"
+                )
     return gallery, probes
 
 
@@ -207,6 +219,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     options = _parse(argv)
     gallery, probes = _open(options)
     out = options.out or probes.path.with_name(f"{probes.path.stem}-matches.tsv")
+    read = [one.path.with_suffix(ending) for one in (gallery, probes) for ending in _ENDINGS]
+    check_output(out, "--out", read)
     excluded = rows_of_same_name(gallery.names, probes.names) if options.leave_self_out else {}
     rates = Identification(gallery.labels, probes.labels, excluded)
     try:
@@ -221,6 +235,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         f"{out}: {matched:,} of {len(probes.names):,} probes have a match{said} among "
         f"{len(gallery.names):,} images"
     )
+    if options.leave_self_out:
+        print_line(
+            f"left out: the image of the probe's own name, for {len(excluded):,} of "
+            f"{len(probes.names):,} probes; the gallery has none for the others"
+        )
     if gallery.labels and probes.labels:
         if rates.counted:
             shares = ", ".join(f"rank-{rank} {rates.rate(rank):.4f}" for rank in _RANKS)

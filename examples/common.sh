@@ -21,6 +21,14 @@ if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -d $project/.venv ]]; then
     export PATH=$project/.venv/bin:$PATH
 fi
 
+source "$project/setup-utils/refuse.sh"
+
+for name in WORKERS SERVERS; do
+    if [[ -n ${!name:-} && ! ${!name} =~ ^[1-9][0-9]{0,4}$ ]]; then
+        refuse "$name='${!name:0:80}' is not a number of processes; give one from 1 to 99999, or unset $name"
+    fi
+done
+
 # Prints the number of workers and of hosts of a file, as the launcher reads it.
 count_hosts='
 import pathlib, sys
@@ -36,8 +44,7 @@ run_program(main)
 '
 if [[ -n ${HOSTFILE:-} ]]; then
     if [[ ! -f $HOSTFILE || ! -r $HOSTFILE ]]; then
-        echo "error: HOSTFILE='${HOSTFILE:0:80}' cannot be read; give a file with the address of each worker, one a line" >&2
-        exit 2
+        refuse "HOSTFILE='${HOSTFILE:0:80}' cannot be read; give a file with the address of each worker, one a line"
     fi
     counts=$(python -c "$count_hosts" "$HOSTFILE") || exit 2
     WORKERS=${WORKERS:-${counts% *}}

@@ -27,7 +27,14 @@ from parallel import grouping
 from parallel.launch import ssh
 from parallel.launch.cluster_files import format_groups, format_servers
 from parallel.launch.data_sharding import format_shares, in_mxnet_order
-from parallel.launch.launcher import SERVE, JobOptions, add_options, launch, parse
+from parallel.launch.launcher import (
+    SERVE,
+    JobOptions,
+    add_options,
+    addresses_of_workers,
+    launch,
+    parse,
+)
 from runtime.command_line import Parser
 from runtime.errors import ConfigError, DataError, run_program
 from runtime.files import StagedFiles
@@ -84,12 +91,17 @@ def main(argv: Optional[Sequence[str]] = None, serve: Sequence[str] = SERVE) -> 
             # Worker 0 has written on its own host.
             metrics.write_bytes(_on_host(others[0], "cat", metrics))
         speeds = read_speeds(metrics, options.workers)
-    _report_and_write(files, hosts.addresses, speeds, options.servers)
+    ips = addresses_of_workers(options)
+    _report_and_write(files, hosts.addresses, ips, speeds, options.servers)
     return 0
 
 
 def _report_and_write(
-    files: Sequence[Path], addresses: Sequence[str], speeds: Sequence[float], servers: int
+    files: Sequence[Path],
+    addresses: Sequence[str],
+    ips: Sequence[str],
+    speeds: Sequence[float],
+    servers: int,
 ) -> None:
     """Print and write what follows from the speeds of the workers; ``files`` as in ``_WRITTEN``."""
     groups = grouping.group(speeds)
@@ -101,7 +113,7 @@ def _report_and_write(
         )
         print(f"group {number}: {', '.join(members)}")
     shares = grouping.shares(groups, speeds)
-    for line, worker in enumerate(in_mxnet_order(addresses), 1):
+    for line, worker in enumerate(in_mxnet_order(ips), 1):
         start, end = shares[worker]
         print(
             f"share of worker {worker} on {addresses[worker]}: {start:g} to {end:g} "
@@ -112,7 +124,7 @@ def _report_and_write(
         print(f"server {number}: {address}, {speed / whole:.0%} of the load")
     texts = (
         format_groups(groups, addresses),
-        format_shares(shares, addresses),
+        format_shares(shares, ips),
         format_servers(*zip(*placed)),
     )
     names = ", ".join(map(str, files))
@@ -143,9 +155,7 @@ def _folder_of_run(hosts: Sequence[str]) -> Iterator[Path]:
 def _on_host(host: str, *words: object) -> bytes:
     """Run a command on a host, in a limited time; returns its output."""
     with ssh.Sessions() as sessions, TemporaryFile() as output:
-        process = sessions.run(
-            host, map(str, words), stdout=output, stderr=subprocess.DEVNULL
-        )
+        process = sessions.run(host, map(str, words), stdout=output, stderr=subprocess.DEVNULL)
         with suppress(subprocess.TimeoutExpired):
             process.wait(ssh.ANSWER_SECONDS)
         output.seek(0)

@@ -85,6 +85,12 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     @override
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        # allow_abbrev is about two dashes alone: -n would be -np. A short name with a value stays.
+        found = super()._get_option_tuples(option_string)
+        return [one for one in found if option_string.startswith(one[1])]
+
+    @override
     def error(self, message: str) -> NoReturn:
         if message.startswith(_UNKNOWN):
             self.refuse_foreign(message[len(_UNKNOWN) :].split())
@@ -167,7 +173,11 @@ def _in_own_words(word: str, synonyms: Mapping[str, str]) -> str:
 
 def refuse_foreign(words: Iterable[str], foreign: Mapping[str, str]) -> None:
     """Raise ``ConfigError`` with what to type instead of the words that ``foreign`` has."""
-    hints = {word: hint_for(word, foreign) for word in words}
+    hints = {
+        # Others write their options with underscores as well.
+        word: hint_for(word, foreign) or hint_for(word.replace("_", "-"), foreign)
+        for word in words
+    }
     known = [f"{word} is not an option here: {hint}" for word, hint in hints.items() if hint]
     if known:
         raise ConfigError(f"{'; '.join(known)} (docs/porting.md has the others)")

@@ -78,12 +78,10 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
     A standard output that cannot be written gives one line and status 2; a pipe that its reader has
     closed gives status 141 and no line. Characters that the encoding lacks, and those that a
     terminal obeys, are written as escapes. A mapped file that is cut off is reported as a
-    ``DataError``.
+    ``DataError``, and so is too little memory.
     """
     _open_outputs()
-    lost_pages.report(
-        lambda line: _end(f"{_host()}{line}", USER_ERROR_STATUS), USER_ERROR_STATUS
-    )
+    lost_pages.report(lambda line: _end(f"{_host()}{line}", USER_ERROR_STATUS), USER_ERROR_STATUS)
     try:
         status = main() or 0
         sys.stdout.flush()
@@ -97,6 +95,9 @@ def run_program(main: Callable[[], Optional[int]]) -> NoReturn:
         _end(f"{_host()}{error}", USER_ERROR_STATUS)
     except _OutputError as error:
         _end_without_output(error)
+    except MemoryError as error:
+        reason = f"{_host()}the memory does not suffice ({str(error) or 'MemoryError'})"
+        _end(f"{reason}; take less at a time, such as a smaller --batch-size", USER_ERROR_STATUS)
     except Exception as error:
         traceback.print_exc()
         sys.stderr.flush()

@@ -173,6 +173,67 @@ def make_folder(path: Path) -> None:
         raise OSError(errno.EPERM, "it is a link of another user", os.fspath(path))
 
 
+class HeldFolder:
+    """A folder that a run uses, which has to stay at its path, and whose lock nobody may replace.
+
+    One that is moved away during a run must not be made again: its files would be in two places, or
+    in the folder of another run.
+
+    Attributes:
+        place: device and inode of the folder; a copy has others.
+    """
+
+    def __init__(self, option: str, path: Path, lock: str) -> None:
+        """Hold the folder that is at the path now.
+
+        Args:
+            option: which has given the path.
+            path: of the folder.
+            lock: the name of the lock file in it, which may be missing.
+
+        Raises:
+            OSError: there is no folder.
+        """
+        self._about, self._lock = f"{option} {path}", path / lock
+        # As long as they are open, nothing else gets their inodes.
+        self._held = {path: os.open(path, os.O_PATH | os.O_DIRECTORY)}
+        with contextlib.suppress(FileNotFoundError):
+            self._held[self._lock] = os.open(self._lock, os.O_PATH | os.O_NOFOLLOW)
+        found = os.fstat(self._held[path])
+        self.place = f"{found.st_dev}:{found.st_ino}"
+
+    def check(self) -> None:
+        """See that nothing has come in place of the folder, or of the lock in it.
+
+        Raises:
+            DataError: the path names another folder, or none, or another run has made a lock.
+        """
+        for path, descriptor in self._held.items():
+            try:
+                is_same = os.path.samestat(os.fstat(descriptor), os.stat(path))
+            except OSError:
+                # Without the lock, no other run has come yet.
+                is_same = path == self._lock
+            if is_same:
+                continue
+            if path == self._lock:
+                raise DataError(
+                    f"{self._about}: {path.name} was removed during this run, and another run has "
+                    "the folder; leave that file in place, wait for the end of the other run, and "
+                    "start the same command again: it resumes from the last checkpoint"
+                )
+            raise DataError(
+                f"{self._about} is no longer the folder in which this run started: it was moved, "
+                "removed or replaced; move it back and start the same command again: it resumes "
+                "from the last checkpoint"
+            )
+
+    def close(self) -> None:
+        """Hold it no longer."""
+        for descriptor in self._held.values():
+            os.close(descriptor)
+
+
 class StagedFiles:
     """Files that belong together and get their names together.
 
@@ -285,8 +346,11 @@ def new_folder(out: Path) -> Iterator[Path]:
             with undisturbed():
                 os.replace(hidden, out)
         except BaseException:
-            with undisturbed():
-                shutil.rmtree(hidden, ignore_errors=True)
+            # Threads may still be writing: where the name has changed, they make no more files.
+            aside = hidden.with_name(f"{hidden.name}.{os.getpid()}")
+            with undisturbed(), contextlib.suppress(OSError):
+                os.replace(hidden, aside)
+                shutil.rmtree(aside, ignore_errors=True)
             raise
     except BaseException as error:
         for folder in missing:

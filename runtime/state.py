@@ -61,6 +61,13 @@ class Saved(Protocol):
     def update(self) -> int:
         """How many updates were finished."""
 
+    @property
+    def run(self) -> Path:
+        """The folder of the run that goes on, which may be another than the checkpoint's."""
+
+    def values_in(self, run: Path) -> list[Mapping[str, Any]]:
+        """The values of this part in all checkpoints in the folder of a run."""
+
     def names(self) -> list[str]:
         """The names of the arrays."""
 

@@ -40,7 +40,11 @@ class Stopped(BaseException):
 
 
 class StopRequest:
-    """Whether a signal has requested the end of this process; a later one ends it at once."""
+    """The request of a signal to end this process.
+
+    A later SIGINT or SIGTERM ends it at once. What mpirun forwards is one request however often it
+    comes, since run.sh repeats it.
+    """
 
     def __init__(self) -> None:
         self.status = 0
@@ -56,7 +60,8 @@ class StopRequest:
     def _receive(self, number: int, _: Optional[FrameType]) -> None:
         now = time.monotonic()
         if self.status:
-            if now - self._requested_at > SAME_REQUEST_SECONDS:
+            is_later = now - self._requested_at > SAME_REQUEST_SECONDS
+            if is_later and number not in _FORWARDED:
                 os._exit(self.status)
             return
         self._requested_at = now

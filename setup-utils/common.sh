@@ -2,6 +2,9 @@
 # Sourced by the installers: where the environment is, and how a step reports that it failed.
 set -euo pipefail
 
+# With it, Python would not search the project's folder for the modules of its programs.
+unset PYTHONSAFEPATH
+
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly ROOT=$PWD
 readonly VENV=$ROOT/.venv

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, Callable, NoReturn, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 import yaml  # type: ignore[import-untyped]
 from horovod.runner import gloo_run, launch
@@ -30,6 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh, variables
 from parallel.launch.network_interface import NetworkInterface, is_own_name
+from parallel.launch.output_folder import make_output_folder
+from runtime import files
 from runtime.command_line import Parser
 from runtime.errors import USER_ERROR_STATUS, ConfigError, UserError
 from runtime.process.loopback import hear_this_user, loopback_variables
@@ -54,6 +56,7 @@ _CLOSED = (
     "runs programs as you (CVE-2024-10190); to start again after a failure, type: bash run.sh "
     "--restarts 10"
 )
+_LONGEST_CONFIG = 1 << 20
 # A service that looks for the interfaces of a host, and the variable with its arguments.
 _SEARCH = "HOROVOD_SEARCH"
 _SEARCH_SERVICE = (
@@ -75,10 +78,35 @@ def interfaces(
     chosen = os.environ.get("NIC")
     if chosen and remote_hosts:
         return [chosen]
-    found: Sequence[str] = _find_interfaces(settings, hosts, remote_hosts, cache)
+    found = _search(settings, hosts, remote_hosts, cache)
     if not remote_hosts:
         os.environ.update(loopback_variables())
     return found
+
+
+def _search(*arguments: Any) -> Sequence[str]:
+    """Let Horovod search; where it fails, threads that wait would keep this process."""
+    try:
+        with ssh.exits_on_signals():
+            found: Sequence[str] = _find_interfaces(*arguments)
+        return found
+    except SystemExit as end:
+        _leave(end.code)
+    except UserError:
+        raise
+    except Exception as error:
+        # Horovod raises plain ones.
+        print_line(
+            f"error: the hosts find no interface by which all reach each other ({error}); choose "
+            "one, as in NIC=eth1, and let its ports through between the hosts",
+            file=sys.stderr,
+        )
+        _leave(USER_ERROR_STATUS)
+
+
+def _leave(status: Any) -> NoReturn:
+    sys.stderr.flush()
+    os._exit(status)
 
 
 class _ClosedOption(argparse.Action):
@@ -124,6 +152,12 @@ def parse_args() -> Any:
         arguments = _parse()
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from None
+    except (AttributeError, TypeError) as error:
+        if not any(word.startswith("--config-file") for word in sys.argv):
+            raise
+        raise ConfigError(
+            f"--config-file: a section or a number in it has another type ({error}); correct it"
+        ) from None
     if not arguments.command:
         raise ConfigError(
             "there is no program to start; write it after the options, as in horovodrun -np 2 bash "
@@ -131,6 +165,8 @@ def parse_args() -> Any:
         )
     if arguments.num_proc is not None and arguments.num_proc < 1:
         raise ConfigError(f"-np {arguments.num_proc} is not a number of ranks; give one from 1 on")
+    if arguments.output_filename is not None:
+        make_output_folder(arguments.output_filename)
     if arguments.hosts is not None:
         entries, name = read_list(arguments.hosts), f"-H {arguments.hosts[:80]}"
     elif arguments.hostfile is not None:
@@ -148,7 +184,16 @@ def parse_args() -> Any:
     return arguments
 
 
-def read_config(file: IO[str], **_: object) -> dict[Any, Any]:
+class ConfigFile(io.BytesIO):
+    """The file of ``--config-file``, which is small and no pipe."""
+
+    def __init__(self, path: str, *_: object) -> None:
+        """Read it; ``OSError``: it cannot be read."""
+        super().__init__(files.read_file(path, _LONGEST_CONFIG))
+        self.name = path
+
+
+def read_config(file: ConfigFile, **_: object) -> dict[Any, Any]:
     """Read the file of ``--config-file``, which cannot make objects of Python.
 
     Raises:
@@ -156,7 +201,8 @@ def read_config(file: IO[str], **_: object) -> dict[Any, Any]:
     """
     try:
         config = yaml.safe_load(file)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    # Dates that are none and deep lists raise errors of Python.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"--config-file {file.name} is no YAML ({reason}); correct it") from None
     if not isinstance(config, dict):
@@ -278,7 +324,7 @@ def launch_search(
                 file=sys.stderr,
                 flush=True,
             )
-            os._exit(status)
+            os._exit(USER_ERROR_STATUS)
 
     # The index of a host is also that of its service.
     pairs = [[index, host] for index, host in enumerate(hosts)]
@@ -311,6 +357,7 @@ def main() -> None:
     """Run it with these changes."""
     os.execve = start_mpirun
     launch.parse_args = parse_args
+    launch.open = ConfigFile
     launch.argparse = SimpleNamespace(**{**vars(argparse), "ArgumentParser": Options})
     launch.yaml = SimpleNamespace(load=read_config, FullLoader=None)
     launch._run_elastic = launch.KVStoreServer = refuse_mode

@@ -29,22 +29,31 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel.host_lists import read_file, read_list, slots_by_host
 from parallel.launch import ssh, variables
+from parallel.launch.allocations import refuse_unread_hosts, tasks_of_slurm
 from parallel.launch.network_interface import is_own_name
+from parallel.launch.output_folder import make_output_folder
 from runtime.errors import ConfigError, run_program
 from runtime.process.loopback import loopback_variables
 
 AGENT = "remote-shell"
 """The program by which ``launchers/mpirun`` lets Open MPI reach other hosts."""
 _NO_HOST_STATUS = 75  # EX_TEMPFAIL: not a user's error, so that run.sh tries again.
+# Size of the segment in /dev/shm by which each rank sends messages to others of its host, the
+# default of btl_vader_segment_size.
+_SEGMENT = 4 << 20
+_SHARED_MEMORY = "/dev/shm"
 # After which a restart leaves a host out.
 _LEAVE_OUT_SECONDS = 30
-_RANKS, _LIST, _FILE = "-np", "-H", "--hostfile"
+_RANKS, _LIST, _FILE, _DEFAULT = "-np", "-H", "--hostfile", "--default-hostfile"
+# The parameter that the last of them sets.
+_DEFAULT_PARAMETER = "orte_default_hostfile"
 _KINDS = {
     **dict.fromkeys(("np", "n", "c"), _RANKS),
     **dict.fromkeys(("H", "host"), _LIST),
     **dict.fromkeys(("hostfile", "machinefile"), _FILE),
+    "default-hostfile": _DEFAULT,
 }
-_NAMES_IN_RUN_SH = {_RANKS: "NP", _LIST: "HOSTS", _FILE: "HOSTFILE"}
+_NAMES_IN_RUN_SH = {_RANKS: "NP", _LIST: "HOSTS", _FILE: "HOSTFILE", _DEFAULT: _DEFAULT}
 # Options without a value. All others have one, mca and gmca two.
 _FLAGS = frozenset(
     "allow-run-as-root bynode byslot continuous debug-daemons disable-recovery display-allocation "
@@ -62,8 +71,8 @@ _WITH_VALUE = frozenset(("x", "bind-to", "map-by", "rank-by", "output-filename")
 _VERSION = frozenset(("-V", "-version", "--version"))
 # Variables that name hosts: without a list of hosts, Open MPI starts ranks there.
 _ALLOCATIONS = (
-    *("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "PBS_NODEFILE", "LSB_JOBID", "PE_HOSTFILE"),
-    "OMPI_MCA_orte_default_hostfile",
+    *("SLURM_JOB_ID", "SLURM_JOBID"),
+    f"OMPI_MCA_{_DEFAULT_PARAMETER}",
 )
 # A name server may take its time.
 _is_own = functools.lru_cache(maxsize=None)(is_own_name)
@@ -81,6 +90,8 @@ class Words:
     places_of_parameters: dict[str, int] = field(default_factory=dict)
     """Place of each parameter's value in ``words``."""
     programs: list[str] = field(default_factory=list)
+    output: Optional[str] = None
+    """The value of ``--output-filename``, the folder for the outputs of ranks."""
     is_understood: bool = True
     """True if all options are known, so that ``programs`` are the ones of Open MPI."""
 
@@ -112,12 +123,25 @@ class Words:
             if len(values) == 2:
                 self.parameters[values[0]] = values[1]
                 self.places_of_parameters[values[0]] = place + 2
+                if values[0] == _DEFAULT_PARAMETER:
+                    self._note(_DEFAULT, place + 2)
             return 3
+        if name == "output-filename" and values:
+            self.output = values[0]
         if name in _KINDS and values:
-            self.values.append((_KINDS[name], place + 1))
+            self._note(_KINDS[name], place + 1)
         if name not in _KINDS and name not in _WITH_VALUE:
             self.is_understood = False
         return 2
+
+    def _note(self, kind: str, place: int) -> None:
+        value = self.words[place]
+        if kind == _DEFAULT:
+            self.parameters[_DEFAULT_PARAMETER] = value
+            if value == "none":
+                # Open MPI's word for no file.
+                return
+        self.values.append((kind, place))
 
     def places(self, kind: str) -> Iterator[int]:
         """The places of the values of a kind of option."""
@@ -151,16 +175,25 @@ class Launch:
             DataError: a file of hosts is wrong.
         """
         self._words, self._attempt = Words(list(words)), attempt
+        default = os.environ.get(f"OMPI_MCA_{_DEFAULT_PARAMETER}")
+        # run.sh names the hosts itself.
+        if attempt is None and default and _DEFAULT_PARAMETER not in self._words.parameters:
+            self._words = Words(["-mca", _DEFAULT_PARAMETER, default, *words])
         self._lists: dict[int, dict[str, Optional[int]]] = {}
         for kind, place in self._words.values:
             value = self._words.words[place]
             if kind == _LIST and not value.startswith("+"):
                 entries = read_list(value, name=self._name(kind))
-            elif kind == _FILE:
+            elif kind in (_FILE, _DEFAULT):
                 entries = read_file(Path(value))
             else:
                 continue
-            self._lists[place] = slots_by_host(entries, _is_own)
+            slots = slots_by_host(entries, _is_own)
+            if kind == _FILE and attempt is not None:
+                # To Open MPI a host of a file has as many slots as cores: without numbers, all
+                # ranks would be on the first one.
+                slots = {host: count or 1 for host, count in slots.items()}
+            self._lists[place] = slots
         for place in self._words.places(_RANKS):
             value = self._words.words[place]
             if not re.fullmatch("[1-9][0-9]{0,4}", value):
@@ -174,18 +207,62 @@ class Launch:
         return kind if self._attempt is None else _NAMES_IN_RUN_SH[kind]
 
     def check_ranks(self) -> None:
-        """Refuse more ranks than slots, where the list says how many there are."""
+        """Refuse more ranks than slots, where the lists say how many there are."""
         ranks = [int(self._words.words[place]) for place in self._words.places(_RANKS)]
+        self._check_allocation(ranks)
+        lists = [one for one in self._words.values if one[0] != _RANKS]
         counts = [count for slots in self._lists.values() for count in slots.values()]
-        if len(ranks) != 1 or len(self._lists) != 1 or None in counts or self._may_be_too_many():
+        # An entry of -H without a number is one slot, unless it chooses a host of an allocation.
+        are_entries = bool(lists) and all(kind == _LIST for kind, _ in lists)
+        if None in counts and (not are_entries or os.environ.keys() & set(_ALLOCATIONS)):
             return
-        slots = sum(count for count in counts if count)
-        if ranks[0] > slots:
-            ((kind, place),) = [one for one in self._words.values if one[1] in self._lists]
+        # The lists of -H add up, if there is one program; a file and -H do not.
+        is_sum = are_entries and len(self._words.programs) == 1 and len(lists) == len(self._lists)
+        if len(ranks) != 1 or not (is_sum or len(lists) == len(self._lists) == 1):
+            return
+        slots = sum(count or 1 for count in counts)
+        if ranks[0] > slots and not self._may_be_too_many():
+            names = " ".join(f"{self._name(kind)} {self._words.words[at]}" for kind, at in lists)
             raise ConfigError(
                 f"{self._name(_RANKS)} {ranks[0]} is more ranks than the {slots} slots of "
-                f"{self._name(kind)} {self._words.words[place][:80]}; add slots, or start fewer"
+                f"{names[:90]}; add slots, or start fewer"
             )
+
+    def _check_allocation(self, numbers: Sequence[int]) -> None:
+        """Refuse more ranks than an allocation of Slurm has tasks, to Open MPI its slots."""
+        # On this host alone, or where the user wishes so, Open MPI does not look at it.
+        is_off = "ras" in self._words.parameters or "OMPI_MCA_ras" in os.environ
+        tasks = 0 if is_off or self._is_on_this_host() else tasks_of_slurm()
+        of_lists = self._ranks_of_lists() if self._attempt is not None else 0
+        ranks = sum(numbers) or of_lists
+        if tasks and ranks > tasks and not self._may_be_too_many():
+            raise ConfigError(
+                f"{ranks} ranks are more than the {tasks} tasks of Slurm's allocation; ask for as "
+                f"many, as in salloc --ntasks={ranks}, or start fewer"
+            )
+
+    def limit_waiting(self) -> None:
+        """Have ``srun``, by which Open MPI starts a job on other hosts of Slurm, wait in limits.
+
+        It waits for as long as another step has the processors, such as that of ``srun --pty``.
+        """
+        if "SLURM_JOB_ID" in os.environ:
+            os.environ.setdefault("SLURM_IMMEDIATE", os.environ["HOST_TIMEOUT"])
+
+    def check_output(self) -> None:
+        """Refuse a folder for what ranks print that cannot be one; Open MPI would hang.
+
+        Raises:
+            ConfigError: with the reason.
+        """
+        if self._words.output is not None:
+            # Words for Open MPI follow a colon.
+            make_output_folder(self._words.output.partition(":")[0])
+
+    def check_other_allocations(self) -> None:
+        """Without a list of hosts, see ``refuse_unread_hosts``."""
+        if self._words.programs and all(kind == _RANKS for kind, _ in self._words.values):
+            refuse_unread_hosts(_is_own)
 
     def check_lists(self) -> None:
         """Refuse hosts of ``-H`` that a file does not have: it chooses among those of the file.
@@ -238,9 +315,7 @@ class Launch:
         Raises:
             ConfigError: with the first of them.
         """
-        # If there are a file and -H, the latter chooses hosts of the file.
-        chosen = [place for place in self._words.places(_LIST) if place in self._lists]
-        hosts = [host for place in chosen or self._lists for host in self._lists[place]]
+        hosts = [host for place in self._chosen() for host in self._lists[place]]
         remote = [host for host in dict.fromkeys(hosts) if not _is_own(host)]
         if not remote or not self._is_reached_by_ssh():
             return
@@ -257,6 +332,11 @@ class Launch:
                 dead[host] = error
         if dead:
             self._leave_out(dead)
+
+    def _chosen(self) -> Sequence[int]:
+        """The places of the lists that decide: after a file, ``-H`` chooses among its hosts."""
+        chosen = [place for place in self._words.places(_LIST) if place in self._lists]
+        return chosen or list(self._lists)
 
     def _is_reached_by_ssh(self) -> bool:
         """True if neither the allocation of a cluster nor another program than ssh starts ranks."""
@@ -290,6 +370,31 @@ class Launch:
     def _ranks_of_lists(self) -> int:
         return sum(count or 1 for slots in self._lists.values() for count in slots.values())
 
+    def check_shared_memory(self) -> None:
+        """Refuse more ranks on this host than /dev/shm can have segments for.
+
+        Raises:
+            ConfigError: with what is free.
+        """
+        # The user may have chosen another transport, folder or size.
+        words = " ".join([*self._words.words, *os.environ.keys(), self._transports()])
+        if "vader" in words or not self._transports().startswith("^"):
+            return
+        lists = [self._lists[place] for place in self._chosen()]
+        own = [count or 1 for slots in lists for host, count in slots.items() if _is_own(host)]
+        numbers = [int(self._words.words[place]) for place in self._words.places(_RANKS)]
+        ranks = min(sum(own), sum(numbers) or sum(own))
+        try:
+            free = shutil.disk_usage(_SHARED_MEMORY).free
+        except OSError:
+            return
+        if ranks > 1 and free < ranks * _SEGMENT:
+            raise ConfigError(
+                f"{free >> 20} MiB are free in {_SHARED_MEMORY}, and {ranks} ranks on this host "
+                f"need {ranks * _SEGMENT >> 20}; remove old files there, start fewer ranks, or "
+                "docker run --shm-size=1g"
+            )
+
     def close_ports(self) -> None:
         """Have no other host or user reach the job, if all its ranks are on this host.
 
@@ -299,12 +404,19 @@ class Launch:
         if not self._is_on_this_host():
             return
         os.environ.update(loopback_variables())
-        ways = self._words.parameters.get("btl", os.environ.get("OMPI_MCA_btl", "^"))
+        # Of an allocation of Slurm, Open MPI would take other hosts, and no more ranks than tasks.
+        for framework in ("ras", "plm"):
+            os.environ.setdefault(f"OMPI_MCA_{framework}", "^slurm")
+        ways = self._transports()
         if ways.startswith("^") and "tcp" not in ways[1:].split(","):
             ways = "^" + ",".join(filter(None, (ways[1:], "tcp")))
             os.environ["OMPI_MCA_btl"] = ways
             if "btl" in self._words.parameters:
                 self._words.words[self._words.places_of_parameters["btl"]] = ways
+
+    def _transports(self) -> str:
+        """Value of Open MPI's parameter ``btl``."""
+        return self._words.parameters.get("btl", os.environ.get("OMPI_MCA_btl", "^"))
 
     def _is_on_this_host(self) -> bool:
         hosts = {host for slots in self._lists.values() for host in slots}
@@ -320,7 +432,7 @@ class Launch:
         words = list(self._words.words)
         for kind, place in self._words.values:
             if place in self._lists:
-                write = _file_in_memory if kind == _FILE else _list_in_a_word
+                write = _list_in_a_word if kind == _LIST else _file_in_memory
                 words[place] = write(self._lists[place])
         if self._attempt is not None and not any(self._words.places(_RANKS)):
             first = min(self._lists) - 1
@@ -343,8 +455,12 @@ def main() -> None:
     attempt = os.environ.pop("RUN_SH_ATTEMPT", None)
     launch = Launch(words, None if attempt is None else int(attempt))
     launch.check_ranks()
+    launch.limit_waiting()
+    launch.check_output()
+    launch.check_other_allocations()
     launch.check_lists()
     launch.check_programs()
+    launch.check_shared_memory()
     launch.reach_hosts()
     launch.close_ports()
     sys.stdout.flush()

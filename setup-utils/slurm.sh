@@ -8,12 +8,11 @@
 # The first calls run.sh, also within salloc: --restarts and its variables work as there. The second needs a Slurm that was
 # built with PMIx (`srun --mpi=list`).
 set -euo pipefail
-project=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+script=${BASH_SOURCE[0]}
+if [[ -L $script ]]; then script=$(readlink -f "$script"); fi
+project=$(CDPATH='' cd "$(dirname "$script")/.." && pwd)
 
-refuse() {
-    echo "error: $*" >&2
-    exit 2
-}
+source "$project/setup-utils/refuse.sh"
 
 # expand TASKS_PER_NODE: Slurm's form 8(x2),4 as one number on each line, for each node of the allocation.
 expand() {
@@ -24,15 +23,31 @@ expand() {
     done
 }
 
+# need NAMES: refuse a job without variables that Slurm sets.
+need() {
+    local name
+    for name; do
+        [[ -n ${!name:-} ]] || refuse "$name is not set, which Slurm sets in an allocation: start it by sbatch, salloc or srun"
+    done
+}
+
 [[ -n ${SLURM_JOB_ID:-} ]] ||
     refuse "SLURM_JOB_ID is not set: start it in an allocation, as in: sbatch --nodes=2 --ntasks-per-node=8 --wrap" \
         "'exec bash setup-utils/slurm.sh'; without Slurm: bash run.sh"
+
+[[ ${SLURM_HET_SIZE:-1} == 1 ]] ||
+    refuse "SLURM_HET_SIZE=${SLURM_HET_SIZE:0:80}: each part of a heterogeneous job has hosts of its own, of which Slurm" \
+        "names those of one here; list them all, as in: HOSTS=a:8,b:4 bash run.sh"
+
+[[ ${SLURM_STEP_NUM_TASKS:-1} =~ ^[1-9][0-9]{0,5}$ ]] ||
+    refuse "SLURM_STEP_NUM_TASKS='${SLURM_STEP_NUM_TASKS:0:80}' is not a number of tasks; unset it outside of srun"
 
 # One of several tasks of srun. What mpirun would tell its ranks, they get from Slurm; the rest from PMIx.
 if ((${SLURM_STEP_NUM_TASKS:-1} > 1)); then
     [[ -n ${PMIX_RANK:-} ]] ||
         refuse "srun has started $SLURM_STEP_NUM_TASKS tasks without PMIx, by which they would find each other: add" \
             "--mpi=pmix if 'srun --mpi=list' has it, or use sbatch or salloc and no srun"
+    need SLURM_STEP_TASKS_PER_NODE SLURM_PROCID SLURM_LOCALID SLURM_NODEID
     tasks=$(expand "$SLURM_STEP_TASKS_PER_NODE")
     export OMPI_COMM_WORLD_RANK=$SLURM_PROCID OMPI_COMM_WORLD_SIZE=$SLURM_STEP_NUM_TASKS
     export OMPI_COMM_WORLD_LOCAL_RANK=$SLURM_LOCALID
@@ -45,8 +60,15 @@ if ((${SLURM_STEP_NUM_TASKS:-1} > 1)); then
     exec bash "$project/config.sh" "$@"
 fi
 
-names=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || refuse "scontrol does not know the hosts of the allocation"
+need SLURM_JOB_NODELIST SLURM_TASKS_PER_NODE
+command -v scontrol >/dev/null || refuse "the program scontrol of Slurm is not found; add its folder to PATH"
+names=$(scontrol show hostnames "$SLURM_JOB_NODELIST" 2>/dev/null) ||
+    refuse "scontrol does not know the hosts of the allocation, SLURM_JOB_NODELIST='${SLURM_JOB_NODELIST:0:80}'"
 tasks=$(expand "$SLURM_TASKS_PER_NODE")
+# As many lines of both.
+[[ ${names//[!$'\n']/} == "${tasks//[!$'\n']/}" ]] ||
+    refuse "SLURM_TASKS_PER_NODE='${SLURM_TASKS_PER_NODE:0:80}' has not a number for each host of" \
+        "SLURM_JOB_NODELIST='${SLURM_JOB_NODELIST:0:80}'"
 HOSTS=$(paste -d : <(echo "$names") <(echo "$tasks") | paste -sd ,)
 export HOSTS
 unset HOSTFILE NP

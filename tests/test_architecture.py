@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("partial_fc", "backbones", "data", "evaluation", "parallel")
@@ -95,12 +94,14 @@ PRODUCT = [*modules(*ROOMS, "training", "runtime"), *(ROOT / program for program
 ALL = [*PRODUCT, *modules("benchmarks")]
 
 
-@pytest.mark.parametrize("path", ALL, ids=name)
-def test_horovod_mxnet_and_numba_have_one_door_each(path: Path) -> None:
+def test_horovod_mxnet_and_numba_have_one_door_each() -> None:
     """Whatever reads variables while it is imported is imported behind the environment's table."""
-    assert ("horovod" in roots(path)) == (name(path) == "parallel/world.py")
-    assert ("mxnet" in roots(path)) == (name(path) == "runtime/mxnet.py")
-    assert ("numba" in roots(path)) == (name(path) == "runtime/kernels/compiled.py")
+    for package, door in (
+        ("horovod", "parallel/world.py"),
+        ("mxnet", "runtime/mxnet.py"),
+        ("numba", "runtime/kernels/compiled.py"),
+    ):
+        assert [name(path) for path in ALL if package in roots(path)] == [door]
 
 
 def test_protobuf_comes_in_behind_mxnet_alone() -> None:
@@ -119,16 +120,19 @@ def test_protobuf_comes_in_behind_mxnet_alone() -> None:
     assert 0 < onnx.index("environment.prepare()") < onnx.index("import onnx\n")
 
 
-@pytest.mark.parametrize("path", modules(*ROOMS), ids=name)
-def test_a_room_imports_no_other(path: Path) -> None:
-    others = {*ROOMS, "training", "train", "classify"} - {path.relative_to(ROOT).parts[0]}
-    assert roots(path) & others <= ROOMS_OF_PROGRAMS.get(name(path), set())
-    assert not roots(path, inside_functions=False) & others
+def test_a_room_imports_no_other() -> None:
+    offenders = []
+    for path in modules(*ROOMS):
+        others = {*ROOMS, "training", "train", "classify"} - {path.relative_to(ROOT).parts[0]}
+        allowed = ROOMS_OF_PROGRAMS.get(name(path), set())
+        if roots(path) & others - allowed or roots(path, inside_functions=False) & others:
+            offenders.append(name(path))
+    assert not offenders
 
 
-@pytest.mark.parametrize("path", modules("runtime"), ids=name)
-def test_runtime_imports_no_room(path: Path) -> None:
-    assert not roots(path) & {*ROOMS, "training", "train", "classify"}
+def test_runtime_imports_no_room() -> None:
+    rooms = {*ROOMS, "training", "train", "classify"}
+    assert not [name(path) for path in modules("runtime") if roots(path) & rooms]
 
 
 def test_no_module_imports_itself_over_others() -> None:
@@ -161,14 +165,12 @@ def test_each_program_loads_what_it_uses_alone() -> None:
     assert not classification & faces and faces <= training
 
 
-@pytest.mark.parametrize(
-    "folder", sorted({path.parent for path in PRODUCT if path.parent != ROOT}), ids=name
-)
-def test_a_room_has_several_modules_and_not_too_many(folder: Path) -> None:
-    found = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
-    assert len(found) <= MODULES_PER_ROOM, f"{name(folder)} needs rooms of its own"
-    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in found)
-    assert len(found) > 1 or lines > 200, f"{name(folder)} is a room for one small module"
+def test_a_room_has_several_modules_and_not_too_many() -> None:
+    for folder in {path.parent for path in PRODUCT if path.parent != ROOT}:
+        found = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(found) <= MODULES_PER_ROOM, f"{name(folder)} needs rooms of its own"
+        lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in found)
+        assert len(found) > 1 or lines > 200, f"{name(folder)} is a room for one small module"
 
 
 def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -177,9 +179,8 @@ def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
             yield f"{name(path)}:{node.name}", node
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=name)
-def test_functions_fit_on_a_screen_and_take_few_parameters(path: Path) -> None:
-    for where, function in functions(path):
+def test_functions_fit_on_a_screen_and_take_few_parameters() -> None:
+    for where, function in chain.from_iterable(map(functions, PRODUCT)):
         assert function.end_lineno is not None
         assert function.end_lineno - function.lineno < LINES_PER_FUNCTION, where
         found = function.args
@@ -187,35 +188,35 @@ def test_functions_fit_on_a_screen_and_take_few_parameters(path: Path) -> None:
         assert len(parameters - {"self", "cls"}) <= PARAMETERS, where
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=name)
-def test_the_environment_is_read_in_runtime_alone(path: Path) -> None:
+def test_the_environment_is_read_in_runtime_alone() -> None:
     """So one file tells what a variable does; Horovod's and MXNet's are set before their import."""
-    nodes = runtime_nodes(path)
-    touches = any(
-        isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv")
-        for node in nodes
-    )
-    assert not touches or name(path).startswith("runtime/")
+    touching = {
+        name(path)
+        for path in PRODUCT
+        for node in runtime_nodes(path)
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv")
+    }
+    assert touching and all(path.startswith("runtime/") for path in touching), touching
 
 
-@pytest.mark.parametrize("path", [*ALL, *modules("setup-utils", "tests")], ids=name)
-def test_command_lines_take_no_abbreviations(path: Path) -> None:
+def test_command_lines_take_no_abbreviations() -> None:
     """An option of another program is an abbreviation of ours: --mode of --model."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("ArgumentParser"):
-            given = {one.arg: ast.unparse(one.value) for one in node.keywords}
-            assert given.get("allow_abbrev") == "False", name(path)
-        if isinstance(node, ast.Attribute) and node.attr == "allow_abbrev":
-            assert name(path) == "runtime/command_line.py"
+    for path in (*ALL, *modules("setup-utils", "tests")):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("ArgumentParser"):
+                given = {one.arg: ast.unparse(one.value) for one in node.keywords}
+                assert given.get("allow_abbrev") == "False", name(path)
+            if isinstance(node, ast.Attribute) and node.attr == "allow_abbrev":
+                assert name(path) == "runtime/command_line.py"
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=name)
-def test_optional_is_written_one_way(path: Path) -> None:
+def test_optional_is_written_one_way() -> None:
     """As ``Optional`` and ``Union``: options are evaluated, on Python 3.9 too."""
-    for node in ast.walk(tree_of(path)):
-        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
-            if annotation is not None:
-                assert " | " not in ast.unparse(annotation), name(path)
+    for path in PRODUCT:
+        for node in ast.walk(tree_of(path)):
+            for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+                if annotation is not None:
+                    assert " | " not in ast.unparse(annotation), name(path)
 
 
 def test_tests_have_the_folders_of_the_product() -> None:

@@ -1,4 +1,4 @@
-"""Walks docs/porting.md: what it says to type is parsed or run, what it renames is refused.
+"""What docs/porting.md says to type is parsed or run, what it renames is refused.
 
 A comment before each table says what is in it. The tables have the word of another program in the
 first column, and in the second what to type here, or why nothing is to be typed.
@@ -7,8 +7,9 @@ first column, and in the second what to type here, or why nothing is to be typed
 from __future__ import annotations
 
 import re
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -19,6 +20,8 @@ from runtime.errors import ConfigError
 from tests.support.typed import PROGRAMS, accept, check, launch_parser, names_of, understood
 from training.config import originals
 from training.config.presets import PRESETS, RECIPES
+
+pytestmark = pytest.mark.documents
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
@@ -36,34 +39,17 @@ class Row(NamedTuple):
     here: str
     why: str = ""
 
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.there[:40]}"
 
-
-def rows(*kinds: str) -> Any:
-    """The rows of all tables of these kinds, as parameters of a test."""
-    found = []
-    for kind, table in _TABLE.findall(TEXT):
-        if kind in kinds:
-            for line in table.splitlines()[2:]:
-                cells = [cell.strip() for cell in line.strip("|").split("|")]
-                found.append(Row(kind, *cells[:3]))
-    assert len(found) > 3, kinds
-    return pytest.mark.parametrize("row", found, ids=str)
+def rows(kind: str) -> list[Row]:
+    """The rows of all tables of a kind."""
+    tables = [table.splitlines()[2:] for named, table in _TABLE.findall(TEXT) if named == kind]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in chain(*tables)]
+    assert len(cells) > 3, kind
+    return [Row(kind, *found[:3]) for found in cells]
 
 
 def spans(cell: str) -> list[str]:
     return _SPAN.findall(cell)
-
-
-def test_every_table_is_walked() -> None:
-    kinds = {kind for kind, _ in _TABLE.findall(TEXT)}
-    walked = {"commands", "files", "models", "networks", "variables", "output"}
-    walked.add("options of the launcher")
-    assert kinds == walked | {f"options of {program}" for program in PROGRAMS}
-    # Those without a comment are the presets and the differences, which have tests of their own.
-    assert TEXT.count("<!-- ") == len(_TABLE.findall(TEXT))
-    assert len(re.findall(r"^\|[-| :]+\|$", TEXT, re.MULTILINE)) == TEXT.count("<!-- ") + 4
 
 
 def refusal(program: str, word: str) -> str:
@@ -74,15 +60,14 @@ def refusal(program: str, word: str) -> str:
     return str(caught.value)
 
 
-@rows("options of train.py", "options of classify.py")
-def test_options(row: Row, tmp_path: Path) -> None:
+def check_option(row: Row, folder: Path) -> None:
     program = row.kind.rpartition(" ")[2]
     here = spans(row.here)
     for command in here:
         if command.startswith("--"):
-            accept(program, command.split(), tmp_path)
+            accept(program, command.split(), folder)
         else:
-            check(command, tmp_path)
+            check(command, folder)
     for there in spans(row.there):
         word = there if not re.fullmatch("[a-z_0-9]+", there) else "--" + there.replace("_", "-")
         name = word.split()[0]
@@ -91,7 +76,7 @@ def test_options(row: Row, tmp_path: Path) -> None:
             continue
         if program == "classify.py" and name in originals.SYNONYMS:
             assert [command.split()[0] for command in here] == [originals.SYNONYMS[name]]
-            accept(program, word.split(), tmp_path)
+            accept(program, word.split(), folder)
             continue
         message = refusal(program, word)
         assert f"{name} is not an option here: " in message
@@ -101,8 +86,7 @@ def test_options(row: Row, tmp_path: Path) -> None:
             assert f"{name} is not an option here: {row.here}" in message
 
 
-@rows("options of the launcher")
-def test_options_of_the_launcher(row: Row, capsys) -> None:
+def check_option_of_the_launcher(row: Row, _: Path) -> None:
     """Each is taken for what the second column says, or refused with it."""
     here = spans(row.here)
     for there in spans(row.there):
@@ -124,8 +108,7 @@ def test_options_of_the_launcher(row: Row, capsys) -> None:
             assert "leave it out" in message or "NAME=VALUE before" in message or row.why in message
 
 
-@rows("networks")
-def test_networks(row: Row) -> None:
+def check_network(row: Row, _: Path) -> None:
     for name in spans(row.there):
         if row.here == "the same":
             assert name in backbones.names()
@@ -139,8 +122,7 @@ def test_networks(row: Row) -> None:
         assert set(spans(row.here)) <= set(backbones.names())
 
 
-@rows("models")
-def test_models(row: Row) -> None:
+def check_model(row: Row, _: Path) -> None:
     for name in spans(row.there):
         if row.here == "the same":
             assert name in classifiers.names()
@@ -153,15 +135,13 @@ def test_models(row: Row) -> None:
             assert here in message and here in classifiers.names()
 
 
-@rows("commands")
-def test_commands(row: Row, tmp_path: Path) -> None:
+def check_commands(row: Row, folder: Path) -> None:
     assert spans(row.here)
     for command in spans(row.here):
-        check(command, tmp_path)
+        check(command, folder)
 
 
-@rows("files")
-def test_files(row: Row) -> None:
+def check_file(row: Row, _: Path) -> None:
     """Files and names behind them are looked up by the test of all documents."""
     text = row.here
     assert spans(text) or text.startswith(("not needed", "not ported", "the same", "options"))
@@ -175,8 +155,7 @@ def test_files(row: Row) -> None:
             assert (ROOT / span.split("::")[0]).exists(), span
 
 
-@rows("variables")
-def test_variables(row: Row) -> None:
+def check_variables(row: Row, _: Path) -> None:
     table = (ROOT / "runtime" / "environment.py").read_text()
     sources = (ROOT / "parallel" / "launch", ROOT / "setup-utils" / "launchers")
     passed_on = "".join(path.read_text() for folder in sources for path in folder.glob("*[!_]"))
@@ -189,8 +168,7 @@ def test_variables(row: Row) -> None:
             assert name in passed_on or f"{name.split('_')[0]}_" in passed_on
 
 
-@rows("output")
-def test_output(row: Row) -> None:
+def check_output(row: Row, _: Path) -> None:
     """What a run writes is what docs/training.md says."""
     text = (ROOT / "docs" / "training.md").read_text()
     listing = text.partition("It contains:")[2].partition("## ")[0]
@@ -199,6 +177,37 @@ def test_output(row: Row) -> None:
             assert re.search(rf"^(.* )?{re.escape(span.split('/')[0])}\b", listing, re.M), span
     if "python -m" in row.here:
         assert understood("training.checkpoint", "merge", "PATH")
+
+
+CHECKS = {
+    "options of train.py": check_option,
+    "options of classify.py": check_option,
+    "options of the launcher": check_option_of_the_launcher,
+    "networks": check_network,
+    "models": check_model,
+    "commands": check_commands,
+    "files": check_file,
+    "variables": check_variables,
+    "output": check_output,
+}
+
+
+def test_every_table_has_a_check() -> None:
+    assert {kind for kind, _ in _TABLE.findall(TEXT)} == set(CHECKS)
+    # Those without a comment are the presets, which have a test of their own, and the differences.
+    assert TEXT.count("<!-- ") == len(_TABLE.findall(TEXT))
+    assert len(re.findall(r"^\|[-| :]+\|$", TEXT, re.MULTILINE)) == TEXT.count("<!-- ") + 4
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+def test_what_a_table_says_is_so(kind: str, tmp_path: Path) -> None:
+    wrong = []
+    for row in rows(kind):
+        try:
+            CHECKS[kind](row, tmp_path)
+        except (AssertionError, ConfigError, pytest.fail.Exception) as error:
+            wrong.append(f"{row.there}: {error}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_presets_are_those_of_the_tables() -> None:

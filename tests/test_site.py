@@ -1,4 +1,4 @@
-"""The site has every page, which can be read on a screen and a telephone, in light and dark."""
+"""The pages of the site and README can be read on a screen and a telephone, in light and dark."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 
-from tests.support import browser, pins
+from tests.support import browser
 from tests.support.browser import Browser
+
+pytestmark = pytest.mark.documents
 
 ROOT = Path(__file__).resolve().parents[1]
 MKDOCS = ROOT / ".venv-docs" / "bin" / "mkdocs"
-SITE = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 _WIDTHS = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
 _BROKEN = "return [...document.images].filter(one => !one.naturalWidth).map(one => one.src)"
 # About what GitHub does with a README.
@@ -31,14 +31,6 @@ _EXTENSIONS = ["fenced_code", "tables", "sane_lists"]
 _BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
 
 
-def pages_of(entry: object) -> list[str]:
-    """The pages of a part of the navigation, in their order."""
-    if isinstance(entry, str):
-        return [entry]
-    parts = entry.values() if isinstance(entry, dict) else entry
-    return [page for part in parts for page in pages_of(part)]  # type: ignore[attr-defined]
-
-
 @pytest.fixture(scope="module")
 def site_pages():
     """The hooks of mkdocs.yml."""
@@ -49,24 +41,6 @@ def site_pages():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def test_every_document_is_in_the_navigation_once(site_pages) -> None:
-    # The form of anchors is a function, which only MkDocs knows.
-    named = yaml.safe_load(re.sub(r"!!python\S+", "", SITE))["nav"]
-    documents = [path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")]
-    assert sorted(pages_of(named)) == sorted([*documents, *site_pages.BESIDE.values()])
-    assert "strict: true" in SITE and re.findall(r"^  (\w+): warn$", SITE, re.MULTILINE) == [
-        "omitted_files", "absolute_links", "unrecognized_links", "anchors"
-    ]  # fmt: skip
-
-
-def test_the_packages_of_the_site_are_pinned() -> None:
-    named = pins.pinned("requirements-docs.txt")
-    locked = pins.pinned("requirements-docs.lock")
-    assert {"mkdocs", "mkdocs-material", "mkdocstrings"} <= named.keys()
-    assert len(locked) > 30 and locked == {**locked, **named}
-    assert all(len(versions) == 1 for versions in locked.values())
 
 
 def test_items_of_lists_are_moved_to_the_fourth_column(site_pages) -> None:
@@ -102,11 +76,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     loaded = re.compile(r"<(?:script|img|link|iframe)[^>]*?(?:src|href)=\"?(https?:[^\s\">]+)")
-    pages = sorted(site.rglob("*.html"))
-    assert len(pages) > 40
-    for page in pages:
-        found = loaded.findall(page.read_text(encoding="utf-8"))
-        assert found == [], page
+    found = {page.name: loaded.findall(page.read_text()) for page in site.rglob("*.html")}
+    assert len(found) > 40 and {name: urls for name, urls in found.items() if urls} == {}
 
 
 @pytest.mark.browser

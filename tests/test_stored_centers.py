@@ -136,6 +136,10 @@ def test_the_store_of_another_run_is_refused_and_stays_as_it_is(tmp_path: Path) 
     assert f"--center-store {store} holds the centers of another run, at update 6; give" in said
     said = error_of(train(tmp_path / "another", "--center-store", store, "--num-classes", 1900))
     assert "holds other centers: classes 2000 there and 1900 here" in said
+    # Neither does a run that begins with one of its checkpoints.
+    further = "--resume", end_of(models, 6), "--center-store", store
+    said = error_of(train(tmp_path / "another", *further))
+    assert f"belongs to the run in {models}, whose checkpoints need it: going on from here" in said
     # Not even the run itself goes on without its store.
     said = error_of(train(models))
     assert "are in the store of its run; give its folder with --center-store DIR" in said

@@ -16,7 +16,7 @@ from typing import Callable, Optional
 
 from typing_extensions import override
 
-from backbones.network import Network, checkpoint_paths
+from backbones.network import Network
 from parallel.world import World
 from runtime.state import Saved, State, Stateful
 from training.model_saver import BEST, ModelSaver
@@ -52,7 +52,6 @@ class BestModel(Stateful):
             deciding: the set that counts; without it the mean of all.
         """
         self._saver = ModelSaver(network, world, folder, BEST)
-        self._file = checkpoint_paths(folder / BEST, 0)[1]
         self._world, self._verify, self._deciding = world, verify, deciding
         self.accuracies: dict[str, float] = {}
 
@@ -64,7 +63,7 @@ class BestModel(Stateful):
         """
         # Processors of several kinds may round an accuracy differently; rank 0's is everybody's.
         found = self._world.broadcast_object(dict(self._verify(update)), "best.accuracies")
-        if self._is_best(found):
+        if self._is_best(found, update):
             self._saver.save(update)
             self.accuracies = found
 
@@ -76,17 +75,20 @@ class BestModel(Stateful):
     def load_state(self, saved: Saved) -> None:
         if saved.has("accuracies"):
             self.accuracies = saved.numbers("accuracies")
-        is_lost = bool(self.accuracies) and not self._file.is_file()
-        if self._world.broadcast_object(is_lost, "best.lost"):
-            _log.warning("%s is gone: the best model from here on is kept", self._file)
+        if self.accuracies and self._saver.is_gone():
             self.accuracies = {}
 
-    def _is_best(self, found: Mapping[str, float]) -> bool:
+    def _is_best(self, found: Mapping[str, float], update: int) -> bool:
         names = [self._deciding] if self._deciding is not None else [*found]
         if not found or not found.keys() >= set(names):
             return False
         if not self.accuracies.keys() >= set(names):
-            # It has not been verified on these sets.
+            if self.accuracies:
+                _log.warning(
+                    "the best model was verified on %s, not on %s: that of update %d takes its "
+                    "place, without a comparison",
+                    *(", ".join(self.accuracies), ", ".join(names), update),
+                )
             return True
         now, before = (
             sum(accuracies[name] for name in names) for accuracies in (found, self.accuracies)

@@ -7,6 +7,7 @@ the program itself does not care where images come from.
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Optional, Union
 
@@ -118,7 +119,7 @@ def open_targets(data: FaceDataOptions, needed: Optional[str] = None) -> list[Ve
     targets = []
     for name in data.val_targets:
         paths = [folder / f"{name}.bin" for folder in _folders(data)]
-        found = [path for path in paths if path.exists()]
+        found = [path for path in paths if os.path.exists(path)]
         if not found and name == needed:
             raise DataError(
                 f"--best {name}: {' or '.join(map(str, paths))} does not exist; put the file there "
@@ -141,4 +142,4 @@ def _folders(data: FaceDataOptions) -> list[Path]:
     assert data.rec, "check() lets no run without data pass"
     # The original takes the file, too: what belongs to it lies beside it.
     paths = [Path(path) for path in data.rec]
-    return [path.parent if path.is_file() else path for path in paths]
+    return [path.parent if os.path.isfile(path) else path for path in paths]

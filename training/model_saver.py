@@ -47,6 +47,14 @@ class ModelSaver:
             _log.info("update %d: model saved in %s-*", update, self._prefix)
         self._world.barrier()
 
+    def is_gone(self) -> bool:
+        """Return True, and warn, if the saved network is gone; the ranks call it together."""
+        path = checkpoint_paths(self._prefix, 0)[1]
+        is_gone = bool(self._world.broadcast_object(not path.is_file(), "saved.gone"))
+        if is_gone:
+            _log.warning("%s is gone: the best model from here on is kept", path)
+        return is_gone
+
     def load(self) -> None:
         """Give every rank the saved network, which rank 0 reads; nothing changes if it is gone.
 

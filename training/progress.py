@@ -12,16 +12,20 @@ on, the schedule starts from its beginning.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional, Protocol
+from typing import Any, Optional, Protocol
 
 from typing_extensions import override
 
 from data.batches.position import ORDER, EpochPlan, Position
+from runtime.options import option
 from runtime.state import Saved, State, Stateful
 from training.schedules import Schedule
 
 _log = logging.getLogger(__name__)
+
+_OPTIONS_OF_ORDER = ("seed", "min_images", "class_balance")
 
 
 class Length(Protocol):
@@ -65,8 +69,20 @@ class Progress(Stateful):
     first_epoch: int = 0
 
     @classmethod
-    def plan(cls, config: Length, source: Source, saved: Optional[Saved] = None) -> Progress:
+    def plan(
+        cls,
+        config: Length,
+        source: Source,
+        saved: Optional[Saved] = None,
+        changed: Sequence[str] = (),
+    ) -> Progress:
         """Plan a run from its beginning, or from where ``saved`` says.
+
+        Args:
+            config: of the schedule.
+            source: the batches.
+            saved: the progress in a checkpoint.
+            changed: see ``changed_order``.
 
         Raises:
             DataError: the checkpoint says something else.
@@ -77,7 +93,7 @@ class Progress(Stateful):
         update = saved.count("update")
         position = Position(saved.count("epoch"), saved.count("samples"))
         epoch_plan = EpochPlan(source.num_images, source.global_batch, update, position)
-        _tell_other_order(saved, position)
+        _tell_other_order(saved, position, changed)
         before = saved.count("global_batch")
         if before != source.global_batch:
             _log.info(
@@ -171,15 +187,25 @@ class Progress(Stateful):
         """``plan`` has taken everything."""
 
 
-def _tell_other_order(saved: Saved, position: Position) -> None:
+def changed_order(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the options on which the order of an epoch depends, and whose values differ."""
+    return [
+        f"{option(name)} {before[name]} is now {now.get(name)}"
+        for name in _OPTIONS_OF_ORDER
+        if name in before and before[name] != now.get(name)
+    ]
+
+
+def _tell_other_order(saved: Saved, position: Position, changed: Sequence[str]) -> None:
     """Warn if the checkpoint is within an epoch whose order was another one."""
-    order = saved.count("order") if saved.has("order") else 0
-    if position.samples and order != ORDER:
+    reasons = [*changed]
+    if (saved.count("order") if saved.has("order") else 0) != ORDER:
+        reasons.insert(0, "the checkpoint is of a version that ordered the images in another way")
+    if position.samples and reasons:
         _log.warning(
-            "the checkpoint is of a version that ordered the images in another way: in the rest of "
-            "epoch %d, after image %d, images may come that the epoch has had, and others not; "
-            "from the next epoch on each comes once again",
-            *(position.epoch, position.samples),
+            "%s: in the rest of epoch %d, after image %d, images may come that the epoch has had, "
+            "and others not; the next epoch is whole again",
+            *("; ".join(reasons), position.epoch, position.samples),
         )
 
 

@@ -203,7 +203,9 @@ class Run:
                 *(earlier, earlier),
             )
         section = self._saved.section("progress") if self._saved else None
-        self.progress = Progress.plan(self._config.schedule, source, section)
+        before = self._saved.configuration if self._saved else {}
+        changed = progress.changed_order(before, self._about["configuration"])
+        self.progress = Progress.plan(self._config.schedule, source, section, changed)
         if self._saved and self.progress.is_finished:
             self._trains_again = self._config.trains_again(self._saved.configuration)
         if self._trains_again:
@@ -257,7 +259,12 @@ class Run:
         else:
             for part in parts.values():
                 part.begin(self.folder)
-        self._open_checkpoints(self._saved.path if self._saved else None)
+        self._open_checkpoints(self._saved.path if self._saved and not self._trains_again else None)
+        if self._trains_again:
+            # A run killed from here on goes on with this schedule, from these networks: ``again``
+            # reads files that the schedule overwrites.
+            self._checkpointer.save(self.progress.start_update)
+            self._checkpointer.finish()
         self.log.begin_part(
             self.progress.start_update,
             total_updates=self.progress.total_updates,

@@ -3,11 +3,8 @@
 Each data set and network has a folder of its own by default, so that several can be tried without
 an option, and each run resumes from its own checkpoints. Two runs at once in one folder would
 remove each other's checkpoints. So rank 0, or the first rank of each host that has a folder of its
-own, locks a file in it for as long as the run lasts. The
-operating system removes the lock with the process, however it ends.
-
-A folder that is moved away during a run must not be made again: its checkpoints would be in two
-places, or in the folder of another run.
+own, locks a file in it for as long as the run lasts. The operating system removes the lock with the
+process, however it ends.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Optional
 
-from runtime.errors import ConfigError, DataError
+from runtime.errors import ConfigError
 from runtime.files import open_kept
 from runtime.process.terminal import print_line
 
@@ -58,33 +55,6 @@ def earlier_default(models_root: Path) -> Optional[Path]:
     return _PARENT if is_default and (_PARENT / "checkpoints").is_dir() else None
 
 
-class HeldFolder:
-    """The folder of a run, which has to stay at its path."""
-
-    def __init__(self, path: Path) -> None:
-        """Hold the folder that is at the path now; ``OSError`` if there is none."""
-        self._path = path
-        # As long as it is open, no other folder gets its number.
-        self._descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY)
-
-    def check(self) -> None:
-        """Raise ``DataError`` if the path now names another folder, or none."""
-        try:
-            is_same = os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
-        except OSError:
-            is_same = False
-        if not is_same:
-            raise DataError(
-                f"--models-root {self._path} is no longer the folder in which this run started: "
-                "it was moved, removed or replaced; move it back and start the same command "
-                "again: it resumes from the last checkpoint in it"
-            )
-
-    def close(self) -> None:
-        """Hold it no longer."""
-        os.close(self._descriptor)
-
-
 @contextmanager
 def claimed(models_root: Path, world: World, *, is_owner: bool) -> Iterator[None]:
     """Keep other runs out of a folder; all ranks call it together and wait for the lock.
@@ -112,7 +82,9 @@ def locked(models_root: Path) -> Iterator[None]:
         if lock is not None:
             with suppress(OSError):
                 lock.truncate(0)
-            lock.close()
+            # Closing writes what a full disk did not take before; it is closed in any case.
+            with suppress(OSError):
+                lock.close()
 
 
 def _lock(models_root: Path) -> Optional[IO[str]]:

@@ -19,7 +19,7 @@ from runtime.errors import DataError
 from runtime.mxnet import mx
 from runtime.state import Saved, State, Stateful
 from training.log.run_log import RunLog
-from training.model_saver import average_statistics
+from training.model_saver import ModelSaver, average_statistics
 from training.update.epoch_counts import Counts, EpochCounts
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Validator(Stateful):
         epoch_counts: EpochCounts,
         world: World,
         log: RunLog,
-        save_best: Callable[[int], None],
+        best_model: ModelSaver,
     ) -> None:
         """Assemble it.
 
@@ -47,11 +47,11 @@ class Validator(Stateful):
             epoch_counts: what was counted in training.
             world: the ranks.
             log: where it is reported.
-            save_best: called with the update when the accuracy is the best so far.
+            best_model: saves the classifier when the accuracy is the best so far.
         """
         self._classifier, self._batches, self._epoch_counts = classifier, batches, epoch_counts
         self._world, self._log = world, log
-        self._save_best = save_best
+        self._best_model = best_model
         self.best = 0.0
 
     def validate(self, update: int) -> None:
@@ -73,8 +73,7 @@ class Validator(Stateful):
                 *(broken, broken + total),
             )
         accuracy = correct / total
-        # Ranks that have come into this world with other groups do not know what was best.
-        self.best = float(self._over_ranks(np.array([self.best]), "validation.best", "max")[0])
+        self._agree_on_best()
         is_best = accuracy > self.best
         self.best = max(self.best, accuracy)
         training = self._epoch_counts.counts()
@@ -97,7 +96,7 @@ class Validator(Stateful):
         }
         self._log.record(update, numbers, target="validation")
         if is_best:
-            self._save_best(update)
+            self._best_model.save(update)
 
     @override
     def export_state(self, update: int) -> State:
@@ -106,6 +105,13 @@ class Validator(Stateful):
     @override
     def load_state(self, saved: Saved) -> None:
         self.best = saved.numbers("accuracy")["best"]
+        self._agree_on_best()
+        if self.best and self._best_model.is_gone():
+            self.best = 0.0
+
+    def _agree_on_best(self) -> None:
+        """Ranks that have come into this world with other groups do not know what was best."""
+        self.best = float(self._over_ranks(np.array([self.best]), "validation.best", "max")[0])
 
     def _over_ranks(
         self, numbers: NDArray[np.float64], name: str, op: str = "sum"

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Verifier(Stateful):
-    """Verifies the backbone on each target and remembers the first and the best accuracies."""
+    """Verifies the backbone on each target and remembers the untrained and the best accuracies."""
 
     def __init__(
         self,
@@ -53,7 +53,8 @@ class Verifier(Stateful):
         extract = self._backbone.inference()
         for target in self._targets:
             result = self._evaluate(extract, target, ranks, update)
-            self.first.setdefault(target.name, result.accuracy)
+            if not update:
+                self.first[target.name] = result.accuracy
             self.last[target.name] = result.accuracy
             self.best[target.name] = max(self.best.get(target.name, 0.0), result.accuracy)
             self._log.verification(target.name, result, best=self.best[target.name], update=update)
@@ -92,9 +93,10 @@ class Verifier(Stateful):
             getattr(self, name).update(saved.numbers(name))
 
     def summarize(self) -> None:
-        """Log how far each target has come since the network was untrained."""
-        for name, first in self.first.items():
+        """Log how far each target has come, from the untrained network if that was verified."""
+        for name in (target.name for target in self._targets if target.name in self.last):
+            untrained = f"untrained {self.first[name]:.4f}, " if name in self.first else ""
             _log.info(
-                "verification %s: accuracy untrained %.4f, trained %.4f, best %.4f",
-                *(name, first, self.last[name], self.best[name]),
+                "verification %s: accuracy %strained %.4f, best %.4f",
+                *(name, untrained, self.last[name], self.best[name]),
             )

@@ -84,6 +84,7 @@ _ARCHITECTURES: Mapping[str, ClassifierArchitecture] = {
     "DenseNet169": ClassifierArchitecture("dense.densenet", counts=(6, 12, 32, 32)),
     "DenseNet201": ClassifierArchitecture("dense.densenet", counts=(6, 12, 48, 32)),
     "DPN26": ClassifierArchitecture("dense.dpn", counts=(2, 2, 2, 2)),
+    "densenet_cifar": ClassifierArchitecture("dense.densenet", counts=(6, 12, 24, 16), growth=12),
 }
 
 # The names that mx.gluon.model_zoo.vision.get_model accepts: they are checked without MXNet.

@@ -35,11 +35,13 @@ def integer(least: int, most: int) -> Kind:
 
 
 def real(least: float, most: float) -> Kind:
-    """Allow a finite number within bounds."""
+    """Allow a finite number within bounds; leading zeros, which Python refuses, are removed."""
     form = re.compile(r"[-+]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][-+]?\d{1,3})?", re.ASCII)
 
     def checked(value: str) -> Optional[str]:
-        return value if form.fullmatch(value) and least <= float(value) <= most else None
+        if not form.fullmatch(value) or not least <= float(value) <= most:
+            return None
+        return re.sub(r"^([-+]?)0+(?=\d)", r"\1", value)
 
     return checked
 

@@ -43,7 +43,8 @@ def infer(
         max_parameters: the most elements of all parameters.
 
     Raises:
-        DataError: nodes do not fit together, or only for one batch size, or a limit is exceeded.
+        DataError: nodes do not fit together, or only for one batch size, the output is not [b, D],
+            or a limit is exceeded.
     """
     found, outputs = _inferred(symbol, batch_shape, path)
     if not found or any(not shape or min(shape) < 1 for shape in [*found, *outputs]):
@@ -68,6 +69,11 @@ def infer(
     others.pop(INPUT, None)
     if shapes != others or not results or results[-1][0] != 2:
         raise DataError(f"{path} is a graph for one batch size only; export it again")
+    if len(results[-1]) != 2:
+        raise DataError(
+            f"{path} gives {list(results[-1])} for two images; its output has to be [b, D]: end it "
+            "with a Flatten or a FullyConnected"
+        )
     return shapes
 
 
@@ -130,5 +136,3 @@ def _inferred(symbol: Any, batch_shape: Shape, path: Path) -> tuple[list[Shape],
             f"{path} does not take images of {height} x {width} pixels ({one_line(str(error))})"
         ) from None
     return (arguments or []) + (auxiliary or []), outputs or []
-
-

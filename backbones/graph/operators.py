@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backbones.graph.attribute_kinds import (
     Kind,
@@ -31,6 +31,7 @@ RESHAPES = ("Reshape", "reshape")
 LAYERS = frozenset("BatchNorm Convolution FullyConnected InstanceNorm LayerNorm LeakyReLU".split())
 """Their inputs after the first are parameters, whose shapes MXNet does not check."""
 _SPLITS = ("SliceChannel", "split")
+
 
 class DamagedGraph(Exception):
     """The file is damaged; the message says where."""
@@ -61,6 +62,7 @@ _padding = several(integer(0, _WINDOW_SIDE), 0, 2)
 _channels = integer(1, _MAX_CHANNELS)
 _axis = integer(-2, 5)
 _axes = optional(several(_axis, *range(6), is_bare_allowed=True))
+_split_count = integer(1, _MAX_SPLITS)
 _epsilon = real(0, 1)
 _number = real(-3e38, 3e38)
 # Indices into a tensor of at most six dimensions; None stands for an end.
@@ -114,9 +116,7 @@ OPERATORS: Mapping[str, Operator] = {
             "num_group": _channels,
         },
     ),
-    "FullyConnected": Operator(
-        3, {"num_hidden": _channels, "no_bias": flag, "flatten": flag}
-    ),
+    "FullyConnected": Operator(3, {"num_hidden": _channels, "no_bias": flag, "flatten": flag}),
     "LeakyReLU": Operator(
         1,
         {
@@ -216,7 +216,7 @@ OPERATORS: Mapping[str, Operator] = {
         Operator(
             1,
             {
-                "num_outputs": integer(1, _MAX_SPLITS),
+                "num_outputs": _split_count,
                 "axis": integer(-1, 5),
                 "squeeze_axis": flag,
             },
@@ -241,6 +241,8 @@ The layers and reshapes of the networks that InsightFace has published since 201
 toolkit's classifiers; reductions and functions of one tensor; and arithmetic, including the names
 of earlier versions of MXNet.
 """
+# A node's attributes, in the order in which later ones count.
+_TABLES = ("param", "attr", "attrs")
 # How to train a node or its parameters, with "__" around since MXNet 0.9.
 _OF_TRAINING = re.compile(
     r"__.*|(?:.*_)?(?:ctx_group|lr_mult|wd_mult|force_mirroring|mirror_stage)"
@@ -251,16 +253,21 @@ def output_count(node: Node) -> int:
     """Return the number of outputs of a node."""
     if node.get("op") not in _SPLITS:
         return 1
-    count = attributes(node).get("num_outputs", "")
-    if count.isdecimal() and len(count) < 10 and 1 <= int(count) <= _MAX_SPLITS:
-        return int(count)
+    count: Any = ""
+    # The one attribute alone, since each use of an output asks for it.
+    for table in map(node.get, _TABLES):
+        if isinstance(table, dict):
+            count = table.get("num_outputs", count)
+    checked = _split_count(count) if isinstance(count, str) else None
+    if checked is not None:
+        return int(checked)
     raise DamagedGraph(f"{count!r:.80} is no number from 1 to {_MAX_SPLITS}")
 
 
 def attributes(node: Node) -> dict[str, str]:
     """Return a node's attributes, which older versions of MXNet write in two places."""
     merged: dict[str, str] = {}
-    for key in ("param", "attr", "attrs"):
+    for key in _TABLES:
         found = node.get(key, {})
         if not isinstance(found, dict):
             raise DamagedGraph(f"the attributes of node {node.get('name')!r:.80} are no table")

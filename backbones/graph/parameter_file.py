@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,7 +44,7 @@ def read_parameters(path: Path) -> dict[str, NDArray[Any]]:
         DataError: the file is missing, damaged, or has what no checkpoint has: arrays without
             names, of a sparse kind, or of one name.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DataError(f"{path} does not exist; give an epoch that has a .params file")
     try:
         with open_regular(path) as file:

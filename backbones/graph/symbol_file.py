@@ -11,6 +11,7 @@ first run in another process (``backbones.trial``).
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def read_graph(path: Path, outputs: Sequence[str] = (OUTPUT_NODE,)) -> Any:
     Raises:
         DataError: the file is missing, is no graph, or is one that this reader does not support.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DataError(
             f"{path} does not exist; give the prefix of a checkpoint, e.g. models/run/model"
         )
@@ -75,8 +76,8 @@ def infer_shapes(
     """Return the shapes of all parameters and auxiliary states of a graph.
 
     Raises:
-        DataError: nodes do not fit together, or only for one batch size, or results are too large
-            for any memory.
+        DataError: nodes do not fit together, or only for one batch size, the output is not [b, D],
+            or results are too large for any memory.
     """
     if not 0 < channels <= _MAX_CHANNELS:
         raise DataError(f"{path} takes images of {channels:,} channels; copy its parameters again")

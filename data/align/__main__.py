@@ -98,16 +98,7 @@ def _open_source(options: argparse.Namespace, names: Sequence[str]) -> PointSour
     if options.detector is not None:
         return Detector(options.detector, search)
     listed = PointsFile(options.points)
-    known = {*names, *(os.path.splitext(name)[0] for name in names)}
-    unknown = [name for name in listed.names if name not in known]
-    if len(unknown) == len(listed.names):
-        raise DataError(
-            f"{options.points} names no image of {options.folder}: its first name is "
-            f"{unknown[0]!r:.80}, the first image {names[0]!r:.80}; name the folder in which its "
-            "paths begin"
-        )
-    if unknown:
-        say(f"{options.points}: {len(unknown):,} names are of no image, the first is {unknown[0]}")
+    listed.check_images(options.folder, names)
     return listed
 
 

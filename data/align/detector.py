@@ -115,12 +115,16 @@ class Detector(PointSource):
 
     def _run(self, batch: Any) -> Any:
         try:
-            return self._session.run(None, {self._input.name: batch})
+            outputs = self._session.run(None, {self._input.name: batch})
         except Exception as error:
             # Its errors derive from Exception alone, and have several lines.
             raise DataError(
                 f"the detector fails on {list(batch.shape)}: {one_line(str(error))}"
             ) from None
+        # A sequence is a list, an optional value may be None.
+        if not all(isinstance(one, np.ndarray) and one.dtype.kind == "f" for one in outputs):
+            raise DataError("an output of the detector is no tensor of floats; export it again")
+        return outputs
 
 
 def remove_overlapping(faces: Faces) -> Faces:

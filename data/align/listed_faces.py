@@ -37,9 +37,9 @@ class ListedFaces:
     def __len__(self) -> int:
         return len(self._names)
 
-    def without_face(self) -> int:
-        """Return the number of faces whose points hardly are those of a face."""
-        return int(is_no_face(self._points).sum())
+    def without_face(self) -> NDArray[np.int64]:
+        """Return the numbers of the faces whose points hardly are those of a face."""
+        return np.flatnonzero(is_no_face(self._points))
 
     def read(self, number: int) -> NDArray[np.uint8]:
         """Return a face as planes, uint8 ``[3, 112, 112]``, RGB.

@@ -18,6 +18,7 @@ from typing_extensions import override
 from data.align.similarity import FivePoints, is_no_face
 from data.decoding import Image
 from data.text_list import splits
+from data.worker_threads import say
 from runtime.errors import DataError
 from runtime.files import read_lines
 
@@ -86,6 +87,26 @@ class PointsFile(PointSource):
     def names(self) -> Sequence[str]:
         """The names of all lines, in their order."""
         return list(self._points)
+
+    def check_images(self, folder: Path, images: Sequence[str]) -> None:
+        """Say how many names are of no image.
+
+        Args:
+            folder: that of the images.
+            images: the paths of all of them within it.
+
+        Raises:
+            DataError: there is no image of any name.
+        """
+        known = {*images, *(os.path.splitext(image)[0] for image in images)}
+        unknown = [name for name in self.names if name not in known]
+        if len(unknown) == len(self.names):
+            raise DataError(
+                f"{self._path} names no image of {folder}: its first name is {unknown[0]!r:.80}, "
+                f"the first image {images[0]!r:.80}; name the folder in which its paths begin"
+            )
+        if unknown:
+            say(f"{self._path}: {len(unknown):,} names are of no image, the first is {unknown[0]}")
 
     @override
     def find(self, name: str, image: Image) -> FivePoints:

@@ -133,13 +133,13 @@ def align(image: Image, points: FivePoints, *, any_order: bool = False) -> Image
     a large face shrinks. ``any_order`` is that of ``estimate``.
 
     Raises:
-        DataError: the points determine no transform, are not those of a face, or all lie outside of
-            the image.
+        DataError: the points determine no transform, are not those of a face, or their middle lies
+            outside of the image.
     """
     matrix = estimate(points, any_order=any_order)
     height, width = image.shape[:2]
-    is_inside = ((points >= 0) & (points <= (width, height))).all(axis=1)
-    if not any_order and not is_inside.any():
+    middle = points.mean(axis=0)
+    if not any_order and not ((middle >= 0) & (middle <= (width, height))).all():
         raise DataError(
             f"its points lie outside of its {height} x {width} pixels; they are those of another "
             "image, or of another size of it"

@@ -20,7 +20,7 @@ from data.clean.embedded import EmbeddingFile
 from data.clean.faces import EmbeddedFaces
 from data.clean.findings import AGREE_FAR, COPY, MARGIN, OWN_FAR, Findings, find_all
 from data.clean.plan import Actions, Plan, make_plan
-from data.clean.report import Report, write_report
+from data.clean.report import Report, file_stem, write_report
 from data.records.record_set import RecordSet
 from data.verification.bin_file import VerificationSet, read_bin
 from data.worker_threads import add_workers
@@ -40,6 +40,9 @@ _COSINES = (
     ("--overlap-cosine", "overlap", "a class as near as this is a person of a verification set"),
     ("--copy-cosine", "copy", f"an image as near as this is a copy ({COPY})"),
 )
+
+# The file of the report that says of each image whether it stays, moves or goes.
+_TABLE = "images.tsv"
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -99,6 +102,14 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.drop_overlap and not options.verification:
         raise ConfigError("--drop-overlap needs verification sets; name them with --verification")
+    named: dict[str, Path] = {}
+    for path in options.verification:
+        first = named.setdefault(file_stem(path.stem), path)
+        if first is not path:
+            raise ConfigError(
+                f"--verification {first} and {path} would have the same tables in the report; "
+                "name each set once, or rename a file"
+            )
     for option, _, _ in _COSINES:
         value = getattr(options, _attribute(option))
         if value is not None and not -1 <= value <= 1:
@@ -106,7 +117,11 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _check_places(options: argparse.Namespace, records: RecordSet) -> None:
-    """Refuse to write into the set."""
+    """Refuse to write into the set, or over the index of the embeddings."""
+    if options.features is not None:
+        from evaluation.output_files import refuse_inputs
+
+        refuse_inputs(options.report / _TABLE, "--report", [options.features.with_suffix(".tsv")])
     if options.out is None:
         return
     out, source = _real(options.out), _real(records.path).parent
@@ -168,8 +183,15 @@ def _write_new(
     if not plan.num_classes:
         raise DataError(f"nothing of {records.path} is left; choose other thresholds or actions")
     plan.write_set(records, hidden)
-    for pairs in sorted(records.path.parent.glob("*.bin")):
-        with open_regular(pairs) as source, create(hidden / pairs.name) as copy:
+    for pairs in sorted(records.path.parent.glob("[!.]*.bin")):
+        try:
+            source = open_regular(pairs)
+        except OSError as error:
+            raise DataError(
+                f"{pairs} cannot be read: {error.strerror}; the new set needs a copy: mend or "
+                "remove it"
+            ) from None
+        with source, create(hidden / pairs.name) as copy:
             shutil.copyfileobj(source, copy)
 
 
@@ -187,9 +209,14 @@ def _clean(options: argparse.Namespace, records: RecordSet, hidden: Optional[Pat
     found = Report(records, images, faces, findings, pairs).findings()
     summary = _summary(records, faces, findings, plan)
     lines = write_report(options.report, found, summary, options.sheets)
-    table = options.report / "images.tsv"
-    with StagedFiles() as files:
-        plan.write_table(files.open(table), records)
+    table = options.report / _TABLE
+    try:
+        with StagedFiles() as files:
+            plan.write_table(files.open(table), records)
+    except OSError as error:
+        raise DataError(
+            f"{table} cannot be written: {error.strerror}; choose another folder with --report"
+        ) from None
     for name, value in summary:
         print_line(f"{name:<42}{value}")
     for line in (*lines, f"{table}: what becomes of each image"):

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from data.clean.faces import EmbeddedFaces, Numbers
 from data.clean.overlap import Targets
+from data.decoding import decode_rgb
 from data.records.record_set import RecordSet
+from data.records.recordio import BrokenRecordError
 from data.verification.bin_file import VerificationSet
 from runtime.errors import DataError
 
@@ -69,6 +71,9 @@ class EmbeddingFile:
         labels = records.labels().astype(np.int64)
         if (images >= len(known)).any() or (known[images] != keys).any():
             raise self._other_version(records.path)
+        without = np.setdiff1d(np.arange(len(known)), images).tolist()
+        if any(_can_be_embedded(records, image) for image in without):
+            raise self._other_version(records.path)
         # A file that was given labels by another program may have none.
         if self._embeddings.labels:
             named = [self._embeddings.labels[row] for row in rows.tolist()]
@@ -113,3 +118,11 @@ class EmbeddingFile:
             f"{self._embeddings.path} has embeddings of another version of {path}, or not of all "
             f"its images; {_REMEDY}"
         )
+
+
+def _can_be_embedded(records: RecordSet, image: int) -> bool:
+    try:
+        shape: tuple[int, ...] = decode_rgb(records.image(image)[0]).shape
+    except BrokenRecordError:
+        return False
+    return shape[:2] == records.image_size

@@ -90,9 +90,7 @@ def nearest_others(
         place = is_other.argmax(axis=1)[:, np.newaxis]
         exists = is_other.any(axis=1)
         classes[block] = np.where(exists, np.take_along_axis(found, place, 1)[:, 0], -1)
-        cosines[block] = np.where(
-            exists, np.take_along_axis(matches.cosines, place, 1)[:, 0], -1
-        )
+        cosines[block] = np.where(exists, np.take_along_axis(matches.cosines, place, 1)[:, 0], -1)
     return Nearest(classes, cosines)
 
 
@@ -111,9 +109,7 @@ def find_wrong_labels(
     judged = ~np.isnan(centers.own)
     own = np.where(judged, centers.own, 1)
     claimed = (
-        (own < limits.agree)
-        & (nearest.cosines >= limits.home)
-        & (nearest.cosines >= own + margin)
+        (own < limits.agree) & (nearest.cosines >= limits.home) & (nearest.cosines >= own + margin)
     )
     has_core = centers.centers.any(axis=1)[faces.labels]
     # A class keeps one image: of those that are all claimed, the one that is claimed least.

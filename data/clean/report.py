@@ -219,8 +219,7 @@ def write_report(folder: Path, findings: Sequence[Finding], summary: Sequence[tu
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for found in findings:
-            # The file of a verification set may have any name, as of another folder or a scheme.
-            stem = re.sub(r"[^\w.-]", "_", found.name)
+            stem = file_stem(found.name)
             table = folder / f"{stem}.tsv"
             write_atomically(table, "".join(_table(found)).encode())
             lines.append(f"{table}: {found.total:,} {found.said.partition(':')[0]}")
@@ -242,6 +241,14 @@ def write_report(folder: Path, findings: Sequence[Finding], summary: Sequence[tu
             f"{folder} cannot be written: {error.strerror}; choose another folder with --report"
         ) from None
     return [*lines, str(page)]
+
+
+def file_stem(name: str) -> str:
+    """Return how the names of the files of a kind of findings begin.
+
+    The file of a verification set may have any name, as of another folder or a scheme.
+    """
+    return re.sub(r"[^\w.-]", "_", name)
 
 
 def _table(found: Finding) -> Iterable[str]:

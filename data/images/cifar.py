@@ -12,6 +12,7 @@ of images, a folder per class.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +102,11 @@ def open_set(cifar: Cifar, folder: Path) -> tuple[ImageSet, ImageSet]:
     if records := _find_pair(_record_pairs(cifar, folder), is_folder=False):
         return open_record_files(cifar, *records)
     if folders := _find_pair(_folder_pairs(folder), is_folder=True):
-        return _checked(cifar, open_folders(*folders), folder)
+        training, validation = _checked(cifar, open_folders(*folders), folder)
+        unused = [other for _, other in _folder_pairs(folder) if other != folders[1]]
+        lines = [f"{path}: left out, as {folders[1]} is there" for path in unused if path.is_dir()]
+        validation.left_out = [*validation.left_out, *lines]
+        return training, validation
     return read(cifar, folder, "training"), read(cifar, folder, "validation")
 
 
@@ -112,7 +117,7 @@ def open_record_files(cifar: Cifar, training: Path, validation: Path) -> tuple[I
         DataError: a file is missing or broken, or holds another set.
     """
     for path in (training, validation):
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise DataError(
                 f"{path} does not exist; {cifar.name} as record files is a file to train and a "
                 f"file to test on, packed by MXNet's im2rec. {_published(cifar)}"
@@ -190,7 +195,7 @@ def _find(cifar: Cifar, folder: Path, part: str) -> list[Path]:
     names = cifar.files[part]
     fewest_missing = [folder / name for name in names]
     for paths in _versions(cifar, folder, names):
-        missing = [path for path in paths if not path.is_file()]
+        missing = [path for path in paths if not os.path.isfile(path)]
         if not missing:
             return paths
         if len(missing) < len(fewest_missing):
@@ -246,15 +251,18 @@ def _parse_pickle(cifar: Cifar, path: Path, content: bytes, images: int) -> _Con
         if not isinstance(named["data"], bytes):
             raise TypeError("its data is no array of bytes")
         pixels = np.frombuffer(named["data"], np.uint8)
-        labels = np.array([int(label) for label in named[cifar.labels]], np.int64)
+        found = named[cifar.labels]
+        if pixels.size != images * _IMAGE_BYTES or len(found) != images:
+            raise DataError(
+                f"{path} has {pixels.size} bytes of pixels and {len(found)} labels, not the "
+                f"{images * _IMAGE_BYTES} and {images} of a {cifar.name} batch; "
+                "copy it again"
+            )
+        if not all(isinstance(label, int) for label in found):
+            raise TypeError("a label is no integer")
+        labels = np.array(list(found), np.int64)
     except (UnsafePickleError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(
             f"{path} is no {cifar.name} batch ({type(error).__name__}: {error}); copy it again"
         ) from None
-    if pixels.size != images * _IMAGE_BYTES or len(labels) != images:
-        raise DataError(
-            f"{path} has {pixels.size} bytes of pixels and {len(labels)} labels, not the "
-            f"{images * _IMAGE_BYTES} and {images} of a {cifar.name} batch; "
-            "copy it again"
-        )
     return labels, pixels.reshape(images, _IMAGE_BYTES)

@@ -16,14 +16,23 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from data.decoding import FILE_ENDINGS, decode_file
-from data.identities import is_class, is_image, is_true
+from data.identities import (
+    AGAIN,
+    LeftOut,
+    is_class,
+    is_image,
+    is_true,
+    list_images,
+    other_names,
+    place_of,
+)
 from data.images.image_set import DecodedImages, EncodedSet
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, Payload
 from runtime.errors import DataError
 from runtime.files import read_file
 
-_EMPTY = "folders without images"
+_OF_PROGRAMS = "folders that programs make for themselves"
 # Files of a set whose sizes are compared, not only their names: a network disk takes long for more.
 _SIZED = 1 << 14
 
@@ -130,8 +139,8 @@ class ClassFolders(EncodedSet):
             DataError: there are no images, or a folder cannot be listed.
         """
         self._folder = folder
-        # Names, by the reason.
-        self._unused: dict[str, list[str]] = {}
+        self._unused = LeftOut()
+        self._empty: list[str] = []
         try:
             images = self._list()
         except OSError as error:
@@ -149,8 +158,8 @@ class ClassFolders(EncodedSet):
             for image in own
         ]
         self.left_out = [
-            f"{folder}: left out {reason}: {len(names)} ({names[0]}{', …' * (len(names) > 1)})"
-            for reason, names in self._unused.items()
+            f"{folder}: left out {reason}: {count} ({first}{', …' * (count > 1)})"
+            for reason, (count, first) in self._unused.found.items()
         ]
 
     def relabel(self, training: ClassFolders) -> None:
@@ -175,11 +184,18 @@ class ClassFolders(EncodedSet):
     def _list(self) -> dict[str, list[str]]:
         """Return the images of each class, both sorted by name."""
         found: dict[str, list[str]] = {}
-        for name, is_folder, _ in _entries(self._folder):
-            if not is_folder:
-                self._leave_out("files beside the class folders", name)
+        entries = _entries(self._folder)
+        places = {
+            name: place_of(self._folder / name) for name, is_folder, _ in entries if is_folder
+        }
+        again = other_names(self._folder, places)
+        for name, is_folder, _ in entries:
+            if name in again:
+                self._unused.add(AGAIN, name)
+            elif not is_folder:
+                self._unused.add("files beside the class folders", name)
             elif not is_class(name):
-                self._leave_out("folders that programs make for themselves", name)
+                self._unused.add(_OF_PROGRAMS, name)
             elif images := self._images(name):
                 found[name] = images
         return found
@@ -188,24 +204,28 @@ class ClassFolders(EncodedSet):
         """Return the names of a class's images; counts what else its folder holds."""
         images = []
         for inner, is_folder, is_file in _entries(self._folder / name):
-            if is_folder:
-                for folder, _, files in os.walk(self._folder / name / inner):
-                    for image in filter(is_image, files):
-                        self._leave_out("images in folders within a class", f"{folder}/{image}")
+            path = f"{name}/{inner}"
+            if is_folder and is_class(inner):
+                self._leave_out_inner(path, name)
+            elif is_folder:
+                self._unused.add(_OF_PROGRAMS, path)
             elif is_file and is_image(inner):
                 images.append(inner)
             else:
-                self._leave_out("files that are hidden or no images", f"{name}/{inner}")
+                self._unused.add("files that are hidden or no images", path)
         if not images:
-            self._leave_out(_EMPTY, name)
+            self._unused.add("folders without images", name)
+            self._empty.append(name)
         return images
 
-    @property
-    def _empty(self) -> list[str]:
-        return self._unused.get(_EMPTY, [])
-
-    def _leave_out(self, reason: str, name: str) -> None:
-        self._unused.setdefault(reason, []).append(name)
+    def _leave_out_inner(self, path: str, name: str) -> None:
+        """Count what a folder within that of a class holds."""
+        above = map(place_of, (self._folder, self._folder / name))
+        images, left_out = list_images(self._folder / path, above)
+        if images:
+            reason = "images in folders within a class"
+            self._unused.add(reason, f"{path}/{images[0]}", len(images))
+        self._unused.join(left_out, path)
 
     def __len__(self) -> int:
         return len(self._files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from data.images.class_files import open_folders, open_records
@@ -21,7 +22,7 @@ def read_records(training: Path, validation: Path) -> tuple[DecodedImages, Decod
         DataError: a file is missing or broken, or validation has classes that training lacks.
     """
     for option, path in (("--rec-train", training), ("--rec-val", validation)):
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise DataError(
                 f"{option} {path} does not exist; pack it from images with MXNet's im2rec. "
                 + _PUBLISHED
@@ -36,7 +37,7 @@ def read_folders(folder: Path) -> tuple[DecodedImages, DecodedImages]:
         DataError: one is missing or empty, or validation has classes that training lacks.
     """
     for part in ("train", "val"):
-        if not (folder / part).is_dir():
+        if not os.path.isdir(folder / part):
             raise DataError(
                 f"{folder / part} does not exist; --data-dir needs the folders train and val with "
                 f"a folder of images per class in each. {_PUBLISHED}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -66,7 +67,7 @@ def _forms(folder: Path, name: str) -> tuple[Path, Path]:
 
 def _find(folder: Path, name: str) -> Path:
     for path in _forms(folder, name):
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     names = ", ".join(name for names in _FILES.values() for name in names)
     raise DataError(

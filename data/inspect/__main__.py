@@ -88,7 +88,7 @@ def _inspect_pairs(pairs: VerificationSet, options: argparse.Namespace) -> Optio
     _print_row("pairs", f"{len(pairs.same):,}: {same:,} same, {len(pairs.same) - same:,} different")
     folds = [str(int(fold.sum())) for fold in np.array_split(pairs.same, _FOLDS)]
     _print_row("same pairs by fold", " ".join(folds))
-    different = f"{len(set(pairs.images)):,} different"
+    different = f"{len(np.unique(pairs.firsts)):,} different"
     _print_row("images", f"{len(pairs):,}, {different}{_average_size(survey)}")
     if survey is not None:
         for (height, width), count in survey.sizes.most_common():

@@ -22,9 +22,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from data.align.aligner import Aligner, add_search, open_source, search_of
+from data.align.points import PointsFile
 from data.identities import (
     Identity,
     find_identities,
+    find_images,
     image_paths,
     split_evenly,
     split_holdout,
@@ -202,8 +204,11 @@ def _check(options: argparse.Namespace) -> None:
 def _pack(options: argparse.Namespace) -> None:
     reader = ImageReader(options.resize, options.crop, options.check, options.png, options.workers)
     if options.align:
-        aligner = Aligner(open_source(options.align, options), options.folder)
-        reader = replace(reader, aligner=aligner)
+        source = open_source(options.align, options)
+        if isinstance(source, PointsFile):
+            # A list may name more images of the folder than are packed.
+            source.check_images(options.folder, find_images(options.folder, options.workers))
+        reader = replace(reader, aligner=Aligner(source, options.folder))
     if options.pairs:
         pairs = read_pairs(options.pairs, options.folder)
         pack_pairs(pairs, options.out, reader)

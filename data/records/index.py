@@ -8,6 +8,7 @@ keys only where they are not consecutive.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any, Optional
 
@@ -125,7 +126,7 @@ def _find_images(
 def _without_record_0(path: Path) -> str:
     """Return the message for identity records without the record that announces them."""
     index = path.with_suffix(".idx")
-    if not index.is_file():
+    if not os.path.isfile(index):
         return (
             f"{path} ends with identity records, but no record 0 announces them; copy its .idx, too"
         )

@@ -129,20 +129,25 @@ def _check_places(index: Path, file: RecordFile, keys: _Numbers, offsets: _Numbe
             "delete it to have the .rec scanned"
         )
     missing = _records_between(file, 0, int(starts[0]))
-    chosen, broken = _chosen(ordered_keys, stops - starts), 0
+    chosen, broken, overlaps = _chosen(ordered_keys, stops - starts), 0, False
     for place in chosen.tolist():
         try:
             end = file.end(int(starts[place]))
         except BrokenRecordError:
             broken += 1
-        else:
-            missing += _records_between(file, end, int(stops[place]))
-    if missing:
+            continue
+        # Records that share bytes would be read again for each of them.
+        overlaps = end > int(stops[place])
+        if overlaps:
+            break
+        missing += _records_between(file, end, int(stops[place]))
+    if missing and not overlaps:
         raise DataError(
             f"{index} lacks {missing} or more of the records in {index.with_suffix('.rec').name}, "
             f"it names {len(keys)}; delete it to have the .rec scanned, or copy both again"
         )
-    if int(starts[0]) or 2 * broken > len(chosen) or _end(file, int(starts[-1])) != stops[-1]:
+    is_elsewhere = overlaps or int(starts[0]) > 0 or 2 * broken > len(chosen)
+    if is_elsewhere or _end(file, int(starts[-1])) != stops[-1]:
         raise DataError(
             f"{index} does not fit {index.with_suffix('.rec').name}: records do not begin and end "
             "where it says; delete it to have the .rec scanned, or copy both again"

@@ -13,7 +13,9 @@ follow the images and each hold the key range of the images of one identity. Fla
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Protocol, Union
 
@@ -43,6 +45,8 @@ from data.records.recordio import (
 from runtime.errors import DataError
 from runtime.kernels.compiled import unlocked_kernel
 
+_log = logging.getLogger("data")
+_SHARD = re.compile(r"train-\d{5,}\.rec")
 # Images of a grouped set up to which the label of each is looked up: the disk reads a page for it.
 _ALL_LOOKED_UP = 1 << 20
 _FRAME_BYTES, _WORD_BYTES = 8, 4
@@ -146,6 +150,13 @@ class RecordSet(LabeledRecords):
             DataError: no such set, or an index, header or property that cannot be right.
         """
         self.path = _find_rec(Path(path))
+        shards = named_shards(Path(path)) if self.path.name == "train.rec" else []
+        if shards:
+            _log.warning(
+                "%s has train.rec and %d shards, of which %s is the first: only train.rec is read; "
+                "move the others to a folder of their own to read them",
+                *(path, len(shards), shards[0].name),
+            )
         self.name = Path(os.path.realpath(self.path)).parent.name
         self.file = RecordFile(self.path)
         self.index = RecordIndex(self.path, self.file)
@@ -287,14 +298,20 @@ class RecordSet(LabeledRecords):
             self.num_classes = self.labeled_classes()
             return
         self.num_classes, self.image_size = read_property(path)
-        if self.identities <= self.num_classes:
-            return
-        # In a set from an unsorted list, a class has several identity records.
-        labeled = self.labeled_classes()
-        if labeled > self.num_classes:
+        held = self.identities
+        if held > self.num_classes:
+            # In a set from an unsorted list, a class has several identity records.
+            held = self.labeled_classes()
+        if held > self.num_classes:
             raise DataError(
-                f"{path} says {self.num_classes} classes, but {self.path.name} holds {labeled} "
+                f"{path} says {self.num_classes} classes, but {self.path.name} holds {held} "
                 "identities; correct its first line (num_classes,height,width)"
+            )
+        if 0 < held < self.num_classes:
+            _log.warning(
+                "%s says %d classes, but %s holds %d identities: the others have no image; correct "
+                "its first line (num_classes,height,width) if it is wrong",
+                *(path, self.num_classes, self.path.name, held),
             )
 
     def _first_image_size(self) -> tuple[int, int]:
@@ -327,7 +344,7 @@ class RecordSet(LabeledRecords):
 
     def _label_error(self, label: float, index: int) -> DataError:
         path = self.path.with_name("property")
-        if not path.is_file():
+        if not os.path.isfile(path):
             return DataError(
                 f"{self.where(index)} has label {label:.10g}, but classes are numbered 0, 1, 2, … "
                 f"(below {self.num_classes}); pack the set again"
@@ -352,14 +369,23 @@ def files_of(path: Path) -> list[Path]:
     return [rec, rec.with_suffix(".idx"), rec.with_name("property")]
 
 
+def named_shards(path: Path) -> list[Path]:
+    """Return the files in a folder that have the names of shards, in their order."""
+    if not os.path.isdir(path):
+        return []
+    found = [each for each in path.iterdir() if _SHARD.fullmatch(each.name)]
+    return sorted(found, key=lambda each: int(each.stem.partition("-")[2]))
+
+
 def _find_rec(path: Path) -> Path:
-    if path.is_file():
+    if os.path.isfile(path):
         return path
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise DataError(f"{path}: no such folder or file; name a folder that holds train.rec")
-    if (path / "train.rec").is_file():
+    if os.path.isfile(path / "train.rec"):
         return path / "train.rec"
-    found = sorted(path.glob("*.rec"))
+    # A hidden one is what macOS notes about another.
+    found = sorted(path.glob("[!.]*.rec"))
     if not found:
         raise DataError(
             f"{path} holds no .rec file; make one from a folder of identities: python -m data.pack"

@@ -9,19 +9,23 @@ classes all shards have together, so that a shard that is missing is found.
 
 from __future__ import annotations
 
-import re
+import logging
+import os
 import resource
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Union
 
+import numpy as np
+
 from data.records.joined_set import JoinedSet
 from data.records.property_file import Property, read_property
-from data.records.record_set import RecordSet, files_of
-from runtime.errors import DataError
+from data.records.record_set import RecordSet, files_of, named_shards
+from data.records.recordio import FLOAT32_EXACT
+from runtime.errors import ConfigError, DataError
 
-_NAME = re.compile(r"train-\d{5,}\.rec")
+_log = logging.getLogger("data")
 _MOST_CLASSES = (1 << 31) - 1
 # Of a shard: the .rec, the caches of its index and of its labels. Others: of the process.
 _FILES_OF_SHARD, _OTHER_FILES = 3, 256
@@ -31,6 +35,7 @@ def open_sets(paths: Sequence[Union[str, Path]]) -> Union[RecordSet, JoinedSet]:
     """Open record files, or folders of one or of many, as one set.
 
     Raises:
+        ConfigError: a file is given twice.
         DataError: no such set, or files that cannot be right.
     """
     shards = {path: shards_of(Path(path)) for path in paths}
@@ -38,7 +43,16 @@ def open_sets(paths: Sequence[Union[str, Path]]) -> Union[RecordSet, JoinedSet]:
     sets = [
         ShardedSet(Path(path), shards[path]) if shards[path] else RecordSet(path) for path in paths
     ]
-    return sets[0] if len(sets) == 1 else JoinedSet(sets)
+    if len(sets) == 1:
+        return sets[0]
+    places = [os.path.realpath(each.path) for each in sets]
+    twice = next((place for place in places if places.count(place) > 1), None)
+    if twice is not None:
+        raise ConfigError(
+            f"--rec names {twice} twice, so that each of its people would be two classes; name it "
+            "once"
+        )
+    return JoinedSet(sets)
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -98,20 +112,38 @@ class ShardedSet(JoinedSet):
                     f"{grouped.path} has identity records and {flat.path} has none; pack all "
                     "shards of a set alike"
                 )
+            if whole.num_classes > FLOAT32_EXACT:
+                raise DataError(
+                    f"{folder / 'property'} says {whole.num_classes} classes, but shards without "
+                    f"identity records have at most {FLOAT32_EXACT}; correct its first line "
+                    "(num_classes,height,width)"
+                )
             first_classes = [0] * len(members)
+            self._warn_of_empty_classes(members, whole.num_classes)
         self._join(members, first_classes, whole.num_classes)
+
+    def _warn_of_empty_classes(self, members: Sequence[RecordSet], num_classes: int) -> None:
+        """Flat shards do not tell whether the last of them is missing, but their labels may."""
+        has_images = np.zeros(num_classes, np.bool_)
+        for member in members:
+            labels = member.labels()
+            has_images[labels[labels >= 0]] = True
+        if not has_images.all():
+            _log.warning(
+                "%s: %d of the %d classes in property have no image, the first is %d; if a shard "
+                "behind %s is missing, copy the set again",
+                *(self.path, np.sum(~has_images), num_classes, np.argmin(has_images)),
+                members[-1].path.name,
+            )
 
 
 def shards_of(path: Path) -> list[Path]:
     """Return the shards in a folder in their order; none if it holds a single file, too."""
-    if not path.is_dir() or (path / "train.rec").is_file():
-        return []
-    found = [each for each in path.iterdir() if _NAME.fullmatch(each.name)]
-    return sorted(found, key=lambda each: int(each.stem.partition("-")[2]))
+    return [] if os.path.isfile(path / "train.rec") else named_shards(path)
 
 
 def _read_whole(path: Path, shards: int) -> Property:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DataError(
             f"{path} is missing, by which {shards} shards are checked to be all; write "
             "num_classes,height,width of the whole set into it"
@@ -130,8 +162,10 @@ def allow_open_files(shards: int, path: Union[str, Path]) -> None:
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return
     if hard != resource.RLIM_INFINITY and needed > hard:
+        needs = f"{shards} shards need" if shards else "reading it needs"
+        fewer = " or pack fewer, larger shards" if shards else ""
         raise DataError(
-            f"{path}: {shards} shards need {needed} open files, but this process may open "
-            f"{hard}; raise the limit (ulimit -Hn) or pack fewer, larger shards"
+            f"{path}: {needs} {needed} open files, but this process may open {hard}; raise the "
+            f"limit (ulimit -Hn){fewer}"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -56,7 +56,12 @@ class VerificationSet:
     def firsts(self) -> NDArray[np.int64]:
         """``[2 P]``: for each image, the number of the first one of the same bytes."""
         found: dict[bytes, int] = {}
-        return np.array([found.setdefault(image, i) for i, image in enumerate(self.images)])
+        # A file may use one object many times: compare its bytes once.
+        of_object: dict[int, int] = {}
+        for number, image in enumerate(self.images):
+            if id(image) not in of_object:
+                of_object[id(image)] = found.setdefault(image, number)
+        return np.array([of_object[id(image)] for image in self.images])
 
     def decode(self, numbers: Sequence[int], size: tuple[int, int]) -> NDArray[np.uint8]:
         """Decode the images of these numbers, scaled to ``size`` where theirs is another.

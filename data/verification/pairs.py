@@ -65,12 +65,20 @@ def read_pairs(path: Path, folder: Path) -> list[Pair]:
             "pairs, which come first in LFW's format"
         )
     pairs = [_parse_pair(line, folder, f"{path}, line {number}") for number, line in lines[1:]]
-    announced = 2 * int(np.prod([int(word) for word in header]))
-    if len(pairs) != announced:
+    *folds, size = map(int, header)
+    announced = 2 * int(np.prod([*folds, size]))
+    if len(pairs) != announced or not pairs:
         raise DataError(
             f"{path} announces {announced} pairs in its first line and holds {len(pairs)}; copy it "
             "again"
         )
+    for number, start in enumerate(range(0, len(pairs), 2 * size), 1):
+        same = sum(pair.same for pair in pairs[start : start + 2 * size])
+        if same != size:
+            raise DataError(
+                f"{path}: of the {2 * size} pairs of fold {number}, {same} instead of {size} are of"
+                " one person; sort them by folds, or correct the first line"
+            )
     return pairs
 
 
@@ -114,6 +122,11 @@ def _parse_pair(line: str, folder: Path, where: str) -> Pair:
         same = len(words) == 3
         full = [words[0], words[1], words[0], words[2]] if same else words
         if len(full) == 4 and all(map(_is_count, full[1::2])) and all(map(_is_name, full[::2])):
+            if not same and full[0] == full[2]:
+                raise DataError(
+                    f"{where}: {' '.join(line.split())!r:.80} has one name for two people; write "
+                    "'name i j' for images of one person"
+                )
             first = _image_of(folder, full[0], int(full[1]), where)
             return Pair(first, _image_of(folder, full[2], int(full[3]), where), same)
     raise DataError(f"{where}: {' '.join(line.split())!r:.80} is neither {_LAYOUT}")
@@ -132,7 +145,7 @@ def _image_of(folder: Path, name: str, number: int, where: str) -> Path:
     stem = folder / name / f"{name}_{number:04d}"
     for suffix in (*IMAGE_ENDINGS, *map(str.upper, IMAGE_ENDINGS), ""):
         path = stem.with_name(stem.name + suffix)
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     raise DataError(f"{where}: there is no image {stem}{IMAGE_ENDINGS[0]}; check the folder")
 

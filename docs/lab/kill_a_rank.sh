@@ -2,7 +2,9 @@
 # Exercise 5 of the lab: kills one of two ranks in the middle of a run, which starts again by itself, and compares the
 # result with that of a run that nothing has disturbed. Both are in models/lab of the folder where this is called.
 set -euo pipefail
-project=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+script=${BASH_SOURCE[0]}
+if [[ -L $script ]]; then script=$(readlink -f "$script"); fi
+project=$(CDPATH='' cd "$(dirname "$script")/../.." && pwd)
 
 # train FOLDER ARGUMENTS...: two ranks, 120 updates of made-up images, a checkpoint after every 40.
 train() {

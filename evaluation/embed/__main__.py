@@ -18,6 +18,7 @@ from typing import Any, Optional, Protocol, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluation import originals
 from evaluation.embed.embedder import Embedder, batches
 from evaluation.embed.index import write_index
 from evaluation.embed.rows_file import RowsFile, reserve, write_safetensors
@@ -114,6 +115,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         description="Write the embeddings of images. Under horovodrun or mpirun the ranks share "
         "the images, each on the GPU of its local rank if there is one; all of them have to see "
         "the same files under the same paths, those that are written too.",
+        foreign=originals.EMBED,
     )
     add = parser.add_argument
     input_help = (

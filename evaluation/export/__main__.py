@@ -29,10 +29,11 @@ from evaluation.export.graph import INPUT, IR_VERSION, OPSET, Form, Network, to_
 from evaluation.export.pixels import read_scaling
 from evaluation.export.writer import HALF, SINGLE
 from evaluation.features import check_finite
-from evaluation.network import checkpoint
+from evaluation.network import checkpoint, files_of
 from evaluation.onnx_runtime import OnnxNetwork
+from evaluation.output_files import check_output
 from runtime.command_line import Parser, positive_integer
-from runtime.errors import DataError, run_program
+from runtime.errors import ConfigError, DataError, run_program
 from runtime.files import StagedFiles
 from runtime.process.terminal import print_line
 from runtime.untrusted.onnx_model import import_onnx, import_onnxruntime
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 LIMITS = {SINGLE: 1e-4, HALF: 3e-2}
 """The largest relative difference to MXNet that is not refused."""
 _IMAGES, _BATCHES = 7, (1, 7)
+_OF_ONNX = ("dtype", "batch_size", "input", "limit")
 
 
 def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -50,7 +52,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
         prog="python -m evaluation.export",
         description="Write a trained network as ONNX, compare it with MXNet's, and write a model "
         "card beside it.",
-        foreign=originals.NETWORK,
+        foreign=originals.EXPORT,
     )
     add = parser.add_argument
     model_help = (
@@ -60,15 +62,15 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     source.add_argument("--model", type=checkpoint, metavar="PREFIX,EPOCH", help=model_help)
     torch_help = "an iResNet of arcface_torch: write a checkpoint with the prefix --output"
     source.add_argument("--from-torch", type=Path, metavar="FILE.pt", help=torch_help)
-    format_help = "onnx, or torch: the state dict of an iResNet for arcface_torch"
-    add("--format", choices=("onnx", "torch"), default="onnx", help=format_help)
+    format_help = "onnx (default), or torch: the state dict of an iResNet for arcface_torch"
+    add("--format", choices=("onnx", "torch"), help=format_help)
     add("--output", type=Path, metavar="FILE", help="default PREFIX.onnx, PREFIX.pt")
-    dtype_help = "of weights and feature maps; input and output stay float32 (default %(default)s)"
-    add("--dtype", choices=(SINGLE, HALF), default=SINGLE, help=dtype_help)
+    dtype_help = "of weights and feature maps; input and output stay float32 (default float32)"
+    add("--dtype", choices=(SINGLE, HALF), help=dtype_help)
     batch_help = "images per batch, if every batch has as many (default: any number)"
     add("--batch-size", type=positive_integer, metavar="N", help=batch_help)
-    input_help = "type of the pixels, 0 to 255 in RGB (default %(default)s)"
-    add("--input", choices=(SINGLE, "uint8"), default=SINGLE, help=input_help)
+    input_help = "type of the pixels, 0 to 255 in RGB (default float32)"
+    add("--input", choices=(SINGLE, "uint8"), help=input_help)
     add(
         "--image-size",
         nargs=2,
@@ -81,7 +83,20 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.from_torch is not None and options.output is None:
         parser.error("--from-torch needs --output PREFIX, e.g. models/theirs/model")
+    if options.from_torch is not None:
+        _refuse_unused(parser, options, "--from-torch", ("format", "image_size", *_OF_ONNX))
+    elif options.format == "torch":
+        _refuse_unused(parser, options, "--format torch", _OF_ONNX)
     return options
+
+
+def _refuse_unused(
+    parser: Parser, options: argparse.Namespace, task: str, names: Sequence[str]
+) -> None:
+    for name in names:
+        if getattr(options, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            parser.error(f"{option}: {task} does not obey it; leave it out, or export ONNX")
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
@@ -101,11 +116,14 @@ def _write_onnx(options: argparse.Namespace) -> None:
     import_onnxruntime()
     prefix, found = _read(options)
     path = options.output or Path(f"{prefix}.onnx")
-    form = Form(options.dtype, options.batch_size, options.input == "uint8")
+    card = path.with_suffix(".md")
+    if card == path:
+        raise ConfigError(f"--output {path} is the name of the model card; give another ending")
+    _check_outputs(options, path, card)
+    form = Form(options.dtype or SINGLE, options.batch_size, options.input == "uint8")
     model = _converted(found, form)
     limit = LIMITS[form.dtype] if options.limit is None else options.limit
     difference = _checked(model, found, form, limit, path)
-    card = path.with_suffix(".md")
     facts = _facts(found, form, difference, path, model)
     text = write_card(facts, Path(prefix).parent)
     _write({path: model, card: text.encode()})
@@ -127,11 +145,17 @@ def _read(options: argparse.Namespace) -> tuple[str, Checkpoint]:
     return prefix, read_checkpoint(prefix, epoch, size)
 
 
+def _check_outputs(options: argparse.Namespace, *paths: Path) -> None:
+    for path in paths:
+        check_output(path, "--output", files_of(options.model))
+
+
 def _write_torch(options: argparse.Namespace) -> None:
     prefix, found = _read(options)
+    path = options.output or Path(f"{prefix}.pt")
+    _check_outputs(options, path)
     tensors = torch_names.to_torch(found.weights, prefix)
     constants = _constants(found, prefix)
-    path = options.output or Path(f"{prefix}.pt")
     content = io.BytesIO()
     note = (torch_names.NOTE, torch_names.encode(constants))
     torch_file.write_state_dict(content, tensors, note)

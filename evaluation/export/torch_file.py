@@ -36,7 +36,8 @@ _STORAGES = {
 }
 _NAMES = {np.dtype(dtype).str: name for name, dtype in _STORAGES.items()}
 _MARKS = frozenset((_REBUILD, "collections OrderedDict", *_STORAGES))
-_MAX_PICKLE = 1 << 26
+# An r200 has 0.3 MB, and as much for each moment of its optimizer. A byte may make an object.
+_MAX_PICKLE = 1 << 21
 _MAX_NOTE = 1 << 16
 _MAX_KEY = 1 << 20
 _MARK = object()
@@ -114,14 +115,15 @@ def read_state_dict(path: Path, note: str) -> tuple[dict[str, NDArray[Any]], Opt
     Raises:
         DataError: the file is missing, damaged, or holds something else.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DataError(f"{path} does not exist; give the .pt file of a state dict")
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             return _Reader(archive, os.fstat(file.fileno()).st_size).read(note)
     except _Damaged as damage:
         raise DataError(f"{path} is no state dict of PyTorch: {damage}; save it again") from None
-    except (OSError, EOFError, UnicodeError, zipfile.BadZipFile, RuntimeError) as error:
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, RuntimeError) as error:
+        # Offsets that no file has, and names that are no UTF-8, are ValueErrors;
         # NotImplementedError, of an unknown compression, is a RuntimeError.
         raise DataError(
             f"{path} cannot be read ({str(error)!r:.200}); save it with torch.save of PyTorch 1.6 "
@@ -140,8 +142,10 @@ class _Reader:
         if len(roots) != 1:
             raise _Damaged("it has no data.pkl")
         self._root = roots[0]
+        self._size = size
         # Bytes that tensors may still take: as many as the file has, whatever its directory says.
         self._allowance = size
+        self._storages: dict[str, bytes] = {}
 
     def read(self, note: str) -> tuple[dict[str, NDArray[Any]], Optional[bytes]]:
         order = self._root + "byteorder"
@@ -166,6 +170,9 @@ class _Reader:
         # PyTorch does not compress; what is compressed may be of any size.
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > most:
             raise _Damaged(f"{name!r:.80} is compressed, or larger than it can be")
+        # zipfile allocates the former and seeks the latter without a look at the file's size.
+        if entry.compress_size != entry.file_size or not 0 <= entry.header_offset < self._size:
+            raise _Damaged(f"{name!r:.80} has a size or a place that the file cannot have")
         return self._archive.read(entry)
 
     def _tensor(self, arguments: Any) -> NDArray[Any]:
@@ -185,10 +192,14 @@ class _Reader:
         if len(shape) != len(strides) or math.prod(shape) > count or last >= count or 0 in shape:
             raise _Damaged("a tensor that is larger than its storage")
         dtype = np.dtype(_STORAGES[kind.name])
-        self._allowance -= count * dtype.itemsize
+        self._allowance -= math.prod(shape) * dtype.itemsize
         if self._allowance < 0:
             raise _Damaged("tensors that are larger than the file")
-        content = self._content(f"{self._root}data/{key}", count * dtype.itemsize)
+        # Several tensors may be parts of one storage.
+        if key not in self._storages:
+            name = f"{self._root}data/{key}"
+            self._storages[key] = self._content(name, count * dtype.itemsize)
+        content = self._storages[key]
         if len(content) != count * dtype.itemsize:
             raise _Damaged("a storage of another size")
         flat = np.frombuffer(content, dtype)[offset:]

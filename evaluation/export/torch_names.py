@@ -89,7 +89,7 @@ def to_torch(weights: Mapping[str, NDArray[Any]], where: str) -> dict[str, NDArr
     Raises:
         DataError: it is no iResNet with the output E or FC.
     """
-    units = units_of(list(weights), r"stage(\d+)_unit(\d+)_conv1_weight$")
+    units = units_of(list(weights), r"stage(\d{1,4})_unit(\d{1,4})_conv1_weight$")
     names = table(units)
     other = set(names.values()) - {None} ^ weights.keys()
     if other:
@@ -114,15 +114,15 @@ def from_torch(
         DataError: they are not those of an iResNet, or their shapes contradict each other.
     """
     plain = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
-    units = units_of(list(plain), r"layer(\d+)\.(\d+)\.conv1\.weight$")
+    units = units_of(list(plain), r"layer(\d{1,4})\.(\d{1,4})\.conv1\.weight$")
     names = table(units)
     # Files from before PyTorch 0.4.1 do not count batches.
     other = {name for name in names.keys() ^ plain.keys() if not name.endswith(_BATCHES)}
     if other or len(units) != 4:
         first = sorted(other)[0] if other else "layer1"
         raise DataError(
-            f"{where} is no iResNet of arcface_torch: {first!r} is of one of the two alone; give "
-            "the model.pt of a network such as r50"
+            f"{where} is no iResNet of arcface_torch: {first!r:.80} is of one of the two alone; "
+            "give the model.pt of a network such as r50"
         )
     found = {
         here: plain[there].astype(np.float32) for there, here in names.items() if here is not None
@@ -151,7 +151,7 @@ def decode(note: Optional[bytes], where: str) -> Constants:
     try:
         values = json.loads(note)
         constants = Constants(float(values["pixel_scale"]), float(values["epsilon"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         constants = Constants(0.0, 0.0)
     if not (0 < constants.pixel_scale < 1e3 and 0 < constants.epsilon < 1):
         raise DataError(f"{where} has a damaged {NOTE}; export it again")

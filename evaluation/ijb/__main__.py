@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
@@ -32,6 +33,7 @@ from evaluation.ijb.lists import (
     Pairs,
     Subjects,
     find_lists,
+    line_of_face,
     read_faces,
     read_pairs,
     read_subjects,
@@ -44,7 +46,7 @@ from evaluation.ijb.verification import (
     verify,
     write_results,
 )
-from evaluation.network import add_network, open_network
+from evaluation.network import add_network, files_of, open_network
 from evaluation.output_files import check_output
 from runtime.command_line import Parser
 from runtime.environment import prepare_lanes
@@ -106,7 +108,7 @@ def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.image_size and tuple(options.image_size) != FACE_SIZE:
         raise _wrong_size("--image-size", tuple(options.image_size))
-    if options.json and not options.json.parent.is_dir():
+    if options.json and not os.path.isdir(options.json.parent):
         raise ConfigError(
             f"--json {options.json}: there is no folder {options.json.parent}; make it before"
         )
@@ -128,7 +130,7 @@ def _read_protocols(options: argparse.Namespace, lists: Lists, faces: Faces) -> 
         (_ONE_TO_ONE, [lists.pairs]),
         (_ONE_TO_MANY, [*lists.galleries, lists.probes]),
     ):
-        gone = [path for path in paths if not path.exists()]
+        gone = [path for path in paths if not os.path.exists(path)]
         if gone and only in (None, name):
             other = _ONE_TO_MANY if name == _ONE_TO_ONE else _ONE_TO_ONE
             raise DataError(
@@ -142,6 +144,29 @@ def _read_protocols(options: argparse.Namespace, lists: Lists, faces: Faces) -> 
     return _Protocols(pairs, galleries, read_subjects(lists.probes, ids))
 
 
+def _check_points(lists: Lists, faces: Faces) -> str:
+    """Return a line about the faces whose points are hardly those of a face, if there are any.
+
+    Raises:
+        DataError: they are at least half of all, as in a list with other columns.
+    """
+    from data.align.listed_faces import ListedFaces
+
+    wrong = ListedFaces(lists.images, faces.names, faces.points).without_face()
+    if 2 * len(wrong) >= len(faces.names):
+        raise DataError(
+            f"{lists.points}, line {line_of_face(lists.points, int(wrong[0]))}: the points are "
+            f"those of no face, as of {len(wrong):,} of {len(faces.names):,} faces; each line has "
+            "the name of an image, x and y of five points, then the score, in InsightFace's release"
+        )
+    if not len(wrong):
+        return ""
+    return (
+        f"{lists.points}: the points of {len(wrong):,} of {len(faces.names):,} faces are hardly "
+        "those of a face, as of some in profile; they are aligned as the list says"
+    )
+
+
 def _embed(
     options: argparse.Namespace, world: Any, lists: Lists, faces: Faces, folder: FeaturesFolder
 ) -> None:
@@ -150,7 +175,7 @@ def _embed(
     if not missing:
         return
     from data.align.listed_faces import ListedFaces
-    from data.worker_threads import map_in_order, say, track
+    from data.worker_threads import map_in_order, track
     from runtime import devices
 
     context = None if isinstance(options.model, Path) else devices.choose(world, options.dtype)
@@ -159,12 +184,6 @@ def _embed(
         raise _wrong_size(network.name, network.image_size)
     batch_size = min(options.batch_size, PART)
     listed = ListedFaces(lists.images, faces.names, faces.points)
-    wrong = listed.without_face()
-    if world.rank == 0 and 2 * wrong > len(listed):
-        say(
-            f"{lists.points}: the points of {wrong:,} of {len(listed):,} faces are those of no "
-            "face; each line has x and y of five points, then the score, in InsightFace's release"
-        )
     own = missing[world.rank :: world.size]
     numbers = list(chain.from_iterable(map(folder.faces, own)))
     try:
@@ -255,6 +274,7 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
     prepare_lanes()
     lists = find_lists(options.folder)
     faces = read_faces(lists)
+    remark = _check_points(lists, faces)
     description = describe(
         options.model,
         lists.points,
@@ -263,6 +283,7 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
         dtype=options.dtype,
     )
     # Here, because rooms meet in programs only.
+    from data.worker_threads import say
     from parallel.world import join_ranks
 
     world = world or join_ranks()
@@ -276,9 +297,14 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
         if world.rank == 0:
             protocols = _read_protocols(options, lists, faces)
             folder.claim()
+            if remark:
+                say(remark)
             if protocols.pairs is not None:
                 for path in _result_files(options, lists):
                     check_output(path, "--result-dir")
+            if options.json:
+                read = (*lists.files(), *files_of(options.model))
+                check_output(options.json, "--json", read)
         _embed(options, world, lists, faces, folder)
         if world.rank == 0:
             weighting = Weighting(not options.no_detector_score, not options.no_norm_score)
@@ -286,7 +312,15 @@ def main(argv: Optional[Sequence[str]] = None, world: Any = None) -> None:
             @lru_cache(None)
             def templates(unit_views: bool) -> NDArray[np.float64]:
                 parts = sums_of_parts(folder.read(), unit_views=unit_views)
-                return template_features(parts, faces, weighting)
+                rows = template_features(parts, faces, weighting)
+                empty = int((~rows.any(axis=1)).sum())
+                if empty:
+                    raise DataError(
+                        f"{empty:,} of {len(rows):,} templates have length 0, so that their cosines"
+                        f" would be 0: look for detector scores of 0 in {lists.points}, or give "
+                        "--no-detector-score"
+                    )
+                return rows
 
             _compare(options, lists, protocols, templates)
 

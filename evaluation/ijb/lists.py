@@ -12,6 +12,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import os
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +80,10 @@ class Lists(NamedTuple):
     galleries: tuple[Path, Path]
     probes: Path
 
+    def files(self) -> tuple[Path, ...]:
+        """Return the lists, whether they are there or not."""
+        return (self.points, self.media, self.pairs, *self.galleries, self.probes)
+
 
 class Faces(NamedTuple):
     """All faces, in the order of their lines.
@@ -133,7 +138,7 @@ def find_lists(folder: Path) -> Lists:
         DataError: the folder has the lists of neither, or of both.
     """
     meta = folder / _META
-    found = [one for one in RELEASES if (meta / f"{one.prefix}_name_5pts_score.txt").is_file()]
+    found = [one for one in RELEASES if os.path.isfile(meta / f"{one.prefix}_name_5pts_score.txt")]
     if len(found) != 1:
         what = "those of both sets" if found else "neither of these"
         names = " or ".join(f"{one.prefix}_name_5pts_score.txt" for one in RELEASES)
@@ -194,6 +199,10 @@ def _read_points(path: Path) -> tuple[list[str], NDArray[np.float64], NDArray[np
             row = []
         if len(row) != _POINT_NUMBERS + 1 or not all(abs(x) <= _LARGEST for x in row):
             raise _wrong(path, number, line, "the name of an image, x and y of five points, score")
+        if words[0].startswith("/") or ".." in words[0].split("/"):
+            raise _wrong(
+                path, number, line, f"the name of an image within {IMAGES}, and its points"
+            )
         names.append(words[0])
         numbers.extend(row)
     if not names:
@@ -211,11 +220,15 @@ def _check_spread(path: Path, points: NDArray[np.float64]) -> None:
     least = _SMALLEST_SPREAD * np.maximum(1.0, np.square(means).sum(axis=(1, 2)))
     wrong = np.flatnonzero(spreads <= least)
     if len(wrong):
-        line = next(n for face, (n, _) in enumerate(_lines(path)) if face == wrong[0])
         raise DataError(
-            f"{path}, line {line}: the five points lie in one place, so that no face can be "
-            "aligned; take the list from InsightFace's release"
+            f"{path}, line {line_of_face(path, int(wrong[0]))}: the five points lie in one place, "
+            "so that no face can be aligned; take the list from InsightFace's release"
         )
+
+
+def line_of_face(path: Path, face: int) -> int:
+    """Return the number of a face's line in the list of points."""
+    return next(number for place, (number, _) in enumerate(_lines(path)) if place == face)
 
 
 def read_pairs(path: Path, template_ids: Ints) -> Pairs:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from evaluation.float_file import map_floats
 from runtime.errors import DataError
 from runtime.files import read_file, read_text
+from runtime.process.terminal import print_line
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -72,7 +74,7 @@ class RunFiles:
 
 def scores_file(target: str) -> str:
     """The name of the file with the scores of a verification set."""
-    return _SCORES.format(re.sub(r"[^\w.-]", "_", target))
+    return _SCORES.format(quote(target, safe=""))
 
 
 def read(folder: Path) -> RunFiles:
@@ -81,7 +83,7 @@ def read(folder: Path) -> RunFiles:
     Raises:
         DataError: it is none, or a file in it is damaged.
     """
-    if not (folder / METRICS).is_file():
+    if not os.path.isfile(folder / METRICS):
         raise DataError(
             f"{folder} is no folder of a run: it has no {METRICS}; give the folder that the first "
             "lines of the run name (--models-root), such as models/synthetic-tiny after make train"
@@ -161,7 +163,7 @@ def read_metrics(folder: Path) -> tuple[Sequence[Record], Mapping[str, Sequence[
 
 def _records(path: Path, *, is_whole: bool = False) -> list[Record]:
     """The tables of a file, of which there is one per line unless it is a whole one."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return []
     try:
         text = read_text(path)
@@ -193,7 +195,7 @@ def _checked(path: Path, records: Sequence[Record]) -> Sequence[Record]:
 def _read_scores(path: Path) -> NDArray[np.float64]:
     """The scores [P, 2] of a file; none if it is not there, or has pairs of one kind only."""
     none = np.zeros((0, 2))
-    if not path.is_file():
+    if not os.path.isfile(path):
         return none
     try:
         found = map_floats(path)
@@ -205,12 +207,16 @@ def _read_scores(path: Path) -> NDArray[np.float64]:
     if not np.isin(scores[:, 1], (0, 1)).all() or (np.abs(scores[:, 0]) > _LARGEST_COSINE).any():
         raise _damaged(path)
     # The cosines of a network that has diverged.
-    scores = scores[~np.isnan(scores[:, 0])]
+    is_number = ~np.isnan(scores[:, 0])
+    if not is_number.all():
+        left_out = f"left out {np.sum(~is_number):,} of {len(scores):,} pairs of {path}"
+        print_line(f"warning: {left_out}: their cosines are not numbers", file=sys.stderr)
+    scores = scores[is_number]
     return scores if len(np.unique(scores[:, 1])) == 2 else none
 
 
 def _read_picture(path: Path) -> Optional[bytes]:
-    if not path.is_file():
+    if not os.path.isfile(path):
         return None
     try:
         content = read_file(path, _LONGEST_PICTURE)

@@ -99,7 +99,12 @@ def evaluate(
     flip: bool = True,
     image_size: tuple[int, int] = FACE_SIZE,
 ) -> VerificationResult:
-    """Return how well ``extract`` verifies the pairs of ``target``; see ``embed_pairs``."""
+    """Return how well ``extract`` verifies the pairs of ``target``; see ``embed_pairs``.
+
+    Raises:
+        DataError: the set has fewer pairs than folds, or pairs of one kind only.
+    """
+    check_pairs(target)
     embeddings, xnorm = embed_pairs(
         extract, target, batch_size=batch_size, ranks=ranks, flip=flip, image_size=image_size
     )
@@ -141,11 +146,7 @@ def embed_pairs(
         ranks: those that share the pairs.
         flip: embed the mirror images, too.
         image_size: height and width that the network takes.
-
-    Raises:
-        DataError: the set has fewer pairs than folds, or pairs of one kind only.
     """
-    check_pairs(target)
     distinct, places = np.unique(target.firsts, return_inverse=True)
     rank, size = ranks.rank, ranks.world_size
     own = distinct[len(distinct) * rank // size : len(distinct) * (rank + 1) // size].tolist()

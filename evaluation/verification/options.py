@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Optional
 
 from evaluation import originals
 from evaluation.folds import FOLDS
-from evaluation.network import Source, add_network, checkpoint_or_onnx
+from evaluation.network import Source, add_network, checkpoint_or_onnx, files_of
 from evaluation.output_files import check_output
 from runtime.command_line import Parser, positive_integer
 from runtime.errors import DataError
@@ -48,18 +49,20 @@ def _find_sets(words: Sequence[str], folder: Optional[Path]) -> list[Path]:
     """Return the files of sets, given as files or as InsightFace gives them: names in a folder.
 
     Raises:
-        DataError: none of the names has a file.
+        DataError: none of the names has a file, or there is no name.
     """
     found: list[Path] = []
     named: list[Path] = []
     for word in words:
         is_file = word.endswith(_SUFFIX) and "," not in word
-        if folder is None and (is_file or Path(word).is_file()):
+        if folder is None and (is_file or os.path.isfile(word)):
             found.append(Path(word))
             continue
         names = [name.removesuffix(_SUFFIX) for name in word.split(",") if name]
-        named += [(folder or Path()) / f"{name}{_SUFFIX}" for name in names]
-    gone = [path for path in named if not path.is_file()]
+        own = [(folder or Path()) / f"{name}{_SUFFIX}" for name in names]
+        named += own
+        found += own
+    gone = [path for path in named if not os.path.isfile(path)]
     if gone and len(gone) == len(named):
         raise DataError(
             f"{gone[0]} does not exist, nor does any other of the {len(named)} sets of --target; "
@@ -71,22 +74,28 @@ def _find_sets(words: Sequence[str], folder: Optional[Path]) -> list[Path]:
             f"{', '.join(map(str, gone))}",
             file=sys.stderr,
         )
-    return found + [path for path in named if path not in gone]
+    if not found:
+        raise DataError(
+            f"--target {' '.join(words)!r} names no set; give files, or names in --data-dir"
+        )
+    return [path for path in found if path not in gone]
 
 
 def check_outputs(options: argparse.Namespace) -> None:
     """Refuse files that cannot be written.
 
     Raises:
-        ConfigError: a file is a folder.
+        ConfigError: a file is a folder, or one that is read.
         DataError: a folder cannot be made or written.
     """
+    read = [*options.target, *(options.groups or ())]
+    read += [file for model in options.model for file in files_of(model)]
     files = {"--json": options.json, "--roc": options.roc}
     for name, folder in (("--bad-cases", options.bad_cases), ("--hardest", options.hardest)):
         files[name] = folder and folder / "sheet"
     for name, path in files.items():
         if path is not None:
-            check_output(path, name)
+            check_output(path, name, read)
 
 
 def _add_inputs(parser: Parser) -> None:

@@ -3,14 +3,15 @@
     python -m parallel.check -H ip1:8,ip2:8
     NIC=eth1 python -m parallel.check --hostfile hosts --models-root models/faces-r50
 
-Without hosts this one alone is checked. docs/many-hosts.md has a sample. The exit status is 0
-if nothing is wrong, otherwise 2.
+Without hosts, those that run.sh would take are checked: of HOSTS or HOSTFILE, else this one alone.
+docs/many-hosts.md has a sample. The exit status is 0 if nothing is wrong, otherwise 2.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Optional
@@ -18,7 +19,7 @@ from typing import Optional
 from parallel.check.findings import findings
 from parallel.check.survey import survey
 from parallel.check.table import table, verdict
-from parallel.host_lists import read_file, read_list, slots_by_host
+from parallel.host_lists import ListedHost, read_file, read_list, slots_by_host
 from parallel.launch import ssh
 from parallel.launch.network_interface import is_own_name
 from runtime import environment
@@ -38,7 +39,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         "-H",
         dest="hosts",
         metavar="HOST:N,...",
-        help="the hosts with their ranks, as in ip1:8,ip2:8",
+        help="the hosts with their ranks, as in ip1:8,ip2:8; by default those of run.sh, HOSTS",
     )
     hosts.add_argument(
         *("--hostfile", "-hostfile"),
@@ -55,12 +56,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print all that was found out as JSON")
     options = parser.parse_args(argv)
-    if options.hostfile is not None:
-        entries = read_file(options.hostfile)
-    else:
-        entries = read_list(options.hosts if options.hosts is not None else "localhost")
+    variables = environment.variables()
+    entries = _hosts(options, variables)
     slots = {host: count or 1 for host, count in slots_by_host(entries, is_own_name).items()}
-    nic = environment.variables().get("NIC") or None
+    nic = variables.get("NIC") or None
     with ssh.exits_on_signals():
         found = survey(slots, options.models_root.absolute(), nic)
     wrong = findings(found)
@@ -69,6 +68,20 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     else:
         print("\n".join([*table(found), "", *verdict(found, wrong)]))
     return USER_ERROR_STATUS if wrong else 0
+
+
+def _hosts(options: argparse.Namespace, variables: Mapping[str, str]) -> tuple[ListedHost, ...]:
+    """The hosts of the options, or else those that run.sh would take."""
+    if options.hostfile is not None:
+        return read_file(options.hostfile)
+    if options.hosts is not None:
+        return read_list(options.hosts)
+    operator = variables.get("OMPI_MCA_orte_default_hostfile", "none")
+    if variables.get("HOSTS"):
+        return read_list(variables["HOSTS"])
+    if variables.get("HOSTFILE"):
+        return read_file(Path(variables["HOSTFILE"]))
+    return read_list("localhost") if operator == "none" else read_file(Path(operator))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def read_shares(path: Path, addresses: Sequence[str]) -> Shares:
 
     Args:
         path: the file.
-        addresses: of each worker, as written in ``hosts``.
+        addresses: the IP address of each worker, by which MXNet numbers it.
 
     Raises:
         DataError: with the file and the line: not two numbers from 0 to 1, or too few lines.

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -99,7 +100,8 @@ def run(specs: Iterable[ProcessSpec], start: Starter, *, tolerates: bool) -> int
     job = _RunningJob(tolerates)
     try:
         for spec in specs:
-            job.start(spec, start)
+            if not job.start(spec, start):
+                break
         return job.watch()
     finally:
         job.end()
@@ -128,6 +130,8 @@ class _RunningJob:
         self._tolerates = tolerates
         # Not queue.Queue, for whose lock a signal handler could wait forever.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        # Events that came while processes were started.
+        self._waiting: deque[_Event] = deque()
         self._running: list[_Process] = []
         self._has_success = False
         self._first_failure = 0
@@ -138,12 +142,34 @@ class _RunningJob:
             if signal.getsignal(number) is not signal.SIG_IGN
         }
 
-    def start(self, spec: ProcessSpec, start: Starter) -> None:
+    def start(self, spec: ProcessSpec, start: Starter) -> bool:
+        """Start a process; returns False, without it, if the job is about to end."""
         beginning = [process for process in self._running if process.is_beginning_on(spec.host)]
-        if len(beginning) >= _MOST_LOGINS:
-            beginning[0].has_begun.wait()
+        while (
+            not (is_ending := self._is_ending())
+            and len(beginning) >= _MOST_LOGINS
+            and not beginning[0].has_begun.wait(_POLL_SECONDS)
+        ):
+            pass
+        if is_ending:
+            return False
         command, environment = start(spec)
         self._running.append(_Process(spec, command, environment, self._events))
+        return True
+
+    def _is_ending(self) -> bool:
+        """True if a signal has come, or a process has ended in a way that ends the job."""
+        with suppress(queue.Empty):
+            while True:
+                self._waiting.append(self._events.get_nowait())
+        return any(
+            not isinstance(event, _Ended) or not self._is_borne(event) for event in self._waiting
+        )
+
+    def _is_borne(self, event: _Ended) -> bool:
+        """True if the job continues, with the other workers, after the end of a process."""
+        is_worker = event.process.spec.role == WORKER
+        return is_worker and (event.status == 0 or self._tolerates)
 
     def watch(self) -> int:
         """Wait until the job is over; returns its status."""
@@ -175,15 +201,14 @@ class _RunningJob:
     def _status_after(self, event: _Ended) -> Optional[int]:
         """The job's status when the end of a process ends it; None if it continues."""
         self._running.remove(event.process)
-        is_worker = event.process.spec.role == WORKER
-        if is_worker and event.status == 0:
-            self._has_success = True
-        elif is_worker and self._tolerates:
-            self._first_failure = self._first_failure or event.status
-            _announce(f"{event}; the job goes on without it")
-        else:
+        if not self._is_borne(event):
             _announce(f"{event}; ending the job")
             return event.status or 1
+        if event.status == 0:
+            self._has_success = True
+        else:
+            self._first_failure = self._first_failure or event.status
+            _announce(f"{event}; the job goes on without it")
         if any(process.spec.role == WORKER for process in self._running):
             return None
         return 0 if self._has_success else self._first_failure
@@ -225,6 +250,8 @@ class _RunningJob:
 
         Waits for short times: Python handles a signal that comes just before a wait only after it.
         """
+        if self._waiting:
+            return self._waiting.popleft()
         while (seconds := end - time.monotonic()) > 0:
             with suppress(queue.Empty):
                 return self._events.get(timeout=min(seconds, _POLL_SECONDS))

@@ -211,12 +211,14 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     groups = read_groups(options.groups, workers.addresses) if options.groups else ()
     for line in workers.notes:
         _say(line)
-    shares = _shares(options, workers.addresses, scheme, groups)
     machines = list(dict.fromkeys(workers.logins))
     # After all checks of what was typed.
     with ssh.exits_on_signals():
         _sync(options, machines)
         address_of = _addresses(options, machines, interface, scheme)
+    worker_addresses = [address_of[host] for host in workers.logins]
+    # MXNet numbers workers by these addresses, whatever names ``hosts`` has.
+    shares = _shares(options, worker_addresses, scheme, groups)
     scheduler = Assignment(
         role=SCHEDULER,
         root_host=interface.address,
@@ -235,9 +237,7 @@ def launch(options: JobOptions, serve: Sequence[str] = SERVE) -> int:
     commands = {SCHEDULER: serve, SERVER: serve, WORKER: options.command}
     hosts = {SCHEDULER: [interface.address], SERVER: servers, WORKER: workers.logins}
     addresses = {interface.address: interface.address, **address_of}
-    with layout.rendezvous(
-        interface, [address_of[host] for host in workers.logins], scheme
-    ) as variables:
+    with layout.rendezvous(interface, worker_addresses, scheme) as variables:
         specs = layout.specs(scheduler, hosts, addresses, commands, variables)
         return job.run(specs, _STARTERS[options.launcher], tolerates=options.tolerate_workers)
 
@@ -256,6 +256,21 @@ def _shares(
     for line in (*found.warnings, *unread_in_groups(found.of_workers, together)):
         _say(f"warning: {line}")
     return found.of_workers
+
+
+def addresses_of_workers(options: JobOptions) -> list[str]:
+    """Ask the hosts for the address of each worker on the interface of the job.
+
+    Raises:
+        ConfigError: a host does not answer.
+    """
+    logins = options.worker_hosts().logins
+    machines = list(dict.fromkeys(logins))
+    interface = NetworkInterface.find(options.interface)
+    with ssh.exits_on_signals():
+        # Workers of a scheme without groups need not find each other by their hosts' own names.
+        address_of = _addresses(options, machines, interface, _ASYNCHRONOUS[0])
+    return [address_of[host] for host in logins]
 
 
 def _addresses(

@@ -7,6 +7,7 @@ tables.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -65,6 +66,7 @@ OPTIONS: Mapping[str, str] = {
 PROGRAMS: Mapping[str, str] = {
     "train_cifar10.py": "classify.py --dataset cifar10_grouping",
     "train_cifar100.py": "classify.py --dataset cifar100_grouping",
+    "train_cifar10_mirroring.py": "classify.py --dataset cifar10_grouping",
     "train_cifar10_resnet.py": "classify.py --dataset cifar10_grouping_resnet",
     "train_resnet.py": "classify.py --dataset cifar10_grouping_resnet (or imagenet)",
     "train_imagenet.py": "classify.py --dataset imagenet",
@@ -101,5 +103,8 @@ def check_program(command: Sequence[str]) -> None:
     """
     for word in command[:_PROGRAM_BEFORE]:
         here = PROGRAMS.get(Path(word).name)
-        if here and not Path(word).exists():
-            raise ConfigError(f"{word} is not in this folder; type {here} in its place")
+        if here and not os.path.exists(word):
+            raise ConfigError(
+                f"{word} is not in this folder; type {here} in its place, without another "
+                "--dataset or --data-type"
+            )

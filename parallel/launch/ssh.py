@@ -19,10 +19,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn, Optional
@@ -45,8 +44,8 @@ def client(seconds: int, *options: str) -> list[str]:
         seconds: for the connection.
         options: of ssh; before those of the user's configuration.
     """
-    # ServerAlive notices a connection that is gone.
-    alive = ("-oServerAliveInterval=5", "-oServerAliveCountMax=3")
+    # ServerAlive notices a connection that is gone. A master of connections would stay behind.
+    alive = ("-oServerAliveInterval=5", "-oServerAliveCountMax=3", "-oControlMaster=no")
     return ["ssh", "-oBatchMode=yes", f"-oConnectTimeout={seconds}", *alive, *options]
 
 
@@ -65,6 +64,14 @@ _STOP_SIGNALS = (
 )
 # How ``run_program`` begins its line.
 _OWN_ERROR = "error: "
+
+
+class Answer(NamedTuple):
+    """The exit status and both outputs of a client of ssh that has ended."""
+
+    status: int
+    output: bytes
+    errors: str
 
 
 class HostReport(NamedTuple):
@@ -152,6 +159,37 @@ class Sessions:
             self._running.append(process)
         return process
 
+    def call(
+        self, words: Sequence[str], given: bytes = b"", seconds: Optional[float] = None
+    ) -> Answer:
+        """Run a client to its end.
+
+        Args:
+            words: its command line.
+            given: its standard input.
+            seconds: that it may take; None for any number.
+
+        Raises:
+            ConfigError: as ``start``.
+            TimeoutError: it has taken longer, and is killed.
+        """
+        # Files: what ssh has left running in the background would keep a pipe open.
+        with ExitStack() as stack:
+            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
+            files[0].write(given)
+            files[0].seek(0)
+            process = self.start(words, stdin=files[0], stdout=files[1], stderr=files[2])
+            try:
+                status = process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise TimeoutError(f"no answer in {seconds:.0f} s") from None
+            for file in files[1:]:
+                file.seek(0)
+            output, errors = (file.read() for file in files[1:])
+            return Answer(status, output, errors.decode("utf-8", "replace"))
+
     def run(self, host: str, words: Iterable[str], **options: Any) -> subprocess.Popen[Any]:
         """Start words on a host, see ``command``, with nothing but variables as their input."""
         with tempfile.TemporaryFile() as file:
@@ -230,21 +268,11 @@ def _failure(
     sessions: Sessions, words: Sequence[str], host: str, seconds: float
 ) -> Optional[ConfigError]:
     """Connect to one host; returns the error, if it does not answer."""
-    # A file: what ssh has left running in the background would keep a pipe open.
-    with tempfile.TemporaryFile() as errors:
-        process = sessions.start(
-            [*words, *destination(host), "true"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
-        )  # fmt: skip
-        try:
-            status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return unreachable(host, f"no answer in {seconds:.0f} s")
-        errors.seek(0)
-        reason = last_line(errors.read().decode("utf-8", "replace"))
-    return None if status == 0 else unreachable(host, reason)
+    try:
+        answer = sessions.call([*words, *destination(host), "true"], seconds=seconds)
+    except TimeoutError as error:
+        return unreachable(host, str(error))
+    return None if answer.status == 0 else unreachable(host, last_line(answer.errors))
 
 
 def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, HostReport]:
@@ -254,22 +282,12 @@ def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, HostRepo
         ConfigError: with the first host that does not, and why.
     """
     address = (interface.address, 0)
-    with Sessions() as sessions, socket.create_server(address, backlog=len(hosts)) as launcher:
+    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool, Sessions() as sessions, socket.create_server(
+        address, backlog=len(hosts)
+    ) as launcher:
         words = (sys.executable, "-m", __name__, *interface, str(launcher.getsockname()[1]))
-        running = {
-            host: sessions.run(
-                host, words, text=True, errors="replace",
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )
-            for host in hosts
-        }  # fmt: skip
-        end = time.monotonic() + ANSWER_SECONDS
-        try:
-            return {host: _report(host, process, end) for host, process in running.items()}
-        finally:
-            for process in running.values():
-                for stream in filter(None, (process.stdout, process.stderr)):
-                    stream.close()
+        reports = pool.map(lambda host: _report(sessions, host, words), hosts)
+        return dict(zip(hosts, reports))
 
 
 def last_line(errors: str) -> str:
@@ -292,18 +310,17 @@ def unreachable(host: str, reason: str) -> ConfigError:
     )
 
 
-def _report(host: str, process: subprocess.Popen[str], end: float) -> HostReport:
-    """Read the report of a host, until a moment of the clock."""
+def _report(sessions: Sessions, host: str, words: Sequence[str]) -> HostReport:
     try:
-        output, errors = process.communicate(timeout=max(0.0, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        raise unreachable(host, f"no answer in {ANSWER_SECONDS:.0f} s") from None
-    reason = last_line(errors)
-    if process.returncode == STATUS_OF_SSH:
+        answer = sessions.call(command(host, words), first_input({}), ANSWER_SECONDS)
+    except TimeoutError as error:
+        raise unreachable(host, str(error)) from None
+    reason, output = last_line(answer.errors), answer.output.decode("utf-8", "replace")
+    if answer.status == STATUS_OF_SSH:
         raise unreachable(host, reason)
     if reason.startswith(_OWN_ERROR):
         raise ConfigError(f"host {host}: {reason.removeprefix(_OWN_ERROR)}")
-    if process.returncode:
+    if answer.status:
         raise ConfigError(
             f"host {host}: {reason}; every host needs the project and its "
             f"environment in the same folders as here, {Path.cwd()} and {sys.prefix}"

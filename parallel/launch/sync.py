@@ -66,6 +66,8 @@ class Tree:
     folder: Path
     checksums: Mapping[str, str]
     """SHA-256 of each file, by its path in the folder."""
+    left_out: int = 0
+    """Number of pipes, sockets and devices, which are not copied."""
 
 
 def copy_to(hosts: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -86,7 +88,7 @@ def copy_to(hosts: Sequence[str], names: Sequence[str]) -> list[str]:
         return [future.result() for future in futures]
 
 
-def _copy(sessions: ssh.Sessions, host: str, trees: Iterable[Tree]) -> str:
+def _copy(sessions: ssh.Sessions, host: str, trees: Sequence[Tree]) -> str:
     copied: list[str] = []
     total, size = 0, 0
     for tree in trees:
@@ -97,11 +99,13 @@ def _copy(sessions: ssh.Sessions, host: str, trees: Iterable[Tree]) -> str:
         copied += missing
         total += len(tree.checksums)
         size += sum((tree.folder / name).stat().st_size for name in missing)
+    count = sum(tree.left_out for tree in trees)
+    left_out = f"; left out, as no files: {count}" if count else ""
     if not copied:
-        return f"{host} has all {total} files already"
+        return f"{host} has all {total} files already{left_out}"
     more = len(copied) - _MOST_NAMED
     named = ", ".join(copied[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"{host} got {len(copied)} of {total} files, {size / 1e6:.1f} MB: {named}"
+    return f"{host} got {len(copied)} of {total} files, {size / 1e6:.1f} MB: {named}{left_out}"
 
 
 def _project() -> Tree:
@@ -111,14 +115,20 @@ def _project() -> Tree:
 
 def _named(name: str) -> Tree:
     path = Path.cwd() / name
-    if not path.exists():
+    if not os.path.exists(path):
         raise ConfigError(f"--sync {name} does not exist here; name a file or folder to copy")
+    if not (path.is_file() or path.is_dir()):
+        raise ConfigError(
+            f"--sync {name} is neither a file nor a folder; name a file or folder to copy"
+        )
     return _tree(path.parent, [path])
 
 
 def _tree(folder: Path, paths: Iterable[Path]) -> Tree:
     try:
-        files = [file for path in paths for file in _files(path)]
+        found = [file for path in paths for file in _files(path)]
+        # A link that leads nowhere is among the files, a pipe, which would never end, is not.
+        files = [file for file in found if file.is_file() or not file.exists()]
         checksums = {str(file.relative_to(folder)): sha256(file) for file in files}
     except OSError as error:
         raise ConfigError(
@@ -130,33 +140,25 @@ def _tree(folder: Path, paths: Iterable[Path]) -> Tree:
                 f"--sync: the name of {str(folder / name)!r} has a line break or a backslash; "
                 "give it another"
             )
-    return Tree(folder, checksums)
+    return Tree(folder, checksums, len(found) - len(files))
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """The files at and below a path, links followed, without what Python compiles.
-
-    A link that leads nowhere is among them, a pipe, which would never end, is not.
-    """
+    """Yield all but folders at and below a path, links followed; compiled Python is left out."""
     if path.is_dir():
         for child in sorted(path.iterdir()):
             if child.name != _COMPILED:
                 yield from _files(child)
-    elif path.is_file() or not path.exists():
+    else:
         yield path
 
 
 def _ask(sessions: ssh.Sessions, host: str, tree: Tree) -> dict[str, str]:
     """The checksums of those of a tree's files that a host has."""
-    names = "".join(f"{name}\0" for name in tree.checksums)
-    pipe = subprocess.PIPE
-    process = sessions.start(
-        _command(host, _DESCRIBE, tree.folder), stdin=pipe, stdout=pipe, stderr=pipe
-    )
-    with process:
-        output, errors = process.communicate(os.fsencode(names))
-    _check(host, process.returncode, errors)
-    lines = os.fsdecode(output).split("\0")
+    names = os.fsencode("".join(f"{name}\0" for name in tree.checksums))
+    answer = sessions.call(_command(host, _DESCRIBE, tree.folder), names)
+    _check(host, answer.status, answer.errors)
+    lines = os.fsdecode(answer.output).split("\0")
     return {line[66:]: line[:64] for line in lines if line}
 
 
@@ -183,7 +185,7 @@ def _send(sessions: ssh.Sessions, host: str, tree: Tree, names: Sequence[str]) -
         finally:
             status = process.wait()
         errors.seek(0)
-        _check(host, status, errors.read())
+        _check(host, status, errors.read().decode("utf-8", "replace"))
 
 
 def _write_archive(stream: IO[bytes], tree: Tree, names: Sequence[str]) -> None:
@@ -204,10 +206,10 @@ def _command(host: str, script: str, folder: Path) -> list[str]:
     ]
 
 
-def _check(host: str, status: int, errors: bytes) -> None:
+def _check(host: str, status: int, errors: str) -> None:
     if status == 0:
         return
-    reason = ssh.last_line(errors.decode("utf-8", "replace"))
+    reason = ssh.last_line(errors)
     if status == ssh.STATUS_OF_SSH:
         raise ssh.unreachable(host, reason)
     raise ConfigError(f"host {host}: --sync has not copied all files there: {reason}")

@@ -27,9 +27,9 @@ _READ = frozenset(
     )
 )
 _READ_PREFIXES = (
-    *("MXNET_", "DMLC_", "PS_", "HOROVOD_", "GLOO_", "NCCL_", "OMPI_MCA_", "UCX_", "CUDA_"),
-    *("CUDNN_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "NUMBA_"),
-    *("OPENCV_", "PYTHON", "TOOLKIT_"),
+    *("MXNET_", "DMLC_", "PS_", "HOROVOD_", "GLOO_", "NCCL_", "OMPI_MCA_", "PMIX_MCA_", "UCX_"),
+    *("FI_", "CUDA_", "CUBLAS_", "CUDNN_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_"),
+    *("ONEDNN_", "NUMBA_", "OPENCV_", "PYTHON", "TOOLKIT_"),
 )
 # Slurm gives each host of a job a value of its own.
 _GPUS, _OF_SLURM = "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID"

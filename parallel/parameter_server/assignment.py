@@ -80,6 +80,10 @@ class Assignment:
             "DMLC_INTERFACE": self.interface,
             "DMLC_NUM_WORKER": str(self.num_workers),
             "DMLC_NUM_SERVER": str(self.num_servers),
+            # A user's shell may set these: the scheduler would listen on all addresses, or every
+            # process at a Unix socket in /tmp.
+            "DMLC_USE_KUBERNETES": "0",
+            "DMLC_LOCAL": "0",
             "MXNET_KVSTORE_BIGARRAY_BOUND": _NEVER_DIVIDED,
             "GROUPING_WORKER": str(self.worker),
             "GROUPING_LOCAL_WORKER": str(self.local_worker),

@@ -187,13 +187,13 @@ class StoredRows(HostRows):
     @override
     def export_state(self, update: int, shard: Shard) -> State:
         self._store.checkpoint(update)
-        return State({}, {STORE: self._store.number}, self._store.forget)
+        return State({}, self._store.origin(update).values(), self._store.forget)
 
     @override
     def load_state(self, saved: Saved, shard: Shard) -> None:
         self._current, self._ahead = None, []
         if saved.has(STORE):
-            self._store.restore(saved.count(STORE), saved.update)
+            self._store.restore(saved)
         else:
             super().load_state(saved, shard)
 

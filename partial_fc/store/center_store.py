@@ -7,19 +7,18 @@
     DIR/lock                          held by the run that uses it
 
 All ranks of a host write into the same files, each the rows of its shard, so that a run goes on
-with any number of ranks on this host. A checkpoint holds the number of the store and not its rows:
-the store keeps the rows of every checkpoint that exists, by its undo logs.
+with any number of ranks on this host. A checkpoint holds the ``Origin`` of the rows and not the
+rows: the store keeps those of every checkpoint that exists, by its undo logs.
 """
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import secrets
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,14 +29,16 @@ import numpy as np
 from partial_fc.communicator import Communicator
 from partial_fc.shard import Shard
 from partial_fc.store import header as headers
-from partial_fc.store.header import Header
-from partial_fc.store.index import ENTRY, Index, Rows
+from partial_fc.store.folder import StoreFolder
+from partial_fc.store.header import Header, Origin
+from partial_fc.store.index import Index, Rows
 from partial_fc.store.records import Layout, Part, Records
 from partial_fc.store.transfers import Transfers
 from partial_fc.store.undo import Block, UndoLog, blocks, check_index, logs
 from runtime.errors import ConfigError, DataError
-from runtime.files import create, flush_folder, open_kept, write_atomically
+from runtime.files import HeldFolder, flush_folder, open_kept
 from runtime.mxnet import mx
+from runtime.state import Saved
 
 # How often the cache is left while as much is written as it may hold: while the disk takes one
 # part of it, the next one is written.
@@ -78,19 +79,19 @@ class CenterStore:
             ConfigError: another run uses it, or it holds the centers of another model.
             DataError: it is damaged or cannot be written.
         """
-        self._folder, self._memory, self.shard = options.folder, options.memory, shard
+        self._folder = StoreFolder(options.folder)
+        self._memory, self.shard = options.memory, shard
         self._layout, self._world = layout, world
         self._log: Optional[UndoLog] = None
         self._logged = np.zeros(shard.size, bool)
         self._is_finite, self._written = True, 0
-        with ExitStack() as opened, self._explained():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._is_owner, starts, last, number = self._meet()
+        with ExitStack() as opened, self._folder.explained():
+            self._is_owner, starts, last, self._attempt = self._meet()
             if self._is_owner:
-                opened.callback(os.close, self._claim_folder())
-                self._prepare(
+                opened.callback(os.close, self._folder.claim())
+                self._folder.prepare(
                     Header(
-                        number,
+                        self._attempt,
                         shard.num_classes,
                         layout.embedding,
                         headers.states_of(layout),
@@ -100,19 +101,21 @@ class CenterStore:
                     )
                 )
             self._barrier("ready")
-            self._header = self._read_header()
+            self._held = HeldFolder("--center-store", self._folder.path, headers.LOCK)
+            opened.callback(self._held.close)
+            self._header = self._folder.read_header()
             # Spans divide the store: some classes may be those of ranks on other hosts.
             bounds = [self._header.first, *starts[1:], self._header.last]
             own = starts.index(shard.start)
             self._span = bounds[own], bounds[own + 1]
             self._is_used = self._header.saved >= 0
-            self._file = open_kept(self._folder / headers.RECORDS, os.O_RDWR)
+            self._file = open_kept(self._folder.path / headers.RECORDS, os.O_RDWR)
             opened.callback(os.close, self._file)
             # Rows lie far apart: what stands behind one is not to be read.
             # Past the cache (O_DIRECT) a disk has read and written no more rows a second, and each
             # record would have to fill whole sectors.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
-            with open(open_kept(self._folder / headers.INDEX, os.O_RDWR), "r+b") as file:
+            with open(open_kept(self._folder.path / headers.INDEX, os.O_RDWR), "r+b") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0)
             self._opened = opened.pop_all()
         index = Index(np.frombuffer(self._mapped, np.uint32))
@@ -121,10 +124,9 @@ class CenterStore:
         )
         self.transfers = Transfers()
 
-    @property
-    def number(self) -> int:
-        """Names the store."""
-        return self._header.number
+    def origin(self, update: int) -> Origin:
+        """Name the rows as they are after ``update`` updates, for their checkpoint."""
+        return self._header.origin(update)
 
     def begin(self, run: str) -> None:
         """Begin a run that goes on from no checkpoint; all ranks together.
@@ -143,11 +145,11 @@ class CenterStore:
         is_left = self._is_used and not self._header.confirmed and self._header.run == run
         self._is_used &= not is_left
         self._check_is_own()
-        self._header = replace(self._header, run=run, saved=-1)
-        with self._explained():
+        self._header = replace(self._claimed(run), saved=-1, attempts={})
+        with self._folder.explained():
             if self._is_owner and is_left:
                 # The ranks have the files open: they stay the same ones.
-                self._remove_logs()
+                self._folder.remove_logs()
                 os.ftruncate(self._file, 0)
                 self._records.index.entries[:] = 0
             self._write_header()
@@ -180,7 +182,7 @@ class CenterStore:
             DataError: an earlier write has failed.
         """
         self._check_is_own()
-        with self._explained():
+        with self._folder.explained():
             self.transfers.check()
         return self.transfers.write(lambda: self._write(part))
 
@@ -190,7 +192,7 @@ class CenterStore:
         Raises:
             DataError: a record is damaged, or the disk is full or fails.
         """
-        with self._explained():
+        with self._folder.explained():
             self.transfers.wait(reading)
 
     def checkpoint(self, update: int) -> None:
@@ -198,9 +200,10 @@ class CenterStore:
 
         Raises:
             ConfigError: the store is that of another run.
-            DataError: the disk is full or fails, or a number is not finite.
+            DataError: the disk is full or fails, the folder was moved, or a number is not finite.
         """
         self._check_is_own()
+        self._held.check()
         self.wait()
         if self._log is not None and self._log.update == update:
             return
@@ -209,10 +212,12 @@ class CenterStore:
                 f"{self._folder} holds numbers that are not finite, so there is no checkpoint of "
                 f"update {update}; resume from the one before with a lower --lr"
             )
-        with self._explained():
+        with self._folder.explained():
             self._flush()
             is_first = self._log is None
             self._begin_log(update, self._span)
+            attempts = {**self._logged_attempts(), str(update): self._attempt}
+            self._header = replace(self._header, attempts=attempts)
             if not is_first:
                 self._header = replace(self._header, saved=update)
                 self._write_header()
@@ -221,53 +226,67 @@ class CenterStore:
         """Remove the logs of checkpoints before all of these, which exist."""
         if not self._is_owner or not remaining:
             return
-        with self._explained():
-            self._confirm()
-        for update, path in logs(self._folder):
+        self._held.check()
+        with self._folder.explained():
+            if not self._header.confirmed:
+                self._header = replace(self._header, confirmed=True)
+                self._write_header()
+        for update, path in logs(self._folder.path):
             if update < min(remaining):
                 path.unlink(missing_ok=True)
 
-    def restore(self, number: int, update: int) -> None:
-        """Put the rows back as they were after ``update`` updates.
-
-        Args:
-            number: of the store that the checkpoint needs.
-            update: of the checkpoint.
+    def restore(self, saved: Saved) -> None:
+        """Put the rows back as they were at a checkpoint.
 
         Raises:
+            ConfigError: the checkpoints of another run need the store.
             DataError: this is another store, or one that has no such rows any more.
         """
-        if not self._is_used or number != self.number:
+        origin, update, number = Origin.read(saved), saved.update, self._header.number
+        if not self._is_used or number != origin.number:
             raise DataError(
-                f"--center-store {self._folder} is not the store of this checkpoint "
-                f"({self.number if self._is_used else 'it is empty'} instead of {number}); give "
+                f"{self._folder} is not the store of this checkpoint "
+                f"({number if self._is_used else 'it is empty'} instead of {origin.number}); give "
                 "the folder of its run, or another --models-root, or start anew with --resume never"
             )
-        found = [(age, path) for age, path in logs(self._folder) if age >= update]
+        if self._header.is_needed_elsewhere(saved, self._held.place):
+            raise ConfigError(
+                f"{self._folder} belongs to the run in {self._header.run}, whose "
+                "checkpoints need it: going on from here would overwrite their rows; give a copy "
+                "of the folder, or delete those checkpoints"
+            )
+        found = [(age, path) for age, path in logs(self._folder.path) if age >= update]
         if update not in [age for age, _ in found]:
             raise DataError(
-                f"--center-store {self._folder} does not reach back to update {update}: it keeps "
+                f"{self._folder} does not reach back to update {update}: it keeps "
                 "the rows of the checkpoints in the folder of its run; use a later one"
             )
-        with self._explained():
-            for _, path in found:
-                for block in blocks(path, self._layout.words):
-                    self._undo(block)
-            self._flush()
-            self._barrier("restored")
+        with self._folder.explained():
+            self._header.check_attempt(origin, update)
             own = [path for age, path in found if age == update]
             whole = self._header.first, self._header.last
-            check_index(own, self._records.index, whole)
+            # All before any is undone: half undone, the rows fit no newer checkpoint either.
+            check_index(own, self._index_after(found), whole)
+            self._barrier("checked")
+            for block in self._blocks(found):
+                self._undo(block)
+            self._flush()
+            self._barrier("restored")
             if self._is_owner:
                 # The newest first: what is left can be undone again. The logs of this checkpoint
                 # stay, so that it can be restored whatever happens; they are written anew.
                 for age, path in found:
                     if age > update:
                         path.unlink()
-                flush_folder(self._folder)
-                self._confirm()
+                flush_folder(self._folder.path)
                 self._cut_off()
             self._barrier("forgotten")
+            self._header = replace(
+                self._claimed(str(saved.run.resolve())),
+                confirmed=True,
+                attempts=self._logged_attempts(),
+            )
+            self._write_header()
             # A kill may leave logs of several numbers of ranks, whose spans do not fit together.
             self._begin_log(update, whole)
             self._barrier("logged")
@@ -322,6 +341,18 @@ class CenterStore:
         self._log.flush()
         self._logged[fresh - start] = True
 
+    def _blocks(self, found: Sequence[tuple[int, Path]]) -> Iterator[Block]:
+        return (block for _, path in found for block in blocks(path, self._layout.words))
+
+    def _index_after(self, found: Sequence[tuple[int, Path]]) -> Index:
+        """The index as it will be when these logs are undone; ``DataError``: one is damaged."""
+        index = Index(self._records.index.entries.copy())
+        for block in self._blocks(found):
+            self._records.check(block.classes, block.checks, block.images)
+            index.checks[block.new] = 0
+            index.checks[block.classes] = block.checks
+        return index
+
     def _undo(self, block: Block) -> None:
         """Put rows of this rank's span back."""
         (start, stop), checks = self._span, self._records.index.checks
@@ -336,19 +367,14 @@ class CenterStore:
 
     def _begin_log(self, update: int, classes: tuple[int, int]) -> None:
         former, index = self._log, self._records.index
-        self._log = UndoLog(self._folder, update, self.shard.rank, index, classes)
+        self._log = UndoLog(self._folder.path, update, self.shard.rank, index, classes)
         self._logged[:] = False
         if former is not None:
             former.close()
 
-    def _confirm(self) -> None:
-        if not self._header.confirmed:
-            self._header = replace(self._header, confirmed=True)
-            self._write_header()
-
     def _write_header(self) -> None:
         if self._is_owner:
-            self._header.write(self._folder)
+            self._header.write(self._folder.path)
 
     def _flush(self) -> None:
         os.fdatasync(self._file)
@@ -358,19 +384,27 @@ class CenterStore:
         """Refuse to write over rows of which there are checkpoints, before ``restore``."""
         if self._is_used:
             raise ConfigError(
-                f"--center-store {self._folder} holds the centers of another run, at update "
+                f"{self._folder} holds the centers of another run, at update "
                 f"{self._header.saved}; give another folder, or that run's --models-root to go on "
                 "with it, or delete the folder"
             )
+
+    def _claimed(self, run: str) -> Header:
+        return replace(self._header, run=run, place=self._held.place)
+
+    def _logged_attempts(self) -> dict[str, int]:
+        """The start of a run that made each checkpoint with undo logs, by update."""
+        kept = {str(update) for update, _ in logs(self._folder.path)}
+        return {update: one for update, one in self._header.attempts.items() if update in kept}
 
     def _meet(self) -> tuple[bool, list[int], int, int]:
         """Meet the other ranks.
 
         Returns:
             Whether this is the first rank here, the first classes of the ranks here, one past their
-            last class, and a number for a new store.
+            last class, and a random number that names this start of a run, and a new store.
         """
-        found, shard = self._folder.stat(), self.shard
+        found, shard = self._folder.path.stat(), self.shard
         here = (zlib.crc32(os.uname().nodename.encode()), found.st_dev, found.st_ino)
         own = [[*here, shard.start, shard.stop, secrets.randbits(53)]]
         gathered = self._world.allgather(mx.nd.array(own, dtype="int64"), "head.store").asnumpy()
@@ -380,82 +414,3 @@ class CenterStore:
 
     def _barrier(self, moment: str) -> None:
         self._world.allgather(mx.nd.zeros(1), f"head.store.{moment}").wait_to_read()
-
-    def _claim_folder(self) -> int:
-        lock = open_kept(self._folder / headers.LOCK, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise ConfigError(
-                f"--center-store {self._folder} is in use by another run; give each run a folder "
-                "of its own"
-            ) from None
-        return lock
-
-    def _prepare(self, wanted: Header) -> None:
-        """Make the files, or see that those of checkpoints are of this model."""
-        found = Header.read(self._folder)
-        if found is not None and found.saved >= 0:
-            differences = found.differences(wanted)
-            if found.first > wanted.first or found.last < wanted.last:
-                differences.append(
-                    f"classes {found.first} to {found.last - 1} there and {wanted.first} to "
-                    f"{wanted.last - 1} here, as ranks of other hosts had the others"
-                )
-            if differences:
-                raise ConfigError(
-                    f"--center-store {self._folder} holds other centers: {', '.join(differences)}; "
-                    "use the same options and hosts, or give another folder"
-                )
-            if found.format != headers.FORMAT:
-                self._bring_up_to_date(found)
-            return
-        self._make_files(wanted)
-
-    def _bring_up_to_date(self, found: Header) -> None:
-        """Give an index to a store of the first format; its records stay where they are."""
-        found.check_files(self._folder)
-        index = found.private_index(self._folder)
-        write_atomically(self._folder / headers.INDEX, index.entries.tobytes())
-        replace(found, format=headers.FORMAT).write(self._folder)
-        (self._folder / headers.CHECKS).unlink()
-
-    def _make_files(self, wanted: Header) -> None:
-        """Make a store without rows; no checkpoint needs what a run that has ended has left."""
-        self._remove_logs()
-        with create(self._folder / headers.RECORDS):
-            pass
-        with create(self._folder / headers.INDEX) as file:
-            # It is written as memory, where a full disk would end the process.
-            os.posix_fallocate(file.fileno(), 0, wanted.classes * ENTRY)
-        wanted.write(self._folder)
-
-    def _remove_logs(self) -> None:
-        """Remove all logs and the header, without which there is no store."""
-        for path in (*(path for _, path in logs(self._folder)), self._folder / headers.FILE_NAME):
-            path.unlink(missing_ok=True)
-
-    def _read_header(self) -> Header:
-        """The header, of files that have the sizes which it says."""
-        header = Header.read(self._folder)
-        if header is None:
-            raise DataError(f"{headers.FILE_NAME} has vanished")
-        header.check_files(self._folder)
-        return header
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """One line about the store, whatever is wrong with it."""
-        try:
-            yield
-        except OSError as error:
-            raise DataError(
-                f"--center-store {self._folder} cannot be read or written ({error.strerror}); see "
-                "to its disk and start again: the run goes on from its last checkpoint"
-            ) from error
-        except DataError as error:
-            raise DataError(
-                f"--center-store {self._folder}: {error}; nothing of the last checkpoint has been "
-                "removed"
-            ) from error

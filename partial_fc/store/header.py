@@ -1,17 +1,19 @@
 """What a store says of itself: ``store.json``, which is replaced as a whole.
 
-It names the store by a random number, which the checkpoints that need it repeat, so that no
-checkpoint is joined with the centers of another run.
+It names the store by a random number, and by another one the start of a run that has made each
+checkpoint. The checkpoints that need it repeat both, so that no checkpoint is joined with the
+centers of another run, or with those of its own run after that has gone back and trained again.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -20,15 +22,44 @@ from partial_fc.store.index import ENTRY, Index, in_order_of_classes
 from partial_fc.store.records import Layout
 from runtime.errors import DataError
 from runtime.files import open_regular, read_file, write_atomically
+from runtime.state import Saved
 
 FILE_NAME = "store.json"
 RECORDS, INDEX, LOCK = "records.bin", "index.bin", "lock"
 # Of the first format, instead of an index.
 CHECKS = "checks.bin"
-# In a checkpoint, the number of the store that has the rows.
-STORE = "center_store"
+# In a checkpoint, the numbers of an ``Origin``.
+STORE, ATTEMPT = "center_store", "center_store_attempt"
 # The first one has no index: record c is that of class c.
 FIRST_FORMAT, FORMAT = "class centers 1", "class centers 2"
+
+
+class Origin(NamedTuple):
+    """Names the rows that a checkpoint needs, together with its update.
+
+    Attributes:
+        number: of the store.
+        attempt: drawn at random by the start of a run that has made the checkpoint; 0 in
+            checkpoints of earlier versions.
+    """
+
+    number: int
+    attempt: int
+
+    @classmethod
+    def read(cls, saved: Saved) -> Origin:
+        """Read it from the state of the head in a checkpoint with a store."""
+        return cls(saved.count(STORE), saved.count(ATTEMPT) if saved.has(ATTEMPT) else 0)
+
+    @classmethod
+    def of(cls, values: Any) -> Optional[Origin]:
+        """Find it among the values of the head in a manifest; None if they name no store."""
+        number = values.get(STORE) if isinstance(values, dict) else None
+        return cls(number, values.get(ATTEMPT, 0)) if isinstance(number, int) else None
+
+    def values(self) -> dict[str, int]:
+        """Return what a checkpoint says of it."""
+        return {STORE: self.number, ATTEMPT: self.attempt}
 
 
 @dataclass(frozen=True)
@@ -48,6 +79,8 @@ class Header:
             written leaves a store of which that is not known.
         run: the folder of the run that uses it; empty if not known.
         format: what its files are.
+        place: device and inode of the folder when a run began or went on; a copy has others.
+        attempts: the start of a run that has made each checkpoint, by update; see ``Origin``.
     """
 
     number: int
@@ -61,6 +94,8 @@ class Header:
     confirmed: bool = False
     run: str = ""
     format: str = FORMAT
+    place: str = ""
+    attempts: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Replace the header of a folder.
@@ -88,9 +123,10 @@ class Header:
             states = {name: (dtype, wide) for name, (dtype, wide) in about["states"].items()}
             if not {*states.values()} <= {("float32", True), ("int32", False)}:
                 raise ValueError
-            header = cls(**{**about, "states": states})
-            if checksum != _checksum(asdict(header)):
+            # The checksum is of the fields in the file; earlier versions wrote fewer.
+            if checksum != _checksum(about):
                 raise ValueError
+            header = cls(**{**about, "states": states})
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -133,6 +169,37 @@ class Header:
             with open_regular(folder / INDEX) as file:
                 return Index(np.memmap(file, np.uint32, mode="c"))
         return in_order_of_classes(folder / CHECKS)
+
+    def origin(self, update: int) -> Origin:
+        """Return what the checkpoint of an update has to say."""
+        return Origin(self.number, self.attempts.get(str(update), 0))
+
+    def is_needed_elsewhere(self, saved: Saved, place: str) -> bool:
+        """Return True if checkpoints of another run than the one that goes on need this store.
+
+        Args:
+            saved: of the run that goes on.
+            place: where the store is. A copy is not needed, and neither is the store of a run that
+                was moved or has no checkpoints any more.
+        """
+        if self.place != place or not os.path.isdir(self.run):
+            return False
+        if os.path.samefile(self.run, saved.run):
+            return False
+        return self.number in [values.get(STORE) for values in saved.values_in(Path(self.run))]
+
+    def check_attempt(self, origin: Origin, update: int) -> None:
+        """See that the rows of an update are those of a checkpoint of this store.
+
+        Raises:
+            DataError: they are not.
+        """
+        if origin != self.origin(update):
+            raise DataError(
+                f"its rows of update {update} are not those of this checkpoint: a run has gone "
+                "back to an earlier one and trained on from there; use a checkpoint of that run, "
+                "or a copy of the store that was made with this checkpoint"
+            )
 
     def differences(self, other: Header) -> list[str]:
         """In what two stores have rows of other kinds, in words."""

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.store.header import LOCK, RECORDS, Header
+from partial_fc.store.header import LOCK, RECORDS, Header, Origin
 from partial_fc.store.index import Rows, Words
 from partial_fc.store.records import Part, Records, Staged
 from partial_fc.store.transfers import Transfers
@@ -39,12 +39,12 @@ class SavedRows:
         shapes: the arrays that it has, by name: type, and the shape of a row.
     """
 
-    def __init__(self, folder: Path, number: int, update: int) -> None:
+    def __init__(self, folder: Path, origin: Origin, update: int) -> None:
         """Open a store.
 
         Args:
             folder: of the store.
-            number: of the store that the checkpoint needs.
+            origin: of the rows that the checkpoint needs.
             update: of the checkpoint.
 
         Raises:
@@ -53,13 +53,14 @@ class SavedRows:
         self._folder, self._opened = folder, ExitStack()
         with ExitStack() as opened, self._explained():
             self._lock(opened)
-            self.header = self._read_header(number)
+            self.header = self._read_header(origin.number)
             self._layout = self.header.layout
             self._records = self._open_records(opened)
             # Records stand in the order of their first writes: many are read at a time.
             self._transfers = Transfers()
             opened.callback(self._transfers.close)
             self._find_changes(update, opened)
+            self.header.check_attempt(origin, update)
             self._opened = opened.pop_all()
         shapes = {name: ("float32", (self.header.embedding,)) for name in self._layout.wide}
         self.shapes: Mapping[str, tuple[str, tuple[int, ...]]] = {

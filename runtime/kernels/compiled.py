@@ -71,6 +71,9 @@ def _cached(function: Any, options: dict[str, Any]) -> Any:
     # Numba 0.60, which is pinned: it compares the stamp of the index file with this one.
     file = kernel._cache._cache_file
     file._source_stamp = (file._source_stamp, _digest(function))
+    # A full disk leaves a kernel out of the cache, and does not end the run. (On Windows, where
+    # processes get in each other's way, Numba itself ignores such errors here.)
+    kernel._cache._guard_against_spurious_io_errors = lambda: suppress(OSError)
     return kernel
 
 

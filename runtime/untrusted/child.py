@@ -22,6 +22,8 @@ from runtime import environment
 GIGABYTE = 1 << 30
 CPU_SECONDS, WALL_SECONDS = 6, 120
 """Limits of one request. The second is for a process that waits, or a machine that is busy."""
+_MAX_IMAGES, _IMAGE_BYTES = 64, 64 << 20
+"""A batch that the network itself fixes gets as much more: its results for each image in memory."""
 _MAX_REASON = 300
 _ROOT = Path(__file__).resolve().parents[2]
 # A process with the role of a server would serve as soon as it imports MXNet.
@@ -67,6 +69,8 @@ def start(module: str, errors: int = subprocess.PIPE) -> subprocess.Popen[bytes]
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
+        # Not where mpirun's signals go, which ask this process alone to stop.
+        start_new_session=True,
     )
 
 
@@ -88,7 +92,7 @@ def reason(reply: bytes, status: int, errors: bytes) -> Optional[str]:
         said: Optional[str] = json.loads(reply)
         return said
     if status in (-signal.SIGXCPU, -signal.SIGALRM):
-        return f"it takes more than {CPU_SECONDS} s for one batch"
+        return f"it takes more than {CPU_SECONDS} s for an image, or {WALL_SECONDS} s in all"
     if status < 0:
         return f"it ends the process that tries it out ({signal.Signals(-status).name})"
     return f"the process that tries it out fails ({one_line(errors.decode(errors='replace'), -1)})"
@@ -130,13 +134,19 @@ def _reply(replies: BinaryIO, said: Optional[str]) -> None:
     replies.write(json.dumps(said).encode() + b"\n")
 
 
-def _limit(memory: int) -> None:
+def allow(header: dict[str, Any], images: int) -> None:
+    """Let a network take what a batch of so many images needs, from here on."""
+    images = min(max(images, 1), _MAX_IMAGES)
+    _limit(header["memory"] + (images - 1) * _IMAGE_BYTES, images)
+
+
+def _limit(memory: int, images: int = 1) -> None:
     """Limit what this process may take from here on."""
     signal.alarm(WALL_SECONDS)
     used = resource.getrusage(resource.RUSAGE_SELF)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     for kind, most in (
-        (resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + CPU_SECONDS),
+        (resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + images * CPU_SECONDS),
         (resource.RLIMIT_AS, size + memory),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),

@@ -10,7 +10,9 @@ live beside MXNet.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,11 @@ _ELEMENTS_OF_BYTE = 2
 _DOMAINS = ("", "ai.onnx")
 _CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
 _TYPES = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8}
+_DIVISIONS = ("Div", "Mod")
+# ONNX's numbers of float32, float16, float64 and bfloat16.
+_FLOATS = (1, 10, 11, 16)
+# Bytes of a tensor that is no shape.
+_WEIGHTS = 1 << 16
 
 
 def import_onnx() -> Any:
@@ -102,7 +109,9 @@ def open_session(content: bytes, threads: int) -> Any:
         DataError: ONNX Runtime refuses the model.
     """
     runtime = import_onnxruntime()
+    _limit_memory()
     options = runtime.SessionOptions()
+    options.add_session_config_entry("session.use_env_allocators", "1")
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = _FATAL
     # Else the content decides between this and a format of ONNX Runtime's own.
@@ -112,6 +121,19 @@ def open_session(content: bytes, threads: int) -> Any:
     # Its exceptions have no common class but this one.
     except Exception as error:
         raise DataError(f"ONNX Runtime refuses it ({child.one_line(str(error))})") from None
+
+
+@lru_cache(maxsize=None)
+def _limit_memory() -> None:
+    """Let all sessions of this process together take half of the machine's memory.
+
+    A network was tried out with one image, and may take a power of the number of images.
+    """
+    runtime = import_onnxruntime()
+    kinds = runtime.OrtAllocatorType, runtime.OrtMemType
+    place = runtime.OrtMemoryInfo("Cpu", kinds[0].ORT_ARENA_ALLOCATOR, 0, kinds[1].DEFAULT)
+    half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    runtime.create_and_register_allocator(place, runtime.OrtArenaCfg({"max_mem": half}))
 
 
 def check(content: bytes) -> None:
@@ -130,6 +152,7 @@ def check(content: bytes) -> None:
         checks = _CHECKS.get(type(message).__name__)
         if checks is not None:
             checks(message, len(content))
+    _check_divisions(model)
 
 
 def _messages(model: Any) -> Iterator[Any]:
@@ -175,6 +198,57 @@ def _check_attribute(attribute: Any, _: int) -> None:
         raise _unneeded(f"a graph in the attribute {attribute.name!r:.80}")
 
 
+def _check_divisions(model: Any) -> None:
+    """Refuse integers that are divided by what depends on the image; drops the weights.
+
+    A division by 0 ends the process, and so does that of the least integer by -1.
+    """
+    nodes = [node for node in model.graph.node if node.op_type in _DIVISIONS and node.input]
+    constants = _constants(model.graph)
+    safe = {node.input[-1] for node in nodes if _divides_all(constants.get(node.input[-1]))}
+    if all(node.input[-1] in safe for node in nodes):
+        return
+    types = _types(model)
+    for node in nodes:
+        if node.input[-1] not in safe and types.get(node.input[-1]) not in _FLOATS:
+            raise DataError(
+                f"the {node.op_type} {node.name!r:.80} divides integers by a number that may be 0, "
+                "which would end the process; export it with a Cast to float before it"
+            )
+
+
+def _constants(graph: Any) -> dict[str, Any]:
+    """Return the tensors and numbers of a graph by name."""
+    found = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.output and node.attribute:
+            value = import_onnx().helper.get_attribute_value(node.attribute[0])
+            found[node.output[0]] = value
+    return found
+
+
+def _divides_all(constant: Any) -> bool:
+    """True if any integer can be divided by a tensor or number; None is none."""
+    onnx = import_onnx()
+    if isinstance(constant, onnx.TensorProto):
+        constant = onnx.numpy_helper.to_array(constant)
+    return constant is not None and not np.isin(constant, (0, -1)).any()
+
+
+def _types(model: Any) -> dict[str, int]:
+    """Return the types of a model's tensors by name, as ONNX infers them; drops the weights."""
+    graph = model.graph
+    del graph.value_info[:]
+    for tensor in graph.initializer:
+        if tensor.ByteSize() > _WEIGHTS:
+            for field in ("raw_data", "float_data", "double_data"):
+                tensor.ClearField(field)
+    inferred = import_onnx().shape_inference.infer_shapes(model).graph
+    known = [*inferred.value_info, *inferred.input, *inferred.output]
+    types = {value.name: value.type.tensor_type.elem_type for value in known}
+    return {**types, **{tensor.name: tensor.data_type for tensor in graph.initializer}}
+
+
 def _refuse(what: str) -> Any:
     def check(_: Any, __: int) -> None:
         raise _unneeded(what)
@@ -204,6 +278,7 @@ def _try(header: dict[str, Any], content: bytes) -> None:
         return
     usual = (1, 3, *header["image_size"])
     shape = [side if isinstance(side, int) else usual[i] for i, side in enumerate(first.shape)]
+    child.allow(header, shape[0])
     try:
         session.run(None, {first.name: np.zeros(shape, _TYPES[first.type])})
     except Exception as error:

@@ -12,11 +12,12 @@ if [[ -x $environment/python && ":$PATH" != ":$environment:"* ]]; then
     export PATH=$environment:$PATH
 fi
 
-refuse() {
-    local line=$*
-    echo "error: ${line//[[:cntrl:]]/ }" >&2
-    exit 2
-}
+source "$project/setup-utils/refuse.sh"
+
+# Open MPI would answer with a page of text.
+if [[ -z ${PWD:-} || ! . -ef $PWD ]]; then
+    refuse "the current folder has been removed; start the job from another one"
+fi
 
 # Whether the launcher's arguments name hosts.
 names_hosts() {

@@ -27,6 +27,7 @@ def test_a_pretrained_checkpoint_is_a_prefix_and_a_number(tmp_path: Path) -> Non
         ("model,x", "is not PREFIX,EPOCH"),
         ("model,1234567890", "is not PREFIX,EPOCH"),
         ("model,3", "names model-0003.params, which does not exist"),
+        ("m" * 300 + ",3", "-0003.params, which does not exist"),
     ],
 )
 def test_other_forms_of_pretrained_are_refused(value: str, message: str) -> None:

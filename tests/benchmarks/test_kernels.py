@@ -7,17 +7,13 @@ reference kernels, or many reorders, as their plain graphs.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from benchmarks import kernels
-from benchmarks.kernels import Step
+from benchmarks import kernels, onednn_log
 from benchmarks.onednn_log import Primitive
 from runtime.environment import Bfloat16Unit, bfloat16_unit, channel_block
-from runtime.errors import ConfigError
 
 BATCH = 8
 SUBJECTS = {
@@ -123,52 +119,27 @@ def test_the_pretended_processor_would_show_reference_kernels() -> None:
     assert {"aBcd16b", "aBcd8b", "aBcd4b"} <= layouts
 
 
-def primitive(kind: str, implementation: str, milliseconds: float, *layouts: str) -> Primitive:
-    names = ("src", "dst")
-    return Primitive(
-        kind, implementation, "undef", tuple(zip(names, layouts)), "4x8x2x2", milliseconds
+def reorder(source: str, target: str, sizes: str) -> Primitive:
+    """A line of oneDNN 2.4.4, as its ``verbose.cpp`` writes it."""
+    return onednn_log.parse(
+        f"dnnl_verbose,exec,cpu,reorder,jit:uni,undef,src_f32::blocked:{source}:f0 "
+        f"dst_f32::blocked:{target}:f0,,,{sizes},0.02"
     )
 
 
-def test_a_report_by_hand() -> None:
-    step = Step(
-        (
-            primitive("convolution", "jit:avx2", 2.0, "abcd", "aBcd8b"),
-            primitive("convolution", "jit:avx2", 3.0, "abcd", "aBcd8b"),
-            primitive("sum", "ref:any", 10.0, "abcd", "aBcd8b"),
-            primitive("reorder", "jit:uni", 0.5, "abcd", "aBcd8b"),
-            primitive("reorder", "jit:uni", 0.25, "abcd", "ABcd8b8a"),
-        ),
-        20.0,
-    )
-    lines = kernels.report(step).splitlines()
-    assert lines[2:] == [
-        "| sum | ref:any undef | 1 | 10.0 | 50.0% |",
-        "| convolution | jit:avx2 undef | 2 | 5.0 | 25.0% |",
-        "| reorder | jit:uni abcd to aBcd8b | 1 | 0.5 | 2.5% |",
-        "| reorder | jit:uni abcd to ABcd8b8a | 1 | 0.2 | 1.2% |",
-        "| oneDNN |  | 5 | 15.8 | 78.8% |",
-        "| MXNet |  |  | 4.2 | 21.2% |",
-        "| step |  |  | 20.0 | 100.0% |",
-        "",
-        "- reference implementations: 1, 10.0 ms, 50.0%",
-        "  - sum ref:any undef, src:abcd dst:aBcd8b, 4x8x2x2, 10.00 ms",
-        "- reorders of maps: 1, 0.5 ms, 2.5%",
-        "- reorders of kernels: 1, 0.2 ms, 1.2%",
-    ]
-
-
-def test_a_small_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    rows = tmp_path / "rows.json"
-    words = ["LeNet", "--batch", "2", "--rounds", "1", "--threads", "1", "--json", str(rows)]
-    kernels.main([*words, "--work", "training"])
-    printed = capsys.readouterr().out
-    assert "## LeNet, training, B=2, float32, threads=1" in printed
-    assert "backward_weights" in printed and "inference, B=2" not in printed
-    measured = {row["name"]: row["value"] for row in json.loads(rows.read_text())}
-    assert 0 < measured["oneDNN"] < measured["step"]
-
-
-def test_an_unknown_network() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'MobileNetV2'"):
-        kernels.main(["MobileNetV1"])
+def test_reorders_of_maps_are_told_from_those_of_kernels() -> None:
+    for maps in (
+        reorder("abcd", "aBcd8b", "32x24x32x32"),
+        # Blocks behind the pixels are those of maps of one pixel.
+        reorder("acdB8b", "aBcd8b", "32x64x2x1"),
+    ):
+        assert maps.moves_maps and not maps.moves_kernel
+    assert not reorder("a", "a", "64").moves_maps
+    assert not reorder("abcd", "aBcd8b", "8x64x1x1").moves_maps
+    for kernel in (
+        reorder("abcd", "ABcd8b8a", "16x32x1x1"),
+        reorder("Acdb16a", "abcd", "32x3x3x3"),
+        reorder("abcde", "Abcde8a", "32x1x1x3x3"),
+        reorder("abcde", "abcde", "16x8x8x3x3"),
+    ):
+        assert kernel.moves_kernel and not kernel.moves_maps

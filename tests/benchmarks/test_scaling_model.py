@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.scaling_model import Link, Probe, fused, sent
+from benchmarks.scaling_model import Link, Probe, sent
 
 # 5 ms until ranks agree, 20 µs for a message, 2 GB/s.
 LINK = Link(start=0.005, latency=20e-6, bandwidth=2e9)
@@ -53,17 +53,3 @@ def test_a_large_array_that_takes_no_time_tells_nothing() -> None:
 @pytest.mark.parametrize(("ranks", "size"), [(1, 0), (2, 100), (4, 150), (64, 196.875)])
 def test_what_a_rank_sends(ranks: int, size: float) -> None:
     assert sent(ranks, 100) == size
-
-
-@pytest.mark.parametrize(
-    ("sizes", "together"),
-    [
-        ([], []),
-        ([4, 4, 4], [8, 4]),
-        # A larger one goes alone, and does not wait.
-        ([2, 50, 3, 5, 1], [2, 50, 8, 1]),
-        ([8, 8], [8, 8]),
-    ],
-)
-def test_what_goes_together(sizes: list[int], together: list[int]) -> None:
-    assert fused(sizes, 8) == together

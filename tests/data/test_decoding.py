@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import resource
 import struct
+import time
+import zlib
 
 import cv2
 import numpy as np
@@ -151,6 +153,77 @@ def test_a_png_whose_chunk_is_longer_than_the_file_gets_no_memory(make_image, pl
         decode_rgb(memoryview(bytes(image)))
 
 
+def png_with(image: bytes, kind: bytes, content: bytes, place: int) -> bytes:
+    checksum = zlib.crc32(kind + content).to_bytes(4, "big")
+    chunk = len(content).to_bytes(4, "big") + kind + content + checksum
+    return image[:place] + chunk + image[place:]
+
+
+@pytest.mark.parametrize("kind", [b"zTXt", b"iTXt", b"iCCP"])
+def test_texts_of_a_png_take_no_time(make_image, kind: bytes) -> None:
+    zeros = zlib.compress(bytes(1 << 23), 9)
+    text = b"a\0" + (b"\1\0\0\0" if kind == b"iTXt" else b"\0") + zeros
+    plain = image = make_image(7)
+    for _ in range(100):
+        image = png_with(image, kind, text, 33)
+    start = time.process_time()
+    assert (decode_rgb(image) == decode_rgb(plain)).all()
+    assert time.process_time() - start < 1
+
+
+def test_a_png_whose_pixels_go_on_is_broken() -> None:
+    packer = zlib.compressobj(9)
+    row = b"\0" + bytes(16 * 3)
+    pixels = b"".join(map(packer.compress, [16 * row, *(bytes(1 << 20) for _ in range(64))]))
+    size = struct.pack(">IIBBBBB", 16, 16, 8, 2, 0, 0, 0)
+    image = b"\x89PNG\r\n\x1a\n"
+    for kind, content in (
+        (b"IHDR", size), (b"IDAT", pixels + packer.flush()), (b"IEND", b"")
+    ):  # fmt: skip
+        image = png_with(image, kind, content, len(image))
+    start = time.process_time()
+    with pytest.raises(BrokenRecordError, match="its pixels go on after its last row"):
+        decode_rgb(image)
+    assert time.process_time() - start < 0.2
+
+
+@pytest.mark.parametrize("flags", [(), (cv2.IMWRITE_PNG_BILEVEL, 1)])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 33, 3), (64, 5, 4)])
+def test_every_png_has_as_many_pixels_as_its_size_says(shape, flags) -> None:
+    pixels = np.random.default_rng(3).integers(0, 2, shape, np.uint8) * 255
+    image = cv2.imencode(".png", pixels, flags if len(shape) == 2 else ())[1].tobytes()
+    assert (decode_rgb(image)[..., 0] == (pixels if len(shape) == 2 else pixels[..., 2])).all()
+
+
+@pytest.mark.parametrize("white", [15, 100, 255, 1023, 65535])
+@pytest.mark.parametrize("kind", [b"P2", b"P3", b"P5", b"P6"])
+def test_a_portable_map_says_what_is_white(kind: bytes, white: int) -> None:
+    samples = np.linspace(0, white, 24).round().astype(int)
+    planes = 3 if kind in (b"P3", b"P6") else 1
+    head = kind + b"\n# of 3 columns\n3 %d\n%d\n" % (8 // planes, white)
+    if kind in (b"P2", b"P3"):
+        body = b"".join(b"%d\n" % sample for sample in samples)
+    else:
+        body = samples.astype(">u2" if white > 255 else "u1").tobytes()
+    expected = samples[: 24 // 3 // planes * planes * 3] * (255 / white)
+    found = decode_file(head + body)
+    found = found if planes == 3 else found[..., 0]
+    # OpenCV shifts 16 bits.
+    assert np.abs(found.ravel() - expected).max() <= 1
+    assert found.min() == 0 and (planes == 3 or found.max() == 255)
+
+
+def test_a_bmp_with_other_masks_is_no_image(make_image) -> None:
+    pixels = np.full((2, 2, 4), (10, 20, 30, 0), np.uint8)
+    head = struct.pack("<2sIHHI", b"BM", 66 + 16, 0, 0, 66)
+    head += struct.pack("<IiiHHIIiiII", 40, 2, 2, 1, 32, 3, 16, 0, 0, 0, 0)
+    usual = head + struct.pack("<3I", 0xFF0000, 0xFF00, 0xFF) + pixels.tobytes()
+    assert decode_rgb(usual)[0, 0].tolist() == [30, 20, 10]
+    other = head + struct.pack("<3I", 0xFF, 0xFF00, 0xFF0000) + pixels.tobytes()
+    with pytest.raises(BrokenRecordError, match="colors lie in an unusual order"):
+        decode_rgb(other)
+
+
 @pytest.mark.parametrize("number", range(1, 9))
 def test_every_orientation_is_turned_upright(number: int) -> None:
     upright = turn_upright(stored(number), number)
@@ -186,6 +259,14 @@ def test_no_bytes_between_scans_hide_others(filler: bytes) -> None:
     place = jpeg.index(b"\xff\xda", jpeg.index(b"\xff\xda") + 2)
     with pytest.raises(BrokenRecordError, match="too many scans"):
         decode_rgb(jpeg[:place] + filler + jpeg[place:])
+
+
+def test_fill_bytes_before_no_marker_are_passed_over_once() -> None:
+    """A search that follows them from each to the last one takes half a minute."""
+    began = time.process_time()
+    with pytest.raises(BrokenRecordError, match="cannot be decoded"):
+        decode_rgb(b"\xff\xd8" + b"\xff" * 100_000 + b"\0" + b"\xff\xda" * 33)
+    assert time.process_time() - began < 1
 
 
 def test_scans_in_other_segments_and_after_the_end_do_not_count() -> None:

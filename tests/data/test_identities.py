@@ -11,6 +11,7 @@ from data.identities import (
     find_images,
     image_paths,
     is_class,
+    list_images,
     split_holdout,
 )
 from runtime.errors import DataError
@@ -93,6 +94,7 @@ def test_images_are_found_whatever_they_are_called(mixed: Path) -> None:
         f"{mixed}: left out 2 images of formats that are not decoded, such as HEIC and GIF "
         "(convert them), the first is ann/4.heic",
         f"{mixed}: left out 2 files that cannot be read, the first is ann/gone",
+        f"{mixed}: left out 1 folders to which several links lead, the first is ann/loop",
         f"{mixed}: left out 1 folders without images, the first is empty",
         f"{mixed}: left out 1 images outside of the identities' folders, the first is stray.png",
     ]
@@ -108,7 +110,7 @@ def test_images_of_any_depth(mixed: Path) -> None:
         "stray.png", "ann/1.JPG", "ann/2", "ann/3.jfif", "ann/a/c/6.png", "ann/b/7.png",
         "bob/1.jpg_large",
     ]  # fmt: skip
-    assert len(remarks) == 6
+    assert len(remarks) == 7
 
 
 def test_images_that_all_lie_deeper_are_refused(tmp_path: Path) -> None:
@@ -121,6 +123,59 @@ def test_images_that_all_lie_deeper_are_refused(tmp_path: Path) -> None:
     ):
         find_identities(tmp_path, 1, 1)
     assert len(find_images(tmp_path, 1)) == 3
+
+
+def test_a_folder_on_many_paths_is_listed_once(tmp_path: Path) -> None:
+    """Two links in each of 30 folders lead to the next one: on 2^30 paths to the last."""
+    for number in range(30):
+        folder = tmp_path / "in" / f"{number:02}"
+        folder.mkdir(parents=True)
+        (folder / "1.png").touch()
+        for name in "ab":
+            (folder / name).symlink_to(f"../{number + 1:02}")
+    (tmp_path / "in" / "30").mkdir()
+    images, left_out = list_images(tmp_path / "in" / "00")
+    assert images == ["/".join(["a"] * depth + ["1.png"]) for depth in range(30)]
+    assert left_out.found == {"folders to which several links lead": (30, "a/" * 29 + "b")}
+    assert len(find_images(tmp_path / "in", 1)) == sum(range(1, 31))
+
+
+def test_a_person_with_two_names_is_one(tmp_path: Path) -> None:
+    for name in ("b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").touch()
+    for link, target in (("a", "b"), ("latest", "c"), ("all", ".")):
+        (tmp_path / link).symlink_to(target)
+    remarks: list[str] = []
+    found = find_identities(tmp_path, 1, 2, remarks)
+    assert found == [Identity("b", ["1.png"]), Identity("c", ["1.png"])]
+    again = f"{tmp_path}: left out 3 folders to which several links lead, the first is "
+    assert len(remarks) == 2 and remarks[0].startswith(again), remarks
+    assert find_images(tmp_path, 2) == ["b/1.png", "c/1.png"]
+
+
+def test_folders_of_any_depth(tmp_path: Path) -> None:
+    folder = tmp_path
+    for _ in range(1200):
+        folder = folder / "a"
+        folder.mkdir()
+    (folder / "1.png").touch()
+    try:
+        assert list_images(tmp_path).images == ["a/" * 1200 + "1.png"]
+    finally:
+        # pytest cannot remove so many.
+        (folder / "1.png").unlink()
+        while folder != tmp_path:
+            folder.rmdir()
+            folder = folder.parent
+
+
+def test_images_come_before_those_of_folders_and_by_name(tmp_path: Path) -> None:
+    names = ["b.png", "z.png", "a/2.png", "a/1/3.png", "a/2/1.png", "c/1.png"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert list_images(tmp_path).images == names
 
 
 def test_names_that_are_not_utf_8(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from data.named_images import NamedImages, Size, open_sources, remarks
+from data.verification.bin_file import write_bin
 from runtime.errors import DataError
 from tests.support.foreign_records import im2rec, write_records
 
@@ -57,8 +59,15 @@ def test_images_without_an_ending_and_what_is_left_out(folder: Path, make_image)
 
 
 def test_a_linked_folder_is_followed(folder: Path) -> None:
-    os.symlink(folder / "b", folder / "c")
-    assert [opened("in").label(n) for n in range(6)] == ["", "a/x", "b", "b", "c", "c"]
+    """One to which two links lead, once."""
+    (folder / "b").rename(folder.parent / "elsewhere")
+    for name in "bc":
+        os.symlink(folder.parent / "elsewhere", folder / name)
+    sources = open_sources(["in"])
+    faces = NamedImages(sources, Size(16, 16))
+    assert [faces.label(n) for n in range(len(faces))] == ["", "a/x", "b", "b"]
+    line = "in: left out 1 folders to which several links lead, the first is c"
+    assert line in remarks(sources)
 
 
 def test_records_have_labels_and_keys(folder: Path, write_set) -> None:
@@ -98,8 +107,26 @@ def test_other_names_have_another_checksum(folder: Path) -> None:
     assert opened("in").checksum() != before
 
 
-def test_a_name_with_a_tab_is_refused(folder: Path, make_image) -> None:
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("in", "in/a\tb.png"), ("in/a\tb.png", "in/a\tb.png"), ("s\nt", "s\nt"),
+        ("s\nt/train.rec", "s\nt/train.rec"), ("v\t.bin", "v\t.bin"),
+    ],
+)  # fmt: skip
+def test_a_name_with_a_tab_is_refused(
+    folder: Path, make_image, write_set, given: str, named: str
+) -> None:
     (folder / "a\tb.png").write_bytes(np.asarray(bytearray(make_image(1))).tobytes())
-    with pytest.raises(DataError, match=r"'in/a\\tb.png' has a tab.*; rename it") as caught:
-        opened("in")
+    write_set([1], "s\nt")
+    write_bin("v\t.bin", [make_image(1)] * 2, [True])
+    message = re.escape(f"{named!r} has a tab")
+    with pytest.raises(DataError, match=f"^{message}.*; rename it") as caught:
+        opened(given)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "n" * 300])
+def test_an_input_that_does_not_exist_is_refused(name: str) -> None:
+    with pytest.raises(DataError, match=f"^{name} does not exist; name images, folders"):
+        open_sources([name])

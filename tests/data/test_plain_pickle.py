@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections import OrderedDict, deque
 from typing import Any
 
@@ -130,6 +131,7 @@ DTYPE = b"cnumpy\ndtype\n(U\x02u1K\0K\x01tR"
         (b"", "damaged: it has no end"),
         (b"I1\n", "damaged: it has no end"),
         (b".", "damaged"),
+        (b"I1\n.I2\n.", "4 bytes follow its end"),
         (b"\xff.", r"damaged: there is no instruction b'\\xff'"),
         (b"Iabc\n.", "damaged"),
         (b"g7\n.", "damaged"),
@@ -150,6 +152,9 @@ DTYPE = b"cnumpy\ndtype\n(U\x02u1K\0K\x01tR"
         (b"cnumpy\nndarray\n)R.", "it wants to run numpy.ndarray"),
         (ENCODE + b"(U\x01aU\x05ascii\x74R.", "text in the encoding 'ascii'"),
         (ENCODE + b"(K\x01U\x06latin1tR.", "a value of type int instead of text"),
+        (ENCODE + b"(" + b"N" * 9 + b"tR.", "it calls a function with 9 arguments"),
+        (DTYPE.replace(b"U\x02u1", b"U\x65" + b"u" * 101) + b".", "a name of 101 letters"),
+        (DTYPE + b"(K\x03U\x65" + b"<" * 101 + b"tb.", "a name of 101 letters"),
         (b"Pabc\n.", "it holds a persid"),
         (b"(cos\nsystem\no.", "it wants to run os.system"),
         (b"(ios\nsystem\n.", "it holds a inst"),
@@ -226,3 +231,40 @@ def test_no_more_elements_are_made_than_there_are_bytes_in_the_file() -> None:
     # A hundred arrays share these bytes.
     with pytest.raises(UnsafePickleError, match="it makes more bytes than it holds"):
         load(head + array.replace(b"I1000", b"I255") * 100 + b"I1\n.")
+
+
+def text(length: int) -> bytes:
+    return b"X" + length.to_bytes(4, "little") + b"a" * length
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        # A tuple of many arguments, a long code, and two equal keys, each used many times.
+        (
+            b"ccollections\nOrderedDict\nq\0(" + b"N" * 100_000 + b"tq\1" + b"h\0h\1R0" * 6000,
+            "a function with 100,000 arguments",
+        ),
+        (
+            b"cnumpy\ndtype\nq\0" + text(1_000_000) + b"\x85q\1(" + b"h\0h\1R" * 300,
+            "a name of 1,000,000 letters",
+        ),
+        (
+            text(1_500_000) + b"q\0" + text(1_500_000) + b"q\1}h\0Ns" + b"h\1Ns" * 60_000,
+            "or too long ones",
+        ),
+    ],
+    ids=["arguments", "code", "keys"],
+)
+def test_what_is_used_many_times_is_not_copied_or_compared(content: bytes, message: str) -> None:
+    began = time.process_time()
+    with pytest.raises(UnsafePickleError, match=message):
+        load(content + b"N.")
+    assert time.process_time() - began < 1
+
+
+def test_keys_of_a_thousand_letters() -> None:
+    assert load(b"}" + text(1000) + b"Ns.") == {"a" * 1000: None}
+    for key in (text(1001), b"T\xe9\3\0\0" + bytes(1001)):
+        with pytest.raises(UnsafePickleError, match="or too long ones"):
+            load(b"}" + key + b"Ns.")

@@ -20,38 +20,6 @@ from tests.device.updates import DEVICE, ClassifierUpdates, Faces, FaceUpdates
 # Of MXNet's arrays and not of an operator, for all devices: a copy, whose name tells from where to
 # where, and a fill.
 NO_OPERATORS = {"CopyCPU2CPU", "SetValueOp"}
-SOURCES = {
-    "a.cc": """
-        NNVM_REGISTER_OP(on_cpu_alone).set_attr<FCompute>("FCompute<cpu>", Run<cpu>);
-        NNVM_REGISTER_OP(on_all)
-        .set_attr<FInferType>("FInferType", [](Attrs a) { check(a); return true; })
-        .set_attr<FComputeEx>("FComputeEx<cpu>", Copy)
-        .set_attr<FComputeEx>("FComputeEx<gpu>", Copy);
-        // NNVM_REGISTER_OP(remark).set_attr<FCompute>("FCompute<gpu>", Run<gpu>);
-    """,
-    "b.cu": """
-        #define REGISTER_TWO(name, Kernel)                              \\
-          NNVM_REGISTER_OP(_random_##name)                              \\
-          .set_attr<FCompute>("FCompute<gpu>", Kernel<gpu>);            \\
-          NNVM_REGISTER_OP(_backward_##name)                            \\
-          .set_attr<FStatefulCompute>("FStatefulCompute<gpu>", Kernel)
-        REGISTER_TWO(uniform, Uniform);
-        /* NNVM_REGISTER_OP(old).set_attr<FCompute>("FCompute<gpu>", Run<gpu>); */
-        NNVM_REGISTER_OP(without).set_attr<bool>("TIsGPU", true);
-    """,
-    "c.cc": "MXNET_REGISTER_OP_PROPERTY(Older, OlderProp);",
-    "c.cu": "template<> Operator *CreateOp<gpu>(OlderParam param) { return nullptr; }",
-    "d.cc": "MXNET_REGISTER_OP_PROPERTY(OlderOnCpu, OlderProp);",
-}
-
-
-def test_the_list_is_made_from_sources(tmp_path: Path) -> None:
-    (tmp_path / "src").mkdir()
-    for name, text in SOURCES.items():
-        (tmp_path / "src" / name).write_text(text)
-    assert gpu_kernels.operators_of(tmp_path) == {
-        *("on_all", "_random_uniform", "_backward_uniform", "Older", "_backward_Older"),
-    }
 
 
 def test_the_list_is_that_of_the_version_in_use() -> None:

@@ -16,6 +16,7 @@ from tests.device.operator_calls import watched_operators
 from tests.device.updates import (
     DEVICE,
     HOST,
+    PAIRS,
     ClassifierUpdates,
     Faces,
     FaceUpdates,
@@ -124,13 +125,10 @@ def test_float16(optimizer: str) -> None:
 
 
 @pytest.mark.device
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("optimizer", sorted(STATES))
-@pytest.mark.parametrize("loss", LOSSES)
-def test_every_choice_with_every_other(loss: str, optimizer: str, dtype: str) -> None:
-    check = check_faces if dtype == "float32" else check_half_precision_faces
-    for filter_threshold in (1.0, 0.2):
-        check(Faces(loss, optimizer, dtype, filter_threshold))
+@pytest.mark.parametrize("choices", PAIRS, ids=str)
+def test_every_choice_with_every_other(choices: Faces) -> None:
+    check = check_faces if choices.dtype == "float32" else check_half_precision_faces
+    check(choices)
 
 
 @pytest.mark.device

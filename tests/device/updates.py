@@ -20,7 +20,8 @@ from data.batches.position import EpochPlan
 from parallel.world import LoneWorld, TimedWorld, World
 from partial_fc import optimizers
 from partial_fc.head import PartialFC
-from partial_fc.options import HeadOptions
+from partial_fc.options import LOSSES, HeadOptions
+from partial_fc.shard import STATES
 from runtime import devices
 from runtime.mxnet import mx
 from runtime.stopwatch import Stopwatch
@@ -62,6 +63,14 @@ class Faces:
         found = [getattr(self, field.name) for field in fields(self)]
         changed = [str(a) for a, field in zip(found, fields(self)) if a != field.default]
         return "-".join(changed) or "cosface-sgd"
+
+
+# Each two choices together in at least one case.
+PAIRS = [
+    Faces(loss, optimizer, ("float32", "float16")[(i + j) % 2], (1.0, 0.2)[(i // 2 + j) % 2])
+    for i, loss in enumerate(LOSSES)
+    for j, optimizer in enumerate(STATES)
+]
 
 
 class FaceUpdates:

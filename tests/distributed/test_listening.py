@@ -29,6 +29,8 @@ IMAGES = (
     "--epochs", "1000", "--frequent", "5", "--eval-frequency", "1000",
 )  # fmt: skip
 RANKS = ("bash", "config.sh", *FACES)
+# The second and third would have MXNet's scheduler listen elsewhere.
+OF_A_SHELL = {"NETWORK": "tiny", "DMLC_USE_KUBERNETES": "1", "DMLC_LOCAL": "1"}
 TWO = ("-np", "2", "-H", "localhost:2")
 LAUNCH = (sys.executable, "-m", "parallel.launch", "-n", "2", "-s", "1")
 CLASSIFY = ("--", sys.executable, "classify.py", *IMAGES)
@@ -68,7 +70,7 @@ def watch(job: str, folder: Path) -> dict[str, set[str]]:
     with output.open("wb") as file:
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True,
-            env={**clean_environment(), "NETWORK": "tiny", processes.FOLDER: str(folder)},
+            env={**clean_environment(), **OF_A_SHELL, processes.FOLDER: str(folder)},
         )  # fmt: skip
     try:
         end = time.monotonic() + 200

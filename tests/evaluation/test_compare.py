@@ -124,6 +124,7 @@ def test_faces_are_cut_out(tmp_path, monkeypatch, capsys) -> None:
         (["--threshold", "0", "--face", "only"], ConfigError, "--face belongs to a detector"),
         (["--target", "pairs.bin"], DataError, "pairs has 8 pairs of two people, of which 0.001"),
         (["--target", "gone.bin"], DataError, "gone.bin cannot be read"),
+        (["--target", ""], DataError, "is not a regular file"),
     ],
 )
 def test_mistakes_are_one_line(words, options, error, message) -> None:

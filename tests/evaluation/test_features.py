@@ -26,6 +26,7 @@ from evaluation.features import check_finite, features_of_views, sums_of_views
 from evaluation.ijb import __main__ as ijb
 from evaluation.verification import __main__ as verification
 from runtime.errors import DataError
+from runtime.mxnet import mx
 from runtime.untrusted.onnx_model import import_onnx
 from tests.support.ijb_set import write_set
 
@@ -44,10 +45,11 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], None], list[str]]] = {
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images, of which 0.png is brighter than all others, sets of them, and four networks.
+    """Images, of which 0.png is brighter than all others, sets of them, and six networks.
 
     ``nan`` has a weight that is not a number, ``huge`` finite ones whose products are not finite,
-    ``zero`` zeros alone, and ``some.onnx`` gives numbers for all but bright images.
+    ``zero`` zeros alone, and ``some.onnx`` gives numbers for all but bright images; ``maps`` ends
+    with a Convolution, and ``number`` gives one number per image.
     """
     folder = tmp_path_factory.mktemp("inputs")
     shape = (24, SIDE, SIDE, 3)
@@ -77,6 +79,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_parameters(file, arrays)
         (folder / f"{name}-symbol.json").write_bytes((folder / "m-symbol.json").read_bytes())
     write_some(folder / "some.onnx")
+    pixels = mx.sym.Flatten(mx.sym.var("data"))
+    means = mx.sym.Pooling(mx.sym.var("data"), global_pool=True, kernel=(1, 1), pool_type="avg")
+    for name, symbol in (
+        ("maps", mx.sym.Convolution(means, kernel=(1, 1), num_filter=8, name="fc1")),
+        ("number", mx.sym.sum(pixels, axis=1, name="fc1")),
+    ):
+        symbol.save(f"{folder}/{name}-symbol.json")
+        (folder / f"{name}-0000.params").write_bytes((folder / "m-0000.params").read_bytes())
     return folder
 
 
@@ -110,6 +120,26 @@ def test_a_weight_that_is_not_finite(
     with pytest.raises(DataError, match="nan-0000.params: 'stage2_conv0_weight' has values that"):
         main([*words, "--model", "nan,0"])
     assert not list(inputs.glob("rows*")) and not list(inputs.glob("made*"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("maps,0", r"maps-symbol.json gives \[2, 8, 1, 1\] for two images; its output has to be"),
+        ("number,0", r"number-symbol.json gives \[2\] for two images; its output has to be"),
+        ("m" * 300 + ",0", "-symbol.json (does not exist|cannot be read: File name too long)"),
+    ],
+    ids=["maps", "number", "long name"],
+)
+def test_a_checkpoint_without_a_row_per_image(
+    inputs: Path, name: str, model: str, message: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(inputs)
+    main, words = COMMANDS[name]
+    words = [str(tmp_path / "out") if word == "parts" else word for word in words]
+    with pytest.raises(DataError, match=message):
+        main([*words, "--model", model])
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if "torch" not in name])

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from evaluation.onnx_runtime import OnnxNetwork
+from evaluation.network import FaceNetwork, open_network
+from evaluation.onnx_runtime import OnnxNetwork, normalizes_pixels
 from runtime.errors import DataError
 from runtime.untrusted.onnx_model import import_onnx
 
@@ -32,6 +34,51 @@ def model(inputs: int = 1, shape: tuple[Any, ...] = ("None", 3, 4, 4)) -> bytes:
     built = helper.make_model(graph, opset_imports=[opset], ir_version=7)
     content: bytes = built.SerializeToString()
     return content
+
+
+def opened(
+    path: Path, op: str, inputs: list[str], batch: Any = "None", **attributes: Any
+) -> FaceNetwork:
+    """A network whose last operator gets z, the means [b, 3, 1, 1], or s, the shape [1, -1]."""
+    onnx = import_onnx()
+    helper, types = onnx.helper, onnx.TensorProto
+    made = onnx.load_from_string(model(shape=(batch, 3, 4, 4)))
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, -1]), "s"))
+    made.graph.node[-1].CopyFrom(helper.make_node(op, inputs, ["out"], **attributes))
+    kind = types.STRING if op == "Cast" else types.FLOAT
+    output = helper.make_tensor_value_info("out", kind, None)
+    if op == "SequenceConstruct":
+        output = helper.make_tensor_sequence_value_info("out", kind, None)
+    made.graph.output[0].CopyFrom(output)
+    path.write_bytes(made.SerializeToString())
+    return open_network(Namespace(model=path, image_size=None, dtype="float32"))
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "message"),
+    [
+        ("ReduceMean", ["z"], {"keepdims": 0}, r"\[\] for 2 images; export it with an open batch"),
+        ("ReduceMean", ["z"], {"axes": [0, 2, 3], "keepdims": 0}, r"gives \[3\] for 2 images"),
+        ("ReduceMean", ["z"], {"axes": [0]}, r"gives \[1, 3, 1, 1\] for 2 images"),
+        ("Reshape", ["z", "s"], {}, r"gives \[1, 6\] for 2 images"),
+        ("Identity", ["z"], {}, r"gives \[2, 3, 1, 1\] for two images"),
+        ("Cast", ["z"], {"to": 8}, r"has an output of the type tensor\(string\)"),
+        ("SequenceConstruct", ["z"], {}, r"has an output of the type seq\(tensor\(float\)\)"),
+    ],
+)
+def test_an_output_that_is_no_row_per_image_is_refused(
+    tmp_path: Path, op: str, inputs: list[str], attributes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        opened(tmp_path / "model.onnx", op, inputs, **attributes)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_row_per_batch_of_one_is_a_row_per_image(tmp_path: Path) -> None:
+    network = opened(tmp_path / "model.onnx", "Reshape", ["z", "s"], batch=1)
+    images = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 4), dtype=np.uint8)
+    expected = (images.mean(axis=(2, 3)) - 127.5) / 127.5
+    np.testing.assert_allclose(network.extract(images), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch", ["None", 2, 8])
@@ -60,6 +107,23 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
     with pytest.raises(DataError, match="missing.onnx cannot be read"):
         OnnxNetwork(tmp_path / "missing.onnx")
+
+
+@pytest.mark.parametrize(
+    ("names", "normalizes"),
+    [
+        (["Sub_0", "Mul_1"], True),
+        (["_minusscalar0", "_mulscalar0"], True),
+        (["Sub_0", "Div_1"], True),
+        (["Sub_0", "Conv_1"], False),
+        (["Conv_0", "Mul_1", "Div_2"], False),
+    ],
+)
+def test_a_difference_and_a_product_or_quotient_normalize(names: list[str], normalizes) -> None:
+    made = import_onnx().load_from_string(model())
+    for name in reversed(names):
+        made.graph.node.insert(0, import_onnx().helper.make_node("Identity", ["a"], ["b"], name))
+    assert normalizes_pixels(made.SerializeToString()) == normalizes
 
 
 def test_nothing_else_imports_them() -> None:

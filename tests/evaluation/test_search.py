@@ -110,6 +110,7 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 WORDS = ["--gallery", "g.npy", "--probes", "p.npy"]
+NAMELESS = ["--gallery", "g.npy", "--probes", "n.npy"]
 
 
 def test_the_table_and_the_rates(sets: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +134,11 @@ def test_threshold_and_leave_self_out(sets: None, capsys: pytest.CaptureFixture[
     ]  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "m.tsv: 2 of 3 probes have a match of at least 0.7 among 4 images"
-    assert "rank-1 0.5000, rank-5 1.0000, of 2 probes" in lines[1]
+    assert lines[1] == (
+        "left out: the image of the probe's own name, for 1 of 3 probes; the gallery has none for "
+        "the others"
+    )
+    assert "rank-1 0.5000, rank-5 1.0000, of 2 probes" in lines[2]
     Path("p.tsv").unlink()
     command.main([*WORDS])
     assert len(capsys.readouterr().out.splitlines()) == 1, "no labels, no rates"
@@ -145,12 +150,16 @@ def test_threshold_and_leave_self_out(sets: None, capsys: pytest.CaptureFixture[
         (["--gallery", "g.npy"], ConfigError, "--probes"),
         ([*WORDS, "--top", "0"], ConfigError, "'0' is not a positive integer"),
         ([*WORDS, "--threshold", "1.5"], ConfigError, "--threshold 1.5 is no cosine"),
-        ([*WORDS, "--out", "gone/m.tsv"], DataError, "gone/m.tsv cannot be written: No such"),
+        ([*WORDS, "--out", "g.npy/m.tsv"], DataError, "g.npy/m.tsv cannot be written: "),
+        ([*WORDS, "--out", "./p.tsv"], ConfigError, "p.tsv would replace what this command reads"),
+        ([*WORDS, "--out", "g.npy"], ConfigError, "g.npy would replace what this command reads"),
+        ([*NAMELESS, "--leave-self-out"], DataError, "by names, and there is no n.tsv with those"),
         (["--gallery", "g.npy", "--probes", "w.npy"], DataError, "w.npy has rows of 4 numbers, g"),
     ],
 )
 def test_mistakes_are_one_line(sets: None, words, error, message) -> None:
     np.save("w.npy", np.eye(4))
+    np.save("n.npy", np.eye(3))
     with pytest.raises(error, match=message) as caught:
         command.main(words)
     assert "\n" not in str(caught.value)

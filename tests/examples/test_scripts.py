@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import mxnet_g
 from tests.support.launch import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +42,17 @@ def assert_has_trained(folder: Path, name: str = "synthetic-resnet20") -> None:
 
 def test_there_is_a_script_for_every_scheme() -> None:
     assert sorted(SCRIPTS) == ["asp", "bsp", "gsp", "ssp"]
+
+
+@mxnet_g.NEEDED
+def test_the_bound_of_ssp_is_that_of_the_original() -> None:
+    """A worker may start a step while it is less than so many ahead there, at most so many here."""
+    there, here = (
+        re.search(r"dist_ssync --staleness (\d+)", path.read_text(encoding="utf-8"))
+        for path in (mxnet_g.EXAMPLE / SCRIPTS["ssp"].name, SCRIPTS["ssp"])
+    )
+    assert there is not None and here is not None
+    assert int(here[1]) == int(there[1]) - 1
 
 
 @EACH
@@ -82,6 +94,8 @@ def test_a_file_of_hosts_is_counted_as_the_launcher_reads_it(
     ("variables", "message"),
     [
         ({"HOSTFILE": "none"}, "error: HOSTFILE='none' cannot be read; give a file with the addr"),
+        ({"HOSTFILE": "\x1b[31mx"}, "error: HOSTFILE=' [31mx' cannot be read"),
+        ({"WORKERS": "two"}, "error: WORKERS='two' is not a number of processes; give one from 1"),
         ({"DATA_DIR": "none"}, "none/data_batch_1 does not exist; --data-dir needs data_batch_1"),
     ],
 )

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from partial_fc.store.header import STORE
+from partial_fc.store.header import Origin
 from partial_fc.store.saved_rows import SavedRows
 from runtime.state import SHARDED
 from tests.support.job import Job
@@ -112,15 +112,18 @@ def contents(path: Path, store: Optional[Path] = None) -> dict[str, Any]:
         if entry.kind != SHARDED
     }
     values = {part: dict(values) for part, values in manifest.values.items()}
-    number = values["head"].pop(STORE, None)
-    assert (number is None) == (store is None)
+    origin = Origin.of(values["head"])
+    assert (origin is None) == (store is None)
+    for name in origin.values() if origin else ():
+        del values["head"][name]
     if store is None:
         for entry in manifest.files[0].entries:
             if entry.kind == SHARDED:
                 pieces = Checkpoint(path).pieces(entry.name, 0, entry.total)
                 found[entry.name] = _checksum(rows for _, rows in pieces)
     else:
-        with SavedRows(store, number, manifest.update) as rows:
+        assert origin is not None
+        with SavedRows(store, origin, manifest.update) as rows:
             for name in rows.shapes:
                 found[f"head/{name}"] = _checksum(rows.rows(name))
     return {**found, "values": values}

@@ -85,12 +85,40 @@ class _Model:
     def model(self) -> Any:
         """Return the message."""
         self.node("GlobalAveragePool")
-        self.node("Flatten")
         helper, kind = self.helper, self.onnx.TensorProto.FLOAT
         given = helper.make_tensor_value_info("x", kind, ["b", 3, 32, 32])
-        made = helper.make_tensor_value_info(self.last, kind, ["b", None])
+        made = self._end()
         graph = helper.make_graph(self.nodes, "g", [given], [made], self.tensors)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+
+    def _end(self) -> Any:
+        """Append a Flatten, or what gives no row per image; returns the output."""
+        end = self.rng.choice(
+            ["Flatten"] * 6
+            + ["scalar", "mean of a batch", "Reshape", "string", "sequence", "optional", "maps"]
+        )
+        helper, types, kind = self.helper, self.onnx.TensorProto, self.onnx.TensorProto.FLOAT
+        if end == "Flatten":
+            self.node("Flatten")
+        elif end == "scalar":
+            self.node("ReduceMean", keepdims=0)
+        elif end == "mean of a batch":
+            self.node("ReduceMean", axes=[0], keepdims=self.rng.randrange(2))
+        elif end == "Reshape":
+            shape = np.array(self.rng.choice([[1, -1], [-1], [-1, 1]]), np.int64)
+            self.tensors.append(self.onnx.numpy_helper.from_array(shape, "end"))
+            self.node("Reshape", "end")
+        elif end == "string":
+            kind = types.STRING
+            self.node("Cast", to=kind)
+        elif end == "sequence":
+            self.node("SequenceConstruct")
+            return helper.make_tensor_sequence_value_info(self.last, kind, None)
+        elif end == "optional":
+            self.node("Optional")
+            given = helper.make_tensor_type_proto(kind, None)
+            return helper.make_value_info(self.last, helper.make_optional_type_proto(given))
+        return helper.make_tensor_value_info(self.last, kind, None)
 
 
 def make_onnx(rng: random.Random) -> bytes:

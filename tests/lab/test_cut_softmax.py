@@ -19,6 +19,8 @@ from partial_fc.shard import Sampler, Shard
 from runtime.mxnet import mx
 from tests.support.thread_world import ThreadWorld, run_ranks
 
+pytestmark = pytest.mark.documents
+
 CLASSES, EMBEDDING, BATCH, LR = 101, 24, 12, 0.3
 SCALE, MARGIN = 64.0, 0.35
 

@@ -11,6 +11,8 @@ import pytest
 from benchmarks.scaling_model import Link
 from docs.lab import allreduce, sampling, schemes, timeline
 
+pytestmark = pytest.mark.documents
+
 
 def test_a_sample_is_the_softmax_with_another_margin() -> None:
     """Exactly so where every kept class stands for as many others."""

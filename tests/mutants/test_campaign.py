@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +9,8 @@ from textwrap import dedent
 
 import pytest
 
-from tests.mutants.campaign import Campaign, Outcome, all_sites, report
-from tests.mutants.selection import Selection
-from tests.mutants.sites import Mutant
+from tests.mutants.campaign import FOLDERS, ROOT, Campaign, all_sites, report
+from tests.mutants.sites import Mutant, choose
 
 FILES = {
     "pyproject.toml": """
@@ -151,30 +149,11 @@ def contents(project: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
 
 
-def test_tests_that_fail_anyway_are_named(project: Path) -> None:
-    test = project / "tests" / "shop" / "test_price.py"
-    test.write_text(test.read_text() + "\ndef test_wrong():\n    assert price(1, 1) == 2\n")
-    with started(project, processes=1) as campaign:
-        failed = campaign.check([planted(project, "1 if", "2 if")])
-    assert failed == ["tests/shop/test_price.py::test_wrong"]
-
-
-def test_selection(project: Path) -> None:
-    shutil.copy(project / "tests/shop/test_price.py", project / "tests/shop/test_all.py")
-    selection = Selection(project, ["shop"])
-    assert selection.tests_of("shop/price.py") == [
-        "tests/shop/test_price.py",
-        "tests/shop/test_all.py",
-    ]
-    # Used by the kernels, whose module is tested.
-    assert selection.tests_of("shop/rates.py") == ["tests/shop/test_kernels.py"]
-    assert selection.tests_of("shop/alone.py") == []
-    assert selection.compiled_users("shop/rates.py") == {"shop/rates.py", "shop/kernels.py"}
-    assert selection.compiled_users("shop/price.py") == set()
-
-
-def test_a_crash_kills_and_a_survivor_does_not() -> None:
-    mutant = Mutant(all_sites(Path(__file__).parents[2], ["data"])[0], "1")
-    hows = ["failed", "died", "hung", "passed", "no test"]
-    outcomes = [Outcome(mutant, "", how, "", 0.0) for how in hows]
-    assert [outcome.is_killed for outcome in outcomes] == [True, True, True, False, False]
+def test_every_mutant_of_the_product_is_a_program_of_as_many_lines() -> None:
+    sites = all_sites(ROOT, FOLDERS)
+    assert len({site.path.split("/")[0] for site in sites}) == len(FOLDERS)
+    for mutant in choose(sites, 150, seed=3):
+        source = (ROOT / mutant.site.path).read_bytes()
+        changed = mutant.apply(source)
+        assert changed != source and changed.count(b"\n") == source.count(b"\n")
+        compile(changed, mutant.site.path, "exec")

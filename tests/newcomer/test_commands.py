@@ -1,8 +1,9 @@
+"""The README's commands have plans, and a walk through them notices what is not as it says."""
+
 from __future__ import annotations
 
 import argparse
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from tests.newcomer.commands import Typed
 from tests.newcomer.walk import ROOT
 from tests.support import processes
 
+pytestmark = pytest.mark.documents
 
-def test_every_command_of_the_readme_has_a_plan() -> None:
+
+def test_every_command_of_the_readme_has_a_plan_and_no_plan_is_left_over() -> None:
     found = list(commands.read((ROOT / "README.md").read_text(encoding="utf-8")))
     assert found[0].text == "make train" and found[0].output
     assert len(found) > 15
@@ -22,12 +25,10 @@ def test_every_command_of_the_readme_has_a_plan() -> None:
     assert [typed.text for typed, plan in zip(found, plans) if plan.left_out] == [
         "horovodrun -np 16 -H ip1:8,ip2:8 bash config.sh"
     ]
-
-
-def test_every_plan_is_that_of_a_command() -> None:
-    found = list(commands.read((ROOT / "README.md").read_text(encoding="utf-8")))
     for beginning in commands.PLANS:
         assert any(typed.text.startswith(beginning) for typed in found), beginning
+    with pytest.raises(LookupError, match="no plan for 'make trainer'"):
+        commands.plan_of("make trainer")
 
 
 def test_commands_are_read_without_comments_and_in_one_line() -> None:
@@ -43,21 +44,19 @@ def test_what_a_command_prints_stands_behind_it() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("printed", "missing"),
-    [
+def test_what_was_not_printed() -> None:
+    loss, done = expected = ("at 20: loss 1.5 (…)", "done 7")
+    for printed, missing in (
         (["rank 0 INFO: at 20: loss 1.52 (3 s)", "done 7"], None),
         (["at 20: loss 1.5 (1.25 h)", "x", "done 7"], None),
-        (["at 20: loss 1.54 (3 s)", "done 7"], "at 20: loss 1.5 (…)"),
-        (["at 21: loss 1.5 (3 s)", "done 7"], "at 20: loss 1.5 (…)"),
-        (["at 20: loss 1.5", "done 7"], "at 20: loss 1.5 (…)"),
-        (["done 7", "at 20: loss 1.5 (3 s)"], "done 7"),
-        (["at 20: loss 1.5 (3 s)", "done 70"], "done 7"),
-        ([], "at 20: loss 1.5 (…)"),
-    ],
-)
-def test_what_was_not_printed(printed, missing) -> None:
-    assert Typed("make x", ("at 20: loss 1.5 (…)", "done 7")).missing(printed) == missing
+        (["at 20: loss 1.54 (3 s)", "done 7"], loss),
+        (["at 21: loss 1.5 (3 s)", "done 7"], loss),
+        (["at 20: loss 1.5", "done 7"], loss),
+        (["done 7", "at 20: loss 1.5 (3 s)"], done),
+        (["at 20: loss 1.5 (3 s)", "done 70"], done),
+        ([], loss),
+    ):
+        assert Typed("make x", expected).missing(printed) == missing, printed
 
 
 def test_when_ctrl_c_came_does_not_matter() -> None:
@@ -66,17 +65,6 @@ def test_when_ctrl_c_came_does_not_matter() -> None:
     assert Typed("make x", expected).missing(printed) == expected[0]
     assert Typed("make x", expected, interrupted=True).missing(printed) is None
     assert Typed("make x", expected, interrupted=True).missing(["stopped"]) == expected[0]
-
-
-def test_a_session_has_what_was_printed_in_place_of_what_was_expected() -> None:
-    printed = ["other", "rank 0 INFO: loss 1.52 (3 s)", "told to end", "stopped after 7 of 9"]
-    expected = ("loss 1.5 (…)", "stopped after 5 of 8")
-    assert Typed("make x", expected, interrupted=True).session(printed) == (
-        "$ make x\n^C\nrank 0 INFO: loss 1.52 (3 s)\nstopped after 7 of 9\n"
-    )
-    assert Typed("make x", expected).session(printed) == (
-        "$ make x\nrank 0 INFO: loss 1.52 (3 s)\n"
-    )
 
 
 def test_a_walk_keeps_sessions_and_counts_failures(tmp_path: Path, monkeypatch) -> None:
@@ -95,43 +83,6 @@ def test_a_walk_keeps_sessions_and_counts_failures(tmp_path: Path, monkeypatch) 
     assert walk.walk(tmp_path, options) == walk.Walked(1, sessions)
 
 
-def test_a_command_without_a_plan() -> None:
-    with pytest.raises(LookupError, match="no plan for 'make trainer'"):
-        commands.plan_of("make trainer")
-
-
-def test_what_a_command_has_reached() -> None:
-    lines = [
-        "setup: done",
-        "[1,0]<stderr>:rank 0 INFO: verification unseen at update 0: accuracy 0.55 +- 0.02",
-        "rank 0 INFO: update 20/40  mean_loss 3.2  accuracy 0.1  42.6 images/s",
-        "rank 0 INFO: verification unseen at update 140: accuracy 0.93 +- 0.01",
-        "rank 0 INFO: verification unseen: accuracy untrained 0.55, trained 0.95",
-        "rank 0 INFO: time: waiting 0.5%",
-    ]
-    assert walk.results(lines) == [
-        "[1,0]<stderr>:rank 0 INFO: verification unseen at update 0: accuracy 0.55 +- 0.02",
-        "rank 0 INFO: verification unseen: accuracy untrained 0.55, trained 0.95",
-    ]
-    assert walk.results(["lfw: accuracy 0.9912 ± 0.0044, threshold 0.3"]) == [
-        "lfw: accuracy 0.9912 ± 0.0044, threshold 0.3"
-    ]
-    assert walk.results(lines[:1]) == []
-
-
-@pytest.mark.parametrize(("failures", "written"), [(0, "$ make x\n"), (2, "before")])
-def test_sessions_are_written_if_no_command_has_failed(
-    tmp_path: Path, monkeypatch, failures: int, written: str
-) -> None:
-    file = tmp_path / "walk.txt"
-    file.write_text("before")
-    monkeypatch.setattr(walk, "walk", lambda *_: walk.Walked(failures, ["$ make x\n"]))
-    words = ["tests.newcomer", "--data", str(tmp_path), "--sessions", str(file)]
-    monkeypatch.setattr("sys.argv", words)
-    assert walk.main() == min(failures, 1)
-    assert file.read_text() == written
-
-
 def wait(line: str, folder: Path, plan: commands.Plan, interrupted: bool) -> int:
     log = folder / "log.txt"
     with log.open("w") as output:
@@ -143,25 +94,6 @@ def test_ctrl_c_is_pressed_once_updates_are_reported(tmp_path: Path) -> None:
     assert wait(line, tmp_path, commands.Plan(), interrupted=True) == 130
     assert (tmp_path / "log.txt").read_text().split() == ["update", "1/9", "loss", "stopped"]
     assert wait("echo done", tmp_path, commands.Plan(), interrupted=True) == 0
-
-
-def test_ctrl_c_ends_what_a_walk_in_the_background_runs(tmp_path: Path, monkeypatch) -> None:
-    """Where it was started by a script's ``&``, which ignores Ctrl-C for all that it starts."""
-    line = 'echo "update 1/9 "; exec sleep 60'
-    statuses: list[int] = []
-
-    def walked(*_: object) -> walk.Walked:
-        statuses.append(wait(line, tmp_path, commands.Plan(minutes=0.5), interrupted=True))
-        return walk.Walked(0, [])
-
-    monkeypatch.setattr(walk, "walk", walked)
-    monkeypatch.setattr("sys.argv", ["tests.newcomer", "--data", str(tmp_path)])
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        walk.main()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert statuses == [-signal.SIGINT]
 
 
 def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:

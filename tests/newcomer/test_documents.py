@@ -1,4 +1,4 @@
-"""Every command of the documents is understood by its program, and run somewhere; many here."""
+"""Every command of the documents is understood by its program; some are run here."""
 
 from __future__ import annotations
 
@@ -14,67 +14,41 @@ import numpy as np
 import pytest
 
 from data.align.similarity import TEMPLATE
-from runtime.errors import ConfigError
-from tests.newcomer import commands, documents
-from tests.newcomer.documents import BY_HAND, LONG, ROOT, RUN_BY, Command, row_of
+from tests.newcomer import documents
+from tests.newcomer.documents import DOCUMENTS, ROOT
 from tests.support import typed
 from tests.support.detectors import planted, write_detector
 from tests.support.launch import clean_environment
 
-ALL = list(documents.commands())
-TEXTS = list(dict.fromkeys(command.text for command in ALL))
+pytestmark = pytest.mark.documents
+
+TEXTS = list(dict.fromkeys(text for path in DOCUMENTS for text in documents.commands_of(path)))
 PROGRAMS = Path(sys.executable).parent
 # Of the documents, in their order: what aligns faces, and packs, unpacks and inspects sets.
 _SETS = re.compile(r"python -m data\.(align|pack|unpack|inspect) ")
 SESSION = [text for text in TEXTS if _SETS.match(text)]
-# What measures takes minutes and writes into the home folder: tests/training/plan runs it.
-SHORT = [
-    text
-    for text in TEXTS
-    if re.match(r"python train.py .*(--dry-run|--help)", text) and "--calibrate" not in text
-]
-SHORT += ["python -m runtime.environment", "make help"]
 
 
-@pytest.mark.parametrize("command", ALL, ids=str)
-def test_every_command_is_run_somewhere(command: Command) -> None:
-    row = row_of(command.text)
-    if row in BY_HAND:
-        for path in re.findall(r"tests/[\w/.]+\w", BY_HAND[row]):
-            assert (ROOT / path).is_file(), path
-        return
-    run = RUN_BY[row]
-    place = LONG.get(run.where, run.where)
-    assert (ROOT / place).exists(), place
-    if run.where == "make newcomer":
-        assert commands.plan_of(command.text).left_out is None
-        return
-    if run.where in LONG:
-        target = run.where.split()[1]
-        text = (ROOT / "Makefile").read_text(encoding="utf-8")
-        assert re.search(rf"^{target}:", text, re.MULTILINE), target
-    if (ROOT / place).is_file():
-        words = row.replace("python -m ", "").split()
-        by = run.by or next(word for word in words if "=" not in word).rpartition(".")[2]
-        assert by in (ROOT / place).read_text(encoding="utf-8"), f"{by} in {place}"
+def mistake(text: str, folder: Path) -> str:
+    """What a program that a command starts does not understand of it; nothing where all is."""
+    try:
+        typed.check(text, folder)
+    except Exception as error:
+        return f"{text}: {error or type(error).__name__}"
+    return ""
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_every_command_is_understood_by_the_programs_that_it_starts(text: str, tmp_path) -> None:
-    typed.check(text, tmp_path)
-
-
-def test_every_row_is_that_of_a_command() -> None:
-    used = {row_of(text) for text in TEXTS}
-    assert {*RUN_BY, *BY_HAND} == used
-    spans = "\n".join(path.read_text(encoding="utf-8") for path in documents.DOCUMENTS)
-    assert [part for part in documents.FRAGMENTS if f"`{part}`" not in spans] == []
-    assert set(LONG) == {run.where for run in RUN_BY.values() if run.where.startswith("make ")}
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+def test_every_command_is_understood_by_the_programs_that_it_starts(document, tmp_path) -> None:
+    wrong = [mistake(text, tmp_path) for text in dict.fromkeys(documents.commands_of(document))]
+    assert not any(wrong), "\n".join(filter(None, wrong))
 
 
 def test_all_kinds_of_commands_are_found() -> None:
-    assert len(TEXTS) > 90 and len({command.document for command in ALL}) > 12
-    for text in (
+    assert len(TEXTS) > 90
+    wanted = [
         "make train",
         "python train.py --dataset 100w --network r50 --sample-ratio 0.1 --batch-size 128 --dtype "
         "float16 --dry-run --gpu --world-size 8",
@@ -82,26 +56,14 @@ def test_all_kinds_of_commands_are_found() -> None:
         "python -m parallel.autogroup -n 4 -s 1 -H hosts -i eth0 --launcher ssh -- "
         "python classify.py --dataset mnist --data-dir mnist",
         "mount -t tmpfs -o size=140G tmpfs /mnt/faces",
-    ):
-        assert text in TEXTS, text
+    ]
+    assert [text for text in wanted if text not in TEXTS] == []
+    with pytest.raises(LookupError, match="'frobnicate' begins with no program that is known"):
+        documents.of_block("make train\nfrobnicate\n")
 
 
-@pytest.mark.parametrize(
-    "block", ["frobnicate --all\n", "make train\nfrobnicate\n", "a table of something else\n"]
-)
-def test_an_unknown_program_is_noticed(block: str) -> None:
-    with pytest.raises(LookupError, match="no program that is known"):
-        documents.of_block(block)
-
-
-def test_a_new_command_is_noticed() -> None:
-    with pytest.raises(LookupError, match="nothing runs 'python -m data.draw FACES'"):
-        row_of("python -m data.draw FACES")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_a_program_does_not_understand_is_noticed(tmp_path) -> None:
+    wrong = [
         "python train.py --dataset synthetic --margin 1,0,0.4",
         "bash run.sh --restarts 10 --lr fast",
         "HOST=ip1:8 bash run.sh",
@@ -110,16 +72,12 @@ def test_a_new_command_is_noticed() -> None:
         "mpirun -np 8 -bind-to none bash config.sh --network r51",
         "python -m parallel.launch -n 4 python classify.py --kv-store dist_sync -s 1",
         "python -m data.pack FACES datasets/faces --minimum-images 10",
-        "python -m benchmarks.backbone --networks r50 --more",
         "docker run --rm toolkit bash run.sh --reg /data/faces",
         "sbatch --nodes=2 --wrap 'exec bash setup-utils/slurm.sh --max-updates 1000'",
         "make trian",
         "make fuzz INPUT=3",
-    ],
-)
-def test_what_a_program_does_not_understand_is_noticed(text: str, tmp_path) -> None:
-    with pytest.raises((AssertionError, ConfigError)):
-        typed.check(text, tmp_path)
+    ]
+    assert [text for text in wrong if not mistake(text, tmp_path)] == []
 
 
 def run_as_typed(text: str, folder: Path) -> str:
@@ -180,9 +138,9 @@ def _write_photographs(folder: Path) -> None:
     write_detector(folder / "det_10g.onnx", "scrfd", [planted(TEMPLATE)])
 
 
-@pytest.mark.parametrize("text", SHORT)
-def test_short_commands(text: str) -> None:
-    assert len(run_as_typed(text, ROOT).splitlines()) > 5
+def test_commands_that_only_print() -> None:
+    for text in ("python train.py --help", "python -m runtime.environment", "make help"):
+        assert text in TEXTS and len(run_as_typed(text, ROOT).splitlines()) > 5, text
 
 
 def test_what_horovodrun_prints_is_in_the_document() -> None:
@@ -201,13 +159,3 @@ def test_the_log_lines_are_found_as_the_document_says(tmp_path) -> None:
     (logs / "rank-0001.log").write_text("input is a bottleneck: 37.0%\n")
     assert run_as_typed(text, tmp_path).count("input is") == 2
     assert '"input is ' in (ROOT / "training/log/throughput.py").read_text(encoding="utf-8")
-
-
-@pytest.mark.launcher
-def test_the_command_of_the_results_for_mnist(toolkit_data, tmp_path) -> None:
-    (text,) = [
-        text for text in TEXTS if "horovodrun" in text and "--dataset mnist_cosine" in text
-    ]
-    few = f"--epochs 1 --num-examples 256 --models-root {tmp_path}"
-    text = text.replace("--data-dir mnist", f"--data-dir {toolkit_data}/mnist {few}")
-    assert "rank 0 of 2" in run_as_typed(text, ROOT)

@@ -81,17 +81,17 @@ def test_servers_are_ordered_by_the_speed_of_their_machines(tmp_path):
     )  # fmt: skip
 
 
-def test_shares_are_written_for_the_address_that_reads_them(tmp_path):
-    """By descending address, as MXNet-G writes and reads them; groups without numbers of slots."""
-    hosts = "127.0.0.1\n127.0.0.9\n127.0.0.10\n127.0.0.10\n"
-    (tmp_path / "hosts").write_text(hosts)
+@pytest.mark.parametrize("first", ["127.0.0.1", "localhost"])
+def test_shares_are_written_for_the_address_that_reads_them(tmp_path, first: str):
+    """By descending address, as MXNet-G writes and reads them, also of a host that has a name."""
+    (tmp_path / "hosts").write_text(f"{first}\n127.0.0.9\n127.0.0.10\n127.0.0.10\n")
     result = autogrouped(tmp_path, [100.0, 25.0, 101.0, 25.5], options=("-H", "hosts"))
     assert result.returncode == 0, result.stderr
-    assert (tmp_path / "groups").read_text() == ("127.0.0.1 127.0.0.10:0\n127.0.0.9 127.0.0.10:1\n")
+    assert (tmp_path / "groups").read_text() == (f"{first} 127.0.0.10:0\n127.0.0.9 127.0.0.10:1\n")
     # Of 127.0.0.9, of the two slots of 127.0.0.10, and of 127.0.0.1.
     assert (tmp_path / "shares").read_text() == "0.4 0.5\n0.5 0.9\n0.9 1.0\n0.0 0.4\n"
     assert "share of worker 1 on 127.0.0.9: 0.4 to 0.5 (line 1 of" in result.stdout
-    addresses = read_hosts(tmp_path / "hosts", 4).addresses
+    addresses = ("127.0.0.1", *read_hosts(tmp_path / "hosts", 4).addresses[1:])
     found = read_shares(tmp_path / "shares", addresses)
     assert found.of_workers == ((0, 0.4), (0.4, 0.5), (0.5, 0.9), (0.9, 1)) and not found.warnings
 

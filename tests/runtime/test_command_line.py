@@ -16,10 +16,11 @@ def parser() -> Parser:
     parser.add_argument("--model", required=True)
     parser.add_argument("--length", type=int)
     parser.add_argument("-np", "--ranks")
+    parser.add_argument("-p", "--port", type=int)
     return parser
 
 
-@pytest.mark.parametrize("word", ["--mode", "--mod", "--m", "--len", "--rank"])
+@pytest.mark.parametrize("word", ["--mode", "--mod", "--m", "--len", "--rank", "-n"])
 def test_an_abbreviation_is_no_option(parser: Parser, word: str) -> None:
     with pytest.raises(ConfigError, match=f"unrecognized arguments: {word} 1"):
         parser.parse_args(["--model", "a", word, "1"])
@@ -29,6 +30,13 @@ def test_an_abbreviation_is_no_option(parser: Parser, word: str) -> None:
 def test_an_abbreviation_changes_no_value(parser: Parser, words: list[str]) -> None:
     namespace, unknown = parser.parse_known_args(["--model", "a", *words])
     assert namespace.model == "a" and unknown == words
+
+
+@pytest.mark.parametrize("words", [["-p22"], ["-p", "22"], ["-p=22"]])
+def test_a_short_name_has_its_value_with_or_without_a_space(
+    parser: Parser, words: list[str]
+) -> None:
+    assert parser.parse_args(["--model", "a", "-np", "2", *words]).port == 22
 
 
 def test_subcommands_take_whole_names_alone() -> None:

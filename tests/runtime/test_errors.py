@@ -56,6 +56,13 @@ def test_a_user_error_is_one_line_and_status_2(kind: str) -> None:
     assert result.stderr == "error: no such file\n"
 
 
+def test_too_little_memory_is_one_line() -> None:
+    result = run_main("import numpy\nnumpy.zeros(1 << 60, 'u1')")
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: the memory does not suffice (Unable to allocate 1.00 E")
+    assert result.stderr.endswith("; take less at a time, such as a smaller --batch-size\n")
+
+
 def test_other_exceptions_keep_their_traceback() -> None:
     result = run_main("raise ValueError('a bug')")
     assert result.returncode == 1

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import errno
 import os
 import re
 import resource
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ import pytest
 from runtime.errors import ConfigError, DataError
 from runtime.files import (
     APPENDING,
+    HeldFolder,
     StagedFiles,
     create,
     make_folder,
@@ -109,6 +113,24 @@ def test_what_ends_early_leaves_nothing(tmp_path, error, name) -> None:
     with pytest.raises(type(error)), new_folder(tmp_path / name) as hidden:
         (hidden / "a").write_text("1")
         raise error
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_ends_early_leaves_nothing_of_threads(tmp_path) -> None:
+    def write(hidden: Path, thread: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            for number in range(100_000):
+                create(hidden / f"{thread}-{number}").close()
+            raise AssertionError("the folder is still there")
+
+    with ThreadPoolExecutor(4) as threads:
+        with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "out") as hidden:
+            writers = [threads.submit(write, hidden, thread) for thread in range(4)]
+            while len(list(hidden.iterdir())) < 500:
+                time.sleep(0.001)
+            raise KeyboardInterrupt
+        for writer in writers:
+            writer.result()
     assert not list(tmp_path.iterdir())
 
 
@@ -286,6 +308,61 @@ def test_a_log_goes_on(tmp_path: Path) -> None:
         with open(open_kept(tmp_path / "log", APPENDING), "ab") as file:
             file.write(line)
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+
+
+def test_a_folder_has_to_stay_where_it_is(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    root.mkdir()
+    held = HeldFolder("--models-root", root, "run.lock")
+    held.check()
+    (root / "file").touch()
+    held.check()
+    root.rename(tmp_path / "moved")
+    with pytest.raises(DataError, match=f"--models-root {root} is no longer the folder"):
+        held.check()
+    # Neither another folder there, nor a link to one, is this one.
+    root.mkdir()
+    with pytest.raises(DataError, match="moved, removed or replaced; move it back"):
+        held.check()
+    root.rmdir()
+    (tmp_path / "other").mkdir()
+    root.symlink_to(tmp_path / "other")
+    with pytest.raises(DataError):
+        held.check()
+    root.unlink()
+    (tmp_path / "moved").rename(root)
+    held.check()
+    root.rename(tmp_path / "moved")
+    root.symlink_to(tmp_path / "moved")
+    held.check()
+    held.close()
+
+
+def test_a_removed_folder_is_gone_also_if_another_gets_its_number(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    root.mkdir()
+    held = HeldFolder("--models-root", root, "run.lock")
+    root.rmdir()
+    for _ in range(50):
+        root.mkdir()
+        with pytest.raises(DataError):
+            held.check()
+        root.rmdir()
+    held.close()
+
+
+def test_a_lock_that_another_run_has_made_ends_this_one(tmp_path: Path) -> None:
+    lock = tmp_path / "run.lock"
+    lock.touch()
+    held = HeldFolder("--models-root", tmp_path, "run.lock")
+    held.check()
+    lock.unlink()
+    # Nobody else has come.
+    held.check()
+    lock.touch()
+    with pytest.raises(DataError, match=f"--models-root {tmp_path}: run.lock was removed during"):
+        held.check()
+    held.close()
 
 
 # Files of the system and of this project, temporary folders of this process.

@@ -81,6 +81,12 @@ def test_the_second_signal_ends_at_once() -> None:
     assert (result.returncode, result.stdout) == (130, "130\n")
 
 
+def test_a_forwarded_signal_may_be_repeated() -> None:
+    result = ask(signal.SIGUSR2, "wait", signal.SIGUSR2)
+    assert (result.returncode, result.stdout) == (0, "143\n" * 2)
+    assert ask(signal.SIGUSR1, "wait", signal.SIGTERM).returncode == 130
+
+
 def test_a_signal_that_comes_twice_at_once_is_one_request() -> None:
     """``timeout`` sends it to the program, and to the program's process group."""
     result = ask(signal.SIGTERM, signal.SIGTERM, signal.SIGTERM)

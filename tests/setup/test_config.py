@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.setup.conftest import SETTINGS
+from tests.setup.conftest import SETTINGS, SILENT
 from training.config import faces
 
 if TYPE_CHECKING:
@@ -51,6 +51,19 @@ def test_a_record_set_replaces_the_synthetic_one(
     assert faces.parse(call.split()) == faces.resolve({"rec": ("faces",)})
 
 
+@pytest.mark.parametrize("argument", ["--config saved.json", "--config=saved.json"])
+def test_the_options_of_an_earlier_run_name_its_data(
+    sandbox: Sandbox, argument: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``train.py`` understands it: the data of that run, and not the synthetic set."""
+    (sandbox.folder / "saved.json").write_text('{"dataset": "100w", "max_update": 9}')
+    monkeypatch.chdir(sandbox.folder)
+    call = config_call(sandbox, *argument.split(" "))
+    assert call == argument
+    config = faces.parse(call.split())
+    assert (config.data.dataset, config.data.num_classes) == ("100w", 1_000_000)
+
+
 def test_a_record_set_replaces_only_the_folder_of_a_preset(sandbox: Sandbox) -> None:
     call = config_call(sandbox, "--rec", "faces", DATASET="glint360k_8GPU")
     assert call == "--dataset glint360k_8GPU --rec faces"
@@ -71,6 +84,42 @@ def test_paths_are_relative_to_the_callers_folder(sandbox: Sandbox, script: str)
     program = f"{project}/train.py" if script == "config.sh" else f"bash {project}/config.sh"
     assert call.endswith(f"{program} --rec faces")
     assert ("-np 3 --hostfile /proc" in call) == (script == "run.sh")
+
+
+@pytest.mark.parametrize("script", ["config.sh", "run.sh", "setup-utils/slurm.sh"])
+def test_a_link_to_a_script_finds_the_project(sandbox: Sandbox, script: str) -> None:
+    sandbox.stub("python", SETTINGS)
+    link = sandbox.folder.with_name("link.sh")
+    link.symlink_to(sandbox.folder / script)
+    result = sandbox.run("bash", str(link), NP="x")
+    message = {"config.sh": "", "run.sh": "error: NP='x' is not a"}
+    assert result.stderr.startswith(message.get(script, "error: SLURM_JOB_ID is not set"))
+    assert result.returncode == (0 if script == "config.sh" else 2)
+
+
+def test_programs_find_their_modules_with_a_safe_path(sandbox: Sandbox) -> None:
+    sandbox.stub("python", '#!/usr/bin/env bash\necho "${PYTHONSAFEPATH-unset}" >>"$CALLS"\n')
+    assert sandbox.run("bash", "config.sh", PYTHONSAFEPATH="1").returncode == 0
+    assert sandbox.calls == "unset\nunset\n"
+
+
+def test_a_removed_folder_is_refused_before_mpirun(sandbox: Sandbox) -> None:
+    script = f'mkdir gone; cd gone; rmdir ../gone; bash "{sandbox.folder}/run.sh"'
+    sandbox.stub("rmdir", '#!/usr/bin/env bash\nrm -r "$1"\n')
+    result = sandbox.run("bash", "-c", script)
+    assert "error: the current folder has been removed; start" in result.stderr
+    assert (result.returncode, sandbox.calls) == (2, "")
+
+
+def test_ranks_without_shared_memory_are_refused_before_mpirun(sandbox: Sandbox) -> None:
+    sandbox.stub("python", SILENT)
+    hosts = ",".join(["localhost:9999"] * 100)
+    result = sandbox.run("bash", "run.sh", HOSTS=hosts)
+    assert "are free in /dev/shm, and 999900 ranks on this host need 3999600; re" in result.stderr
+    assert (result.returncode, len(result.stderr.splitlines()), sandbox.calls) == (2, 1, "")
+    choice = {"OMPI_MCA_btl_vader_backing_directory": "/tmp"}
+    chosen = sandbox.run("bash", "run.sh", HOSTS=hosts, **choice)
+    assert chosen.returncode == 0, chosen.stderr
 
 
 def test_config_without_any_option(sandbox: Sandbox) -> None:

@@ -67,10 +67,16 @@ def test_a_rank_that_fails_is_named_with_its_host(horovodrun, monkeypatch, capsy
     assert capsys.readouterr().out == "rank 1 on ip2 has ended with status 137\n"
 
 
+NOTHING_GIVEN = {
+    **dict.fromkeys(("hosts", "hostfile", "num_proc", "output_filename")),
+    "command": ["true"],
+}
+
+
 def parsed(horovodrun, monkeypatch, **given) -> SimpleNamespace:
     """The command line as Horovod goes on with it."""
-    options = {"hosts": None, "hostfile": None, "num_proc": None, "command": ["true"], **given}
-    monkeypatch.setattr(horovodrun, "_parse", lambda: SimpleNamespace(**options))
+    options = SimpleNamespace(**{**NOTHING_GIVEN, **given})
+    monkeypatch.setattr(horovodrun, "_parse", lambda: options)
     return horovodrun.parse_args()
 
 
@@ -96,11 +102,12 @@ def test_lists_of_hosts_mean_what_they_mean_to_mpirun(
         ({"hosts": "a:0"}, "has '0' for slots"),
         ({"hosts": "a:1,b:1", "num_proc": 3}, "-np 3 is more ranks than the 2 slots of -H a:1,b:1"),
         ({"hostfile": "/nowhere"}, "/nowhere cannot be read as a list of hosts"),
+        ({"output_filename": "/proc/x"}, "--output-filename /proc/x is no folder, and cannot be"),
     ],
 )
 def test_lists_that_cannot_be_used(horovodrun, monkeypatch, capsys, given, reason) -> None:
-    given = {"hosts": None, "hostfile": None, "num_proc": None, "command": ["true"], **given}
-    monkeypatch.setattr(horovodrun, "_parse", lambda: SimpleNamespace(**given))
+    options = SimpleNamespace(**{**NOTHING_GIVEN, **given})
+    monkeypatch.setattr(horovodrun, "_parse", lambda: options)
     monkeypatch.setattr(sys, "argv", ["horovodrun"])
     with pytest.raises(SystemExit) as raised:
         horovodrun.main()
@@ -117,6 +124,8 @@ def test_lists_that_cannot_be_used(horovodrun, monkeypatch, capsys, given, reaso
         ("-np 2 --nothing true", "unrecognized arguments: --nothing"),
         # No abbreviations.
         ("-np 2 --hostf /nowhere true", "unrecognized arguments: --hostf"),
+        ("-n 2 true", "the following arguments are required: -np/--num-proc"),
+        ("-c", "the following arguments are required: -np/--num-proc"),
         ("-np 2 -H a --hostfile b true", "not allowed with argument"),
         ("-np 2", "there is no program to start"),
         ("-np 0 true", "-np 0 is not a number of ranks"),
@@ -217,6 +226,8 @@ def test_the_elastic_mode_is_closed(options, monkeypatch, name: str) -> None:
         ("a: [\n", "is no YAML"),
         ("a: !!python/object/apply:os.system [touch made]\n", "is no YAML"),
         ("a: !!python/name:os.system\n", "is no YAML"),
+        ("a: 2001-99-99\n", "is no YAML"),
+        ("[" * 5000, "is no YAML"),
     ],
 )
 def test_files_of_options(options, monkeypatch, tmp_path, text: str, reason: str) -> None:
@@ -228,15 +239,6 @@ def test_files_of_options(options, monkeypatch, tmp_path, text: str, reason: str
     Path("config").write_text("params:\n  cycle-time-ms: 3\n  cycle_time_ms: 4\nlogging: {}\n")
     monkeypatch.setattr(sys, "argv", "horovodrun -np 2 --config-file config true".split())
     assert options.parse_args().cycle_time_ms == 4
-
-
-def test_the_command_says_why_a_mode_is_closed() -> None:
-    words = ("--min-np", "1", "--host-discovery-script", "./hosts.sh", "python", "train.py")
-    said = subprocess.run(
-        [sys.executable, PROGRAM, *words], capture_output=True, text=True, check=False
-    )
-    assert (said.returncode, said.stdout, len(said.stderr.splitlines())) == (2, "", 1)
-    assert said.stderr.startswith("error: --min-np: Horovod's elastic and run-function modes are")
 
 
 @pytest.mark.parametrize("name", ["min_num_proc", "host_discovery_script", "run_func"])
@@ -284,3 +286,48 @@ def test_the_rendezvous_on_this_host_does_not_answer_other_users(horovodrun, mon
     monkeypatch.setattr(horovodrun, "_start_ranks", start)
     monkeypatch.setattr(horovodrun.http_server, "find_port", None)
     horovodrun.launch_gloo(None, None, None, None, {}, "127.0.0.1")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+def test_a_file_of_options_is_a_file(options, monkeypatch, tmp_path, kind: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("endless").symlink_to("/dev/zero")
+    monkeypatch.setattr(launch, "open", options.ConfigFile, raising=False)
+    said = refusal(options, monkeypatch, "-np", "2", "--config-file", kind, "true")
+    assert said == f"{kind} cannot be read: it is not a regular file"
+
+
+@pytest.mark.parametrize(
+    "text", ["params: 3\n", "timeline: [a]\n", "params: {cycle_time_ms: many}\n"]
+)
+def test_values_of_other_types_in_a_file_of_options(
+    options, monkeypatch, tmp_path, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config").write_text(text)
+    said = refusal(options, monkeypatch, "-np", "2", "--config-file", "config", "true")
+    assert said.startswith("--config-file: a section or a number in it has another type")
+
+
+def test_a_search_without_result_is_one_line(tmp_path) -> None:
+    """Horovod raises plain exceptions, and its threads would keep the process."""
+    script = (
+        "import runpy, sys, threading, time\n"
+        f"module = runpy.run_path({str(PROGRAM)!r})\n"
+        "def find(*arguments):\n"
+        "    threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "    raise Exception('Unable to find a set')\n"
+        "module['interfaces'].__globals__['_find_interfaces'] = find\n"
+        "module['interfaces'](__import__('types').SimpleNamespace(nics=None), ['a'], ['a'], None)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "NIC"}
+    said = subprocess.run(
+        [sys.executable, "-c", script], env=environment,
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr == (
+        "error: the hosts find no interface by which all reach each other (Unable to find a set); "
+        "choose one, as in NIC=eth1, and let its ports through between the hosts\n"
+    )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.setup import conftest
-from tests.support import pins
 
 if TYPE_CHECKING:
     from tests.setup.conftest import Sandbox
@@ -217,15 +216,9 @@ def test_in_a_folder_with_a_space_horovod_is_built_through_a_link(
 
 
 @pytest.mark.parametrize("name", ["install-mpi.sh", "install-horovod.sh"])
-def test_a_part_of_the_installer_needs_an_environment(
-    sandbox: Sandbox, name: str
-) -> None:
+def test_a_part_of_the_installer_needs_an_environment(sandbox: Sandbox, name: str) -> None:
     result = sandbox.run("bash", f"setup-utils/{name}")
     assert_one_line(result, f"no environment in {sandbox.folder}/.venv", "'make env'")
-
-
-def test_every_package_of_this_environment_is_pinned() -> None:
-    assert pins.unpinned() == []
 
 
 def test_pytorch_gets_a_separate_environment(sandbox: Sandbox) -> None:

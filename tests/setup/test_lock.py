@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -24,12 +25,14 @@ _PACKAGE = re.compile(r"[a-z0-9-]+==[\w.]+( ; [\w.'<>=* ]+)? \\")
 _HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 
 
-@pytest.mark.parametrize("name", LISTS)
-@pytest.mark.parametrize("python", PYTHONS)
-def test_every_requirement_is_locked_in_its_version(name: str, python: str) -> None:
-    named = pins.pinned_for(python, f"{name}.txt")
-    locked = pins.pinned_for(python, f"{name}.lock")
-    assert len(named) > 3 and locked == {**locked, **named}
+def test_every_requirement_is_locked_in_its_version() -> None:
+    others = []
+    for name, python in itertools.product(LISTS, PYTHONS):
+        named = pins.pinned_for(python, f"{name}.txt")
+        locked = pins.pinned_for(python, f"{name}.lock")
+        assert len(named) > 3
+        others += [(name, python, one) for one in named if locked.get(one) != named[one]]
+    assert others == []
 
 
 @pytest.mark.parametrize("name", ["requirements", "requirements-dev"])

@@ -139,22 +139,23 @@ def test_the_library_leaves_other_sockets_as_they_are(library: Path) -> None:
     assert said == "0.0.0.0 b'\\x00a name of this test'\n"
 
 
-@pytest.mark.parametrize("closes", [pytest.param("kept", marks=AS_ROOT), "closed", "reset"])
-@pytest.mark.parametrize("blocks", ["waits", "polls"])
 @pytest.mark.parametrize(
-    ("listens", "stranger", "own"),
+    ("listens", "caller", "blocks", "closes"),
     [
-        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
-        ("127.0.0.1", "::ffff:127.0.0.1", "::ffff:127.0.0.1"),
-        ("127.0.0.9", "127.0.0.9", "127.0.0.9"),
-        ("::1", "::1", "::1"),
+        pytest.param("127.0.0.1", "127.0.0.1", "waits", "kept", marks=AS_ROOT),
+        pytest.param("127.0.0.1", "::ffff:127.0.0.1", "polls", "kept", marks=AS_ROOT),
+        pytest.param("::1", "::1", "waits", "kept", marks=AS_ROOT),
+        ("127.0.0.1", "127.0.0.1", "polls", "closed"),
+        ("127.0.0.1", "::ffff:127.0.0.1", "waits", "closed"),
+        ("127.0.0.9", "127.0.0.9", "waits", "reset"),
+        ("::1", "::1", "polls", "reset"),
     ],
 )
 def test_accept_returns_connections_of_this_user_only(
-    library: Path, listens: str, stranger: str, own: str, blocks: str, closes: str
+    library: Path, listens: str, caller: str, blocks: str, closes: str
 ) -> None:
     """Of a connection whose other end is closed already, the system has no user."""
-    said, errors = accept(library, listens, blocks, [(stranger, closes)] * 3, own)
+    said, errors = accept(library, listens, blocks, [(caller, closes)] * 3, caller)
     assert int(said[0]) == int(said[1])
     # The first, and the second; the fourth would be the next.
     assert errors == [WARNING.format(1), WARNING.format(2)]
@@ -255,8 +256,7 @@ def test_a_server_in_python_hears_this_user_only(
         server.shutdown()
 
 
-@pytest.mark.parametrize("folder", ["plain", "two words"])
-@pytest.mark.parametrize("given", ["", "libc.so.6"])
+@pytest.mark.parametrize(("folder", "given"), [("plain", ""), ("two words", "libc.so.6")])
 def test_programs_get_the_library_beside_those_of_the_user(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, given: str
 ) -> None:
@@ -299,7 +299,7 @@ def test_without_the_library_a_line_says_so(
         ("-np 1 -H localhost:1 bash : -np 1 -H ip1:1 bash", {}, False),
         # Other hosts may stand elsewhere.
         ("-np 2 bash", {"SLURM_JOB_ID": "7"}, False),
-        ("-np 2 bash", {"PBS_JOBID": "7"}, False),
+        ("-np 2 bash", {"PBS_JOBID": "7"}, True),
         ("-np 2 bash", {"OMPI_MCA_orte_default_hostfile": "other"}, False),
         ("-np 2 --default-hostfile other bash", {}, False),
         ("-np 2 -H +n0 bash", {}, False),

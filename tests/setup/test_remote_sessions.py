@@ -97,9 +97,9 @@ def test_a_lost_connection_names_the_host_and_ends_a_launcher_that_waits(tmp_pat
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()
-    alive = "-o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=4"
+    alive = "-o ServerAliveInterval=10 -o ServerAliveCountMax=4 -o ControlMaster=no"
     call = (tmp_path / "call").read_text()
-    assert call == f"-x {' '.join(options)} {alive} host7 daemon -x\n"
+    assert call == f"-x {' '.join(options)} -o BatchMode=yes {alive} host7 daemon -x\n"
 
 
 def test_a_command_that_a_signal_has_ended_is_named(tmp_path: Path) -> None:

@@ -170,6 +170,18 @@ def test_run_forwards_signals(sandbox: Sandbox, number: str, status: int) -> Non
     assert sandbox.calls.split() == ["USR1" if number == "INT" else "USR2"]
 
 
+def test_run_repeats_a_signal_that_came_before_the_ranks(sandbox: Sandbox) -> None:
+    """mpirun forwards to ranks that it has started, and to no others."""
+    sandbox.stub(
+        "orterun",
+        "#!/usr/bin/env bash\npause() { read -t $1 <> <(:) || :; }\n"
+        "trap 'echo lost >>\"$CALLS\"' USR2\nkill -TERM $PPID\npause 1\n"
+        "trap 'echo heard >>\"$CALLS\"; exit 1' USR2\nfor i in {1..400}; do pause 0.05; done\n",
+    )
+    assert sandbox.run("bash", "run.sh").returncode == 143
+    assert sandbox.calls.split() == ["lost", "heard"]
+
+
 @pytest.mark.parametrize(("pause", "calls"), [("0.1", ["USR1"]), ("2.1", ["USR1", "TERM"])])
 def test_run_takes_signals_at_once_for_one(sandbox: Sandbox, pause: str, calls: list[str]) -> None:
     """``timeout`` sends a signal to run.sh and to its group; only a later one ends mpirun."""

@@ -1,11 +1,11 @@
 """Every launcher where ssh does not let it in: one line and status 2 in a limited time.
 
-Nothing of a launcher is left afterwards, nor if it is asked to stop at that moment. Some pairs of
-launcher and server run in every test run, all of them with ``make hosts``.
+Nothing of a launcher is left afterwards, nor if it is asked to stop at that moment.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -18,8 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support import ssh_servers
-from tests.support.ssh_servers import BANNER, CLOSES, FAKE, REAL, SILENT, UNKNOWN_KEY, SshServer
+from tests.support.ssh_servers import BANNER, CLOSES, DROPS, SILENT, WRONG_NAME, SshServer
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST_TIMEOUT = 10
@@ -45,29 +44,17 @@ LAUNCHERS = {
     "autogroup": ("python", "-m", "parallel.autogroup", *JOB, *WORKER),
     "check": ("python", "-m", "parallel.check", "-H", "localhost:1,{name}:1"),
 }
-ALWAYS = {
-    *(
-        ("run.sh", SILENT),
-        ("mpirun", BANNER),
-        ("horovodrun", SILENT),
-        ("horovodrun --gloo", CLOSES),
-    ),
-    *(("launch", SILENT), ("launch --sync", CLOSES), ("autogroup", CLOSES), ("check", SILENT)),
-}
-PAIRS = [
-    pytest.param(launcher, kind, marks=() if (launcher, kind) in ALWAYS else pytest.mark.hosts)
-    for launcher in LAUNCHERS
-    for kind in (*FAKE, *REAL)
-    # Horovod tells ssh to accept a new key.
-    if not (launcher.startswith("horovodrun") and kind == UNKNOWN_KEY)
-]
+# Every launcher, and every kind of server.
+SERVERS = {
+    "run.sh": SILENT, "run.sh --restarts": WRONG_NAME, "mpirun": BANNER, "mpirun -hostfile": DROPS,
+    "horovodrun": SILENT, "horovodrun --gloo": CLOSES, "launch": SILENT, "launch --sync": CLOSES,
+    "autogroup": DROPS, "check": SILENT,
+}  # fmt: skip
 
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SshServer]:
     kind = request.param
-    if kind in REAL and (why_not := ssh_servers.missing()):
-        pytest.skip(why_not)
     with SshServer(tmp_path / "ssh", kind) as started:
         (started.folder / "one").write_text(f"{kind}\n")
         yield started
@@ -97,7 +84,7 @@ def ends(process: subprocess.Popen) -> tuple[str, str]:
         pytest.fail(f"still there after {LONGEST} s: {process.communicate()}")
 
 
-@pytest.mark.parametrize(("launcher", "server"), PAIRS, indirect=["server"])
+@pytest.mark.parametrize(("launcher", "server"), SERVERS.items(), indirect=["server"])
 def test_a_host_that_does_not_let_in_is_one_line(launcher: str, server: SshServer) -> None:
     process = start(server, launcher)
     output, errors = ends(process)
@@ -111,8 +98,9 @@ def test_a_host_that_does_not_let_in_is_one_line(launcher: str, server: SshServe
     assert len(errors.splitlines()) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    ("launcher", "number"), zip(LAUNCHERS, itertools.cycle([signal.SIGINT, signal.SIGTERM]))
+)
 @pytest.mark.parametrize("server", [BANNER], indirect=True)
 def test_a_launcher_that_is_asked_to_stop_while_it_connects(
     launcher: str, server: SshServer, number: signal.Signals

@@ -59,9 +59,15 @@ def test_a_task_of_srun_is_a_rank(sandbox: Sandbox) -> None:
     ("variables", "words"),
     [
         ({}, "SLURM_JOB_ID is not set: start it in an allocation"),
+        ({**JOB, "SLURM_HET_SIZE": "2"}, "SLURM_HET_SIZE=2: each part of a heterogeneous job has"),
         (TASK, "srun has started 20 tasks without PMIx"),
         ({**JOB, "SLURM_TASKS_PER_NODE": "8(x)"}, r"'8(x)' are no tasks per node of Slurm"),
         ({**JOB, "SLURM_JOB_NODELIST": "other"}, "scontrol does not know the hosts"),
+        ({**JOB, "SLURM_TASKS_PER_NODE": "8(x2)"}, "SLURM_TASKS_PER_NODE='8(x2)' has not a number"),
+        ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "1"}, "SLURM_JOB_NODELIST is not set"),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a"}, "SLURM_TASKS_PER_NODE is not set"),
+        ({**JOB, "SLURM_STEP_NUM_TASKS": "a"}, "SLURM_STEP_NUM_TASKS='a' is not a number"),
+        ({**JOB, "SLURM_STEP_NUM_TASKS": "2", "PMIX_RANK": "0"}, "SLURM_STEP_TASKS_PER_NODE is"),
     ],
 )
 def test_mistakes_are_one_line(sandbox: Sandbox, variables: dict[str, str], words: str) -> None:

@@ -56,11 +56,21 @@ def write_looking_detector(
 
 
 def write_identity(path: Path, kind: str, shape: list[int]) -> Path:
-    """Write a network that is no detector: it returns its input, ``float`` or ``uint8``."""
-    number = {"float": TensorProto.FLOAT, "uint8": TensorProto.UINT8}[kind]
+    """Write a network that is no detector: it returns its input, ``float`` or ``uint8``.
+
+    With ``string`` or ``sequence`` it takes floats, and returns them in this form.
+    """
+    number = TensorProto.UINT8 if kind == "uint8" else TensorProto.FLOAT
     data = helper.make_tensor_value_info("x", number, shape)
-    out = helper.make_tensor_value_info("y", number, None)
-    node = helper.make_node("Identity", ["x"], ["y"])
+    if kind == "string":
+        out = helper.make_tensor_value_info("y", TensorProto.STRING, None)
+        node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.STRING)
+    elif kind == "sequence":
+        out = helper.make_tensor_sequence_value_info("y", number, None)
+        node = helper.make_node("SequenceConstruct", ["x"], ["y"])
+    else:
+        out = helper.make_tensor_value_info("y", number, None)
+        node = helper.make_node("Identity", ["x"], ["y"])
     return _save(path, helper.make_graph([node], "identity", [data], [out]))
 
 

@@ -70,6 +70,22 @@ def ranked(folder: Path, addresses: Sequence[str]) -> list[str]:
     return done.stdout.split()
 
 
+def _python(name: str) -> str:
+    """The text of a module of its ``mxnet``."""
+    path = _FOLDER / "CGCL-codes+MXNet-G" / "python" / "mxnet" / name
+    return path.read_text(encoding="utf-8")
+
+
+def choices_of_networks() -> list[str]:
+    """All ``choices`` of ``--network`` in its training programs."""
+    found: list[str] = []
+    for path in sorted(EXAMPLE.glob("train_*.py")):
+        text = path.read_text(encoding="utf-8")
+        for words in re.findall(r"'--network'[^)]*?choices\s*=\s*\[([^]]*)\]", text):
+            found += re.findall(r"'([^']+)'", words)
+    return found
+
+
 class _State(np.ndarray):
     """An array that is true, as MXNet's was, whatever is in it."""
 
@@ -82,10 +98,9 @@ class Optimizer:
 
     def __init__(self, *, batch: int, momentum: float, wd: float) -> None:
         """Args: batch: the images of a worker; the others as in its ``SGD``."""
-        path = _FOLDER / "CGCL-codes+MXNet-G" / "python" / "mxnet" / "optimizer.py"
         method = re.search(
             r"^    def update\(self, index, weight, grad, state, worker_num\):.*?(?=^@register)",
-            path.read_text(encoding="utf-8"),
+            _python("optimizer.py"),
             re.MULTILINE | re.DOTALL,
         )
         assert method is not None

@@ -7,7 +7,7 @@ python -m tests.support.stored_head reference UPDATES FILE
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -17,7 +17,7 @@ from typing_extensions import override
 from partial_fc.head import PartialFC
 from partial_fc.optimizers import SGD, Adam, RowOptimizer
 from partial_fc.options import HeadOptions
-from partial_fc.store.header import STORE
+from partial_fc.store.header import ATTEMPT, STORE, Origin
 from runtime.mxnet import mx
 from runtime.state import Saved
 from tests.support.thread_world import run_ranks
@@ -31,13 +31,27 @@ ADAM = Adam(1e-3, decoupled=False)
 class SavedStore(Saved):
     """What a checkpoint says of a store, and nothing else."""
 
-    def __init__(self, number: int, update: int) -> None:
-        self._number, self._update = number, update
+    def __init__(
+        self, origin: Origin, update: int, run: Path = Path("run"), others: Any = None
+    ) -> None:
+        """Args: run: the folder of the run; others: the values in checkpoints of other runs."""
+        self._values, self._update = origin.values(), update
+        self._run, self._others = run, others or {}
 
     @property
     @override
     def update(self) -> int:
         return self._update
+
+    @property
+    @override
+    def run(self) -> Path:
+        return self._run
+
+    @override
+    def values_in(self, run: Path) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = self._others.get(run, [])
+        return found
 
     @override
     def names(self) -> list[str]:
@@ -45,12 +59,11 @@ class SavedStore(Saved):
 
     @override
     def has(self, name: str) -> bool:
-        return name == STORE
+        return name in (STORE, ATTEMPT)
 
     @override
     def count(self, name: str) -> int:
-        assert name == STORE
-        return self._number
+        return self._values[name]
 
     @override
     def replicated(self, name: str, shape: tuple[int, ...]) -> Any:
@@ -140,26 +153,25 @@ def restored(world: Any, folder: Path, saved: SavedStore) -> Any:
     return arrays
 
 
-def trained(folder: Path, updates: int = 8) -> int:
-    """A store with checkpoints of every fourth update; returns its number."""
+def trained(folder: Path, updates: int = 8) -> Origin:
+    """A store with checkpoints of every fourth update; returns their origin."""
 
-    def run(world: Any) -> int:
+    def run(world: Any) -> Origin:
         head = create(world, folder)
         for update in range(0, updates + 1, 4):
             state = head.export_state(update)
             advance(world, head, update, update + 4)
         head.rows.close()
-        number: int = state.values[STORE]
-        return number
+        return Origin(*state.values.values())
 
-    return int(run_ranks(1, run)[0])
+    return run_ranks(1, run)[0]
 
 
-def opened(folder: Path, number: int, update: int) -> None:
+def opened(folder: Path, origin: Origin, update: int) -> None:
     def run(world: Any) -> None:
         head = create(world, folder)
         try:
-            head.load_state(SavedStore(number, update))
+            head.load_state(SavedStore(origin, update))
             head.rows.export()
         finally:
             head.rows.close()
@@ -172,8 +184,8 @@ def resume(world: Any, head: PartialFC, progress: Path) -> int:
     lines = progress.read_text().splitlines() if progress.exists() else []
     if not lines:
         return 0
-    number, update = map(int, lines[-1].split())
-    head.load_state(SavedStore(number, update))
+    *origin, update = map(int, lines[-1].split())
+    head.load_state(SavedStore(Origin(*origin), update))
     return update
 
 
@@ -189,7 +201,7 @@ def main(folder: Path, progress: Path, updates: int) -> None:
             update += INTERVAL
             state = head.export_state(update)
             with progress.open("a") as file:
-                file.write(f"{state.values[STORE]} {update}\n")
+                file.write(f"{state.values[STORE]} {state.values[ATTEMPT]} {update}\n")
             assert state.when_saved is not None
             state.when_saved([update])
 

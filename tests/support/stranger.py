@@ -1,8 +1,9 @@
-"""Calls every port that is opened on this host while it runs, as another user.
+"""Calls every port that the processes of a test open while it runs, as another user.
 
     python -m tests.support.stranger
 
 It must be started as root. It prints a line for each port that it has reached, until it is ended.
+Jobs of tests in other processes are left alone.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import sys
 import time
 from contextlib import suppress
 
+import psutil
 import pytest
 
 from tests.support.attacker import GET, NOBODY
-from tests.support.listeners import listening
+from tests.support.listeners import listeners, listening
 
 _SECONDS_BETWEEN_LOOKS = 0.005
 # Connections to a port in turn: one that stays, one that sends and closes, one that says nothing.
@@ -49,9 +51,13 @@ def answer_to_a_stranger(port: int) -> bytes:
     return subprocess.check_output([sys.executable, "-c", _ASK, str(port)], timeout=60)
 
 
-def places() -> set[Place]:
-    """Where somebody listens on this host."""
-    return {place for _, place in listening(os.getpid())}
+def opened_by(test: psutil.Process, known: set[Place]) -> set[Place]:
+    """Where the processes that a test has started listen, without places that are known."""
+    places = {place for _, place in listening(os.getpid())} - known
+    if not places:
+        return places
+    own = [process.pid for process in test.children(recursive=True)]
+    return places & set().union(*map(listeners, own))
 
 
 def call(place: Place, number: int) -> socket.socket:
@@ -69,19 +75,21 @@ def main() -> None:
     """Call."""
     # As for _ASK.
     "a".encode("idna")
-    before = places()
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
+    test = psutil.Process().parent()
+    os.setegid(NOBODY)
     print("ready", flush=True)
     called: dict[Place, list[socket.socket]] = {}
     while True:
-        for place in places() - before:
+        finished = {place for place, held in called.items() if len(held) == len(_BYTES)}
+        places = opened_by(test, finished)
+        os.seteuid(NOBODY)
+        for place in places:
             held = called.setdefault(place, [])
             number = len(held)
-            if number < len(_BYTES):
-                held.append(call(place, number))
-                if number == 1:
-                    held[1].close()
+            held.append(call(place, number))
+            if number == 1:
+                held[1].close()
+        os.seteuid(0)
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 

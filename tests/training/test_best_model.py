@@ -147,10 +147,24 @@ def test_another_rule_compares_with_the_model_that_is_kept(tmp_path: Path) -> No
         assert rest.verify(2, 3)[-1] == kept, deciding
 
 
+def test_a_model_of_other_sets_is_replaced_with_a_warning(tmp_path: Path, caplog) -> None:
+    caplog.set_level(logging.WARNING)
+    training = Training(tmp_path, {0: {"lfw": 0.8}, 6: {"cfp": 0.5}, 9: {"cfp": 0.4}})
+    assert training.verify(0) == [0] and not caplog.records
+    assert training.verify(6, 9) == [6, 6]
+    (message,) = caplog.messages
+    assert message.startswith("the best model was verified on lfw, not on cfp: that of update 6 ")
+
+
 def test_a_model_that_is_gone_is_forgotten(tmp_path: Path, caplog) -> None:
+    caplog.set_level(logging.WARNING)
     rest = Training(tmp_path, of(0.5, 0.4))
-    with caplog.at_level(logging.WARNING):
-        rest.best.load_state(Memory({"accuracies": {"lfw": 0.9}}))
+    rest.backbone.export(tmp_path / "model-best")
+    rest.best.load_state(Memory({"accuracies": {"lfw": 0.9}}))
+    assert not caplog.records
+    for name in NAMES:
+        (tmp_path / name).unlink()
+    rest.best.load_state(Memory({"accuracies": {"lfw": 0.9}}))
     assert f"{tmp_path}/model-best-0000.params is gone: the best" in caplog.text
     assert rest.verify(0, 1) == [0, 0]
 

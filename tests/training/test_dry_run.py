@@ -220,9 +220,7 @@ def test_a_plan_for_programs_has_the_names_that_are_documented() -> None:
         *("activations", "libraries"),
     ]
     assert items["class_centers"] == 4 * 8 * 4 and plan["memory"]["bytes"] == sum(items.values())
-    assert plan["memory"]["checkpoint_bytes"] == checkpoint_bytes(
-        small_config(), Shard(0, 3, 10)
-    )
+    assert plan["memory"]["checkpoint_bytes"] == checkpoint_bytes(small_config(), Shard(0, 3, 10))
     assert plan["time"] is None and plan["memory_limit"] == 2 * 2**30
     named = {name.removesuffix("`") for name in _NAME.findall(DOCUMENT.read_text("utf-8"))}
     row = plan["table"][0]

@@ -258,9 +258,7 @@ def test_images_of_shards_are_compared(tmp_path: Path) -> None:
     assert difference([old], [other]) == (False, text)
 
 
-def test_drawn_images_are_compared_by_what_they_are_drawn_from(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_drawn_images_are_compared_by_what_they_are_drawn_from(tmp_path: Path, monkeypatch) -> None:
     """Processors round their pixels in several ways."""
     monkeypatch.setattr(face_set, "ensure", lambda *_, **__: None)
     folder = write_set(tmp_path / "drawn", [3, 1, 4])

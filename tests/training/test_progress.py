@@ -8,7 +8,7 @@ import pytest
 
 from data.batches.position import Position
 from training.config.faces import parse
-from training.progress import Progress
+from training.progress import Progress, changed_order
 from training.schedules import POLY, WarmupAndDecay
 
 
@@ -96,10 +96,17 @@ def test_who_goes_on_in_the_middle_of_a_period_meets_the_others_at_its_end():
 
 
 @pytest.mark.parametrize("update", [3, 10])
-def test_a_checkpoint_of_the_earlier_order_is_told_within_an_epoch(caplog, update):
+def test_a_checkpoint_of_another_order_is_told_within_an_epoch(caplog, update):
     values = dict(Progress.plan(config("--epochs", "6"), source(100)).export_state(update).values)
     Progress.plan(config("--epochs", "6"), source(100), Saved(values))
     assert not caplog.records
+    changed = changed_order(
+        {"seed": 1, "class_balance": 0.5, "lr": 0.1}, {"seed": 2, "class_balance": 0.5, "lr": 0.2}
+    )
+    Progress.plan(config("--epochs", "6"), source(100), Saved(values), changed)
+    start = "--seed 1 is now 2: in the rest of epoch 0, after image 300, images may"
+    assert [message[: len(start)] for message in caplog.messages] == [start] * (update == 3)
+    caplog.clear()
     del values["order"]
     Progress.plan(config("--epochs", "6"), source(100), Saved(values))
     expected = ["in the rest of epoch 0, after image 300,"] if update == 3 else []

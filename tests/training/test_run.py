@@ -163,6 +163,29 @@ def test_a_finished_run_trains_again_with_a_new_optimizer(tmp_path: Path) -> Non
     assert done[:2] == ["classifier loaded", "optimizer loaded"] and not step.rates
 
 
+def test_a_schedule_that_is_trained_again_is_not_begun_twice(tmp_path: Path) -> None:
+    def start(**given: Any) -> tuple[list[str], Run]:
+        done: list[str] = []
+        run = make_run(tmp_path, Ranks(LoneWorld()), epochs=2, **given)
+        run.plan(Source())
+        run.restore(
+            lambda: done.append("again"),
+            **{name: Kept(name, done) for name in ("classifier", "optimizer")},
+        )
+        return done, run
+
+    _, run = start(lr=0.5)
+    run.fit(Recorder(), [Every(run.save_checkpoint, epochs=1)])
+    # Killed before its first update.
+    done, _ = start(lr=0.25, resume="auto")
+    assert "again" in done
+    done, run = start(lr=0.25, resume="auto")
+    assert done[:2] == ["classifier loaded", "optimizer loaded"] and "again" not in done
+    step = Recorder()
+    assert run.fit(step, []) == 0
+    assert [update for update, _ in step.batches] == list(range(20, 40))
+
+
 def make_run(folder: Path, ranks: Ranks, **given: Any) -> Run:
     config = images.resolve({"dataset": "synthetic", "models_root": str(folder), **given})
     storage = Storage.find(folder, ranks.world)

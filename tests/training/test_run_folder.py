@@ -19,7 +19,7 @@ from runtime.errors import ConfigError, DataError
 from tests.support.thread_world import ThreadWorld, run_ranks
 from training import run_folder
 from training.config import faces, images
-from training.run_folder import HeldFolder, claimed
+from training.run_folder import claimed, locked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -175,6 +175,16 @@ def test_a_lock_that_another_host_left_gives_a_warning(
     assert capsys.readouterr().err == ""
 
 
+def test_a_full_disk_hides_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the disk has not taken is written again when the lock is closed."""
+    lock = open("/dev/full", "w")
+    lock.write("host")
+    monkeypatch.setattr(run_folder, "_lock", lambda models_root: lock)
+    with pytest.raises(DataError, match="the data is broken"):
+        with locked(tmp_path):
+            raise DataError("the data is broken")
+
+
 def test_a_file_system_without_locks_gives_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,44 +206,3 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--models-root .*/file/run cannot be written"):
         with claimed(tmp_path / "file" / "run", LoneWorld(), is_owner=True):
             pass
-
-
-def test_a_folder_has_to_stay_where_it_is(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    root.mkdir()
-    held = HeldFolder(root)
-    held.check()
-    (root / "file").touch()
-    held.check()
-    root.rename(tmp_path / "moved")
-    with pytest.raises(DataError, match=f"--models-root {root} is no longer the folder"):
-        held.check()
-    # Neither another folder there, nor a link to one, is this one.
-    root.mkdir()
-    with pytest.raises(DataError, match="moved, removed or replaced; move it back"):
-        held.check()
-    root.rmdir()
-    (tmp_path / "other").mkdir()
-    root.symlink_to(tmp_path / "other")
-    with pytest.raises(DataError):
-        held.check()
-    root.unlink()
-    (tmp_path / "moved").rename(root)
-    held.check()
-    root.rename(tmp_path / "moved")
-    root.symlink_to(tmp_path / "moved")
-    held.check()
-    held.close()
-
-
-def test_a_removed_folder_is_gone_also_if_another_gets_its_number(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    root.mkdir()
-    held = HeldFolder(root)
-    root.rmdir()
-    for _ in range(50):
-        root.mkdir()
-        with pytest.raises(DataError):
-            held.check()
-        root.rmdir()
-    held.close()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -50,6 +51,13 @@ class Log:
         self.records.append({"update": update, **numbers})
 
 
+class Best:
+    """A saver that notes the updates, and may have lost its file."""
+
+    def __init__(self, saved: list[int], is_gone: bool = False) -> None:
+        self.save, self.is_gone = saved.append, lambda: is_gone
+
+
 def shares(rank: int, size: int, hits: int):
     """Eleven images, the first of which are hits, cut into batches of four rows."""
     labels = np.arange(11) % 4
@@ -82,7 +90,7 @@ def test_every_image_counts_once_on_any_number_of_ranks(size: int, caplog) -> No
             epoch_counts,
             world,
             log,
-            saved.append,
+            Best(saved),
         )
         for update in (10, 20, 30):
             validator.validate(update)
@@ -115,7 +123,7 @@ def test_broken_images_do_not_count_and_their_number_is_said(size: int, caplog) 
         log = Log()
         counts = EpochCounts(LoneWorld(), lambda: EpochPlan(num_images=80, global_batch=8))
         batches = partial(with_broken, world.rank, world.size, {0, 6, 7})
-        Validator(FirstPixels(), batches, counts, world, log, lambda update: None).validate(10)
+        Validator(FirstPixels(), batches, counts, world, log, Best([])).validate(10)
         return log.records
 
     for (record,) in run_ranks(size, validate):
@@ -129,7 +137,7 @@ def test_no_readable_image_is_an_error_on_every_rank(size: int) -> None:
     def validate(world):
         counts = EpochCounts(LoneWorld(), lambda: EpochPlan(num_images=80, global_batch=8))
         batches = partial(with_broken, world.rank, world.size, set(range(11)))
-        validator = Validator(FirstPixels(), batches, counts, world, Log(), print)
+        validator = Validator(FirstPixels(), batches, counts, world, Log(), Best([]))
         with pytest.raises(DataError, match="none of the 11 images to validate on can be read"):
             validator.validate(10)
 
@@ -140,5 +148,16 @@ def test_a_run_that_is_resumed_behind_its_end_has_trained_on_nothing(caplog) -> 
     caplog.set_level(logging.INFO)
     counts = EpochCounts(LoneWorld(), lambda: EpochPlan(num_images=80, global_batch=8))
     batches = partial(shares, 0, 1, 5)
-    Validator(FirstPixels(), batches, counts, LoneWorld(), Log(), print).validate(30)
+    Validator(FirstPixels(), batches, counts, LoneWorld(), Log(), Best([])).validate(30)
     assert "epoch 3: nothing left to train on; validation loss " in caplog.text
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_the_best_model_counts_while_its_file_is_there(is_gone: bool) -> None:
+    saved: list[int] = []
+    counts = EpochCounts(LoneWorld(), lambda: EpochPlan(num_images=80, global_batch=8))
+    best = Best(saved, is_gone)
+    validator = Validator(FirstPixels(), partial(shares, 0, 1, 5), counts, LoneWorld(), Log(), best)
+    validator.load_state(SimpleNamespace(numbers=lambda name: {"best": 0.9}))
+    validator.validate(30)
+    assert saved == [30] * is_gone

@@ -126,3 +126,14 @@ def test_the_summary_tells_how_far_each_set_has_come(make, caplog) -> None:
         verifier.summarize()
     (said,) = caplog.messages
     assert said == "verification lfw: accuracy untrained 0.5000, trained 0.7000, best 0.9000"
+
+
+def test_the_summary_tells_of_what_the_run_has_verified(make, caplog) -> None:
+    verifier, _, _, _ = make({"cfp": [0.5, 0.6]})
+    known = {"first": {"lfw": 0.5}, "best": {"lfw": 0.9}, "last": {"lfw": 0.8}}
+    verifier.load_state(SimpleNamespace(numbers=known.__getitem__))
+    verifier.verify(6)
+    verifier.verify(9)
+    with caplog.at_level(logging.INFO):
+        verifier.summarize()
+    assert caplog.messages == ["verification cfp: accuracy trained 0.6000, best 0.6000"]

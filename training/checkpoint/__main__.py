@@ -15,6 +15,7 @@ manifest, which may come from anywhere, names no file that is opened.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from partial_fc.store.header import STORE, Header
+from partial_fc.store.header import STORE, Header, Origin
 from partial_fc.store.saved_rows import SavedRows
 from runtime.command_line import Parser
 from runtime.errors import DataError, run_program
@@ -64,7 +65,7 @@ def info(path: Path, store: Optional[Path] = None) -> str:
         for rank, file in sorted(part.files.items())
     ]
     lines += [f"rank {rank}: on {host}" for rank, host in _elsewhere(part).items()]
-    if store is not None or _store_number(part) is not None:
+    if store is not None or _origin(part) is not None:
         lines.append(f"class centers in a store: {_described(part, store)}")
     return "\n".join(lines)
 
@@ -77,7 +78,7 @@ def verify(path: Path, store: Optional[Path] = None) -> str:
     """
     part = _part(path)
     said = _verify_files(path, part)
-    if store is None and _store_number(part) is None:
+    if store is None and _origin(part) is None:
         return said
     if store is None:
         raise DataError(f"{said}; but its class centers are in a store: {_remedy(part)}")
@@ -99,11 +100,9 @@ def _verify_files(path: Path, part: Part) -> str:
     )
 
 
-def _store_number(part: Part) -> Optional[int]:
-    """The number of the store with the class centers; None if they are in the checkpoint."""
-    values = part.values.get(_HEAD, {})
-    number = values.get(STORE) if isinstance(values, dict) else None
-    return number if isinstance(number, int) else None
+def _origin(part: Part) -> Optional[Origin]:
+    """The origin of class centers in a store; None if they are in the checkpoint."""
+    return Origin.of(part.values.get(_HEAD))
 
 
 def _remedy(part: Part) -> str:
@@ -115,13 +114,13 @@ def _remedy(part: Part) -> str:
 
 
 def _open_store(part: Part, folder: Path) -> SavedRows:
-    number = _store_number(part)
-    if number is None:
+    origin = _origin(part)
+    if origin is None:
         raise DataError(
             f"--center-store {folder} is not needed: the checkpoint has its class centers; leave "
             "it out"
         )
-    return SavedRows(folder, number, part.update)
+    return SavedRows(folder, origin, part.update)
 
 
 def _described(part: Part, folder: Optional[Path]) -> str:
@@ -141,7 +140,7 @@ def _classes_of(header: Header) -> str:
 
 
 def _part(path: Path) -> Part:
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise DataError(f"{path} does not exist; name the folder of a checkpoint")
     return layout.read_part(path)
 
@@ -163,7 +162,7 @@ def merge(checkpoint: Checkpoint, output: Path, store: Optional[Path] = None) ->
     """
     part = _part(checkpoint.path)
     _verify_files(checkpoint.path, part)
-    if _store_number(part) is not None and store is None:
+    if _origin(part) is not None and store is None:
         raise DataError(f"{checkpoint.path} has its class centers in a store: {_remedy(part)}")
     entries = checkpoint.manifest.files[0].entries
     count = len(entries)

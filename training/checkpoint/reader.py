@@ -30,7 +30,7 @@ class Checkpoint:
 
     def __init__(self, path: Path, manifest: Optional[Manifest] = None) -> None:
         """Read the manifest, unless it is given: one that was joined of several folders'."""
-        if manifest is None and not path.is_dir():
+        if manifest is None and not os.path.isdir(path):
             raise DataError(f"{path} does not exist; name the folder of a checkpoint")
         self.path = path
         self.manifest = manifest or read(path)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import platform
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,18 +43,27 @@ _log = logging.getLogger(__name__)
 class SavedPart(Saved):
     """One part's state in a checkpoint, for one rank."""
 
-    def __init__(self, checkpoint: Checkpoint, part: str, rank: int, world_size: int) -> None:
+    def __init__(self, checkpoint: Checkpoint, part: str, world: World, run: Path) -> None:
         self._checkpoint = checkpoint
         self._part = part
-        self._rank = rank
-        self._world_size = world_size
-        values = checkpoint.manifest.values.get(part, {})
-        self._values: Mapping[str, Any] = values if isinstance(values, dict) else {}
+        self._rank, self._world_size = world.rank, world.size
+        self._run = run
+        self._values = _values(checkpoint.manifest.values, part)
 
     @property
     @override
     def update(self) -> int:
         return self._checkpoint.manifest.update
+
+    @property
+    @override
+    def run(self) -> Path:
+        return self._run
+
+    @override
+    def values_in(self, run: Path) -> list[Mapping[str, Any]]:
+        found = [part for _, part in files.candidates(run / files.FOLDER) if part]
+        return [_values(part.values, self._part) for part in found]
 
     @override
     def names(self) -> list[str]:
@@ -120,11 +130,11 @@ class SavedPart(Saved):
 class SavedRun:
     """The run to resume, for one rank."""
 
-    def __init__(self, checkpoint: Checkpoint, world: World) -> None:
-        """Args: checkpoint: an intact one; world: the ranks that resume, which do so together."""
+    def __init__(self, checkpoint: Checkpoint, world: World, run: Path) -> None:
+        """Take an intact checkpoint for the run in the folder ``run``; all ranks together."""
         self.path = checkpoint.path
         self._checkpoint = checkpoint
-        self._world = world
+        self._world, self._run = world, run
 
     @property
     def configuration(self) -> Mapping[str, Any]:
@@ -139,7 +149,7 @@ class SavedRun:
 
     def section(self, part: str) -> SavedPart:
         """The state of one part of training."""
-        return SavedPart(self._checkpoint, part, self._world.rank, self._world.size)
+        return SavedPart(self._checkpoint, part, self._world, self._run)
 
     def restore(self, parts: Mapping[str, Stateful]) -> None:
         """Load the state of every part.
@@ -180,7 +190,7 @@ def find(resume: str, storage: Storage, about: Mapping[str, Any]) -> Optional[Sa
         checkpoint, error = _open(found, storage)
         if checkpoint is not None:
             _compare(checkpoint, about)
-            return SavedRun(checkpoint, storage.world)
+            return SavedRun(checkpoint, storage.world, storage.root)
         if resume != AUTO:
             raise error or DataError(f"{resume} is broken, as another rank found; use another one")
         _set_aside(found, error, storage)
@@ -316,7 +326,7 @@ def _survey(own: Sequence[tuple[Path, Optional[Part]]], storage: Storage) -> lis
 
 def _named(path: Path, storage: Storage) -> list[_Found]:
     """The checkpoint that the user has named, in the folders of the hosts that have it."""
-    is_listed = storage.is_first and path.is_dir()
+    is_listed = storage.is_first and os.path.isdir(path)
     found = _survey([(path, files.part_in(path))] if is_listed else [], storage)
     if not found:
         raise DataError(f"{path} does not exist; name the folder of a checkpoint")
@@ -403,6 +413,12 @@ def _log_changes(before: Any, now: Mapping[str, Any]) -> None:
     for name, value in now.items():
         if isinstance(before, dict) and name in before and before[name] != value:
             _log.info("%s was %s and is %s", option(name), before[name], value)
+
+
+def _values(parts: Mapping[str, Any], part: str) -> Mapping[str, Any]:
+    """The values of a part; none if they are missing."""
+    values = parts.get(part)
+    return values if isinstance(values, dict) else {}
 
 
 def _is_number(value: Any) -> bool:

@@ -16,9 +16,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Optional
@@ -66,8 +67,12 @@ def gather(root: Path, hosts: str) -> str:
         ConfigError: a host is misspelled, or a run writes into the folder.
         DataError: a host cannot be reached, has a broken file, or one is missing.
     """
-    root = Path(os.path.realpath(root))
-    everyone = [_here(root), *_others(root, hosts)]
+    with ssh.exits_on_signals(), ssh.Sessions() as sessions:
+        return _gather(Path(os.path.realpath(root)), hosts, sessions)
+
+
+def _gather(root: Path, hosts: str, sessions: ssh.Sessions) -> str:
+    everyone = [_here(root), *_others(root, hosts, sessions)]
     name, part, missing = _newest(everyone, root)
     sources = _holders(everyone, name, part.key)
     manifest = layout.join([host.parts[name] for host in dict.fromkeys(sources.values())])
@@ -79,7 +84,7 @@ def gather(root: Path, hosts: str) -> str:
             stage.unlink()
         stage.mkdir(exist_ok=True)
         for rank, host in sources.items():
-            _bring(stage, final, rank, manifest, host)
+            _bring(stage, final, rank, manifest, host, sessions)
         files.write_text(stage / layout.FILE_NAME, manifest.dump())
         files.reveal(stage, final)
         files.settle(final.parent, keep=sys.maxsize)
@@ -104,13 +109,17 @@ def scatter(root: Path, hosts: str) -> str:
         ConfigError: a host is misspelled.
         DataError: a host cannot be reached or written, or this folder has no whole checkpoint.
     """
-    root = Path(os.path.realpath(root))
+    with ssh.exits_on_signals(), ssh.Sessions() as sessions:
+        return _scatter(Path(os.path.realpath(root)), hosts, sessions)
+
+
+def _scatter(root: Path, hosts: str, sessions: ssh.Sessions) -> str:
     here = _here(root)
     name, part, _ = _newest([here], root)
     source = root / files.FOLDER / name
     for rank, file in part.files.items():
         reader.verify_file(source, rank, file)
-    targets = _others(root, hosts)
+    targets = _others(root, hosts, sessions)
     slots = [host for host in targets for _ in range(host.slots)]
     owners = [slots[rank * len(slots) // part.world_size] for rank in range(part.world_size)]
     names = tuple(host.name for host in owners)
@@ -124,7 +133,7 @@ def scatter(root: Path, hosts: str) -> str:
         own = {rank: part.files[rank] for rank, owner in enumerate(owners) if owner is host}
         there = host.parts.get(name)
         if own and not (there and there.save == save):
-            _send(root, source, replace(whole, files=own), host)
+            _send(root, source, replace(whole, files=own), host, sessions)
     laid = ", ".join(f"{host.name} {sum(owner is host for owner in owners)}" for host in targets)
     return f"{source} is on its hosts: files on {laid}"
 
@@ -194,7 +203,7 @@ def _here(root: Path) -> _Host:
     return _Host("", os.uname().nodename, {path.name: part for path, part in found if part})
 
 
-def _others(root: Path, hosts: str) -> list[_Host]:
+def _others(root: Path, hosts: str, sessions: ssh.Sessions) -> list[_Host]:
     """The hosts of a list, asked over ssh for their names and manifests."""
     found = []
     for word in hosts.split(","):
@@ -203,13 +212,13 @@ def _others(root: Path, hosts: str) -> list[_Host]:
             raise ConfigError(f"-H {hosts[:80]!r} is no list of hosts; write it as ip1:8,ip2:8")
         address = match[1].strip("[]")
         command = shlex.join(["sh", "-c", _LIST, "sh", str(root / files.FOLDER)])
-        result = subprocess.run(
-            [*ssh.CLIENT, address, command],
-            stdin=subprocess.DEVNULL, capture_output=True, check=False,
-        )  # fmt: skip
-        if result.returncode:
-            raise _failed(address, result.returncode, result.stderr)
-        name, _, archive = result.stdout.partition(b"\n")
+        try:
+            answer = sessions.call([*ssh.CLIENT, address, command], seconds=ssh.ANSWER_SECONDS)
+        except TimeoutError as error:
+            raise _failed(address, ssh.STATUS_OF_SSH, str(error)) from None
+        if answer.status:
+            raise _failed(address, answer.status, answer.errors)
+        name, _, archive = answer.output.partition(b"\n")
         host = name.decode("utf-8", "replace")
         found.append(_Host(address, host, _manifests(archive, host), int(match[2] or 1)))
     return found
@@ -280,7 +289,9 @@ def _newest(hosts: Sequence[_Host], root: Path) -> tuple[str, Part, list[str]]:
     )
 
 
-def _bring(stage: Path, final: Path, rank: int, manifest: Manifest, host: _Host) -> None:
+def _bring(
+    stage: Path, final: Path, rank: int, manifest: Manifest, host: _Host, sessions: ssh.Sessions
+) -> None:
     """Put the file of a rank into the stage, unless it is there and whole."""
     target, file = stage / layout.file_name(rank), manifest.files[rank]
     try:
@@ -289,7 +300,7 @@ def _bring(stage: Path, final: Path, rank: int, manifest: Manifest, host: _Host)
     except DataError:
         target.unlink(missing_ok=True)
     if host.address:
-        _fetch(final / target.name, target, host)
+        _fetch(final / target.name, target, host, sessions)
     else:
         os.link(final / target.name, target)
     try:
@@ -302,45 +313,49 @@ def _bring(stage: Path, final: Path, rank: int, manifest: Manifest, host: _Host)
         ) from None
 
 
-def _fetch(source: Path, target: Path, host: _Host) -> None:
-    with create(target) as output:
-        result = subprocess.run(
+def _fetch(source: Path, target: Path, host: _Host, sessions: ssh.Sessions) -> None:
+    # The errors in a file: what ssh has left running in the background would keep a pipe open.
+    with create(target) as output, tempfile.TemporaryFile() as errors:
+        process = sessions.start(
             [*ssh.CLIENT, host.address, f"exec cat {shlex.quote(str(source))}"],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, check=False,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
         )  # fmt: skip
-        if result.returncode:
-            raise _failed(host.name, result.returncode, result.stderr)
+        if process.wait():
+            errors.seek(0)
+            raise _failed(host.name, process.returncode, errors.read().decode("utf-8", "replace"))
         files.flush(output)
 
 
-def _send(root: Path, source: Path, part: Part, host: _Host) -> None:
+def _send(root: Path, source: Path, part: Part, host: _Host, sessions: ssh.Sessions) -> None:
     """Send some files of a checkpoint to a host, where this module receives them."""
     command = shlex.join([sys.executable, "-m", "training.checkpoint", "receive", str(root)])
-    remote = subprocess.Popen(
-        [*ssh.CLIENT, host.address, f"cd {shlex.quote(str(_PROJECT))} && exec {command}"],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert remote.stdin is not None and remote.stderr is not None
-    try:
-        with remote.stdin, tarfile.open(fileobj=remote.stdin, mode="w|") as archive:
-            text = part.dump().encode()
-            header = tarfile.TarInfo(layout.FILE_NAME)
-            header.size = len(text)
-            archive.addfile(header, io.BytesIO(text))
-            for rank in part.files:
-                archive.add(source / layout.file_name(rank), layout.file_name(rank))
-    except BrokenPipeError:
+    with tempfile.TemporaryFile() as errors:
+        remote = sessions.start(
+            [*ssh.CLIENT, host.address, f"cd {shlex.quote(str(_PROJECT))} && exec {command}"],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
+        )  # fmt: skip
+        assert remote.stdin is not None
         # The other side says why.
-        pass
-    with remote.stderr:
-        reason = remote.stderr.read()
-    if remote.wait():
-        raise _failed(host.name, remote.returncode, reason)
+        with suppress(BrokenPipeError), remote.stdin:
+            _write_archive(remote.stdin, source, part)
+        if remote.wait():
+            errors.seek(0)
+            raise _failed(host.name, remote.returncode, errors.read().decode("utf-8", "replace"))
 
 
-def _failed(host: str, status: int, reason: bytes) -> DataError:
+def _write_archive(stream: IO[bytes], source: Path, part: Part) -> None:
+    with tarfile.open(fileobj=stream, mode="w|") as archive:
+        text = part.dump().encode()
+        header = tarfile.TarInfo(layout.FILE_NAME)
+        header.size = len(text)
+        archive.addfile(header, io.BytesIO(text))
+        for rank in part.files:
+            archive.add(source / layout.file_name(rank), layout.file_name(rank))
+
+
+def _failed(host: str, status: int, reason: str) -> DataError:
     """What ssh, or the command on the other host, has said in its last line."""
-    lines = reason.decode("utf-8", "replace").strip().splitlines() or [f"status {status}"]
+    lines = reason.strip().splitlines() or [f"status {status}"]
     is_unreachable = status == ssh.STATUS_OF_SSH
     what = "cannot be reached by ssh without a password" if is_unreachable else "failed"
     return DataError(f"{host} {what}: {lines[-1].removeprefix('error: ')}")

@@ -5,9 +5,9 @@ Values resolve in one order: default, preset of ``--dataset``, file of ``--confi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Optional
 
 from typing_extensions import override
@@ -253,7 +253,7 @@ def _check_plan(config: FaceConfig) -> None:
 
 
 def _check_folders(data: FaceDataOptions) -> None:
-    missing = [folder for folder in data.rec if not Path(folder).exists()]
+    missing = [folder for folder in data.rec if not os.path.exists(folder)]
     if data.rec and not missing:
         return
     if data.dataset is None or data.rec != presets.find(data.dataset).get("rec"):

@@ -41,14 +41,14 @@ _SHARED = {
     "--syncbn": "give --sync-bn",
     "--num-image": "give --num-images",
     "--num-workers": "give --threads, which decode images",
-    "--dali[_-]aug": "give --low-resolution 0.2, --blur 0.1 and --gray 0.05, which are of the same "
+    "--dali-aug": "give --low-resolution 0.2, --blur 0.1 and --gray 0.05, which are of the same "
     "kinds",
     "--dali*": "leave it out: images are decoded on the processors; see --threads",
-    "--local[_-]rank": _TORCHRUN,
+    "--local-rank": _TORCHRUN,
     "--nnodes": _TORCHRUN,
-    "--node[_-]rank": _TORCHRUN,
-    "--nproc[_-]per[_-]node": _TORCHRUN,
-    "--master[_-]*": _TORCHRUN,
+    "--node-rank": _TORCHRUN,
+    "--nproc-per-node": _TORCHRUN,
+    "--master-*": _TORCHRUN,
     "--output": _FOLDER,
     "--ckpt-dir": _FOLDER,
     "--log-file": _LOGS,
@@ -101,6 +101,7 @@ CLASSIFY: Mapping[str, str] = {
     **_SHARED,
     "--gpu": _DEVICES,
     "--memonger": "not ported to classifiers; lower --batch-size",
+    "--data-type": "give --dataset cifar10_grouping_resnet, the recipe of train_resnet.py",
     "--depth": _MODEL_LAYERS,
     "--num-layers": _MODEL_LAYERS,
     "--lr-mode": "give --lr-schedule",
@@ -131,7 +132,7 @@ CLASSIFY: Mapping[str, str] = {
     "--load-epoch": _RESUME,
     "--hostname": "give python -m parallel.launch its -H FILE",
     "--cluster[0-9]-*": _SHARE,
-    "--data[_-]proportion": _SHARE,
+    "--data-proportion": _SHARE,
     "--aug-level": _RECIPE,
     "--list-dir": "leave it out: nothing there reads it",
     "--data-train*": "give --rec-train, whose .idx file is found",
@@ -155,7 +156,6 @@ SYNONYMS: Mapping[str, str] = {
     "--num-epoch": "--epochs",
     "--num-epochs": "--epochs",
     "--network": "--model",
-    "--data-type": "--dataset",
     "--mom": "--momentum",
     "-r": "--resume",
 }
@@ -171,21 +171,22 @@ MODELS: Mapping[str, str] = {
     "googlenet": "not ported; give inceptionv3",
     "vgg": "name it with its layers, as in vgg16_bn, or VGG16 for CIFAR",
     "lenet": "give LeNet",
+    "lenet-stn": "not ported; give LeNet",
     "mlp": "not ported; give LeNet",
     "3conv": "not ported; give LeNet or resnet20",
     "small": "it is in no file of the original; give inception-bn-28-small",
     "cross": "not ported; give resnet20 or inception-bn-28-small",
     "unet": "not ported: it does not classify",
+    "resnet*_v1?*": "of GluonCV, not ported; give resnet50_v1 or another of Gluon's model zoo",
     "VGG(*": "give the name in the parentheses, as in VGG19",
     "ShuffleNet*": "not ported; give MobileNetV2",
     "EfficientNet*": "not ported; give MobileNetV2",
     "GoogLeNet*": "not ported; give DenseNet121",
     "PNASNet*": "not ported; give DenseNet121",
-    "densenet_cifar*": "not ported; give DenseNet121",
     "*()": "leave the parentheses out",
 }
-"""Models of Grouping-SGD, of MXNet's examples and of the CIFAR-10 tutorial that have another name
-here, or none."""
+"""Models of Grouping-SGD, of MXNet's examples, of GluonCV and of the CIFAR-10 tutorial that have
+another name here, or none."""
 
 NETWORKS: Mapping[str, str] = {
     "r122": "the original has no units for 122 layers and stops; give r124 or r100",

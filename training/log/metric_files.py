@@ -15,6 +15,9 @@ from typing import Callable
 from runtime.errors import DataError
 from runtime.files import APPENDING, make_folder, open_kept
 
+# Bytes; a record has some dozen numbers.
+_LONGEST_RECORD = 1 << 20
+
 
 class MetricFiles:
     """``metrics.jsonl`` and ``scalars/`` in the folder of a run; rank 0 has them."""
@@ -26,6 +29,7 @@ class MetricFiles:
             OSError: the folder cannot be written.
         """
         make_folder(root / "scalars")
+        _drop_torn_line(root / "metrics.jsonl")
         self._lines = _Records(root / "metrics.jsonl")
         # TensorBoard takes files with this word in their names, in the order of the names. Without
         # random digits, others could guess the name of the file, and put a link there.
@@ -81,6 +85,16 @@ def _event_records() -> Callable[[float, int, Mapping[str, float]], bytes]:
         return b"".join(framed(event.SerializeToString()) for event in events)
 
     return records
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off what a power failure has left of a last record; the run makes its update again."""
+    with open(open_kept(path, os.O_RDWR | os.O_CREAT), "r+b") as file:
+        begin = max(0, file.seek(0, os.SEEK_END) - _LONGEST_RECORD)
+        file.seek(begin)
+        last = file.read()
+        if not last.endswith(b"\n") and (begin == 0 or b"\n" in last):
+            file.truncate(begin + last.rfind(b"\n") + 1)
 
 
 class _Records:

@@ -88,6 +88,8 @@ class ReportFiles:
                 errors="replace",
                 timeout=_SECONDS,
                 check=False,
+                # Not where mpirun's signals go, which ask this process alone to stop.
+                start_new_session=True,
             )
             if done.returncode == 0:
                 _log.info("report in %s", self._root / run_files.REPORT)

@@ -20,6 +20,7 @@ from typing import Any, Callable, Optional, SupportsFloat, Union
 from data.batches.loader import Batch
 from evaluation.verification import VerificationResult
 from runtime.errors import ConfigError
+from runtime.files import HeldFolder
 from runtime.stopwatch import Stopwatch
 from training.log.handlers import (
     OFF_SCREEN,
@@ -33,7 +34,7 @@ from training.log.peak import peak_memory
 from training.log.report_files import ReportFiles
 from training.log.throughput import Meter, Throughput
 from training.log.watchdog import Others, Watchdog
-from training.run_folder import HeldFolder
+from training.run_folder import LOCK
 
 # float() of an NDArray waits for the device, which is why the loss arrives unconverted.
 Loss = Union[SupportsFloat, Callable[[], SupportsFloat]]
@@ -83,7 +84,7 @@ class RunLog:
         try:
             self._records = MetricFiles(root) if rank == 0 else None
             file = FileHandler(root, rank)
-            self._folder = HeldFolder(root)
+            self._folder = HeldFolder("--models-root", root, LOCK)
         except OSError as error:
             raise ConfigError(
                 f"--models-root {models_root} cannot be written ({error.strerror}: "

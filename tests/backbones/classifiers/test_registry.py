@@ -51,6 +51,7 @@ PARAMETERS = {
     "DenseNet169": 12_493_322,
     "DenseNet201": 18_104_330,
     "DPN26": 11_574_842,
+    "densenet_cifar": 1_000_618,
 }
 MULTIPLY_ADDS = {
     "VGG16": 313,
@@ -88,6 +89,7 @@ MULTIPLY_ADDS = {
     "DenseNet169": 1059.8,
     "DenseNet201": 1363.89,
     "DPN26": 665.05,
+    "densenet_cifar": 125.34,
 }
 # Of an image that multiply-adds are counted for.
 SIDES = {"inception-bn-28-small": 28}
@@ -129,6 +131,7 @@ FINGERPRINTS = {
     "DenseNet169": 2347563782,
     "DenseNet201": 1826375723,
     "DPN26": 255512220,
+    "densenet_cifar": 511445800,
 }
 COLOR = Normalization((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 

@@ -38,6 +38,11 @@ SIDES = several(integer(1, 1024), 0, 2)
         (integer(1, 7), "١", None),
         (real(0, 1), "2e-05", "2e-05"),
         (real(0, 1), "1.", "1."),
+        # Python reads no such number.
+        (real(0, 9), "007", "7"),
+        (real(-9, 9), "-00.50", "-0.50"),
+        (real(0, 9), "00", "0"),
+        (real(0, 9), "0.05", "0.05"),
         (real(0, 1), "1.5", None),
         (real(0, 1), "nan", None),
         (real(-1e300, 1e300), "inf", None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -249,4 +250,34 @@ def test_a_parameter_with_the_name_of_another_tensor_is_refused(tmp_path: Path, 
     # Node 3 is the bias of fc1.
     path = changed(write(tmp_path, (0, -1)), lambda graph: graph["nodes"][3].update(name=name))
     with pytest.raises(DataError, match="two of its tensors have the same name"):
+        read_graph(path)
+
+
+def test_attributes_are_not_read_anew_for_each_use(tmp_path: Path) -> None:
+    """1,280 entries by 100,000 attributes took minutes."""
+    attributes = {"num_outputs": "64", **{f"a{number}": "1" for number in range(100_000)}}
+    entries = [[1, output, 0] for output in range(64)]
+    counted = {"op": "Concat", "inputs": entries, "attrs": {"num_args": "64"}}
+    last = {"op": "add_n", "name": "fc1", "attrs": {"num_args": "20"}}
+    nodes = [
+        {"op": "null", "name": "data", "inputs": []},
+        {"op": "SliceChannel", "name": "s", "inputs": [[0, 0, 0]], "attrs": attributes},
+        *({**counted, "name": f"c{number}"} for number in range(20)),
+        {**last, "inputs": [[2 + number, 0, 0] for number in range(20)]},
+    ]
+    path = tmp_path / "model-symbol.json"
+    path.write_text(json.dumps({"nodes": nodes}))
+    began = time.monotonic()
+    with pytest.raises(DataError, match="node 's' has the attribute 'a0', which this reader"):
+        read_graph(path)
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("count", ["", "0", "65", "9" * 5000, 2])
+def test_a_number_of_outputs_out_of_range_is_refused(tmp_path: Path, count: object) -> None:
+    path = changed(
+        write(tmp_path, (0, -1)),
+        lambda graph: graph["nodes"][1].update(op="split", attrs={"num_outputs": count}),
+    )
+    with pytest.raises(DataError, match="is no number from 1 to 64"):
         read_graph(path)

@@ -125,6 +125,25 @@ def test_refused_images_are_a_line_each(monkeypatch, capsys, faces: Path, tmp_pa
     assert len(contents(tmp_path / "out")) == 12
 
 
+@pytest.mark.parametrize("ending", [".png", ""])
+@pytest.mark.parametrize("packs", [True, False])
+def test_names_of_no_image_are_counted(
+    monkeypatch, capsys, faces: Path, tmp_path: Path, packs: bool, ending: str
+) -> None:
+    """By both commands; of the people that are not packed there are images."""
+    lines = (tmp_path / "points.txt").read_text().replace(".png", ending).splitlines()
+    more = [f"{name}{ending} {lines[0].partition(' ')[2]}" for name in ("p9/1", "p9/2")]
+    path = tmp_path / "more.txt"
+    path.write_text("\n".join(lines + more))
+    (faces / "p3" / "p3_0004.png").unlink()
+    if packs:
+        pack(monkeypatch, faces, tmp_path / "out", "--align", path, "--min-images", 4)
+    else:
+        assert run(monkeypatch, faces, tmp_path / "out", "--points", path) == 0
+    said = capsys.readouterr().err.splitlines()[0]
+    assert said == f"{path}: 3 names are of no image, the first is p3/p3_0004{ending}"
+
+
 @pytest.mark.parametrize("columns", ["label", "five x, five y"])
 def test_lists_with_other_columns_cut_no_face(monkeypatch, faces, tmp_path, columns: str) -> None:
     """Of lists with a label before the points, a third was cut out wrong."""
@@ -260,8 +279,10 @@ def test_packing_with_a_detector_names_an_image_without_a_face(
         (["empty", "out", "--points", "points.txt"], "empty: none of its 0 folders"),
         (["faces", "out", "--points", "nowhere"], "nowhere cannot be read as a list of points"),
         (["faces/p0", "out", "--points", "points.txt"], "names no image of faces/p0: .* 'p0/p0_"),
-        (["faces", "out", "--detector", "nowhere"],
-         "nowhere cannot be read .No such file or directory.; name"),
+        (
+            ["faces", "out", "--detector", "nowhere"],
+            "nowhere cannot be read .No such file or directory.; name",
+        ),
         (["faces", "empty/..", "--points", "points.txt"], "exists already; delete it"),
         (["faces", "faces", "--points", "points.txt"], "faces exists already; delete it"),
         (["faces", "faces/out", "--points", "points.txt"], "faces/out lies in faces, in which"),
@@ -325,9 +346,12 @@ def test_a_full_disk_is_one_line(faces: Path, tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_leaves_nothing(faces: Path, tmp_path: Path) -> None:
-    # A pipe without a writer is never read to its end.
-    (faces / "p2" / "p2_0004.png").unlink()
-    os.mkfifo(faces / "p2" / "p2_0004.png")
+    # So many that the run cannot be over when the signal comes.
+    with (tmp_path / "points.txt").open("a") as points:
+        numbers = " ".join(map(str, points_of(faces, "p3/p3_0001.png").ravel()))
+        for number in range(4000):
+            os.link(faces / "p3" / "p3_0001.png", faces / "p3" / f"{number}.png")
+            points.write(f"\np3/{number}.png {numbers}")
     process = subprocess.Popen(
         command(faces), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -335,7 +359,7 @@ def test_a_stopped_run_leaves_nothing(faces: Path, tmp_path: Path) -> None:
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob(".out.part/p0/*")):
             assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=30)
     finally:

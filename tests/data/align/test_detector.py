@@ -169,6 +169,8 @@ def test_threads_find_what_one_finds(tmp_path: Path) -> None:
         ("float", [1, 1, 64, 64], r"takes tensor\(float\) \[1, 1, 64, 64\] instead"),
         ("float", [1, 3], "instead of float32"),
         ("uint8", [1, 3, 64, 64], r"takes tensor\(uint8\)"),
+        ("string", [1, 3, 64, 64], "an output of the detector is no tensor of floats"),
+        ("sequence", [1, 3, 64, 64], "an output of the detector is no tensor of floats"),
         ("float", [1, 3, 100, 64], "100 x 64, which are not multiples of 32"),
     ],
 )

@@ -55,8 +55,11 @@ def test_published_forms_are_read(text: str, name: str, tmp_path: Path) -> None:
     [
         ("", "has no points: each line is the name of an image, then x and y, in pixels, of left"),
         ("2\nname x y\n", "has no points"),
-        (f"1.jpg {TEN}\n2.jpg {TEN} 1 2\n", "line 2: '2.jpg .* is not the name of an image and "
-         "five points; each line is the name of an image, then x and y"),
+        (
+            f"1.jpg {TEN}\n2.jpg {TEN} 1 2\n",
+            "line 2: '2.jpg .* is not the name of an image and "
+            "five points; each line is the name of an image, then x and y",
+        ),
         # Without points at all, in what may be a heading; a box before them; a label that is text.
         (f"1.jpg,1,2,3\n2.jpg {TEN}\n", "line 1"),
         (f"1.jpg 20 30 90 99 {TEN}\n", "line 1"),

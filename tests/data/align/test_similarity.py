@@ -124,12 +124,15 @@ def test_points_of_another_size_are_refused() -> None:
         with pytest.raises(DataError, match="its points lie outside of its 112 x 112 pixels"):
             align(image, TEMPLATE + shift)
         align(image, TEMPLATE + shift, any_order=True)
+    # Some of them lie in an image of half the size.
+    with pytest.raises(DataError, match="its points lie outside of its 56 x 56 pixels"):
+        align(image[:56, :56], TEMPLATE)
 
 
 def test_what_lies_beyond_the_image_is_black() -> None:
     white = np.full((SIDE, SIDE, 3), 255, np.uint8)
-    aligned = align(white, TEMPLATE + [60, 0])
-    assert (aligned[:, :50] == 255).all() and (aligned[:, 54:] == 0).all()
+    aligned = align(white, TEMPLATE + [50, 0])
+    assert (aligned[:, :60] == 255).all() and (aligned[:, 64:] == 0).all()
 
 
 def displacement(reference: np.ndarray, image: np.ndarray) -> float:

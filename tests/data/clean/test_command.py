@@ -163,6 +163,8 @@ def test_what_is_done_is_chosen(faces: np.ndarray) -> None:
         (["--own-cosine", "2"], "--own-cosine 2 is no cosine"),
         (["--drop-overlap"], "--drop-overlap needs verification sets"),
         (["--verification", "gone.bin"], "gone.bin cannot be read"),
+        (["--verification", "v.bin", "a/v.bin"], "v.bin and a/v.bin would have the same tables"),
+        (["--verification", "v 1.bin", "v:1.bin"], "v 1.bin and v:1.bin would have the same"),
         (["--verification", "w.bin"], "f.npy has no embeddings of w.bin; embed it again"),
         (["--own-cosine", "1", "--out", "new"], "nothing of faces/train.rec is left"),
     ],
@@ -180,13 +182,36 @@ def test_mistakes_are_one_line(faces: np.ndarray, words: list[str], message: str
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("change", ["label", "key", "missing"])
+def test_what_cannot_be_read_or_written_is_named(faces: np.ndarray) -> None:
+    os.mkfifo("faces/pipe.bin")
+    with pytest.raises(DataError, match="faces/pipe.bin cannot be read: .*; the new set needs"):
+        clean("--out", "new")
+    Path("cleaning/images.tsv").unlink()
+    Path("cleaning/images.tsv").mkdir()
+    with pytest.raises(DataError, match="cleaning/images.tsv cannot be written: .*--report"):
+        clean("--out", "new")
+    assert not Path("new").exists()
+
+
+def test_the_report_does_not_replace_the_index(faces: np.ndarray) -> None:
+    for ending in (".npy", ".tsv"):
+        Path(f"f{ending}").rename(f"images{ending}")
+    with pytest.raises(ConfigError, match="images.tsv would replace what this command reads"):
+        command.main(["faces", "--features", "images.npy", "--report", "."])
+
+
+@pytest.mark.parametrize("change", ["label", "key", "missing", "fewer"])
 def test_embeddings_of_another_version_are_refused(faces: np.ndarray, change: str) -> None:
     lines = Path("f.tsv").read_text().splitlines()
     if change == "label":
         lines[4] = lines[4].rpartition("\t")[0] + "\t7"
     elif change == "key":
         lines[150] = lines[150].replace(":151", ":999")
+    elif change == "fewer":
+        # Of the last image of the set.
+        del lines[150]
+        lines = [f"{n}\t{line.partition(chr(9))[2]}" for n, line in enumerate(lines)]
+        np.save("f.npy", np.delete(np.load("f.npy"), 150, axis=0))
     else:
         lines[152] = lines[152].replace("v.bin", "x.bin")
     Path("f.tsv").write_text("".join(f"{line}\n" for line in lines))

@@ -101,9 +101,7 @@ def test_several_processes_draw_what_one_draws(tmp_path: Path, monkeypatch) -> N
 def test_processes_that_race_make_one_set(tmp_path: Path) -> None:
     root = tmp_path / "synthetic"
     context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=face_set.ensure, args=(root,), kwargs=SMALL) for _ in "123"
-    ]
+    processes = [context.Process(target=face_set.ensure, args=(root,), kwargs=SMALL) for _ in "123"]
     for process in processes:
         process.start()
     while not root.exists():

@@ -4,6 +4,7 @@ import pickle
 import subprocess
 import sys
 import tarfile
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -134,7 +135,12 @@ def test_how_many_images_the_published_files_have() -> None:
         ({"data": np.zeros((COUNT, 3072), np.uint8), "labels": [0]}, "and 1 labels"),
         ({"data": np.zeros((COUNT, 3072), np.uint8), "labels": [10] * COUNT}, "0 to 9"),
         ({"data": np.zeros((COUNT, 3072), np.uint8), "labels": [-1] * COUNT}, "0 to 9"),
-        ({"data": np.zeros((COUNT, 3072), np.uint8), "labels": [1 << 70]}, "no CIFAR-10 batch"),
+        (
+            {"data": np.zeros((COUNT, 3072), np.uint8), "labels": [1 << 70] * COUNT},
+            "no CIFAR-10 batch",
+        ),
+        ({"data": np.zeros((COUNT, 3072), np.uint8), "labels": ["1"] * COUNT}, "is no integer"),
+        ({"data": np.zeros((COUNT, 3072), np.uint8), "labels": 1}, "no CIFAR-10 batch"),
         ({"data": np.zeros((COUNT, 3072)), "labels": [0] * COUNT}, "no CIFAR-10 batch"),
         ({"data": np.zeros((COUNT, 32, 32, 3), np.uint8), "labels": []}, "pixels .20 x 32 x 32"),
         ({"labels": [0] * COUNT}, "no CIFAR-10 batch"),
@@ -147,6 +153,19 @@ def test_other_pickles(tmp_path: Path, batch, words: str) -> None:
     with pytest.raises(DataError, match=words) as caught:
         cifar.read(TEN, tmp_path, "validation")
     assert "test_batch" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("count", [COUNT, 100_000])
+def test_labels_that_are_long_text(tmp_path: Path, count: int) -> None:
+    """A number of 4,000 digits takes long to read, and one object is the label of many images."""
+    write_python(tmp_path)
+    batch = {"data": np.zeros((COUNT, 3072), np.uint8), "labels": ["1" * 4000] * count}
+    (tmp_path / "test_batch").write_bytes(pickle.dumps(batch, 2))
+    began = time.process_time()
+    message = "a label is no integer" if count == COUNT else "and 100000 labels, not the"
+    with pytest.raises(DataError, match=message):
+        cifar.read(TEN, tmp_path, "validation")
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, list])
@@ -314,6 +333,13 @@ def test_folders_with_a_folder_per_class(tmp_path: Path, test: str) -> None:
         write_folders(tmp_path / part)
     assert_packed(*cifar.open_set(CIFAR10, tmp_path), images=20)
     assert cifar.files_of(CIFAR10, tmp_path) == [tmp_path / "train", tmp_path / test]
+
+
+def test_a_third_folder_is_named(tmp_path: Path) -> None:
+    for part in ("train", "test", "val"):
+        write_folders(tmp_path / part)
+    _, validation = cifar.open_set(CIFAR10, tmp_path)
+    assert [*validation.left_out] == [f"{tmp_path}/val: left out, as {tmp_path}/test is there"]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,10 @@ def labels(images: DecodedImages) -> list[int]:
         ("a/.DS_Store", "files that are hidden or no images: 1 (a/.DS_Store)"),
         ("a/Thumbs.db", "files that are hidden or no images: 1 (a/Thumbs.db)"),
         ("a/._1.png", "files that are hidden or no images: 1 (a/._1.png)"),
-        ("a/inner/deep/7.png", "images in folders within a class: 1 ("),
+        ("a/inner/deep/7.png", "images in folders within a class: 1 (a/inner/deep/7.png)"),
+        ("a/inner/7", "images in folders within a class: 1 (a/inner/7)"),
+        ("a/inner/.7.png", "hidden files: 1 (a/inner/.7.png)"),
+        ("a/@eaDir/1.png", "folders that programs make for themselves: 1 (a/@eaDir)"),
     ],
 )
 def test_what_is_no_class_or_no_image_is_left_out_and_named(
@@ -104,6 +107,45 @@ def test_linked_folders_and_files_are_used(tmp_path: Path) -> None:
     assert labels(training) == [0, 0, 1, 1, 2, 2, 3, 3] and validation.num_classes == 4
 
 
+def test_a_class_with_two_names_is_one(tmp_path: Path) -> None:
+    for name in ("b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").touch()
+    (tmp_path / "a").symlink_to("b")
+    folders = class_files.ClassFolders(tmp_path)
+    assert list(folders.classes) == ["b", "c"] and len(folders) == 2
+    (line,) = folders.left_out
+    assert line == f"{tmp_path}: left out folders to which several links lead: 1 (a)"
+
+
+def test_linked_folders_within_a_class_are_counted(tmp_path: Path) -> None:
+    write(tmp_path, ["elsewhere/1.png", "elsewhere/2.png", "train/a/"])
+    (tmp_path / "elsewhere" / "3.heic").touch()
+    (tmp_path / "train" / "a" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "train" / "a" / "loop").symlink_to(tmp_path / "train")
+    training, _ = opened(tmp_path)
+    assert training.left_out == [
+        f"{tmp_path}/train: left out images in folders within a class: 2 (a/link/1.png, …)",
+        f"{tmp_path}/train: left out images of formats that are not decoded, such as HEIC and GIF "
+        "(convert them): 1 (a/link/3.heic)",
+        f"{tmp_path}/train: left out folders to which several links lead: 1 (a/loop)",
+    ]
+
+
+def test_a_folder_within_a_class_that_cannot_be_listed_is_named(tmp_path, monkeypatch) -> None:
+    write(tmp_path, ["train/a/inner/"])
+    scan = os.scandir
+
+    def refuse(folder):
+        if str(folder).rstrip("/").endswith("inner"):
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match="train/a/inner/? cannot be listed: Permission denied"):
+        opened(tmp_path)
+
+
 def test_a_class_without_validation_images_moves_no_label_and_is_named(tmp_path: Path) -> None:
     _, validation = opened(tmp_path, ["aa/1.png", "d/1.png"], ["d/1.png"])
     assert labels(validation) == [0, 0, 2, 2, 3, 3, 4] and validation.num_classes == 5
@@ -111,9 +153,7 @@ def test_a_class_without_validation_images_moves_no_label_and_is_named(tmp_path:
     assert validation.left_out == [line]
 
 
-@pytest.mark.parametrize(
-    ("train", "val"), [([], ["d/1.png"]), (["d/"], ["d/1.png"]), ([], ["d/"])]
-)
+@pytest.mark.parametrize(("train", "val"), [([], ["d/1.png"]), (["d/"], ["d/1.png"]), ([], ["d/"])])
 def test_a_class_without_training_images_is_an_error(
     tmp_path: Path, train: Sequence[str], val: Sequence[str]
 ) -> None:

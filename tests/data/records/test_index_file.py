@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -277,3 +278,34 @@ def test_labels_are_looked_up_where_ranges_overlap(tmp_path: Path, make_image, m
     announced = (0, encode((4.0, 7.0), 0, b""))
     records = RecordSet(write_records(tmp_path, [announced, *images, *ranges]))
     assert records.labels().tolist() == [0, 1, 0] and not records.identity_ranges().any()
+
+
+def chain(records: int) -> tuple[bytes, list[int]]:
+    """First parts of which each reaches beyond the others, to one chain of 900 parts."""
+    lengths = range(24 + 8 * (records - 1), 23, -8)
+    frames = [struct.pack("<II", MAGIC, 1 << 29 | length) for length in lengths]
+    rest = bytes(24) + struct.pack("<II", MAGIC, 2 << 29) * 900 + struct.pack("<II", MAGIC, 3 << 29)
+    return b"".join(frames) + rest, [*range(0, 8 * records, 8)]
+
+
+def nested(records: int) -> tuple[bytes, list[int]]:
+    """Whole records, of which each has the next one as its payload."""
+    content = b""
+    for _ in range(records):
+        content = struct.pack("<IIIfQQ", MAGIC, 24 + len(content), 0, 0.0, 0, 0) + content
+    return content, [*range(0, 32 * records, 32)]
+
+
+@pytest.mark.parametrize("made", [chain(10_000), nested(40)], ids=["parts", "whole"])
+def test_records_that_share_bytes_are_refused(
+    tmp_path: Path, made: tuple[bytes, list[int]]
+) -> None:
+    """Each of them would be followed to the end, which takes the square of the file's size."""
+    content, offsets = made
+    (tmp_path / "train.rec").write_bytes(content)
+    lines = [f"{key}\t{offset}\n" for key, offset in enumerate(offsets)]
+    (tmp_path / "train.idx").write_text("".join(lines))
+    began = time.process_time()
+    with pytest.raises(DataError, match=r"train\.idx does not fit train\.rec"):
+        RecordSet(tmp_path)
+    assert time.process_time() - began < 1

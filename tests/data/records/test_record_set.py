@@ -141,8 +141,9 @@ def test_the_files_of_a_set(write_set, tmp_path: Path) -> None:
 
 
 def test_missing_sets_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such folder"):
-        RecordSet(tmp_path / "nowhere")
+    for name in ("nowhere", "n" * 300):
+        with pytest.raises(DataError, match="no such folder"):
+            RecordSet(tmp_path / name)
     with pytest.raises(DataError, match=r"no \.rec file.*data\.pack"):
         RecordSet(tmp_path)
     (tmp_path / "a.rec").touch()
@@ -209,6 +210,14 @@ def test_fewer_classes_than_identities_are_found_at_the_start(write_set) -> None
     (folder / "property").write_text("2,16,16")
     with pytest.raises(DataError, match="2 classes, but train.rec holds 3 identities"):
         RecordSet(folder)
+
+
+def test_more_classes_than_identities_are_said(write_set, caplog) -> None:
+    folder = write_set([2, 2, 2])
+    assert RecordSet(folder).num_classes == 3 and not caplog.text
+    (folder / "property").write_text("5,16,16")
+    assert RecordSet(folder).num_classes == 5
+    assert "property says 5 classes, but train.rec holds 3 identities: the others" in caplog.text
 
 
 @pytest.mark.parametrize("label", [3.0, -1.0, 0.5, float("nan"), float("inf")])

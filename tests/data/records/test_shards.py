@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import sys
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -12,16 +14,26 @@ import cv2
 import numpy as np
 import pytest
 
+from data import unpack
 from data.batches.face_loader import FaceLoader
+from data.clean import __main__ as clean
+from data.inspect import __main__ as inspect
+from data.named_images import open_sources
 from data.options import FaceDataOptions
 from data.records import shards
 from data.records.joined_set import JoinedSet
 from data.records.record_set import RecordSet
 from data.records.recordio import BrokenRecordError, encode
-from data.records.shards import ShardedSet, compared_files, open_sets, shard_path
+from data.records.shards import (
+    ShardedSet,
+    allow_open_files,
+    compared_files,
+    open_sets,
+    shard_path,
+)
 from data.records.writer import RecordWriter
-from runtime.errors import DataError
-from tests.support.foreign_records import face2rec2
+from runtime.errors import ConfigError, DataError
+from tests.support.foreign_records import face2rec2, im2rec, index_of
 from tests.support.jpegs import bytes_of
 
 # Images of each identity, by shard.
@@ -95,7 +107,7 @@ def test_batches_are_those_of_one_file_with_the_same_images(
 
 def test_shards_and_other_sets_are_joined(folder: Path, write_set) -> None:
     other = write_set([2, 1], "other")
-    joined = open_sets([other, folder, other])
+    joined = open_sets([other, folder, write_set([2, 1], "third")])
     assert (len(joined), joined.num_classes) == (3 + 17 + 3, 2 + 6 + 2)
     labels = np.concatenate([labels for _, labels in joined.label_table().chunks()])
     assert labels.tolist() == [0, 0, 1, *(LABELS + 2), 8, 8, 9]
@@ -104,7 +116,14 @@ def test_shards_and_other_sets_are_joined(folder: Path, write_set) -> None:
     assert isinstance(open_sets([other]), RecordSet)
 
 
-def test_flat_shards_share_the_classes(tmp_path: Path) -> None:
+def test_a_set_that_is_named_twice_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder)
+    for other in (folder, tmp_path / "link"):
+        with pytest.raises(ConfigError, match=f"--rec names {folder} twice, so that each of its"):
+            open_sets([folder, other])
+
+
+def test_flat_shards_share_the_classes(tmp_path: Path, caplog) -> None:
     for shard, labels in enumerate([[4, 0], [1, 4, 2]]):
         records = [encode((float(label),), key, jpeg(key)) for key, label in enumerate(labels)]
         shard_path(tmp_path, shard).write_bytes(b"".join(records))
@@ -113,6 +132,28 @@ def test_flat_shards_share_the_classes(tmp_path: Path) -> None:
     assert (len(whole), whole.num_classes) == (5, 5)
     assert [whole.image(index)[1] for index in range(5)] == [4, 0, 1, 4, 2]
     assert whole.jpegs(np.arange(5)).labels.tolist() == [4, 0, 1, 4, 2]
+    assert "1 of the 5 classes in property have no image, the first is 3" in caplog.text
+    assert "if a shard behind train-00001.rec is missing" in caplog.text
+
+
+def test_a_class_whose_only_image_is_unreadable_has_none(tmp_path: Path, caplog) -> None:
+    records = im2rec([0, 2, 1], [jpeg(key) for key in range(3)], range(3))
+    (_, first), (_, damaged), (_, last) = records
+    shard_path(tmp_path, 0).write_bytes(first + bytes(len(damaged)) + last)
+    shard_path(tmp_path, 0).with_suffix(".idx").write_text(index_of(records))
+    (tmp_path / "property").write_text("4,16,16")
+    assert open_sets([tmp_path]).jpegs(np.array([0, 2])).labels.tolist() == [0, 1]
+    assert "2 of the 4 classes in property have no image, the first is 2" in caplog.text
+
+
+def test_flat_shards_have_no_more_classes_than_labels_can_name(tmp_path: Path) -> None:
+    """More would take gigabytes before the first label is read."""
+    shard_path(tmp_path, 0).write_bytes(encode((1.0,), 0, jpeg(0)))
+    (tmp_path / "property").write_text(f"{2**24 + 1},16,16")
+    with pytest.raises(DataError, match="16777217 classes, but shards without .* at most 16777216"):
+        open_sets([tmp_path])
+    (tmp_path / "property").write_text(f"{2**24},16,16")
+    assert open_sets([tmp_path]).num_classes == 2**24
 
 
 def test_shards_of_unsorted_lists_have_the_classes_of_their_labels(tmp_path: Path) -> None:
@@ -200,7 +241,40 @@ def test_a_rebuilt_shard_gets_a_new_cache(folder: Path) -> None:
     assert labels.tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5, 5]
 
 
-def test_single_files_and_other_names_stay_as_they_were(folder: Path, tmp_path: Path) -> None:
+def clean_without_embeddings() -> None:
+    with pytest.raises(DataError, match=r"gone\.npy"):
+        clean.main(["set", "--features", "gone.npy"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda: open_sets(["set"]),
+        lambda: open_sources(["set"]),
+        inspect.main,
+        unpack.main,
+        clean_without_embeddings,
+    ],
+    ids=["training", "evaluation.embed", "data.inspect", "data.unpack", "data.clean"],
+)
+def test_shards_that_are_not_read_are_named_once(
+    folder: Path, command: Callable[[], object], monkeypatch, caplog
+) -> None:
+    monkeypatch.chdir(folder)
+    Path("set").mkdir()
+    for shard in range(3):
+        shutil.copy(shard_path(folder, shard), "set")
+    shutil.copy(shard_path(folder, 2), "set/train.rec")
+    monkeypatch.setattr(sys, "argv", ["command", "set", *["new"] * (command is unpack.main)])
+    command()
+    line = "set has train.rec and 3 shards, of which train-00000.rec is the first: only train.rec"
+    assert caplog.text.count(line) == caplog.text.count("train-00000.rec") == 1
+    caplog.clear()
+    RecordSet("set/train.rec")
+    assert not caplog.text
+
+
+def test_single_files_and_other_names_stay_as_they_were(folder: Path) -> None:
     alone = RecordSet(shard_path(folder, 2))
     assert (len(alone), alone.num_classes) == (5, 6)
     shutil.copy(shard_path(folder, 2), folder / "train.rec")
@@ -226,6 +300,11 @@ def test_the_limit_of_open_files_is_raised_or_told(folder: Path, monkeypatch) ->
     assert isinstance(open_sets([folder]), JoinedSet)
     assert limits[1:] == [(3 * 3 + 256, 5000)]
     limits[:] = [(100, 200)]
+    # A set of a single file has no shards.
+    with pytest.raises(
+        DataError, match=r": reading it needs 256 .* raise the limit \(ulimit -Hn\)$"
+    ):
+        allow_open_files(0, folder)
     with pytest.raises(DataError, match="3 shards need 265 open files, .* may open 200; raise"):
         open_sets([folder])
     assert shards._FILES_OF_SHARD == 3

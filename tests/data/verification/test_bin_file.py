@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,14 @@ def test_images_of_several_pairs_are_known_by_their_bytes(faces: list[bytes]) ->
     target = VerificationSet(Path("a.bin"), images, np.array([True, False, True]))
     assert target.firsts.tolist() == [0, 1, 2, 0, 2, 2]
     assert target.firsts.dtype == np.int64
+
+
+def test_an_image_of_many_pairs_is_compared_once() -> None:
+    first, second = (bytes(bytearray(1_000_000)) for _ in range(2))
+    target = VerificationSet(Path("a.bin"), [first] + [second] * 99_999, np.ones(50_000, np.bool_))
+    began = time.process_time()
+    assert not target.firsts.any() and len(target.firsts) == 100_000
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize("protocol", range(6))

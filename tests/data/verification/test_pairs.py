@@ -75,7 +75,9 @@ def test_names_are_bytes(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / f"{name}_000{number}.jpg").touch()
-    (tmp_path / "pairs.txt").write_bytes(b"1 1\nJ\xfcrgen 1 2\nJ\xfcrgen 1 J\xfcrgen 2\n")
+    (tmp_path / "Ann").mkdir()
+    (tmp_path / "Ann" / "Ann_0001.jpg").touch()
+    (tmp_path / "pairs.txt").write_bytes(b"1 1\nJ\xfcrgen 1 2\nJ\xfcrgen 1 Ann 1\n")
     first = read_pairs(tmp_path / "pairs.txt", tmp_path)[0]
     assert os.fsencode(first.second.name) == b"J\xfcrgen_0002.jpg"
 
@@ -108,6 +110,8 @@ def test_other_layouts_are_refused(tmp_path: Path, people: Path, line: str) -> N
     [
         (1, "many pairs", "line 1: 'many pairs' instead of the numbers"),
         (1, "2\t2", "announces 8 pairs .* holds 4"),
+        (1, "2\t1", "of the 2 pairs of fold 1, 2 instead of 1 are of one person; sort them"),
+        (3, "Ann\t2\tBob_B\t1", "of the 4 pairs of fold 1, 1 instead of 2 are of one person"),
         (1, "1\t2\t1", "line 1: .* instead of the numbers of folds and pairs"),
         (3, "Ann\t1", "line 3: 'Ann 1' is neither"),
         (3, "Ann\tone\t2", "line 3: 'Ann one 2' is neither"),
@@ -120,6 +124,7 @@ def test_other_layouts_are_refused(tmp_path: Path, people: Path, line: str) -> N
         (3, f"{'A' * 200}\t1\t2", "line 3: there is no image"),
         (3, "Ann\t123456789\t2", r"line 3: there is no image .*Ann_123456789\.jpg"),
         (3, "Ann\t1234567890\t2", "line 3: .* is neither"),
+        (4, "Ann\t1\tAnn\t2", "line 4: 'Ann 1 Ann 2' has one name for two people"),
         (5, "Ann\t1\tBob_B\t7", r"line 5: there is no image .*Bob_B_0007\.jpg"),
     ],
 )

@@ -256,6 +256,26 @@ def test_mistakes_are_one_line(people, words, error, message) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("--facescrub-lst a.txt", "name the images, or a folder of images, as INPUT"),
+        ("--facescrub-root a", "name the images, or a folder of images, as INPUT"),
+        ("--megaface-lst a.txt", "name the images, or a folder of images, as INPUT"),
+        ("--megaface-root a", "name the images, or a folder of images, as INPUT"),
+        ("--algo arcface", "leave it out: --out names the files"),
+        ("--image_size 3,112,112", "give height and width, as in --image-size 112 112"),
+        ("--output out", "give --out NAME: NAME.npy has a row per image"),
+        ("--gpu 0", "leave it out: a GPU that this process sees is used"),
+    ],
+)
+def test_options_of_gen_megaface_are_answered(word: str, answer: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        command.main([*word.split(), "--batch_size", "8", "--model", "m,0"])
+    said = f"{word.split()[0]} is not an option here: {answer}"
+    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
+
+
 def test_a_place_that_cannot_be_written(model: Path, people: list[str]) -> None:
     words = ["--model", f"{model},0", *SIZE, "faces", "--out", f"{people[0]}/x"]
     with pytest.raises(DataError, match="cannot be written: .*; make room, or choose another"):

@@ -26,6 +26,8 @@ from runtime.errors import ConfigError, DataError
 from runtime.untrusted.onnx_model import import_onnx
 from tests.support.onnx_networks import drawn
 
+TORCH = ["--from-torch", "a.pt", "--output", "x"]
+
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
@@ -97,8 +99,14 @@ def test_a_wrong_translation_is_refused(prefix: Path, monkeypatch: pytest.Monkey
         ([], "--model"),
         (["--model", "model"], "'model' is not PREFIX,EPOCH"),
         (["--model", "m,0", "--dtype", "bfloat16"], "--dtype"),
+        (["model.pt", "--simplify", "True"], "^--simplify is not an option here: leave it out"),
         (["--model", "m,0", "--batch-size", "0"], "'0' is not a positive integer"),
         (["--model", "m,0", "--image-size", "0", "112"], "'0' is not a positive integer"),
+        (["--model", "m,0", "--format", "torch", "--dtype", "float16"], "--dtype: --format torch"),
+        (["--model", "m,0", "--format", "torch", "--batch-size", "1"], "--batch-size: --format t"),
+        ([*TORCH, "--format", "onnx"], "--format: --from-torch does not obey it; leave it out"),
+        ([*TORCH, "--image-size", "96", "96"], "--image-size: --from-torch does not obey it"),
+        ([*TORCH, "--limit", "1"], "--limit: --from-torch does not obey it"),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], message: str) -> None:
@@ -116,8 +124,20 @@ def test_files_that_are_missing_damaged_or_in_the_way(prefix: Path) -> None:
         command.main(words)
     (prefix.parent / "config.json").unlink()
     (prefix.parent / "file").write_text("")
-    with pytest.raises(DataError, match="cannot be written: .*; make room, or choose another"):
+    with pytest.raises(DataError, match="cannot be written: .*; choose another folder with --o"):
         command.main([*words, "--output", str(prefix.parent / "file" / "x.onnx")])
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_no_output_replaces_what_is_read(prefix: Path, form: str) -> None:
+    for name in ("model-0000.params", "model-symbol.json"):
+        path = prefix.with_name(name)
+        content = path.read_bytes()
+        with pytest.raises(ConfigError, match=f"{name} would replace what this command reads"):
+            command.main(["--model", f"{prefix},0", "--format", form, "--output", str(path)])
+        assert path.read_bytes() == content
+    with pytest.raises(ConfigError, match="net.md is the name of the model card"):
+        command.main(["--model", f"{prefix},0", "--output", str(prefix.with_name("net.md"))])
 
 
 @pytest.mark.models

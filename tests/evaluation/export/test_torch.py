@@ -219,7 +219,12 @@ def test_other_state_dicts_are_refused(exported: Path, tmp_path: Path) -> None:
     refused({**tensors, "fc.bias": np.ones(9, np.float32)}, "'pre_fc1_bias' has shape")
     scaled = tensors["features.weight"] * 2
     refused({**tensors, "features.weight": scaled}, "has a trained 'features.weight'")
-    for wrong in (b"{", b"{}", b'{"pixel_scale": 0, "epsilon": 1}', b"[]"):
+    number = np.array(1, np.float32)
+    refused({**tensors, "features.weight": number}, r"has shape \(8, 25088\), but an iResNet")
+    refused({**tensors, f"layer{'1' * 5000}.0.conv1.weight": number}, "is no iResNet of arcface_t")
+    refused({**tensors, "a" * 5000: number}, "torch: 'a{79} is of one of the two alone")
+    huge = b'{"pixel_scale": 1%s, "epsilon": 1e-5}' % (b"0" * 400)
+    for wrong in (b"{", b"{}", b'{"pixel_scale": 0, "epsilon": 1}', b"[]", huge):
         refused(tensors, "has a damaged mxnet.json; export it again", wrong)
     assert not list(tmp_path.glob("m-*"))
     # As torch.nn.parallel writes it, without the counts.
@@ -298,8 +303,9 @@ def test_sizes_are_compared_with_the_file(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_archives(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not exist; give the .pt file"):
-        read_state_dict(tmp_path / "missing.pt", NOTE)
+    for name in ("missing.pt", "m" * 300):
+        with pytest.raises(DataError, match="does not exist; give the .pt file"):
+            read_state_dict(tmp_path / name, NOTE)
     whole = io.BytesIO()
     write_state_dict(whole, {"a": np.ones(3, np.float32)}, NO_NOTE)
     for content in (b"", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", whole.getvalue()[:-30]):
@@ -319,6 +325,20 @@ def test_every_type_and_shape(tmp_path: Path) -> None:
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(found[name], tensor)
         assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape
+
+
+def test_tensors_may_be_parts_of_one_storage(tmp_path: Path) -> None:
+    path = saved(tmp_path, {"a": np.arange(8, dtype=np.float32), "b": np.zeros(3, np.float32)})
+    # b becomes the first three numbers of a.
+    key, count = b"X\x01\0\0\0", b"J\x03\0\0\0"
+
+    def change(name: str, content: bytes) -> bytes:
+        assert not name.endswith("pkl") or (key + b"1" in content and count in content)
+        return content.replace(key + b"1", key + b"0").replace(count, b"J\x08\0\0\0", 1)
+
+    repacked(path, lambda name, content: change(name, content) if "pkl" in name else content)
+    found, _ = read_state_dict(path, NOTE)
+    assert found["a"].tolist() == [*range(8)] and found["b"].tolist() == [0, 1, 2]
 
 
 def test_no_more_tensors_are_made_than_there_are_bytes_in_the_file(tmp_path: Path) -> None:
@@ -364,3 +384,31 @@ def test_numbered_parameters_of_an_optimizer_are_passed_over(tmp_path: Path) -> 
 
     repacked(path, change)
     assert read_state_dict(path, NOTE)[0]["a"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("header_offset", (1 << 64) - 1),
+        ("header_offset", 1 << 40),
+        ("compress_size", 0x7FFFFFFF),
+        ("compress_size", 1),
+    ],
+)
+def test_the_directory_is_compared_with_the_file(tmp_path: Path, field: str, value: int) -> None:
+    """zipfile would raise a ValueError, or allocate two gigabytes."""
+    path = saved(tmp_path, {"a": np.ones(3, np.float32)})
+    with zipfile.ZipFile(path, "a") as archive:
+        setattr(archive.getinfo("archive/data/0"), field, value)
+        # So that the directory is written again.
+        archive.comment = b"changed"
+    with pytest.raises(DataError, match="'archive/data/0' has a size or a place that the file"):
+        read_state_dict(path, NOTE)
+
+
+def test_a_pickle_of_millions_of_objects_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, {"a": np.ones(3, np.float32)})
+    lists = b"\x80\x02" + b"]" * (4 << 20)
+    repacked(path, lambda name, content: lists if name.endswith("pkl") else content)
+    with pytest.raises(DataError, match="'archive/data.pkl' is compressed, or larger than it can"):
+        read_state_dict(path, NOTE)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -52,6 +53,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def images(tmp_path_factory: pytest.TempPathFactory) -> MadeSet:
     """A set with images."""
     return write_set(tmp_path_factory.mktemp("images") / "IJBC", images=True)
+
+
+@pytest.fixture
+def made_images(images: MadeSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the set with images, in ``IJBC``."""
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(images.folder, "IJBC"))
 
 
 @pytest.fixture
@@ -163,19 +171,40 @@ def test_images(model, images, tmp_path, monkeypatch, capsys, flip: bool) -> Non
     assert {path.name: path.stat().st_mtime_ns for path in Path("out").iterdir()} == before
 
 
-def test_a_list_of_other_columns_is_named(model, images, tmp_path, monkeypatch, capsys) -> None:
-    """The score before the points: faces are cut out wrong, which numbers alone do not say."""
-    monkeypatch.chdir(tmp_path)
-    words = ["--model", f"{model},0", "--protocol", "1:1"]
-    shutil.copytree(images.folder, "IJBC")
-    run("IJBC", *words, "--out", "right")
-    assert "of no face" not in capsys.readouterr().err
-    path = Path("IJBC/meta/ijbc_name_5pts_score.txt")
+def with_other_columns(path: Path, first: int) -> None:
+    """Write the score before the points in the lines from one on, from 0."""
     rows = [line.split() for line in path.read_text().splitlines()]
-    path.write_text("".join(" ".join([row[0], row[-1], *row[1:-1]]) + "\n" for row in rows))
-    run("IJBC", *words, "--out", "wrong")
-    line = f"{path}: the points of 60 of 60 faces are those of no face; each line has x and y of "
-    assert line in capsys.readouterr().err
+    for row in rows[first:]:
+        row.insert(1, row.pop())
+    path.write_text("".join(" ".join(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize("first", [0, 30])
+def test_a_list_of_other_columns_is_named(made_images: Path, first: int) -> None:
+    """Faces would be cut out wrong, which numbers alone do not say; all of them or half."""
+    path = made_images / "meta/ijbc_name_5pts_score.txt"
+    with_other_columns(path, first)
+    message = (
+        f"{path}, line {first + 1}: the points are those of no face, as of {60 - first} of 60 "
+    )
+    for rank in range(2):
+        world = SimpleNamespace(rank=rank, size=2)
+        with pytest.raises(DataError, match=f"{message}faces; each line has the name of an image"):
+            command.main(["IJBC", "--model", "m,0", "--out", "out"], world)
+    assert not Path("out").exists()
+
+
+def test_fewer_faces_with_other_points_are_counted(
+    model, made_images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["IJBC", "--model", f"{model},0", "--protocol", "1:1", "--out"]
+    run(*words, "right")
+    assert "of a face" not in capsys.readouterr().err
+    path = made_images / "meta/ijbc_name_5pts_score.txt"
+    with_other_columns(path, 31)
+    run(*words, "other")
+    line = f"{path}: the points of 29 of 60 faces are hardly those of a face, as of some in profile"
+    assert capsys.readouterr().err.count(line) == 1
 
 
 def test_onnx_gives_the_same(model, images, tmp_path, monkeypatch) -> None:
@@ -433,6 +462,17 @@ def test_a_place_that_cannot_be_written_is_named_before_the_network_is_opened(
         command.main(["IJBC", "--model", "m.onnx", "--out", "out"])
 
 
+def test_templates_of_no_length_are_refused(made: MadeSet) -> None:
+    points = Path("IJBC/meta/ijbc_name_5pts_score.txt")
+    lines = [line.split()[:-1] for line in points.read_text().splitlines()]
+    points.write_text("".join(" ".join([*line, "0"]) + "\n" for line in lines))
+    write_features(made, Path("out"), Path("m.onnx"), 8)
+    words = ("IJBC", "--model", "m.onnx", "--out", "out")
+    with pytest.raises(DataError, match="templates have length 0, .* or give --no-detector-score"):
+        run(*words)
+    assert "1:1" in run(*words, "--no-detector-score")
+
+
 def test_the_command_of_the_original_is_answered(made: MadeSet) -> None:
     """Its example.sh, word for word; what means the same here is taken."""
     words = (
@@ -449,3 +489,5 @@ def test_the_command_of_the_original_is_answered(made: MadeSet) -> None:
     for word in ("--result-dir", "--job", "--batch-size"):
         assert f"{word} is not" not in said
     assert "python -m evaluation.ijb IJBC" in said and "horovodrun -np 4" in said
+    with pytest.raises(ConfigError, match="^--model-root is not an option here: give --model FILE"):
+        command.main(["--model-root", "models"])

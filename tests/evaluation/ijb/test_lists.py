@@ -11,6 +11,8 @@ from evaluation.ijb.lists import find_lists, read_faces, read_pairs, read_subjec
 from runtime.errors import DataError
 from tests.support.ijb_set import MadeSet, Sizes, template_ids, write_set
 
+FACE = " 30 40 60 40 45 60 33 80 58 80 0.9"
+
 
 @pytest.fixture
 def made(tmp_path: Path) -> MadeSet:
@@ -138,6 +140,10 @@ def test_no_list_of_pairs(tmp_path: Path, monkeypatch, content: bytes, message: 
         ("7.png" + " 1" * 12, "line 7: .* is not the name"),
         ("7.png" + " 30 40" * 5 + " 0.9", "line 7: the five points lie in one place"),
         ("7.png" + " 1e200 40" * 5 + " 0.9", "line 7: .* is not the name"),
+        (f"/7.png{FACE}", "line 7: '/7.png 30 .* is not the name of an image within loose_crop"),
+        (f"../7.png{FACE}", "line 7: .* is not the name of an image within loose_crop"),
+        (f"a/../7.png{FACE}", "line 7: .* is not the name of an image within loose_crop"),
+        (f"a/..7.png{FACE}", "line 7: '7.png' stands where .* has 'a/..7.png'"),
         ("8.png 1 2 3 4 5 6 7 8 9 9 0.9", "line 7: '7.png' stands where .* has '8.png'"),
     ],
 )

@@ -12,6 +12,7 @@ from tests.support import browser, made_up_runs
 from tests.support.browser import Browser
 
 pytestmark = [
+    pytest.mark.documents,
     pytest.mark.browser,
     pytest.mark.skipif(not browser.is_installed(), reason="needs chromium and chromedriver"),
 ]

@@ -137,7 +137,7 @@ def test_damaged_scores_give_a_page_or_one_line(run: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("value", [1e30, -2.0, np.inf])
-def test_cosines_outside_of_their_range_are_damage(run: Path, value: float) -> None:
+def test_cosines_outside_of_their_range_are_damage(run: Path, value: float, capsys) -> None:
     scores = np.array([[0.5, 1], [value, 0], [0.1, 0]])
     np.save(run / "report/scores-unseen.npy", scores)
     with pytest.raises(DataError, match="scores-unseen.npy is damaged"):
@@ -145,10 +145,12 @@ def test_cosines_outside_of_their_range_are_damage(run: Path, value: float) -> N
     scores[1, 0] = np.nan
     np.save(run / "report/scores-unseen.npy", scores)
     assert len(run_files.read(run).scores["unseen"]) == 2
+    assert "left out 1 of 3 pairs of" in capsys.readouterr().err
 
 
 def test_names_of_sets_make_no_other_folders() -> None:
-    assert run_files.scores_file("../../x y") == "scores-.._.._x_y.npy"
+    assert run_files.scores_file("../../x y") == "scores-..%2F..%2Fx%20y.npy"
+    assert run_files.scores_file("../../x_y") == "scores-..%2F..%2Fx_y.npy"
 
 
 def test_numbers_that_cannot_be_drawn_are_not_numbers() -> None:
@@ -157,3 +159,8 @@ def test_numbers_that_cannot_be_drawn_are_not_numbers() -> None:
     assert found[:2].tolist() == [1, 2.5] and np.isnan(found[2:]).all()
 
 
+def test_a_set_whose_name_no_file_can_have_has_no_scores(run: Path) -> None:
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(verification("a" * 300, 2000, 0.9)) + "\n")
+    found = run_files.read(run)
+    assert "a" * 300 in found.targets and [*found.scores] == ["unseen"]

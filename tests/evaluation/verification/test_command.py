@@ -170,13 +170,29 @@ def test_a_gpu_is_taken_without_being_asked(folder: Path, monkeypatch: pytest.Mo
         (["--target", "x.bin", "--by-set"], "one set is one group"),
         (["--gpu"], "sees no GPU"),
         (["--json", "/"], "is a folder"),
+        (["--json", "{folder}/one.bin"], "one.bin would replace what this command reads"),
+        (["--json", "{folder}/m-0000.params"], "m-0000.params would replace what this command"),
         (["--target", "a/x.bin", "b/x.bin"], "two sets are called 'x'"),
         (["--model", "m.onnx", "--gpu"], "--gpu: ONNX Runtime computes m.onnx on the processor"),
     ],
 )
 def test_options_that_are_refused(more: list[str], message: str, folder: Path) -> None:
     with pytest.raises(ConfigError, match=message):
-        command.main(line_of(folder, *more))
+        command.main(line_of(folder, *(word.format(folder=folder) for word in more)))
+
+
+def test_sets_keep_their_order(folder: Path, monkeypatch, capsys) -> None:
+    """Names and files: the groups of each are in the order of both."""
+    monkeypatch.chdir(folder)
+    for name in ("one", "two"):
+        Path(f"{name}.txt").write_text(f"{name}_a\n{name}_b\n" * 20)
+    words = [*line_of(folder)[:2], "--image-size", "32", "32", "--groups", "one.txt", "two.txt"]
+    command.main([*words, "--target", "one", "two.bin"])
+    out = capsys.readouterr().out
+    assert [out.index(word) for word in ("one:", "one_a", "two:", "two_a")] == sorted(
+        out.index(word) for word in ("one:", "one_a", "two:", "two_a")
+    )
+    assert out.index("two by group") < out.index("two_a")
 
 
 def test_a_file_that_cannot_be_written_is_said_first(folder: Path) -> None:
@@ -206,6 +222,8 @@ def test_the_command_of_the_original(folder: Path, monkeypatch, capsys) -> None:
     )
     with pytest.raises(DataError, match="sets/a.bin does not exist, nor does any other of the 2"):
         command.main([*model, "--data-dir", "sets", "--target", "a,b"])
+    with pytest.raises(DataError, match="a.bin does not exist, nor does any other of the 1 sets"):
+        command.main([*model, "--target", "a" * 300])
     with pytest.raises(ConfigError, match="required: --target"):
         command.main(model)
 
@@ -245,6 +263,17 @@ def test_a_number_of_folds(folder: Path, capsys) -> None:
         command.main(line_of(folder, "--nfolds", "5", "--far", "0.1"))
 
 
+def test_fewer_folds_than_ten_need_fewer_pairs(folder: Path, capsys) -> None:
+    encoded = [cv2.imencode(".png", np.full((32, 32, 3), 40 * n, np.uint8))[1] for n in range(6)]
+    write_bin(folder / "few.bin", [one.tobytes() for one in encoded], [True, False, True])
+    model = ["--model", f"{folder}/m,0", "--image-size", "32", "32"]
+    words = [*model, "--target", f"{folder}/few.bin"]
+    command.main([*words, "--nfolds", "2"])
+    assert "few: accuracy" in capsys.readouterr().out
+    with pytest.raises(DataError, match="few' has 3 pairs, 2 of one person; 10 folds need"):
+        command.main(words)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -260,6 +289,16 @@ def test_options_of_the_original_are_answered(folder: Path, words: list[str], me
     with pytest.raises(ConfigError, match=message) as failure:
         command.main(line_of(folder, *words))
     assert "\n" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(["--target", ""], "''"), (["--target", ",", ""], "', '")]
+)
+def test_a_target_without_a_name_is_refused(folder: Path, words: list[str], said: str) -> None:
+    """A variable that is not set would look like sets that were verified."""
+    for more in ([], ["--data-dir", str(folder)]):
+        with pytest.raises(DataError, match=f"--target {said} names no set; give files, or names"):
+            command.main([*line_of(folder)[:2], *words, *more])
 
 
 @pytest.mark.parametrize("words", [["--gpu"], ["--gpu", "0"]])

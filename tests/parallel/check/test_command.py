@@ -28,7 +28,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list:
 
     found = healthy({"a": 1, "b": 1})
     monkeypatch.setattr(command, "survey", survey)
-    monkeypatch.delenv("NIC", raising=False)
+    for variable in ("NIC", "HOSTS", "HOSTFILE", "OMPI_MCA_orte_default_hostfile"):
+        monkeypatch.delenv(variable, raising=False)
     calls.append(found)
     return calls
 
@@ -47,6 +48,19 @@ def test_options(asked: list, tmp_path: Path, monkeypatch, capsys) -> None:
     assert command.main([]) == 0
     assert asked[-1] == ({"localhost": 1}, Path.cwd() / "models", None)
     assert capsys.readouterr().out.count("healthy: nothing is wrong\n") == 4
+
+
+def test_the_hosts_of_run_sh_are_the_default(asked: list, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "hosts").write_text("b slots=2\n")
+    (tmp_path / "operator").write_text("c slots=3\n")
+    monkeypatch.setenv("OMPI_MCA_orte_default_hostfile", str(tmp_path / "operator"))
+    command.main([])
+    monkeypatch.setenv("HOSTFILE", str(tmp_path / "hosts"))
+    command.main([])
+    monkeypatch.setenv("HOSTS", "a:1")
+    command.main([])
+    command.main(["-H", "d:4"])
+    assert [call[0] for call in asked[1:]] == [{"c": 3}, {"b": 2}, {"a": 1}, {"d": 4}]
 
 
 @pytest.mark.parametrize(

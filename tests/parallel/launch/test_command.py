@@ -160,6 +160,17 @@ def test_shares_go_to_the_addresses_as_mxnet_numbers_them_and_are_printed(tmp_pa
     ]
 
 
+def test_shares_of_hosts_with_names_go_by_their_addresses(tmp_path):
+    hosts, shares = tmp_path / "hosts", tmp_path / "data_sharding"
+    hosts.write_text("localhost\n127.0.0.9\n")
+    shares.write_text("0 0.2\n0.2 1\n")
+    options = ("-n", 2, "-H", hosts, "--data-sharding", shares)
+    status, _, errors = Dummies(tmp_path, PRESENT, *options, more=("--data-allocator", "1")).ends()
+    assert status == 0, errors
+    assert f"launch: worker 1 on 127.0.0.9 reads 0 to 0.2 of the data ({shares}, line 1)" in errors
+    assert f"launch: worker 0 on 127.0.0.1 reads 0.2 to 1 of the data ({shares}, line 2)" in errors
+
+
 @pytest.mark.parametrize("kv_store", ["dist_sync", "dist_gsync", "dist_async"])
 def test_shares_that_differ_in_a_synchronous_group_are_a_warning(tmp_path, kv_store):
     groups, shares = tmp_path / "groups", tmp_path / "data_sharding"

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,37 @@ def test_a_connection_that_leads_to_no_guard_ends(tmp_path: Path) -> None:
     assert result.returncode == 128 + signal.SIGKILL
     assert "launch: host there: no connection by ssh (no answer in 1 s); it" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+STARTING = """
+import sys
+from parallel.launch import job
+spec = job.ProcessSpec("worker", 0, "there", 1, ["true"], {})
+sys.exit(job.run([spec] * (job._MOST_LOGINS + 1), job.by_ssh, tolerates=False))
+"""
+SILENT_HOST = """\
+#!/bin/sh
+echo >>"$STARTED"
+[ "$(wc -l <"$STARTED")" = 8 ] && sleep 1 && eval "$LAST"
+exec sleep 300
+"""
+
+
+@pytest.mark.parametrize(("last", "status"), [("kill -TERM $PPID", 143), ("exit 7", 7)])
+def test_a_job_ends_while_its_processes_start(tmp_path: Path, last: str, status: int) -> None:
+    """By a signal or a failure, also where the next process waits for connections before it."""
+    (tmp_path / "ssh").write_text(SILENT_HOST)
+    (tmp_path / "ssh").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    began = time.monotonic()
+    result = subprocess.run(
+        [sys.executable, "-c", STARTING], cwd=Path(__file__).resolve().parents[3], text=True,
+        env={**os.environ, "STARTED": f"{tmp_path}/started", "LAST": last, "PATH": path},
+        capture_output=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert result.returncode == status, result.stderr
+    assert time.monotonic() - began < ssh.ANSWER_SECONDS - 5
+    assert (tmp_path / "started").read_text().count("\n") == job._MOST_LOGINS == 8
 
 
 def test_what_a_process_prints_does_not_command_the_terminal() -> None:

@@ -13,8 +13,10 @@ from parallel.launch import launcher
 from parallel.launch.__main__ import main
 from parallel.launch.cluster_files import WorkerHosts
 from parallel.launch.launcher import JobOptions, add_options, parse
+from parallel.launch.originals import PROGRAMS
 from runtime.command_line import Parser
 from runtime.errors import ConfigError
+from tests.support import mxnet_g
 from tests.support.typed import names_of
 from training.config import originals
 
@@ -82,6 +84,12 @@ def test_commands_of_mxnet_and_dmlc_core_are_taken_as_they_are(capsys) -> None:
     assert capsys.readouterr().err == ""
     assert "partition" not in parsed("-p 0 -n 5 python x.py")
     assert capsys.readouterr().err.startswith("launch: -p 0 makes no difference")
+
+
+@mxnet_g.NEEDED
+def test_every_program_of_mxnet_g_that_trains_is_answered() -> None:
+    names = {path.name for path in mxnet_g.EXAMPLE.glob("train_*.py")} - {"train_model.py"}
+    assert names == set(PROGRAMS)
 
 
 def test_no_option_of_the_launcher_is_one_of_the_programs_that_it_starts() -> None:

@@ -26,6 +26,7 @@ case $1 in
     unreachable) echo "banner" >&2; echo "connect to host: No route to host" >&2; exit 255 ;;
     silent) exit 255 ;;
     hangs) echo $$ >hangs; exec sleep 300 ;;
+    persists) sleep 300 >/dev/null </dev/null & echo $! >"$(dirname "$0")/left"; exec sh -c "$2" ;;
     answers) [ "$2" = true ]; exit ;;
     elsewhere) exec sh -c "cd /nowhere && $2" ;;
     other_interface) exec sh -c "$(echo "$2" | sed 's/ lo / ethx /')" ;;
@@ -100,6 +101,16 @@ def test_a_machine_without_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     for start in (lambda: ssh.check(["a"]), lambda: ssh.ask(["a"], LOOPBACK)):
         with pytest.raises(ConfigError, match="the program ssh cannot be started"):
             start()
+
+
+def test_a_master_that_stays_behind_keeps_nobody(tmp_path: Path) -> None:
+    """OpenSSH before 8.5 leaves the standard error to it."""
+    start = time.monotonic()
+    try:
+        assert ssh.ask(["persists"], LOOPBACK)["persists"].address == "127.0.0.1"
+        assert time.monotonic() - start < 60
+    finally:
+        os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
 
 
 def test_a_host_that_hangs_has_no_more_time_than_the_others(tmp_path, monkeypatch) -> None:

@@ -109,7 +109,9 @@ def test_pipes_are_left_out_and_a_link_to_nothing_is_named(here: Path) -> None:
     (here / "cifar").mkdir()
     os.mkfifo(here / "cifar" / "pipe")
     (here / "cifar" / "a").write_text("a")
-    sync.copy_to(["a"], ["cifar"])
+    for said in ("room/one's.py, run.sh, cifar/a", "has all 3 files already"):
+        (line,) = sync.copy_to(["a"], ["cifar"])
+        assert line.endswith(f"{said}; left out, as no files: 1")
     assert content(on(here, "a")) == {**PROJECT, "cifar/a": "a"}
     (here / "cifar" / "b").symlink_to("nothing")
     with pytest.raises(ConfigError, match=r"^--sync: .*cifar/b cannot be read here \(No such"):
@@ -146,6 +148,9 @@ def test_a_host_that_cannot_be_reached_or_written(here: Path, tmp_path: Path) ->
 def test_mistakes_are_found_before_anything_is_sent(here: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="^--sync cifar does not exist here"):
         sync.copy_to(["a"], ["cifar"])
+    os.mkfifo(here / "pipe")
+    with pytest.raises(ConfigError, match="^--sync pipe is neither a file nor a folder"):
+        sync.copy_to(["a"], ["pipe"])
     (here / "data\\sets").write_text("")
     with pytest.raises(ConfigError, match="a line break or a backslash"):
         sync.copy_to(["a"], ["data\\sets"])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from partial_fc.store.center_store import CenterStore
-from partial_fc.store.header import STORE
+from partial_fc.store.header import Origin
 from partial_fc.store.index import Index
 from partial_fc.store.undo import UndoLog, logs
 from runtime.errors import DataError
@@ -42,20 +42,19 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_it_returns_to_each_checkpoint_on_any_number_of_ranks(
     tmp_path: Path, before: int, after: int
 ) -> None:
-    def train(world: Any) -> int:
+    def train(world: Any) -> Origin:
         head = create(world, tmp_path)
         for update in range(0, 12, 4):
             state = head.export_state(update)
             advance(world, head, update, update + 4)
         advance(world, head, 12, 14)
         head.rows.close()
-        number: int = state.values[STORE]
-        return number
+        return Origin(*state.values.values())
 
-    number = run_ranks(before, train)[0]
+    origin = run_ranks(before, train)[0]
 
     for update in (8, 4):
-        saved = SavedStore(number, update)
+        saved = SavedStore(origin, update)
         arrays = joined(run_ranks(after, partial(restored, folder=tmp_path, saved=saved)))
         assert are_equal(arrays, reference(update, ranks=before)), update
 
@@ -64,26 +63,25 @@ def test_it_returns_to_each_checkpoint_on_any_number_of_ranks(
 def test_a_run_goes_on_from_a_checkpoint_again_and_again(tmp_path: Path, ranks: int) -> None:
     """Rows that are undone lose their places, and others get these."""
 
-    def train(world: Any) -> int:
+    def train(world: Any) -> Origin:
         head = create(world, tmp_path, ratio=0.1)
         for update in range(0, 12, 4):
             state = head.export_state(update)
             advance(world, head, update, update + 4)
         head.rows.close()
-        number: int = state.values[STORE]
-        return number
+        return Origin(*state.values.values())
 
     def expected(world: Any) -> Any:
         head = create(world, None, ratio=0.1)
         advance(world, head, 0, 7)
         return head.rows.export()
 
-    number = run_ranks(ranks, train)[0]
+    origin = run_ranks(ranks, train)[0]
     reached = joined(run_ranks(ranks, expected))
 
     def again(world: Any) -> Any:
         head = create(world, tmp_path, ratio=0.1)
-        head.load_state(SavedStore(number, 4))
+        head.load_state(SavedStore(origin, 4))
         advance(world, head, 4, 7)
         arrays = head.rows.export()
         head.rows.close()
@@ -162,10 +160,10 @@ def count_lines(path: Path) -> int:
 
 
 def test_a_log_that_a_kill_has_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
-    number = trained(tmp_path)
+    origin = trained(tmp_path)
     with (tmp_path / "undo-00000008.rank-0000").open("ab") as file:
         file.write(b"PFCUNDO1 and no more")
-    opened(tmp_path, number, 8)
+    opened(tmp_path, origin, 8)
 
 
 def test_numbers_that_are_not_finite_get_no_checkpoint(tmp_path: Path) -> None:
@@ -186,7 +184,7 @@ def test_numbers_that_are_not_finite_get_no_checkpoint(tmp_path: Path) -> None:
 def test_a_kill_while_it_is_restored_can_be_undone_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number = trained(tmp_path, updates=12)
+    origin = trained(tmp_path, updates=12)
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -194,9 +192,9 @@ def test_a_kill_while_it_is_restored_can_be_undone_again(
     with monkeypatch.context() as patch:
         patch.setattr(CenterStore, "_begin_log", killed)
         with pytest.raises(KeyboardInterrupt):
-            opened(tmp_path, number, 8)
+            opened(tmp_path, origin, 8)
     assert [update for update, _ in logs(tmp_path)] == [8, 4, 0]
-    again = partial(restored, folder=tmp_path, saved=SavedStore(number, 8))
+    again = partial(restored, folder=tmp_path, saved=SavedStore(origin, 8))
     assert are_equal(run_ranks(1, again)[0], reference(8))
 
 

@@ -35,19 +35,19 @@ def flip(path: Path, where: int) -> None:
 
 @pytest.mark.parametrize("name", ["store.json", "undo-00000004.rank-0000", "records.bin"])
 def test_damage_is_one_line(tmp_path: Path, name: str) -> None:
-    number = trained(tmp_path)
+    origin = trained(tmp_path)
     where = 60 if name != "records.bin" else unlogged_place(tmp_path) * 192
     flip(tmp_path / name, where)
     with pytest.raises(DataError, match="damaged|does not match its checksum") as raised:
-        opened(tmp_path, number, 4 if name.startswith("undo") else 8)
+        opened(tmp_path, origin, 4 if name.startswith("undo") else 8)
     assert "\n" not in str(raised.value)
 
 
 def test_records_that_are_cut_off_are_one_line(tmp_path: Path) -> None:
-    number = trained(tmp_path)
+    origin = trained(tmp_path)
     os.truncate(tmp_path / "records.bin", unlogged_place(tmp_path) * 192 + 100)
     with pytest.raises(DataError, match="does not match its checksum") as raised:
-        opened(tmp_path, number, 8)
+        opened(tmp_path, origin, 8)
     assert "\n" not in str(raised.value)
 
 
@@ -68,11 +68,11 @@ def logged(folder: Path) -> set[int]:
 def test_a_full_disk_is_one_line_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number = trained(tmp_path)
+    origin = trained(tmp_path)
 
     def run(world: Any) -> Any:
         head = create(world, tmp_path)
-        head.load_state(SavedStore(number, 8))
+        head.load_state(SavedStore(origin, 8))
         no_room = pytest.raises(DataError, match="No space left on device.*start again")
         with monkeypatch.context() as patch, no_room as said:
 
@@ -87,5 +87,5 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
 
     run_ranks(1, run)
 
-    again = partial(restored, folder=tmp_path, saved=SavedStore(number, 8))
+    again = partial(restored, folder=tmp_path, saved=SavedStore(origin, 8))
     assert are_equal(run_ranks(1, again)[0], reference(8))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from partial_fc.store.header import STORE, Header, Origin
+from partial_fc.store.saved_rows import SavedRows
 from runtime.errors import ConfigError, DataError
 from runtime.mxnet import mx
 from tests.support.stored_head import (
@@ -25,7 +29,7 @@ from tests.support.thread_world import run_ranks
 
 
 def test_the_store_of_another_run_is_not_overwritten(tmp_path: Path) -> None:
-    number = trained(tmp_path)
+    origin = trained(tmp_path)
 
     def run(world: Any) -> None:
         head = create(world, tmp_path)
@@ -37,10 +41,10 @@ def test_the_store_of_another_run_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds the centers of another run, at update 8; give"):
         run_ranks(1, run)
     with pytest.raises(DataError, match="is not the store of this checkpoint"):
-        opened(tmp_path, number + 1, 8)
+        opened(tmp_path, origin._replace(number=17), 8)
     with pytest.raises(DataError, match="does not reach back to update 6"):
-        opened(tmp_path, number, 6)
-    opened(tmp_path, number, 8)
+        opened(tmp_path, origin, 6)
+    opened(tmp_path, origin, 8)
 
 
 def test_a_store_that_no_checkpoint_needs_is_made_anew(tmp_path: Path) -> None:
@@ -69,10 +73,10 @@ def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_a_store_needs_its_folder(tmp_path: Path) -> None:
-    number = trained(tmp_path)
+    origin = trained(tmp_path)
 
     def run(world: Any) -> None:
-        create(world, None).load_state(SavedStore(number, 8))
+        create(world, None).load_state(SavedStore(origin, 8))
 
     with pytest.raises(DataError, match="are in the store of its run; give its folder with"):
         run_ranks(1, run)
@@ -122,5 +126,90 @@ def test_centers_that_are_read_are_those_of_a_new_run(tmp_path: Path) -> None:
         assert np.array_equal(head.rows.export()["centers"], values)
         assert not head.rows.export()["momenta"].any()
         head.rows.close()
+
+    run_ranks(1, run)
+
+
+def gone_back(folder: Path, origin: Origin, **others: Any) -> Origin:
+    """Train from update 4 to 8 again; returns the origin of the new rows."""
+
+    def run(world: Any) -> Origin:
+        head = create(world, folder)
+        try:
+            head.load_state(SavedStore(origin, 4, **others))
+            advance(world, head, 4, 8)
+            return Origin(*head.export_state(8).values.values())
+        finally:
+            head.rows.close()
+
+    return run_ranks(1, run)[0]
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["checkpoint", "of an earlier version"])
+def test_a_checkpoint_fits_no_rows_of_its_update_that_were_trained_again(
+    tmp_path: Path, is_known: bool
+) -> None:
+    origin = trained(tmp_path)
+    if not is_known:
+        header = Header.read(tmp_path)
+        assert header is not None
+        replace(header, attempts={}).write(tmp_path)
+        origin = Origin(origin.number, 0)
+    again = gone_back(tmp_path, origin)
+    assert again.number == origin.number and again != origin
+    with pytest.raises(DataError, match="its rows of update 8 are not those of this checkpoint"):
+        opened(tmp_path, origin, 8)
+    with pytest.raises(DataError, match="its rows of update 8"), SavedRows(tmp_path, origin, 8):
+        pass
+    opened(tmp_path, again, 8)
+    # The one from which it went back is as it was.
+    opened(tmp_path, origin, 4)
+
+
+def test_a_store_that_another_run_needs_is_refused(tmp_path: Path) -> None:
+    store, run, other = (tmp_path / name for name in ("store", "run", "other"))
+    for folder in (run, other):
+        folder.mkdir()
+    trained(store)
+    header = Header.read(store)
+    assert header is not None
+    # A store of an earlier version does not know its place, and is taken.
+    origin = header.origin(8)
+    gone_back(store, origin, run=run)
+    needed = {run: [{STORE: origin.number}], other: [{STORE: origin.number}]}
+    before = {path.name: path.read_bytes() for path in store.iterdir()}
+    with pytest.raises(ConfigError, match=f"belongs to the run in {run}, whose checkpoints need"):
+        gone_back(store, origin, run=other, others=needed)
+    assert before == {path.name: path.read_bytes() for path in store.iterdir()}
+    # A copy may be used, also if the store itself is moved.
+    shutil.copytree(store, tmp_path / "copy")
+    gone_back(tmp_path / "copy", origin, run=other, others=needed)
+    store.rename(tmp_path / "moved")
+    with pytest.raises(ConfigError, match="belongs to the run"):
+        gone_back(tmp_path / "moved", origin, run=other, others=needed)
+    # The folder has checkpoints of another store, the same run has two paths, or it was moved.
+    gone_back(tmp_path / "moved", origin, run=other, others={run: [{STORE: 17}, {}]})
+    (tmp_path / "link").symlink_to(other)
+    gone_back(tmp_path / "moved", origin, run=tmp_path / "link", others=needed)
+    other.rmdir()
+    gone_back(tmp_path / "moved", origin, run=run, others=needed)
+
+
+def test_a_store_that_is_replaced_ends_the_run(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+
+    def run(world: Any) -> None:
+        head = create(world, store)
+        head.export_state(0)
+        advance(world, head, 0, 4)
+        state = head.export_state(4)
+        store.rename(tmp_path / "moved")
+        store.mkdir()
+        assert state.when_saved is not None
+        for go_on in (lambda: state.when_saved([4]), lambda: head.export_state(8)):
+            with pytest.raises(DataError, match=f"--center-store {store} is no longer the folder"):
+                go_on()
+        head.rows.close()
+        assert not [*store.iterdir()]
 
     run_ranks(1, run)

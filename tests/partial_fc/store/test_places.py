@@ -69,17 +69,17 @@ def made_first_format(folder: Path) -> None:
 
 
 def test_a_store_of_the_first_format_goes_on(tmp_path: Path) -> None:
-    number = trained(tmp_path)
+    origin = trained(tmp_path)
     made_first_format(tmp_path)
     # Another run was killed when it had written an index and not yet that it is there.
     (tmp_path / "index.bin").write_bytes(b"an index")
-    with SavedRows(tmp_path, number, 4) as rows:
+    with SavedRows(tmp_path, origin, 4) as rows:
         arrays = {name: np.concatenate([*rows.rows(name)]) for name in rows.shapes}
     assert are_equal(arrays, reference(4))
 
     def run(world: Any) -> Any:
         head = create(world, tmp_path)
-        head.load_state(SavedStore(number, 8))
+        head.load_state(SavedStore(origin, 8))
         advance(world, head, 8, 11)
         arrays = head.rows.export()
         head.rows.close()
@@ -87,5 +87,5 @@ def test_a_store_of_the_first_format_goes_on(tmp_path: Path) -> None:
 
     assert are_equal(run_ranks(1, run)[0], reference(11))
     assert not (tmp_path / "checks.bin").exists()
-    again = partial(restored, folder=tmp_path, saved=SavedStore(number, 8))
+    again = partial(restored, folder=tmp_path, saved=SavedStore(origin, 8))
     assert are_equal(joined(run_ranks(2, again)), reference(8))

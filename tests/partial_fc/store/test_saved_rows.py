@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partial_fc.store.header import STORE
+from partial_fc.store.header import Origin
 from partial_fc.store.index import Index
 from partial_fc.store.saved_rows import SavedRows
 from partial_fc.store.undo import blocks
@@ -20,19 +20,18 @@ from tests.support.thread_world import run_ranks
 UPDATES = (0, 4, 8)
 
 
-def train(folder: Path, ranks: int = 1, rule: Any = MOMENTUM) -> int:
-    """A store with three checkpoints and updates after the last; returns its number."""
+def train(folder: Path, ranks: int = 1, rule: Any = MOMENTUM) -> Origin:
+    """A store with three checkpoints and updates after the last; returns its origin."""
 
-    def run(world: Any) -> int:
+    def run(world: Any) -> Origin:
         head = create(world, folder, rule)
         for update in UPDATES:
             state = head.export_state(update)
             advance(world, head, update, update + 4)
         head.rows.close()
-        number: int = state.values[STORE]
-        return number
+        return Origin(*state.values.values())
 
-    return int(run_ranks(ranks, run)[0])
+    return run_ranks(ranks, run)[0]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -40,11 +39,11 @@ def train(folder: Path, ranks: int = 1, rule: Any = MOMENTUM) -> int:
 def test_the_rows_are_those_of_each_checkpoint(
     tmp_path: Path, rule: Any, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number = train(tmp_path, ranks, rule)
+    origin = train(tmp_path, ranks, rule)
     monkeypatch.setattr("partial_fc.store.saved_rows._ROWS", 137)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for update in UPDATES:
-        with SavedRows(tmp_path, number, update) as rows:
+        with SavedRows(tmp_path, origin, update) as rows:
             arrays = {name: np.concatenate([*rows.rows(name)]) for name in rows.shapes}
             written = rows.verify()
         expected = reference(update, rule, ranks)
@@ -58,7 +57,7 @@ def test_the_rows_are_those_of_each_checkpoint(
 
 
 def test_a_damaged_record_is_one_line(tmp_path: Path) -> None:
-    number = train(tmp_path)
+    origin = train(tmp_path)
     log = tmp_path / "undo-00000008.rank-0000"
     changed = {row for block in blocks(log, 48) for row in (*block.new, *block.classes)}
     index = Index(np.fromfile(tmp_path / "index.bin", np.uint32))
@@ -69,7 +68,7 @@ def test_a_damaged_record_is_one_line(tmp_path: Path) -> None:
         content[where] ^= 1
         intact = path.read_bytes()
         path.write_bytes(content)
-        with SavedRows(tmp_path, number, 8) as rows:
+        with SavedRows(tmp_path, origin, 8) as rows:
             damaged = pytest.raises(DataError, match="damaged|does not match its checksum")
             with damaged as raised:
                 rows.verify()
@@ -78,33 +77,33 @@ def test_a_damaged_record_is_one_line(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_a_store_is_one_line(tmp_path: Path) -> None:
-    number = train(tmp_path)
+    origin = train(tmp_path)
 
-    def said(folder: Path = tmp_path, number: int = number, update: int = 8) -> str:
-        with pytest.raises(DataError) as raised, SavedRows(folder, number, update):
+    def said(folder: Path = tmp_path, origin: Origin = origin, update: int = 8) -> str:
+        with pytest.raises(DataError) as raised, SavedRows(folder, origin, update):
             pass
         assert "\n" not in str(raised.value)
         return str(raised.value)
 
     assert "holds no class centers; give the folder" in said(tmp_path / "nowhere")
-    assert "is not the store of this checkpoint" in said(number=number + 1)
+    assert "is not the store of this checkpoint" in said(origin=origin._replace(number=17))
     assert "does not reach back to update 6" in said(update=6)
     os.truncate(tmp_path / "index.bin", 40)
     assert "index.bin has 40 bytes instead of 8000" in said()
 
 
 def test_a_run_and_a_reader_exclude_each_other(tmp_path: Path) -> None:
-    number = train(tmp_path)
+    origin = train(tmp_path)
 
     def run(world: Any) -> None:
         in_use = pytest.raises(ConfigError, match="is in use by another run")
-        with SavedRows(tmp_path, number, 8), in_use:
+        with SavedRows(tmp_path, origin, 8), in_use:
             create(world, tmp_path)
         head = create(world, tmp_path)
         try:
             with (
                 pytest.raises(DataError, match="is in use by a run,"),
-                SavedRows(tmp_path, number, 8),
+                SavedRows(tmp_path, origin, 8),
             ):
                 pass
         finally:

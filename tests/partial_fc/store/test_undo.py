@@ -13,7 +13,7 @@ from parallel.world import LoneWorld
 from partial_fc.shard import Shard
 from partial_fc.store import undo
 from partial_fc.store.center_store import CenterStore, StoreOptions
-from partial_fc.store.header import STORE
+from partial_fc.store.header import Origin
 from partial_fc.store.records import Layout, Part, Staged
 from partial_fc.store.saved_rows import SavedRows
 from runtime.errors import DataError
@@ -38,13 +38,13 @@ class Killed(NamedTuple):
 
     Attributes:
         folder: of the store.
-        number: names it.
+        origin: of its rows.
         rows: by the update of each checkpoint.
         log: the content of the newest undo log.
     """
 
     folder: Path
-    number: int
+    origin: Origin
     rows: dict[int, bytes]
     log: bytes
 
@@ -83,7 +83,7 @@ def killed(tmp_path: Path) -> Killed:
     store.close()
     log = (folder / LOG).read_bytes()
     assert len(log) == HEAD + (HEAD + 8 + 12 + RECORD) + (HEAD + 8)
-    return Killed(folder, store.number, rows, log + log[HEAD : 2 * HEAD + 10])
+    return Killed(folder, store.origin(UPDATE), rows, log + log[HEAD : 2 * HEAD + 10])
 
 
 def outcome(
@@ -98,14 +98,14 @@ def outcome(
     (scratch / LOG).write_bytes(log)
     found, is_intact = None, False
     try:
-        with SavedRows(scratch, killed.number, update) as rows:
+        with SavedRows(scratch, killed.origin, update) as rows:
             rows.verify()
             is_intact = True
     except DataError as error:
         assert "\n" not in str(error)
     store = opened(scratch)
     try:
-        store.restore(killed.number, update)
+        store.restore(SavedStore(killed.origin, update))
         found = content(store)
     except DataError as error:
         assert "\n" not in str(error)
@@ -154,28 +154,55 @@ def test_verify_reads_the_newer_records_of_a_row_too(killed: Killed, tmp_path: P
     assert outcome(killed, bytes(log), tmp_path / "copy", 0) == (None, False)
 
 
-def trained(folders: list[Path]) -> int:
-    """A store in one or several folders, one for each rank; returns its number."""
+def test_a_damaged_log_of_an_old_checkpoint_spoils_no_newer_one(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    store = opened(folder)
+    store.begin("")
+    write(store, [0, 1], 1.0)
+    store.checkpoint(4)
+    write(store, [0, 2], 2.0)
+    write(store, [1], 3.0)
+    store.checkpoint(UPDATE)
+    expected, origin = content(store), store.origin(UPDATE)
+    store.close()
+    old = folder / "undo-00000004.rank-0000"
+    log = old.read_bytes()
+    flipped = bytearray(log)
+    flipped[-1] ^= 1
+    for damaged in (bytes(flipped), log[: -HEAD - 8 - 12 - RECORD]):
+        old.write_bytes(damaged)
+        for update in (4, UPDATE):
+            store = opened(folder)
+            if update == 4:
+                with pytest.raises(DataError, match="damaged|does not lead back"):
+                    store.restore(SavedStore(origin, update))
+            else:
+                store.restore(SavedStore(origin, update))
+                assert content(store) == expected
+            store.close()
 
-    def run(world: Any) -> int:
+
+def trained(folders: list[Path]) -> Origin:
+    """A store in one or several folders, one for each rank; returns its origin."""
+
+    def run(world: Any) -> Origin:
         head = create(world, folders[world.rank])
         for update in (0, 4, UPDATE):
             state = head.export_state(update)
             advance(world, head, update, update + 4)
         head.rows.close()
-        number: int = state.values[STORE]
-        return number
+        return Origin(*state.values.values())
 
-    return int(run_ranks(len(folders), run)[0])
+    return run_ranks(len(folders), run)[0]
 
 
-def back(folders: list[Path], number: int) -> dict[str, Any]:
+def back(folders: list[Path], origin: Origin) -> dict[str, Any]:
     """The rows of all ranks, restored."""
 
     def run(world: Any) -> Any:
         head = create(world, folders[world.rank])
         try:
-            head.load_state(SavedStore(number, UPDATE))
+            head.load_state(SavedStore(origin, UPDATE))
             return head.rows.export()
         finally:
             head.rows.close()
@@ -185,36 +212,36 @@ def back(folders: list[Path], number: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_a_log_that_was_removed_is_noticed(tmp_path: Path, ranks: int) -> None:
-    number = trained([tmp_path] * 2)
+    origin = trained([tmp_path] * 2)
     (tmp_path / f"undo-{UPDATE:08d}.rank-0001").unlink()
     with pytest.raises(DataError, match="the undo log of class 500 was removed; use another"):
-        back([tmp_path] * ranks, number)
-    with pytest.raises(DataError, match="was removed"), SavedRows(tmp_path, number, UPDATE):
+        back([tmp_path] * ranks, origin)
+    with pytest.raises(DataError, match="was removed"), SavedRows(tmp_path, origin, UPDATE):
         pass
 
 
 def test_ranks_of_two_hosts_in_turn(tmp_path: Path) -> None:
     """Each host's classes have those of the other between them."""
     folders = [tmp_path / str(rank % 2) for rank in range(4)]
-    number = trained(folders)
-    assert are_equal(back(folders, number), reference(UPDATE, ranks=4))
-    with SavedRows(tmp_path / "0", number, UPDATE) as rows:
+    origin = trained(folders)
+    assert are_equal(back(folders, origin), reference(UPDATE, ranks=4))
+    with SavedRows(tmp_path / "0", origin, UPDATE) as rows:
         assert rows.verify()
 
 
 def test_copies_of_a_store_on_two_hosts(tmp_path: Path) -> None:
     """Each has more classes than its ranks."""
     folders = [tmp_path / "first", tmp_path / "second"]
-    number = trained(folders[:1])
+    origin = trained(folders[:1])
     shutil.copytree(folders[0], folders[1])
-    assert are_equal(back(folders, number), reference(UPDATE))
+    assert are_equal(back(folders, origin), reference(UPDATE))
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_kill_while_other_ranks_begin_their_logs(
     tmp_path: Path, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number, begin = trained([tmp_path] * 2), CenterStore._begin_log
+    origin, begin = trained([tmp_path] * 2), CenterStore._begin_log
 
     def begun(store: CenterStore, *given: Any) -> None:
         if store.shard.rank == 0:
@@ -224,6 +251,6 @@ def test_a_kill_while_other_ranks_begin_their_logs(
     with monkeypatch.context() as patch:
         patch.setattr(CenterStore, "_begin_log", begun)
         with pytest.raises(KeyboardInterrupt):
-            back([tmp_path] * ranks, number)
+            back([tmp_path] * ranks, origin)
     expected = reference(UPDATE, ranks=2)
-    assert are_equal(back([tmp_path] * 2, number), expected)
+    assert are_equal(back([tmp_path] * 2, origin), expected)

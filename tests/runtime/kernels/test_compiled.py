@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numba.core import config
+from numba.core import caching, config
 
 from runtime.kernels import compiled
 
@@ -85,6 +86,17 @@ def test_without_any_folder_kernels_are_compiled_anew(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(unwritable_places / "__pycache__"))
     assert kernel(unwritable_places)(21) == 42
+
+
+def test_a_full_disk_leaves_a_kernel_uncached(
+    unwritable_places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(cache_file: Any, key: Any, data: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(caching.IndexDataCacheFile, "save", fail)
+    assert kernel(unwritable_places)(21) == 42
+    assert not list(Path(tempfile.gettempdir()).rglob("*.nbi"))
 
 
 def test_a_folder_of_another_user_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ MODULE = "tests.support.trying_child"
         ("crash", r"it ends the process that tries it out \(SIGSEGV\)"),
         ("end", "the process that tries it out fails .*"),
         ("memory", "it needs more than 64 MiB of memory"),
-        ("loop", "it takes more than 6 s for one batch"),
+        ("loop", "it takes more than 6 s for an image, or 120 s in all"),
         ("refuse", r"no \?\[2Jnetwork"),
     ],
 )
@@ -48,4 +48,5 @@ def test_a_process_that_waits_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         return start([command[0], "-c", short], **rest)
 
     monkeypatch.setattr(subprocess, "Popen", with_short_clock)
-    assert child.ask(MODULE, {}, b"wait", memory=64 << 20) == "it takes more than 6 s for one batch"
+    said = child.ask(MODULE, {}, b"wait", memory=64 << 20)
+    assert said == "it takes more than 6 s for an image, or 120 s in all"

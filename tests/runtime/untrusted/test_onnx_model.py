@@ -177,6 +177,48 @@ def test_a_small_file_that_asks_for_gigabytes_is_refused(tmp_path: Path) -> None
     assert read_model(written(tmp_path, of_shape([1 << 10])), SIZE)
 
 
+def test_a_file_for_large_batches_gets_what_its_batch_needs(tmp_path: Path) -> None:
+    """One gigabyte for an image is not enough for 32 of 24 MiB, with results as large."""
+    one = import_onnx().numpy_helper.from_array(np.ones((3, 1, 1), np.float32), "w")
+    large = added(one)
+    for place, side in enumerate((32, 3, 512, 4096)):
+        large.graph.input[0].type.tensor_type.shape.dim[place].dim_value = side
+    assert read_model(written(tmp_path, large), SIZE)
+
+
+def divided(op: str, divisor: Any, kind: int) -> Any:
+    """5 divided by 1 - the largest pixel, or by a constant, as integers or floats."""
+    onnx = import_onnx()
+    helper, dtype = onnx.helper, onnx.helper.tensor_dtype_to_np_dtype(kind)
+    numbers = {"five": 5, "one": 1, "constant": divisor or 0}
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+        helper.make_node("Cast", ["m"], ["i"], to=kind),
+        helper.make_node("Sub", ["one", "i"], ["computed"]),
+        helper.make_node(op, ["five", "computed" if divisor is None else "constant"], ["q"]),
+        helper.make_node("Cast", ["q"], ["f"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "f"], ["y"]),
+    ]
+    tensors = [
+        onnx.numpy_helper.from_array(np.array(number, dtype), name)
+        for name, number in numbers.items()
+    ]
+    return model(*nodes, tensors=tensors)
+
+
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+def test_integers_divided_by_what_may_be_zero_are_refused(tmp_path: Path, op: str) -> None:
+    """The blank image is divided by 1; a white one would end this process."""
+    types = import_onnx().TensorProto
+    for divisor in (None, 0, -1):
+        path = written(tmp_path, divided(op, divisor, types.INT32))
+        with pytest.raises(DataError, match=f"the {op} '' divides integers by a number that may"):
+            read_model(path, SIZE)
+    assert read_model(written(tmp_path, divided(op, 2, types.INT32)), SIZE)
+    if op == "Div":
+        assert read_model(written(tmp_path, divided(op, None, types.FLOAT)), SIZE)
+
+
 def test_a_sound_file_is_its_content(tmp_path: Path) -> None:
     path = written(tmp_path, added(tensor()))
     assert read_model(path, SIZE) == path.read_bytes()
@@ -220,5 +262,3 @@ def test_a_missing_package_is_one_line(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=f"the package {package} cannot be imported .*'make env'"):
         load()
-
-

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from parallel.launch import ssh
 from runtime.errors import ConfigError, DataError
+from tests.support import processes
 from tests.training.checkpoint.test_files import arrays_of
 from training import run_folder
 from training.checkpoint import __main__ as command
@@ -107,11 +114,11 @@ def test_an_interrupted_gather_keeps_what_has_arrived(
     parts(7)
     fetch, fetched = transfer._fetch, []
 
-    def fetch_two(source: Path, target: Path, host) -> None:
+    def fetch_two(source: Path, target: Path, *rest: Any) -> None:
         if len(fetched) == 2:
             raise KeyboardInterrupt
         fetched.append(source.name)
-        fetch(source, target, host)
+        fetch(source, target, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(transfer, "_fetch", fetch_two)
@@ -124,6 +131,33 @@ def test_an_interrupted_gather_keeps_what_has_arrived(
     run("gather", "-H", "host2,host3", root)
     assert len(first) == 2 and len(fetched) == 1
     run("verify", root / "checkpoints/update-00000007")
+
+
+def test_a_host_that_hangs_is_told_and_leaves_nothing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh, "ANSWER_SECONDS", 1.0)
+    hanging = f'#!/bin/sh\necho $$ >"{tmp_path}/pid"\nexec sleep 300\n'
+    executable(tmp_path / "programs" / "ssh", hanging)
+    for action in ("gather", "scatter"):
+        if action == "scatter":
+            whole(root)
+        with pytest.raises(DataError, match=r"host2 cannot be reached by ssh .*: no answer in 1 s"):
+            run(action, "-H", "host2", root)
+        assert not processes.left([int((tmp_path / "pid").read_text())])
+
+
+def test_a_signal_ends_what_gather_has_started(root: Path, tmp_path: Path) -> None:
+    hanging = f'#!/bin/sh\necho $$ >"{tmp_path}/pid"\nexec sleep 300\n'
+    executable(tmp_path / "programs" / "ssh", hanging)
+    words = [sys.executable, "-m", "training.checkpoint", "gather", "-H", "host2", str(root)]
+    process = subprocess.Popen(words, cwd=Path(__file__).resolve().parents[3])
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(20) == 128 + signal.SIGTERM
+    assert not processes.left([int((tmp_path / "pid").read_text())])
 
 
 def test_gather_takes_the_newest_that_is_complete(

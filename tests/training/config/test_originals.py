@@ -11,6 +11,7 @@ from backbones import classifiers
 from runtime import options
 from runtime.command_line import hint_for
 from runtime.errors import ConfigError
+from tests.support import mxnet_g
 from training.config import faces, images, originals
 
 PROGRAMS = pytest.mark.parametrize(
@@ -69,13 +70,27 @@ def test_no_similar_option_is_suggested_for_mxnets_examples(line: str, answer: s
 
 
 @pytest.mark.parametrize(
+    ("program", "line", "answer"),
+    [
+        (faces, "--num_workers 4", "give --threads"),
+        (faces, "--loss_m3 0.4", "--margins m1,m2,m3"),
+        (faces, "--interclass_filtering_threshold=0", "where 1 is off"),
+        (faces, "--weight_decay 5e-4", "give --wd"),
+        (images, "--bn_mom 0.9", "the momentum of BatchNorm is 0.9"),
+        (images, "--data-type cifar10", "give --dataset cifar10_grouping_resnet"),
+    ],
+)
+def test_names_with_underscores_and_other_recipes(program: Any, line: str, answer: str) -> None:
+    assert answer in refusal(program, line)
+
+
+@pytest.mark.parametrize(
     ("line", "field", "value"),
     [
         ("--num-epoch 7", "epochs", 7),
         ("--num-epochs=7", "epochs", 7),
         ("--network resnet20", "model", "resnet20"),
         ("--mom 0.5", "momentum", 0.5),
-        ("--data-type synthetic", "dataset", "synthetic"),
     ],
 )
 def test_options_of_grouping_sgd_that_mean_the_same_are_taken(line: str, field: str, value) -> None:
@@ -98,6 +113,20 @@ def test_models_of_the_originals() -> None:
         )
     for name in classifiers.names():
         assert hint_for(name, originals.MODELS) is None, name
+
+
+@pytest.mark.parametrize("name", ["resnet50_v1b", "resnet101_v1d", "resnet18_v1s"])
+def test_models_of_gluoncv(name: str) -> None:
+    message = refusal(images, f"--model {name}")
+    assert f"{name!r} does not exist here: of GluonCV, not ported; give resnet50_v1" in message
+
+
+@mxnet_g.NEEDED
+def test_all_networks_that_mxnet_g_lets_one_choose_are_known_or_answered() -> None:
+    found = mxnet_g.choices_of_networks()
+    assert {"lenet-stn", "mlp", "inception-v3"} <= set(found)
+    for name in found:
+        assert name in classifiers.names() or hint_for(name, originals.MODELS) is not None, name
 
 
 @PROGRAMS

@@ -58,7 +58,7 @@ def test_scores_are_those_of_the_last_verification(run: Path) -> None:
         rows = generator.normal(size=(40, 8))
         rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
         ReportFiles(run).verification("a set", verify(rows, same, xnorm=1.0))
-    found = np.load(run / "report/scores-a_set.npy")
+    found = np.load(run / "report/scores-a%20set.npy")
     assert found.dtype == np.float32
     assert found[:, 0] == pytest.approx((rows[0::2] * rows[1::2]).sum(axis=1), abs=1e-6)
     assert (found[:, 1] == same).all()

@@ -210,9 +210,7 @@ def test_a_rank_that_judges_an_update_waits_for_others(monkeypatch: pytest.Monke
     def parts(world):
         step, _, _ = make_step(world)
         found: list[str] = []
-        monkeypatch.setattr(
-            step._guard, "finish", lambda: found.append(step._stopwatch.current)
-        )
+        monkeypatch.setattr(step._guard, "finish", lambda: found.append(step._stopwatch.current))
         step(batch(), 0, 0.1)
         step.finish()
         return found

@@ -150,3 +150,14 @@ def test_embeddings_of_another_length_are_refused(tmp_path: Path) -> None:
     options = TeacherOptions(teacher=f"{tmp_path}/strong,0")
     with pytest.raises(ConfigError, match=r"strong,0 has embeddings of 12 numbers, .* have 8; "):
         Teacher.create(options, make(1), (SIZE, SIZE), LoneWorld())
+
+
+def test_a_teacher_without_a_row_per_image_is_refused(tmp_path: Path) -> None:
+    means = mx.sym.Pooling(mx.sym.var("data"), global_pool=True, kernel=(1, 1), pool_type="avg")
+    symbol = mx.sym.Convolution(means, kernel=(1, 1), num_filter=EMBEDDING, name="fc1")
+    symbol.save(f"{tmp_path}/maps-symbol.json")
+    make(2).export(tmp_path / "strong")
+    (tmp_path / "strong-0000.params").rename(tmp_path / "maps-0000.params")
+    options = TeacherOptions(teacher=f"{tmp_path}/maps,0")
+    with pytest.raises(DataError, match=r"gives \[2, 8, 1, 1\] for two images; its output has"):
+        Teacher.create(options, make(1), (SIZE, SIZE), LoneWorld())
