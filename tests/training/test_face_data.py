@@ -91,7 +91,8 @@ def test_several_record_sets_are_joined(folder: Path, tmp_path: Path) -> None:
     with open_batches(config_of("--rec", folder, "--rec", tmp_path / "more"), World()) as b:
         assert (b.num_classes, b.num_images) == (5, 18)
     twice = config_of("--rec", folder, "--rec", folder)
-    assert isinstance(open_sets(twice.data.rec), JoinedSet)
+    with pytest.raises(ConfigError, match="twice, so that each of its people would be two"):
+        open_sets(twice.data.rec)
 
 
 def test_min_images_leaves_identities_out(folder: Path) -> None:
