@@ -281,9 +281,10 @@ def ask(hosts: Sequence[str], interface: NetworkInterface) -> dict[str, HostRepo
     Raises:
         ConfigError: with the first host that does not, and why.
     """
+    # Nothing is accepted: the queue has to have room for the hosts beside strangers' connections.
     address = (interface.address, 0)
     with ThreadPoolExecutor(_MOST_AT_ONCE) as pool, Sessions() as sessions, socket.create_server(
-        address, backlog=len(hosts)
+        address, backlog=socket.SOMAXCONN
     ) as launcher:
         words = (sys.executable, "-m", __name__, *interface, str(launcher.getsockname()[1]))
         reports = pool.map(lambda host: _report(sessions, host, words), hosts)
