@@ -1,8 +1,8 @@
-# `make train` and `make test` install what they need; `make help` lists all targets.
+# `make train` and `make test` install what they need; `make help` lists the usual targets, `make help-all` all.
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-docs lint models kernels classification grouping device cleaning measurements hosts cluster report bench pictures docs lock release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
+.PHONY: help help-all env train test test-docs test-all lint models kernels classification grouping device cleaning measurements hosts cluster report bench pictures docs lock release fuzz faults hostfaults mutants endurance soak newcomer pythons clean
 
 # With it, Python would not search the project's folder for the modules of its programs.
 unexport PYTHONSAFEPATH
@@ -19,7 +19,10 @@ ifneq ($(wildcard ../shared/data),)
 export TOOLKIT_DATA ?= $(abspath ../shared/data)
 endif
 
-help: ## list the targets
+help: ## list the usual targets
+	@awk -F ':.*[^#]## ' '/^[a-z-]+:.*[^#]## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+help-all: ## list all targets: also the long tests, and what maintainers do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: ## install everything into .venv; PYTHON=... and MXNET_PACKAGE=mxnet-cu112 choose
@@ -38,49 +41,54 @@ report: env ## make the report of a run again and open it if there is a screen: 
 	fi
 
 # Two modules at a time: tests that start ranks mostly wait for processes.
+PYTEST := python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: ## install everything and test the code
 	@bash setup-utils/install.sh --dev
-	@$(IN_VENV) python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(IN_VENV) $(PYTEST)
 
 test-docs: ## install everything, MkDocs too, and test the documents: links, commands, the lab, the site
 	@bash setup-utils/install.sh --dev
 	@bash setup-utils/install-docs.sh
-	@$(IN_VENV) python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m documents \
-	    $$(grep -rl --include="test_*.py" "mark\.documents" tests)
+	@$(IN_VENV) $(PYTEST) -m documents $$(grep -rl --include="test_*.py" "mark\.documents" tests)
 
-models: ## test a step and a batch of 128 with every classifier; the other tests use four of them
+test-all: ## test what `make test` leaves out: installers, launchers, the device path, short forms of the long tests
+	@bash setup-utils/install.sh --dev
+	@$(IN_VENV) $(PYTEST) -m thorough
+
+models: ### test a step and a batch of 128 with every classifier; the other tests use four of them
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m models
 
-kernels: ## test which kernels of oneDNN compute each network, here and with AVX-512; the other tests have two
+kernels: ### test which kernels of oneDNN compute each network, here and with AVX-512; the other tests have two
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "kernels or not kernels" tests/benchmarks/test_kernels.py
 
-classification: ## test ResNet18 on files of CIFAR-10's format and ResNet50 on a record file
+classification: ### test ResNet18 on files of CIFAR-10's format and ResNet50 on a record file
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m classification tests/test_classify_sets.py
 
-grouping: ## test jobs with parameter servers, and examples/: killed processes end them
+grouping: ### test jobs with parameter servers, and examples/: killed processes end them
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m grouping tests/parallel tests/examples
 
-device: ## test what runs on a GPU without one: on MXNet's second CPU context, half an hour
+device: ### test what runs on a GPU without one: on MXNet's second CPU context, half an hour
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "device or not device" tests/device tests/runtime/test_gpu_check.py
 
-cleaning: ## test data.clean on all of LFW with planted wrong labels; TOOLKIT_DATA
+cleaning: ### test data.clean on all of LFW with planted wrong labels; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "cleaning or not cleaning" tests/data/clean
 
-measurements: ## test every benchmark with its smallest sizes, and plans beside runs; TOOLKIT_DATA
+measurements: ### test every benchmark with its smallest sizes, and plans beside runs; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m measurements tests/benchmarks
 
-hosts: ## test every launcher on two hosts, made of network namespaces: as root, with iproute2 and openssh-server
+hosts: ### test every launcher on two hosts, made of network namespaces: as root, with iproute2 and openssh-server
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m "hosts and not cluster" tests/hosts
 
-cluster: ## test parameter servers there: MNIST to 0.98 in every scheme, all processes killed, an hour; TOOLKIT_DATA
+cluster: ### test parameter servers there: MNIST to 0.98 in every scheme, all processes killed, an hour; TOOLKIT_DATA
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m pytest -m cluster tests/hosts
 
@@ -101,7 +109,7 @@ bench: env ## measure, write benchmarks/results; BENCHMARKS="head input backbone
 	    && cat benchmarks/results/$$name.md || exit; \
 	done
 
-pictures: env ## draw docs/pictures from docs/results and benchmarks/results; QUICK_START=1 makes that run first
+pictures: env ### draw docs/pictures from docs/results and benchmarks/results; QUICK_START=1 makes that run first
 	@if [[ -n "$${QUICK_START:-}" ]]; then \
 	    $(IN_VENV) python -m benchmarks.quick_start --json docs/results/quick-start.json; \
 	fi
@@ -113,10 +121,10 @@ docs: env ## build the site into site/, with an environment of its own
 	@VIRTUAL_ENV="$(CURDIR)/.venv-docs" .venv-docs/bin/mkdocs --quiet build --strict
 	@echo site/index.html
 
-lock: ## write requirements*.lock from requirements*.txt, with hashes; UPGRADE="idna requests" takes their newest versions
+lock: ### write requirements*.lock from requirements*.txt, with hashes; UPGRADE="idna requests" takes their newest versions
 	@UPGRADE="$(UPGRADE)" bash setup-utils/lock.sh
 
-release: env ## tag this commit with its section of CHANGELOG.md; versions and dates have to agree
+release: env ### tag this commit with its section of CHANGELOG.md; versions and dates have to agree
 	@$(IN_VENV) python setup-utils/release.py
 
 # Long forms of tests, of which `make test` runs short forms.
@@ -126,33 +134,33 @@ FAULTS ?= 20
 N ?= 200
 MINUTES ?= 10
 SEED ?= 1
-fuzz: env ## feed damaged files to every reader; INPUTS=100000 SEED=1
+fuzz: env ### feed damaged files to every reader; INPUTS=100000 SEED=1
 	@$(IN_VENV) python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)
 
-faults: env ## kill ranks, resume, compare with an undisturbed run; KILLS=20 SEED=1
+faults: env ### kill ranks, resume, compare with an undisturbed run; KILLS=20 SEED=1
 	@$(IN_VENV) python -m tests.faults --kills $(KILLS) --seed $(SEED)
 	@$(IN_VENV) python -m tests.faults --kills $(KILLS) --seed $(SEED) --center-store
 	@$(IN_VENV) python -m tests.faults --kills $(KILLS) --seed $(SEED) --center-store --ranks 1
 
-hostfaults: env ## disturb jobs on two hosts, which end in time or go on; as root; FAULTS=20 SEED=1
+hostfaults: env ### disturb jobs on two hosts, which end in time or go on; as root; FAULTS=20 SEED=1
 	@$(IN_VENV) python -m tests.hosts.faults --faults $(FAULTS) --seed $(SEED)
 
-mutants: ## change the code at random lines, which its tests must notice; N=200 SEED=1,2,3
+mutants: ### change the code at random lines, which its tests must notice; N=200 SEED=1,2,3
 	@bash setup-utils/install.sh --dev
 	@$(IN_VENV) python -m tests.mutants --count $(N) --seed $(SEED)
 
-endurance: env ## train 3,000 updates on three ranks: memory, Horovod's response cache, stalls
+endurance: env ### train 3,000 updates on three ranks: memory, Horovod's response cache, stalls
 	@$(IN_VENV) python -m tests.endurance
 
-soak: env ## run jobs with 1 and 3 parameter servers under load, replay every staleness; MINUTES=10 of each
+soak: env ### run jobs with 1 and 3 parameter servers under load, replay every staleness; MINUTES=10 of each
 	@$(IN_VENV) python -m tests.soak --minutes $(MINUTES) --servers 1,3
 
-newcomer: env ## run every command of the README in a fresh clone, an hour; TOOLKIT_DATA, PYTHON
+newcomer: env ### run every command of the README in a fresh clone, an hour; TOOLKIT_DATA, PYTHON
 	@$(IN_VENV) python -m tests.newcomer $(if $(PYTHON),--python "$(PYTHON)")
 
 ONLY ?= 3.9,3.10,3.11,3.12
 PLACE ?=
-pythons: env ## install, train, import all with every supported Python of the machine; ONLY=3.9,3.12 PLACE=space
+pythons: env ### install, train, import all with every supported Python of the machine; ONLY=3.9,3.12 PLACE=space
 	@$(IN_VENV) python -m tests.pythons --only $(ONLY) $(if $(PLACE),--place $(PLACE))
 
 clean: ## remove the environment and the caches of the tools; not the data, not the models

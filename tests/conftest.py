@@ -9,17 +9,33 @@ import pytest
 
 from tests.support.signals import keep_ignored_signals_from_children
 
+# Folders of tests that `make test-all` runs: of what stands around the product, and campaigns.
+_THOROUGH = (
+    *("benchmarks", "device", "endurance", "examples", "faults", "fuzz", "mutants", "newcomer"),
+    *("pythons", "setup", "soak"),
+)
+# Marks of tests that other commands run.
+_ELSEWHERE = (
+    *("classification", "cleaning", "device", "documents", "grouping", "hosts", "kernels"),
+    *("measurements", "models"),
+)
 keep_ignored_signals_from_children()
 # Some machines set it for all programs: what a test starts shall not rely on that.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the modules that start ranks, or wait for the clock: they take longest.
+# Before pytest chooses by marks.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of some folders, and begin with the modules that start ranks or wait.
 
     ``make test`` runs two modules at a time, so what is short comes last. Tests of a module
     stay together, in their order: they share what they have started.
     """
+    for item in items:
+        folder = item.path.relative_to(config.rootpath / "tests").parts[0]
+        if folder in _THOROUGH and not any(map(item.get_closest_marker, _ELSEWHERE)):
+            item.add_marker("thorough")
     long = {
         item.path
         for item in items
