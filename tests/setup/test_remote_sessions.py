@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -72,97 +75,67 @@ def test_without_a_first_line_nothing_is_ended(tmp_path: Path) -> None:
     assert (said.returncode, said.stdout, said.stderr) == (7, "done\n", "")
 
 
-def shell(folder: Path, ends: str, *words: str, says: str = BEGUN) -> subprocess.Popen:
-    """Start a session as mpirun does, which is a shell that waits here; ssh does as it is told."""
+@contextmanager
+def shell(folder: Path, ends: str, *words: str, says: str = BEGUN) -> Iterator[subprocess.Popen]:
+    """A session as mpirun starts it, which is a shell that waits here; ssh does as it is told."""
     (folder / "ssh").write_text(SSH)
     (folder / "ssh").chmod(0o755)
     variables = {"PATH": f"{folder}:{os.environ['PATH']}", "ENDS": ends, "HOST_TIMEOUT": "40"}
     variables["SAYS"] = says
     script = f"bash '{FOLDER}/remote-shell' {' '.join(words)}; echo $?; sleep 300 & wait"
-    return subprocess.Popen(
+    with subprocess.Popen(
         ["bash", "-c", script], cwd=folder, stdin=subprocess.DEVNULL, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         env={**os.environ, **variables},
-    )  # fmt: skip
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout.readline() == "read ''\n"
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_lost_connection_names_the_host_and_ends_a_launcher_that_waits(tmp_path: Path) -> None:
     options = ("-p", "77", "-o", "Compression=no")
-    process = shell(tmp_path, "exit 255", *options, "host7", "daemon", "-x")
-    try:
-        assert process.stdout.readline() == "read ''\n"
+    with shell(tmp_path, "exit 255", *options, "host7", "daemon", "-x") as process:
         assert process.stdout.readline().startswith("error: the connection to host7 is lost (ssh)")
         assert process.stdout.readline() == "255\n"
         assert process.wait(60) == -signal.SIGKILL
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.stdout.close()
     alive = "-o ServerAliveInterval=10 -o ServerAliveCountMax=4 -o ControlMaster=no"
     call = (tmp_path / "call").read_text()
     assert call == f"-x {' '.join(options)} -o BatchMode=yes {alive} host7 daemon -x\n"
 
 
-def test_a_command_that_a_signal_has_ended_is_named(tmp_path: Path) -> None:
-    process = shell(tmp_path, "exit 137", "host7", "daemon")
-    try:
-        assert process.stdout.readline() == "read ''\n"
-        said = process.stdout.readline()
-        assert said.startswith("error: on host7 a signal has ended") and "status 137" in said
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+@pytest.mark.parametrize(
+    ("ends", "says", "line"),
+    [
+        ("exit 137", BEGUN, "error: on host7 a signal has ended .*status 137"),
+        ("exit 3", BEGUN, "3$"),
+        (
+            "exit 255",
+            "Permission denied (publickey).",
+            r"error: host host7: no connection by ssh \(Permission denied \(publickey\).\); it has "
+            "to work without a question: ssh -oBatchMode=yes host7 true; the job ends$",
+        ),
+    ],
+)
+def test_a_command_that_fails(tmp_path: Path, ends: str, says: str, line: str) -> None:
+    with shell(tmp_path, ends, "host7", "daemon", says=says) as process:
+        assert re.match(line, process.stdout.readline())
 
 
 def test_a_session_that_the_launcher_ends_says_nothing(tmp_path: Path) -> None:
-    process = shell(tmp_path, "sleep 300", "host7", "daemon")
-    try:
-        assert process.stdout.readline() == "read ''\n"
+    with shell(tmp_path, "sleep 300", "host7", "daemon") as process:
         session = subprocess.check_output(["pgrep", "-P", str(process.pid)], text=True)
         os.kill(int(session), signal.SIGTERM)
         assert process.stdout.readline() == "143\n"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-
-
-def test_a_command_that_fails_by_itself_is_the_launchers_concern(tmp_path: Path) -> None:
-    process = shell(tmp_path, "exit 3", "host7", "daemon")
-    try:
-        assert [process.stdout.readline() for _ in range(2)] == ["read ''\n", "3\n"]
-        assert process.poll() is None
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-
-
-def test_a_host_that_does_not_let_in_is_one_line_with_the_reason(tmp_path: Path) -> None:
-    process = shell(tmp_path, "exit 255", "host7", "daemon", says="Permission denied (publickey).")
-    try:
-        assert process.stdout.readline() == "read ''\n"
-        assert process.stdout.readline() == (
-            "error: host host7: no connection by ssh (Permission denied (publickey).); it has to "
-            "work without a question: ssh -oBatchMode=yes host7 true; the job ends\n"
-        )
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
 
 
 def test_errors_of_a_command_come_as_they_are(tmp_path: Path) -> None:
     ends = f"printf 'motd\\n{BEGUN}\\n 1%%\\r 2%%\\n\\nend' >&2; exit 3"
-    process = shell(tmp_path, ends, "host7", "daemon", says="")
-    try:
-        assert process.stdout.read(len("read ''\n")) == "read ''\n"
+    with shell(tmp_path, ends, "host7", "daemon", says="") as process:
         said = "motd\n 1%\n 2%\n\nend"
         assert process.stdout.read(len(said)) == said
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
 
 
 @pytest.mark.parametrize("end", ["time", "launcher", "signal"])
